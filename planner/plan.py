@@ -1,9 +1,12 @@
 """Plans (`periplus.plan/1`): the planner's answer in the form that the coordinator, workers and files use.
 
 A plan is a proposal: the coordinator checks it against the newest state before anything starts. What the coordinator
-needs (`assignments`, trees, routes, `predictions`) follows from the placement and is written out next to it. A plan of
-the static method has no placement, no evaluation and no bound. `Outcome` is a plan, a proof that there is none, or the
-best plan when time ran out.
+needs (`assignments`, `weights_tree`, `trajectory_routes`, `predictions`) follows from the placement and is written out
+next to it. A plan of the static method has no placement, no evaluation and no bound. `Outcome` is a plan, a proof that
+there is none, or the best plan when time ran out.
+
+Plans convert to plain JSON values and back (`Plan.to_tree`, `Plan.from_tree`); `planner.plan_entries` checks the keys
+and ranges of a file, `planner.plan_text` converts the nested values.
 """
 
 import json
@@ -43,7 +46,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanEdge:
-    """Directed use of the link between two regions."""
+    """One link between two regions that a plan uses, in one direction."""
 
     src_region: str
     dst_region: str
@@ -51,17 +54,19 @@ class PlanEdge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Expected transfer to one region: seconds from a publication to the last byte there."""
+    """Predicted transfer of one version from the trainer's region to another region."""
 
     region: str
     weights_s: float | None
-    """Seconds of one version. None if the size of the model is unknown."""
+    """Seconds from the publication of a version to its last byte in the region. None if the size of the model is
+    unknown."""
     rtt_s: float
+    """Round-trip time of the route from the trainer's region."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """The evaluation's step time expressed as rates."""
+    """Throughput that follows from the evaluation's step time."""
 
     samples_per_s: float
     completion_tokens_per_s: float
@@ -69,10 +74,11 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedFigures:
-    """Result of simulating the plan: means over `num_steps` steps. `stalled` says why the run stalled, if it did."""
+    """Result of simulating a plan for `num_steps` steps. `stalled` says why the run stalled, and is empty if it did
+    not."""
 
     step_s: float | None
-    """Seconds per step. None if the run stalled."""
+    """Mean seconds per step. None if the run stalled."""
     samples_per_s: float
     max_age: int
     """Largest age of a token that was trained on, in versions."""
@@ -83,7 +89,10 @@ class SimulatedFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A plan: processes by region, data flows, expectations, and what was proved."""
+    """A plan: processes by region, data flows, predictions, and what was proved.
+
+    `placement`, `evaluation`, `rates`, `goal` and `question` are None in plans of the static method.
+    """
 
     method: str
     trainer_region: str
@@ -92,7 +101,7 @@ class Plan:
     trajectory_routes: tuple[PlanEdge, ...]
     predictions: tuple[Prediction, ...]
     binding: str
-    """Sentence on what keeps the plan from being better."""
+    """One sentence that names what limits the step time."""
     seed: int | None = None
     goal: Goal | None = None
     placement: Placement | None = None
@@ -196,9 +205,9 @@ class NoPlanExists:
     facts: tuple[Fact, ...] = ()
     """The same facts one by one, if a search found them."""
     is_minimal: bool = False
-    """Whether it is known that a plan exists without any one of the facts."""
+    """Whether it is proved that a plan would exist if any one of the facts were dropped."""
     is_cut: bool = False
-    """Whether that is not known because time ended."""
+    """Whether time ended before the smallest set of facts was found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,10 @@
-"""The keys of a plan file, `periplus.plan/1`, with the ranges of their numbers.
+"""Keys of a plan file (`periplus.plan/1`), with their types and ranges.
 
-What no single key can say is checked by the cost oracle, which judges a plan again when it is read.
+Each model mirrors one class of the planner, which its docstring names; that class says what the fields mean. The models
+only check single keys. Whether a placement is valid and its numbers are right is checked by the cost oracle, which
+evaluates a plan again when a command reads it (`planner.commands.output.read_plan`).
 
-Keys that other programs add at the top, such as the explanation that `periplus plan --explain` prints, are let through.
+Additional keys at the top level are accepted, such as the explanation that `periplus plan --explain` prints.
 """
 
 from typing import Annotated, Literal
@@ -16,12 +18,15 @@ from planner.problem.goal import Objective
 from planner.problem.workload import Task
 
 MAX_STEP_S = 1e7
-"""A step of four months is beyond any plan, and still far from where solvers' numbers end."""
+"""Largest limit on seconds per step: four months. It is longer than any useful step, and still small enough for the
+solver's floating-point numbers. Chosen by hand."""
 MAX_USD_PER_HOUR = 1e7
+"""Largest limit on dollars per hour. Chosen by hand."""
 _MOST_SECONDS = 1e18
-"""Largest predicted or simulated seconds. Steps beyond 10^9 seconds count as none, so sums stay below this."""
+"""Largest predicted or simulated seconds. Searches treat steps beyond 10^9 seconds as impossible, so sums of times stay
+below this. Chosen by hand."""
 _MOST = 10**12
-"""Range of the numbers of units and workers."""
+"""Largest number of units or workers. Chosen by hand."""
 
 _Seconds = Annotated[float, Field(ge=-_MOST_SECONDS, le=_MOST_SECONDS)]
 _Usd = Annotated[float, Field(ge=0, le=1e18)]
@@ -30,7 +35,7 @@ _Regions = Annotated[tuple[Name, ...], Field(max_length=10_000)]
 
 
 class GoalEntry(Config):
-    """As `planner.problem.goal.Goal`."""
+    """Keys of a `planner.problem.goal.Goal`."""
 
     objective: Objective = Objective.THROUGHPUT
     max_step_s: float | None = Field(default=None, ge=1e-6, le=MAX_STEP_S)
@@ -40,14 +45,15 @@ class GoalEntry(Config):
 
 
 class TaskRegionsEntry(Config):
-    """A pin or a ban."""
+    """A task with the only regions in which it may run (in `pins`), or with regions that it must not use (in
+    `forbidden`)."""
 
     task: Task
     regions: _Regions
 
 
 class RulesEntry(Config):
-    """As `planner.problem.goal.Rules`."""
+    """Keys of a `planner.problem.goal.Rules`."""
 
     pins: tuple[TaskRegionsEntry, ...] = Field(max_length=1000)
     forbidden: tuple[TaskRegionsEntry, ...] = Field(max_length=1000)
@@ -59,7 +65,7 @@ class RulesEntry(Config):
 
 
 class LimitsEntry(Config):
-    """As `planner.problem.goal.Limits`."""
+    """Keys of a `planner.problem.goal.Limits`."""
 
     max_tensor: int = Field(ge=1, le=2**20)
     max_pipeline: int = Field(ge=1, le=2**20)
@@ -71,7 +77,7 @@ class LimitsEntry(Config):
 
 
 class QuestionEntry(Config):
-    """The fleet and the workload are checked by their own files' readers."""
+    """Keys of a `planner.problem.goal.Problem`. Readers of fleet and workload files check `fleet` and `workload`."""
 
     fleet: dict[str, JsonValue]
     workload: dict[str, JsonValue]
@@ -81,7 +87,7 @@ class QuestionEntry(Config):
 
 
 class LayoutEntry(Config):
-    """As `planner.answer.placement.Layout`."""
+    """Keys of a `planner.answer.placement.Layout`."""
 
     tensor: int = Field(ge=1, le=1024)
     pipeline: int = Field(default=1, ge=1, le=1024)
@@ -92,7 +98,7 @@ class LayoutEntry(Config):
 
 
 class PoolEntry(Config):
-    """As `planner.answer.placement.Pool`."""
+    """Keys of a `planner.answer.placement.Pool`."""
 
     device_class: str = Field(max_length=1000)
     unit_gpus: int = Field(ge=1, le=1024)
@@ -101,20 +107,20 @@ class PoolEntry(Config):
 
 
 class GroupEntry(Config):
-    """As `planner.answer.placement.Group`."""
+    """Keys of a `planner.answer.placement.Group`."""
 
     tasks: tuple[Task, ...] = Field(min_length=1, max_length=6)
     pools: tuple[PoolEntry, ...] = Field(min_length=1, max_length=10_000)
 
 
 class PlacementEntry(Config):
-    """As `planner.answer.placement.Placement`."""
+    """Keys of a `planner.answer.placement.Placement`."""
 
     groups: tuple[GroupEntry, ...] = Field(min_length=1, max_length=6)
 
 
 class RegionTimesEntry(Config):
-    """As `planner.answer.evaluation.RegionTimes`."""
+    """Keys of a `planner.answer.evaluation.RegionTimes`."""
 
     region: Name
     weights_s: _Seconds
@@ -123,7 +129,7 @@ class RegionTimesEntry(Config):
 
 
 class EvaluationEntry(Config):
-    """As `planner.answer.evaluation.Evaluation`."""
+    """Keys of a `planner.answer.evaluation.Evaluation`."""
 
     step_s: float = Field(gt=0, le=_MOST_SECONDS)
     usd_per_hour: _Usd
@@ -136,7 +142,7 @@ class EvaluationEntry(Config):
 
 
 class AssignmentEntry(Config):
-    """As `planner.plan.Assignment`."""
+    """Keys of a `planner.plan.Assignment`."""
 
     task: Literal["trainer", "rollout"]
     region: Name
@@ -144,14 +150,14 @@ class AssignmentEntry(Config):
 
 
 class EdgeEntry(Config):
-    """As `planner.plan.Edge`."""
+    """Keys of a `planner.plan.PlanEdge`."""
 
     src_region: Name
     dst_region: Name
 
 
 class PredictionEntry(Config):
-    """As `planner.plan.Prediction`."""
+    """Keys of a `planner.plan.Prediction`."""
 
     region: Name
     weights_s: _Seconds | None
@@ -159,14 +165,14 @@ class PredictionEntry(Config):
 
 
 class RatesEntry(Config):
-    """As `planner.plan.Rates`."""
+    """Keys of a `planner.plan.Rates`."""
 
     samples_per_s: float = Field(ge=0, le=1e18)
     completion_tokens_per_s: float = Field(ge=0, le=1e18)
 
 
 class PlayedEntry(Config):
-    """As `planner.plan.Played`."""
+    """Keys of a `planner.plan.SimulatedFigures`."""
 
     step_s: float | None = Field(gt=0, le=_MOST_SECONDS)
     samples_per_s: float = Field(ge=0, le=1e18)
@@ -177,7 +183,7 @@ class PlayedEntry(Config):
 
 
 class PlanFile(Config):
-    """Who runs where, what to expect of it, and the question that it answers."""
+    """Keys of a `planner.plan.Plan`. Keys that are not listed here are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -19,7 +19,7 @@ Tree = dict[str, Any]
 """A JSON object."""
 
 _PLAIN = Layout(tensor=1)
-"""Layout whose values are left out of trees."""
+"""Layout with default values. Values of a layout that equal these are left out of trees."""
 
 
 def placement_tree(placement: Placement) -> Tree:
@@ -59,7 +59,7 @@ def evaluation_of(tree: Mapping[str, Any]) -> Evaluation:
 
 
 def goal_tree(goal: Goal) -> Tree:
-    """A goal without margins is written as ever, so that older programs read it."""
+    """Return a goal as JSON values. Margins of 0 are left out, so that readers that know no margins accept it."""
     return {key: value for key, value in asdict(goal).items() if value or not key.endswith("_margin")}
 
 

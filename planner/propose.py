@@ -1,4 +1,9 @@
-"""Conversion of a placement to a plan: processes per region, trees, routes, predictions, and what is proved."""
+"""Conversion of a search's best placement to a plan.
+
+A placement counts devices by class. The plan adds what the coordinator needs: the number of processes per region, the
+links that weights and trajectories use, and a predicted transfer time for each remote region. It also copies the
+oracle's evaluation and the proved bound. Nothing here searches or checks a placement.
+"""
 
 from dataclasses import replace
 
@@ -16,21 +21,21 @@ from planner.problem.workload import Task
 def plan_of(cost_tables: CostTables, incumbent: Incumbent, *, method: str, seed: int | None) -> Plan:
     """Return the plan of a search's best placement. `incumbent.evaluation` must come from the oracle."""
     placement, evaluation, goal = incumbent.placement, incumbent.evaluation, cost_tables.problem.goal
-    home = trainer_region(cost_tables, placement)
+    trainer_name = trainer_region(cost_tables, placement)
     replicas = rollout_replicas(cost_tables, placement)
-    away = [region for region in replicas if region != home]
+    remote_names = [region for region in replicas if region != trainer_name]
     workload = cost_tables.problem.workload
     samples_per_s = workload.samples_per_step / evaluation.step_s
     return Plan(
         method=method,
-        trainer_region=home,
+        trainer_region=trainer_name,
         assignments=(
-            Assignment(task=TaskKind.TRAINER, region=home, num_workers=1),
+            Assignment(task=TaskKind.TRAINER, region=trainer_name, num_workers=1),
             *(Assignment(task=TaskKind.ROLLOUT, region=name, num_workers=num) for name, num in replicas.items()),
         ),
-        weights_tree=edges(cost_tables.network, [(home, region) for region in away]),
-        trajectory_routes=edges(cost_tables.network, [(region, home) for region in away]),
-        predictions=tuple(_prediction(cost_tables, evaluation, home, region) for region in away),
+        weights_tree=edges(cost_tables.network, [(trainer_name, region) for region in remote_names]),
+        trajectory_routes=edges(cost_tables.network, [(region, trainer_name) for region in remote_names]),
+        predictions=tuple(_prediction(cost_tables, evaluation, trainer_name, region) for region in remote_names),
         binding=binding_sentence(cost_tables, placement, evaluation),
         seed=seed,
         goal=goal,
@@ -46,7 +51,7 @@ def plan_of(cost_tables: CostTables, incumbent: Incumbent, *, method: str, seed:
 
 
 def rollout_replicas(cost_tables: CostTables, placement: Placement) -> dict[str, int]:
-    """Return the number of generating replicas by region, sorted by name."""
+    """Return the number of generating replicas in each region, sorted by the region's name."""
     found: dict[str, int] = {}
     for pool in placement.group_of(Task.GENERATION).pools:
         region = cost_tables.classes[pool.device_class].region.name
@@ -56,17 +61,20 @@ def rollout_replicas(cost_tables: CostTables, placement: Placement) -> dict[str,
 
 
 def limited_pools(plan: Plan) -> tuple[tuple[int, float], ...]:
-    """Return (index of pool, samples per step) of generating pools that their window limits."""
+    """Return (index of pool, samples per step) of each generating pool that makes less than at its full rate.
+
+    Such a pool is limited by the window in which it may make samples of one version.
+    """
     return plan.evaluation.limited if plan.evaluation else ()
 
 
 def idle_pools(plan: Plan) -> frozenset[int]:
-    """Return the indices of generating pools that idle because they are too slow or too far to help."""
+    """Return the indices of generating pools that idle because they are too slow or too remote to shorten the step."""
     return frozenset(plan.evaluation.idle if plan.evaluation else ())
 
 
 def without_question(plan: Plan) -> Plan:
-    """Return the plan as it is sent to workers, without its problem."""
+    """Return the plan without the problem that it answers, as it is sent to workers."""
     return replace(plan, question=None)
 
 
@@ -75,7 +83,7 @@ def _gap(value: float, bound: float) -> float:
 
 
 def edges(network: Network, pairs: list[tuple[str, str]]) -> tuple[PlanEdge, ...]:
-    """Return each hop of the routes between these pairs once, in the order of first use."""
+    """Return each link of the routes between these (source, destination) pairs once, in the order of first use."""
     hops: dict[PlanEdge, None] = {}
     for src, dst in pairs:
         route = network.route(src, dst)
@@ -85,8 +93,8 @@ def edges(network: Network, pairs: list[tuple[str, str]]) -> tuple[PlanEdge, ...
     return tuple(hops)
 
 
-def _prediction(cost_tables: CostTables, evaluation: Evaluation, home: str, region: str) -> Prediction:
-    route = cost_tables.network.route(home, region)
+def _prediction(cost_tables: CostTables, evaluation: Evaluation, trainer_name: str, region: str) -> Prediction:
+    route = cost_tables.network.route(trainer_name, region)
     assert route is not None
     times = next((each for each in evaluation.regions if each.region == region), None)
     alone_s = weights_s(cost_tables.problem.workload, route)  # for a region that idles, which the evaluation leaves out

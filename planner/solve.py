@@ -1,8 +1,12 @@
 """Entry points of the planner: `plan` for any problem, `plan_job` for a job that this runtime is to execute.
 
-Both are functions of their arguments. The same problem with the same seed gets the same plan, in any order of regions
-and links, as long as no search (openings included) runs out of time. The clock is passed in. What the runtime cannot
-execute is rejected here, before any method sees it.
+Both return an `Outcome`: a plan, a proof that there is none, or the best plan when the time budget ended. They read
+nothing but their arguments; the clock is one of these. The same problem with the same seed gets the same plan, whatever
+the order of regions and links, as long as no search (openings included) runs out of time.
+
+`plan` gives the problem to one method of `planner.methods.portfolio`. `plan_job` first rejects what the runtime cannot
+execute, so no method sees it. It then searches one problem for each region that may host the trainer, and returns the
+best of the resulting plans.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,29 +35,37 @@ from planner.problem.margins import with_margin
 from planner.propose import plan_of
 
 AUTO = "auto"
-"""Name of the default method."""
+"""Name of the default method, a portfolio of the exact method and heuristics."""
 
 _EXTRAS = {"deap": "bench", "ortools": "planner", "pymetis": "metis"}
-"""Optional dependency group of this package that installs a module, by the module's name."""
+"""Optional dependency group of this package that installs a module; the key is the module's import name."""
 
 Method = Callable[..., outcome.Outcome]
-"""Search with the interface of `planner.methods.portfolio.METHODS`."""
+"""A search function with the interface of `planner.methods.portfolio.Method`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thinking:
-    """Time budget, seed and callbacks of a search. `now_s` is a monotonic clock."""
+    """Time budget, clock, seed and callbacks of one search."""
 
     budget_s: float
+    """Seconds after which the search ends with the best placement found by then."""
     now_s: Callable[[], float]
+    """Monotonic clock in seconds."""
     seed: int = 0
+    """Seed of every random choice of the search."""
     report: Callable[[Incumbent], None] = lambda _: None
+    """Function that receives each better incumbent."""
     should_stop: Callable[[], bool] = lambda: False
+    """Function that the search polls; it ends early once this returns True."""
 
 
 def plan(problem: Problem, thinking: Thinking, method: str = AUTO) -> Outcome:
-    """Return the best plan in the plan space that keeps its limits with a margin. Raises: ValueError for an unknown
-    method."""
+    """Return the best plan of the plan space whose predictions keep the goal's limits with a margin.
+
+    The margins of `planner.problem.margins` are added if the problem lacks them. Raises: ValueError for an unknown
+    method, ConfigError for one whose optional dependency is missing.
+    """
     cost_tables = CostTables(with_margin(problem))
     if found := obstacle(cost_tables):
         return _infeasible(found)
@@ -61,7 +73,7 @@ def plan(problem: Problem, thinking: Thinking, method: str = AUTO) -> Outcome:
 
 
 def searched(cost_tables: CostTables, thinking: Thinking, method: str) -> outcome.Outcome:
-    """Return the outcome of a method.
+    """Return the outcome of one method's search.
 
     Raises: ValueError for an unknown method, ConfigError for one whose optional dependency is missing.
     """
@@ -85,11 +97,11 @@ def searched(cost_tables: CostTables, thinking: Thinking, method: str) -> outcom
 
 
 def method_of(name: str) -> Method:
-    """Return the method of that name. Raises: ValueError."""
+    """Return the method of that name. Raises: ValueError if there is none."""
     from planner.methods.portfolio import METHODS  # the solver takes a second to load
 
     if name not in METHODS:
-        raise ValueError(f"{name!r} is not a method; choose one of {', '.join(METHODS)}")
+        raise ValueError(f"{name!r} is not a planning method; choose one of {', '.join(METHODS)}")
     method: Method = METHODS[name]
     return method
 
@@ -106,8 +118,9 @@ def plan_job(
 ) -> Outcome:
     """Return the best plan that the runtime can execute on a fleet of hosts.
 
-    `method` overrides the job's `plan.method`. `architecture` is that of the job's model; None if it is not visible,
-    and then only the static layout is possible.
+    `architecture` is that of the job's model. It is None if the model's configuration is not visible here; then only
+    the static layout is possible. `model_bytes` is the size of one uncompressed version, or None if it is unknown.
+    `method` overrides the job's `plan.method`. Raises: ValueError and ConfigError as `searched` does.
     """
     needs = needs_of(job, model_bytes)
     if conflict := refusal(fleet, needs, capabilities):
@@ -117,31 +130,35 @@ def plan_job(
         return plan_static(fleet, needs)
     workload = workload_of_job(job, architecture)
     questions = list(hosts.problems(fleet, needs, workload, capabilities.limits))
-    return _best_home(fleet, needs, questions, method, thinking)
+    return _best_over_trainer_regions(fleet, needs, questions, method, thinking)
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Best placement with the trainer in one region. `bound` is None if nothing is proved."""
+    """Best placement for one region of the trainer, with the cost tables of its problem.
+
+    `bound` is the lower bound that the search proved for this problem. It is None if nothing is proved.
+    """
 
     cost_tables: CostTables
     best: Incumbent
     bound: float | None
 
 
-def _best_home(
+def _best_over_trainer_regions(
     fleet: Fleet, needs: Needs, questions: Sequence[tuple[str, Problem]], method: str, thinking: Thinking
 ) -> Outcome:
-    """Return the best of one plan per region that may train.
+    """Return the best plan over all regions that may host the trainer; `questions` has (region, problem) pairs.
 
-    Plans are ranked by step, then by the number of regions that help, then by the sum of the steps that these regions
-    need (short paths first), then by cores of the trainer's region, then by its name.
+    Plans are ranked by five keys: least seconds per step, most regions that generate without lengthening the step,
+    least sum of the steps that these regions need (short paths first), most cores in the trainer's region, name of the
+    trainer's region.
     """
     cores = {region.name: region.num_cores for region in fleet.regions}
     answers: list[tuple[tuple[float, int, float, int, str], _Answer]] = []
     conflicts: list[outcome.Infeasible] = []
     complete, end_s = True, thinking.now_s() + thinking.budget_s
-    for i, (home, problem) in enumerate(questions):
+    for i, (trainer_name, problem) in enumerate(questions):
         cost_tables = CostTables(problem)
         # Each problem gets an equal share of the time that is left.
         share_s = max(0.0, end_s - thinking.now_s()) / (len(questions) - i)
@@ -159,17 +176,18 @@ def _best_home(
                 pass
             case _:
                 raise AssertionError(f"a search answered {found}")
+        # Add workers that do not lengthen the step, then rank by the step rounded to six digits.
         best = polished(cost_tables, best, needs.workers_per_region)
         step_s, of_regions = float(f"{best.evaluation.step_s:.6g}"), needs_s(cost_tables, best.placement)
         helping = [need_s for need_s in of_regions.values() if need_s <= step_s * (1 + 1e-6)]
-        rank = (step_s, -len(helping), sum(helping), -cores[home], home)
+        rank = (step_s, -len(helping), sum(helping), -cores[trainer_name], trainer_name)
         answers.append((rank, _Answer(cost_tables, best, found.best.bound if found.best else None)))
     if not answers:
         if complete and conflicts:
             return _infeasible(min(conflicts, key=lambda each: len(each.conflict)))
         return PlanningTimedOut(incumbent=None, bound=None)
     chosen = min(answers, key=lambda pair: pair[0])[1]
-    # The least bound holds over all regions, if each problem was searched to its end.
+    # The least of the bounds holds for every region of the trainer, but only if each problem was searched to its end.
     bounds = [answer.bound for _, answer in answers]
     bound = None if None in bounds or not complete else min(b for b in bounds if b is not None)
     made = plan_of(chosen.cost_tables, replace(chosen.best, bound=bound), method=method, seed=thinking.seed)
@@ -198,5 +216,5 @@ def _infeasible(found: outcome.Infeasible) -> NoPlanExists:
 
 
 def sentence(facts: Sequence[Fact]) -> str:
-    """Return a conflict as one sentence."""
+    """Return the facts of a conflict as one sentence."""
     return "; and ".join(fact.what.rstrip(".") for fact in facts) or "no placement was found"

@@ -1,6 +1,8 @@
-"""A search in a thread of its own, so that an operator sees how it goes and can end it at any moment.
+"""Run a search in a background thread, so that the operator sees its progress and can end it at any moment.
 
-The first interrupt asks the search to stop and waits for its answer, the second gives up.
+The main thread waits, draws the progress and receives interrupts. The first interrupt asks the search to stop and waits
+for its answer; the second ends the command. A search that does not stop soon after it was asked to is abandoned: its
+thread goes on until the command ends, and nobody waits for its answer.
 """
 
 import math
@@ -24,40 +26,49 @@ from planner.solve import Thinking
 T = TypeVar("T")
 
 OVERRUN_S = 1.0
-"""How far beyond its budget a search may go before it is asked to stop."""
+"""Seconds beyond its budget after which a search is asked to stop. Chosen by hand."""
 _LEFT_S = 2.0
-"""How long after that it is left alone."""
+"""Seconds after which a search that was asked to stop is abandoned. Chosen by hand."""
 _INTERRUPTED_S = 15.0
-"""How long after an operator's interrupt it is left alone; they can interrupt again."""
+"""Largest number of seconds that an interrupted search gets to stop. It is long because the operator can end the wait
+with a second interrupt. Chosen by hand."""
 _LOOK_S = 0.05
+"""Seconds between two looks at whether the search has ended. Chosen by hand."""
 _REDRAW_S = 0.1
+"""Least seconds between two redraws of the progress line on a terminal. Chosen by hand."""
 _QUIET_S = 0.5
+"""Seconds before the first progress line, so that a quick search shows none. Chosen by hand."""
 _LINE_S = 2.0
-"""Between two lines where nothing can be drawn over."""
+"""Least seconds between two progress lines where standard error is not a terminal. Chosen by hand."""
 
 
 @dataclass(slots=True)
 class Interrupt:
-    """Set by an operator's interrupt, read by the search."""
+    """Flag between the main thread and a search: it asks the search to stop."""
 
     follows: str = "the best so far follows"
-    """What the operator is told when they interrupt."""
+    """Sentence that tells the operator, after an interrupt, what is still printed."""
     is_set: bool = False
+    """Whether the operator interrupted."""
     is_late: bool = False
-    """Its time is over."""
+    """Whether the current search has used up its time."""
 
     def should_stop(self) -> bool:
+        """Return whether the search should stop, for whatever reason."""
         return self.is_set or self.is_late
 
     def leave(self) -> None:
-        """Ends the command with the exit code of an interrupted one, if it was. Call when everything is printed."""
+        """End the command with the exit code of an interrupted one if the operator interrupted.
+
+        Call it once everything is printed. Raises: click.exceptions.Exit.
+        """
         if self.is_set:
             raise click.exceptions.Exit(EXIT_INTERRUPTED)
 
 
 @dataclass(slots=True)
 class _Work(Generic[T]):
-    """What the thread leaves behind."""
+    """A call that runs in a thread, with its answer or error once `ended` is set."""
 
     call: Callable[[], T]
     ended: threading.Event = field(default_factory=threading.Event)
@@ -67,27 +78,30 @@ class _Work(Generic[T]):
     def run(self) -> None:
         try:
             self.answer = self.call()
-        except BaseException as error:  # a task's root: raised again where it is waited for
+        except BaseException as error:  # The root of a thread: the waiting thread raises the error again.
             self.error = error
         self.ended.set()
 
 
-def thought(call: Callable[[], T], show: Callable[[], None], interrupt: Interrupt, limit_s: float = math.inf) -> T:
-    """The answer of `call`, which runs in a thread while `show` is called now and then.
+def run_in_background(
+    call: Callable[[], T], show: Callable[[], None], interrupt: Interrupt, limit_s: float = math.inf
+) -> T:
+    """Run `call` in a thread and return its answer; `show` is called repeatedly in the meantime.
 
-    After `limit_s` it is asked to stop. Raises: what `call` raises; KeyboardInterrupt at the second interrupt; TimedOut
-    where no answer comes soon after it was asked to stop: then it is left alone.
+    After `limit_s` seconds `interrupt` asks the call to stop. Raises: what `call` raises; KeyboardInterrupt at the
+    operator's second interrupt; TimedOut if the call was asked to stop and did not end soon, in which case its thread
+    is abandoned.
     """
     with native_output_on_stderr():
-        return _thought(_Work(call), show, interrupt, clock.monotonic_s() + limit_s)
+        return _wait_for_answer(_Work(call), show, interrupt, clock.monotonic_s() + limit_s)
 
 
-def is_search_left_alone() -> bool:
-    """Whether a search goes on that nobody waits for any more. It takes a core until the command ends."""
+def is_abandoned_search_running() -> bool:
+    """Return whether an abandoned search still runs. It uses a core until the command ends."""
     return threads.is_any_running()
 
 
-def _thought(work: _Work[T], show: Callable[[], None], interrupt: Interrupt, end_s: float) -> T:
+def _wait_for_answer(work: _Work[T], show: Callable[[], None], interrupt: Interrupt, end_s: float) -> T:
     interrupt.is_late = False
     threads.start(work.run)
     while not work.ended.is_set():
@@ -103,7 +117,7 @@ def _thought(work: _Work[T], show: Callable[[], None], interrupt: Interrupt, end
                 raise
             interrupt.is_set = True
             end_s = min(end_s, clock.monotonic_s() + _INTERRUPTED_S)
-            click.echo(f"\ninterrupted: {interrupt.follows} (again: nothing does)", err=True)
+            click.echo(f"\ninterrupted: {interrupt.follows}; interrupt again to end without it", err=True)
     if work.error is not None:
         raise work.error
     assert work.answer is not None
@@ -112,26 +126,29 @@ def _thought(work: _Work[T], show: Callable[[], None], interrupt: Interrupt, end
 
 @dataclass(slots=True)
 class SearchProgress:
-    """How a search goes, on standard error: one line that is drawn over, or a line now and then elsewhere."""
+    """Progress of a search on standard error: one line that is redrawn on a terminal, elsewhere a line now and then."""
 
     goal: Goal | None
-    """None: what is shown is no search."""
+    """Goal of the search. None if the work is not a search, such as a simulation."""
     what: str = ""
+    """Name of the method or of the work, which begins each progress line."""
     can_redraw: bool = field(default_factory=lambda: sys.stderr.isatty())
     began_s: float = field(default_factory=clock.monotonic_s)
     best: Incumbent | None = None
+    """Best incumbent that the search has reported."""
     trace: list[tuple[float, Incumbent]] = field(default_factory=list)
+    """Pairs (seconds since the beginning, incumbent) of all reports."""
     _shown_s: float = 0.0
     _text: str = ""
     _width: int = 0
 
     def report(self, incumbent: Incumbent) -> None:
-        """Called by the search, from its thread."""
+        """Take a better incumbent. The search calls it from its own thread."""
         self.best = incumbent
         self.trace.append((clock.monotonic_s() - self.began_s, incumbent))
 
     def show(self) -> None:
-        """Draw what is new."""
+        """Print the progress line if it has changed and enough time has passed since the last one."""
         now_s = clock.monotonic_s()
         if now_s - self.began_s < _QUIET_S or now_s - self._shown_s < (_REDRAW_S if self.can_redraw else _LINE_S):
             return
@@ -146,23 +163,23 @@ class SearchProgress:
             click.echo(text, err=True)
 
     def clear(self) -> None:
-        """The search is over."""
+        """Erase the progress line from the terminal."""
         if self._width:
             click.echo(f"\r{' ' * self._width}\r", nl=False, err=True)
         self._width = 0
 
     def thinking(self, budget_s: float, seed: int, interrupt: Interrupt) -> Thinking:
-        """What a search is handed."""
+        """Return the budget, clock, seed and callbacks for a search whose progress this object shows."""
         return Thinking(
             budget_s=budget_s, now_s=clock.monotonic_s, seed=seed, report=self.report, should_stop=interrupt.should_stop
         )
 
 
 def progress_line(what: str, goal: Goal | None, elapsed_s: float, best: Incumbent | None) -> str:
-    """`exact 3.2 s: 12.3 s a step, at least 12.1 (gap 1.6 %)`."""
+    """Return one line on a search's progress, such as `exact 3.2 s: 12.3 s a step, at least 12.1 (gap 1.6 %)`."""
     begin = f"{what} {elapsed_s:.1f} s".strip()
     if goal is None:
-        return f"{begin}: still at it"
+        return f"{begin}: still running"
     if best is None:
         return f"{begin}: no placement yet"
     bound = "nothing proved yet"
@@ -172,7 +189,7 @@ def progress_line(what: str, goal: Goal | None, elapsed_s: float, best: Incumben
 
 
 def value_words(goal: Goal, value: float) -> str:
-    """An objective value with its unit."""
+    """Return an objective value with its unit."""
     if goal.objective is Objective.COST_AT_THROUGHPUT:
         return f"{value:,.2f} dollars an hour"
     return f"{units.short(value)} s a step"

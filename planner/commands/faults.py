@@ -1,6 +1,8 @@
-"""What `periplus simulate` is asked to let go wrong: devices that vanish, links that change, spot traces.
+"""Faults on the command line of `periplus simulate`: lost devices, links with changed rates, traces of spot instances.
 
-A fault that would change nothing, because nothing of that name is there or the plan does not use it, is refused.
+The texts of the options become a `Faults` value for one fleet and plan. A fault that would change nothing is refused,
+because nothing has its name or because the plan does not use it. So is a fault that the simulator cannot simulate, such
+as the loss of a trainer.
 """
 
 import math
@@ -21,12 +23,13 @@ from planner.problem.workload import SCORING, TRAINING, Task
 from planner.simulate.faults import Availability, Faults, RateChange, availability_of, ticks_counts, trace_counts
 
 MAX_FACTOR = 1000.0
-"""Largest factor on a link's measured rate."""
+"""Largest factor on a link's measured rate. Chosen by hand."""
 MAX_AT_S = 100 * MAX_STEP_S
+"""Largest simulated second at which a fault may happen."""
 
 
 class FaultTarget:
-    """The fleet and the plan that faults are about. `idle`: places of generating pools that make nothing."""
+    """The fleet and the plan that faults apply to. `idle` has the indices of generating pools that make no samples."""
 
     def __init__(self, fleet: Fleet, placement: Placement, idle: frozenset[int]) -> None:
         self._classes = {each.key: each for each in classes_of(fleet)}
@@ -36,7 +39,7 @@ class FaultTarget:
         self._makes = {pool.device_class for i, pool in enumerate(generating) if i not in idle}
         self._does: dict[str, set[Task]] = {}
         self._meshes: list[set[str]] = []
-        """Regions that train together."""
+        """Regions of each training mesh."""
         for group in placement.groups:
             if group.trains:
                 self._meshes.append({self._classes[pool.device_class].region.name for pool in group.pools})
@@ -44,7 +47,10 @@ class FaultTarget:
                 self._does.setdefault(pool.device_class, set()).update(group.tasks)
 
     def faults(self, lose: Sequence[str], rate: Sequence[str], trace: Path | None, trace_of: str | None) -> Faults:
-        """Raises: click.UsageError naming the option and its value; ConfigError for a trace that cannot be read."""
+        """Return the faults that the texts of `--lose`, `--rate`, `--trace` and `--trace-of` describe.
+
+        Raises: click.UsageError, which names the option and its value; ConfigError for a trace that cannot be read.
+        """
         gone = [self._loss(text) for text in lose]
         if trace is not None and trace_of is not None:
             self._check_subject(trace_of, f"--trace-of {trace_of}")
@@ -58,7 +64,7 @@ class FaultTarget:
         flag = f"--lose {text}"
         subject, fraction, at_s = _fault(text, flag, "eu-west=0.5@120")
         if fraction > 1:
-            raise click.UsageError(f"{flag}: {fraction:g} is the fraction that is left, from 0 to 1")
+            raise click.UsageError(f"{flag}: the fraction that is left is {fraction:g}, but must be from 0 to 1")
         self._check_subject(subject, flag)
         return Availability(time_s=at_s, subject=subject, fraction=fraction)
 
@@ -69,15 +75,17 @@ class FaultTarget:
         if not arrow:
             raise click.UsageError(f"{flag}: write SRC>DST=FACTOR@SECONDS")
         if factor > MAX_FACTOR:
-            raise click.UsageError(f"{flag}: the factor is of the measured rate, from 0 to {MAX_FACTOR:g}")
+            raise click.UsageError(
+                f"{flag}: the factor on the measured rate is {factor:g}, but must be from 0 to {MAX_FACTOR:g}"
+            )
         if (src, dst) not in self._links:
             unknown = [name for name in (src, dst) if name not in self._regions]
             why = f"the fleet has no region {unknown[0]}" if unknown else f"no link was measured from {src} to {dst}"
             raise click.UsageError(f"{flag}: {why}; {self._known_links(src)}")
         if not factor and any({src, dst} <= regions for regions in self._meshes):
             raise click.UsageError(
-                f"{flag}: {src} and {dst} train together, and the simulator does not play a mesh without its link; "
-                "give a small factor"
+                f"{flag}: {src} and {dst} train together, and the simulator cannot run a mesh without its link; give a "
+                "small factor instead"
             )
         return RateChange(time_s=at_s, src_region=src, dst_region=dst, factor=factor)
 
@@ -86,7 +94,10 @@ class FaultTarget:
         return f"links are {some(found)}" if found else "the fleet has no links"
 
     def _check_subject(self, subject: str, flag: str) -> None:
-        """What is lost must be a class, or a region with spot machines, and do nothing but generate."""
+        """Check that `subject`, which `flag` loses, is a class or a region with spot machines, and only generates.
+
+        Raises: click.UsageError otherwise.
+        """
         if subject in self._classes:
             keys = [subject]
         elif subject in self._regions:
@@ -105,7 +116,7 @@ class FaultTarget:
 
     def _instead(self) -> str:
         may = [key for key in self._makes if self._does[key] == {Task.GENERATION}]
-        return f"; what may be lost is {some(sorted(may))}" if may else "; nothing of this plan may be lost"
+        return f"; classes that can be lost are {some(sorted(may))}" if may else "; no device of this plan can be lost"
 
     def _spot_regions(self) -> list[str]:
         return sorted({at.region.name for at in self._classes.values() if at.is_spot})
@@ -113,9 +124,9 @@ class FaultTarget:
 
 def _reason(key: str, others: Sequence[Task]) -> str:
     if training := [task for task in others if task in TRAINING]:
-        return f"{key} does {_words(training)}, and the simulator does not play the loss of a trainer"
+        return f"{key} does {_words(training)}, and the simulator cannot simulate the loss of a trainer"
     scoring = [task for task in others if task in SCORING]
-    return f"{key} does {_words(scoring)}, and the simulator plays the loss of machines that only generate"
+    return f"{key} does {_words(scoring)}, and the simulator can only simulate the loss of machines that only generate"
 
 
 def _words(tasks: Sequence[Task]) -> str:
@@ -123,7 +134,7 @@ def _words(tasks: Sequence[Task]) -> str:
 
 
 def _fault(text: str, flag: str, example: str) -> tuple[str, float, float]:
-    """(what, number, seconds). Raises: click.UsageError."""
+    """Return (subject, number, seconds) of a text `SUBJECT=NUMBER@SECONDS`. Raises: click.UsageError."""
     what, _, numbers = text.rpartition("=")
     value, at, when = numbers.partition("@")
     try:
@@ -136,11 +147,13 @@ def _fault(text: str, flag: str, example: str) -> tuple[str, float, float]:
 
 
 def _counts(trace: Path) -> tuple[tuple[float, float], ...]:
-    """(time_s, instances). Raises: ConfigError, ValueError."""
+    """Return pairs (time_s, number of instances) of a trace file. Raises: ConfigError, ValueError."""
     if trace.suffix != ".json":
         return trace_counts(read_rows(trace))
     tree: Any = loading.parse_json(read_text(trace), str(trace))
     try:
         return ticks_counts(float(tree["metadata"]["gap_seconds"]), [float(count) for count in tree["data"]])
     except (KeyError, TypeError) as error:
-        raise ValueError("no metadata.gap_seconds and data of numbers, as SkyPilot's traces have") from error
+        raise ValueError(
+            "a JSON trace needs metadata.gap_seconds and a list `data` of numbers, as SkyPilot's traces have"
+        ) from error

@@ -1,4 +1,9 @@
-"""`periplus fleet import|show|probe`: where fleet files come from, and what is in them."""
+"""`periplus fleet import|show|probe|schema`: make fleet files, print them, and measure a CPU core for them.
+
+`import` converts measured network tables, price lists and `nvidia-smi` output (`planner.files.importers`), `show`
+prints a fleet's machines and links, `probe` measures one core of this machine, `schema` prints the JSON schema of the
+files.
+"""
 
 from collections import Counter
 from dataclasses import asdict
@@ -22,12 +27,12 @@ from planner.problem.fleet import Fleet, Link
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _MOST_NOTES = 12
-"""Remarks of one kind that are shown on standard error; the rest are counted."""
+"""Largest number of remarks of one kind that are shown on standard error; the rest are counted. Chosen by hand."""
 
 
 @click.group()
 def fleet() -> None:
-    """Fleet files: regions, their machines, the links among them, and prices."""
+    """Fleet files: regions, their machines, the links between them, and prices."""
 
 
 @fleet.command("import")
@@ -39,8 +44,8 @@ def fleet() -> None:
     type=click.IntRange(1, 1_000_000),
     default=1,
     show_default=True,
-    help="Of each instance type in each region, and like each nvidia-smi output: price lists do not say how "
-    "many one gets.",
+    help="Number of machines of each instance type in each region, and of machines like each nvidia-smi output. Price "
+    "lists do not say how many are available.",
 )
 @click.option("--no-spot", is_flag=True, help="Leave spot machines out.")
 @click.option(
@@ -53,11 +58,11 @@ def fleet() -> None:
 def import_command(
     files: tuple[Path, ...], regions: tuple[str, ...], gpus: tuple[str, ...], machines: int, no_spot: bool, home: str
 ) -> None:
-    """Make a fleet file of measured tables, which are recognised by their content, and print it.
+    """Make a fleet file from measured tables and print it. Each table is recognised by its content.
 
-    Networks (Skyplane, DT-FM, IBM, Sailor), prices of machines and of egress as CSV, and what `nvidia-smi`,
-    `nvidia-smi -L`, `nvidia-smi --query-gpu=name,memory.total --format=csv` and `nvidia-smi topo -m` print. What had
-    to be guessed, and which rows were left out, is said on standard error.
+    Known tables are networks (Skyplane, DT-FM, IBM, Sailor), prices of machines and of egress as CSV, and the output of
+    `nvidia-smi`, `nvidia-smi -L`, `nvidia-smi --query-gpu=name,memory.total --format=csv` and `nvidia-smi topo -m`.
+    Guessed values and rows that were left out are listed on standard error.
     """
     repeats = Counter(files)
     texts = {str(path): read_text(path) for path in files}
@@ -66,7 +71,7 @@ def import_command(
     click.echo(yaml_text.dump(to_tree(imported.fleet)).rstrip("\n"))
     _note("guess", imported.guesses)
     again = (
-        f"{path}: given {times} times, read once; --machines says how many equal machines there are"
+        f"{path}: given {times} times, read once; give the number of equal machines with --machines"
         for path, times in repeats.items()
         if times > 1
     )
@@ -85,18 +90,24 @@ def _note(what: str, sentences: tuple[str, ...]) -> None:
 @form_option
 @svg_option
 def show_fleet(file: Path, form: str, svg: Path | None) -> None:
-    """The machines of a fleet, and a matrix of its links; --output-svg draws the matrix."""
+    """Print the machines of a fleet and a matrix of its links; --output-svg draws the matrix."""
     shown = load_fleet(file)
     show(to_tree(shown), form, lambda: fleet_text(shown))
     write_svg(svg, lambda: links_svg(shown, f"links of {file.name}"))
 
 
 @fleet.command("probe")
-@click.option("--seconds", type=Number(MAX_PROBE_S, least=1.0), default=20.0, show_default=True, help="To measure for.")
+@click.option(
+    "--seconds",
+    type=Number(MAX_PROBE_S, least=1.0),
+    default=20.0,
+    show_default=True,
+    help="Duration of the measurement.",
+)
 @form_option
 def probe_command(seconds: float, form: str) -> None:
-    """Measure one core of this machine, and print it as the `cpu` of a fleet file's `gpu_types`."""
-    from planner.devices.core_speed import probe  # nothing else needs its kernels
+    """Measure one core of this machine, and print it as the type `cpu` of a fleet file's `gpu_types`."""
+    from planner.devices.core_speed import probe  # Imported here because no other command needs its kernels.
 
     tree: dict[str, Any] = {"gpu_types": [asdict(probe(seconds, clock.monotonic_s, cpu_s=clock.process_s))]}
     show(tree, form, lambda: yaml_text.dump(tree).rstrip("\n"))
@@ -109,7 +120,7 @@ def schema_command() -> None:
 
 
 def fleet_text(shown: Fleet) -> str:
-    """Machines, then two matrices."""
+    """Return a table of a fleet's machines and two matrices of its links: throughput and round-trip time."""
     rows = []
     for at in classes_of(shown):
         price = units.UNKNOWN if at.usd_per_gpu_hour is None else f"{at.usd_per_gpu_hour:.2f}"

@@ -1,4 +1,7 @@
-"""What native code prints goes to standard error: a solver's own lines must not end up in a command's result."""
+"""Redirect what native code prints to standard error, so that a solver's own lines do not end up in a command's result.
+
+Native code writes to file descriptor 1 directly, so replacing `sys.stdout` would not be enough.
+"""
 
 import ctypes
 import os
@@ -11,7 +14,7 @@ _STDOUT, _STDERR = 1, 2
 
 @contextmanager
 def native_output_on_stderr() -> Iterator[None]:
-    """While it lasts, file descriptor 1 is standard error. Nothing else may print a result meanwhile."""
+    """Make file descriptor 1 standard error while the context lasts. Nothing may print a result in the meantime."""
     _flush()
     kept = os.dup(_STDOUT)
     os.dup2(_STDERR, _STDOUT)
@@ -24,6 +27,6 @@ def native_output_on_stderr() -> Iterator[None]:
 
 
 def _flush() -> None:
-    """Python's buffer, and the C library's, which a solver shares."""
+    """Flush Python's buffer of standard output and those of the C library, which a solver uses."""
     sys.stdout.flush()
     ctypes.CDLL(None).fflush(None)

@@ -1,4 +1,7 @@
-"""Numbers on a command line: finite, and within what makes sense."""
+"""Type of numeric options on a command line: finite and within a range. It also holds the ranges' ends.
+
+`click.FloatRange` accepts NaN, since every comparison with it is false; `Number` does not.
+"""
 
 import math
 from typing import Any
@@ -10,13 +13,16 @@ from planner.plan_entries import MAX_STEP_S, MAX_USD_PER_HOUR
 __all__ = ["MAX_BUDGET_S", "MAX_PROBE_S", "MAX_SPREAD", "MAX_STEP_S", "MAX_USD_PER_HOUR", "Number"]
 
 MAX_BUDGET_S = 7 * 86_400.0
+"""Largest time budget of a search: a week. Chosen by hand."""
 MAX_PROBE_S = 600.0
+"""Largest duration of a measurement of a core, in seconds. Chosen by hand."""
 MAX_SPREAD = 2.0
-"""Standard deviation of a rate's logarithm: by then a link is mostly seven times slower or faster than measured."""
+"""Largest standard deviation of the logarithm of a link's rate. One standard deviation is then a factor of seven.
+Chosen by hand."""
 
 
 class Number(click.FloatRange):
-    """A number above 0 (or from `least` on) up to `most`; neither NaN nor infinity."""
+    """A finite number above 0, or from `least` on if that is given, up to `most`."""
 
     name = "number"
 
@@ -26,5 +32,5 @@ class Number(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         found = float(super().convert(value, param, ctx))
         if math.isnan(found):
-            self.fail(f"{value!r} is no number; give one in the range {self._describe_range()}.", param, ctx)
+            self.fail(f"{value!r} is not a number; give one in the range {self._describe_range()}.", param, ctx)
         return found

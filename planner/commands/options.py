@@ -1,4 +1,9 @@
-"""From a command line to a question: which file is a job and which a workload, and what the options add to it."""
+"""Convert a command line to a question for the planner: a job or a workload, a fleet, and the options' goal and rules.
+
+A workload becomes a planning problem. So does a job with `--study`, which lifts the limits of the runtime. A job
+without `--study` stays a job: its options become keys of the job, and the planner plans only what the runtime can
+execute. Options that contradict each other or the files are refused here, before any search.
+"""
 
 import json
 from collections.abc import Callable, Sequence
@@ -29,15 +34,17 @@ from planner.problem.workload import Task, Workload
 from planner.solve import AUTO, Thinking, plan, plan_job
 
 METHODS = ("auto", "exact", "hetrl", "hetrl_bounded", "areal_hex", "verl", "streamrl", "random", "genetic")
-"""`planner.methods.portfolio.METHODS` without loading it; a test compares the two."""
+"""Names of `planner.methods.portfolio.METHODS`. They are repeated here because importing that module loads the solver.
+A test compares the two."""
 JOB_METHODS = (*METHODS, "static")
+"""Names of the methods that can plan a job."""
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """What the options say beside the files."""
+    """Values of the options of a planning command; `method` is empty if none was given."""
 
     goal: Goal
     rules: Rules
@@ -46,7 +53,7 @@ class PlanOptions:
 
 
 def question_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every command that asks the planner."""
+    """Add the options that every planning command has to a command."""
     for option in reversed(
         (
             click.option(
@@ -54,31 +61,38 @@ def question_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.Choice([o.value for o in Objective]),
                 default="throughput",
                 show_default=True,
-                help="Least time a step; least dollars at --max-step-s; least time a step at --max-usd-per-hour.",
+                help="What to minimise: throughput, seconds per step; cost, dollars per hour within --max-step-s; "
+                "budget, seconds per step within --max-usd-per-hour.",
             ),
-            click.option("--max-step-s", type=Number(MAX_STEP_S), help="For --objective cost."),
             click.option(
-                "--max-usd-per-hour", type=Number(MAX_USD_PER_HOUR), help="For --objective budget: devices and egress."
+                "--max-step-s", type=Number(MAX_STEP_S), help="Limit on seconds per step, for --objective cost."
+            ),
+            click.option(
+                "--max-usd-per-hour",
+                type=Number(MAX_USD_PER_HOUR),
+                help="Limit on dollars per hour, for --objective budget: rent of devices plus egress.",
             ),
             click.option(
                 "--method",
                 type=click.Choice(JOB_METHODS),
                 default=None,
-                help="How to search  [default: the job's plan.method, else auto]",
+                help="Search method  [default: the job's plan.method, otherwise auto]",
             ),
             click.option(
                 "--study",
                 is_flag=True,
-                help="Plan beyond what this runtime executes: GPUs, parallelism, tasks that take turns.",
+                help="Plan beyond what this runtime can execute: GPUs, parallelism, tasks that share devices by turns.",
             ),
             click.option("--pin", "pins", multiple=True, metavar="TASK=REGION[,REGION]", help="Run TASK only there."),
             click.option(
                 "--forbid", "forbids", multiple=True, metavar="TASK=REGION[,REGION]", help="Never run TASK there."
             ),
-            click.option("--forbid-region", "forbidden", multiple=True, metavar="REGION", help="Run nothing there."),
-            click.option("--max-regions", type=click.IntRange(1, 1_000_000), help="Use at most so many."),
+            click.option("--forbid-region", "forbidden", multiple=True, metavar="REGION", help="Run no task there."),
+            click.option("--max-regions", type=click.IntRange(1, 1_000_000), help="Largest number of regions to use."),
             click.option(
-                "--allow-spot-everywhere", is_flag=True, help="Spot machines may train and score, not only generate."
+                "--allow-spot-everywhere",
+                is_flag=True,
+                help="Allow training and scoring on spot machines, not only generation.",
             ),
         )
     ):
@@ -87,7 +101,7 @@ def question_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def options_of(values: dict[str, Any]) -> PlanOptions:
-    """The options as the planner's values. Raises: click.UsageError for those that contradict each other."""
+    """Return the options as the planner's values. Raises: click.UsageError for options that contradict each other."""
     objective = Objective(values["objective"])
     goal = Goal(objective=objective, max_step_s=values["max_step_s"], max_usd_per_hour=values["max_usd_per_hour"])
     needed = {Objective.COST_AT_THROUGHPUT: "max_step_s", Objective.THROUGHPUT_UNDER_BUDGET: "max_usd_per_hour"}
@@ -124,16 +138,18 @@ def _pairs(flag: str, texts: Sequence[str]) -> tuple[tuple[Task, frozenset[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A job that this runtime is to execute, or a problem."""
+    """What a command asks the planner: to plan either `job`, which this runtime is to execute, or `problem`."""
 
     fleet: Fleet
     method: str
     goal: Goal
     job: JobFile | None = None
+    """The job with the options as its keys. None if `problem` is given."""
     problem: Problem | None = None
+    """The planning problem with the margins of its goal. None if `job` is given."""
 
     def answer(self, thinking: Thinking) -> Outcome:
-        """Think. Raises: ConfigError for a model whose files are damaged."""
+        """Search and return the outcome. Raises: ConfigError for a model whose files are damaged."""
         if self.problem is not None:
             return plan(self.problem, thinking, self.method)
         assert self.job is not None
@@ -150,14 +166,18 @@ class Question:
 
 
 def question(file: Path, overrides: Sequence[str], fleet_path: Path, options: PlanOptions) -> Question:
-    """What the files and options ask. Raises: ConfigError, PlanInfeasible, click.UsageError."""
+    """Return the question that a job or workload file, `KEY=VALUE` overrides of a job, a fleet and the options ask.
+
+    Raises: ConfigError for wrong files, PlanInfeasible for a fleet that this runtime cannot use, click.UsageError for
+    options that do not fit the files.
+    """
     fleet = load_fleet(fleet_path)
     _check_regions(fleet, options.rules, str(fleet_path))
     tree = loading.read_yaml(file)
     need_kind(tree, str(file), ("job", "workload"))
     if str(tree.get("schema", "")).startswith(workload_file.SCHEMA.partition("/")[0]):
         if overrides:
-            raise click.UsageError(f"{file} is a workload: it takes no KEY=VALUE; change the file")
+            raise click.UsageError(f"{file} is a workload, which takes no KEY=VALUE overrides; edit the file instead")
         workload, rules = load_workload(file), options.rules
     else:
         job = load_job(file, overrides)
@@ -167,7 +187,7 @@ def question(file: Path, overrides: Sequence[str], fleet_path: Path, options: Pl
     _check_tasks(workload, options.rules, str(file))
     capabilities = load_capabilities()
     if options.method == "static":
-        raise click.UsageError("--method static is for jobs without --study: it knows no devices")
+        raise click.UsageError("--method static plans only jobs without --study, because it knows no devices")
     problem = Problem(
         fleet=fleet if options.study else executable(fleet, capabilities),
         workload=workload,
@@ -179,7 +199,10 @@ def question(file: Path, overrides: Sequence[str], fleet_path: Path, options: Pl
 
 
 def executable(fleet: Fleet, capabilities: Capabilities) -> Fleet:
-    """Only machines that this runtime has engines for. Raises: PlanInfeasible if there are none."""
+    """Return the fleet with only the machines on which this runtime has an engine.
+
+    Raises: PlanInfeasible if there are none.
+    """
     if "cuda" in capabilities.devices:
         return fleet
     regions = tuple(
@@ -189,24 +212,35 @@ def executable(fleet: Fleet, capabilities: Capabilities) -> Fleet:
     if not any(region.machines for region in regions):
         devices = ", ".join(sorted(capabilities.devices))
         raise PlanInfeasible(
-            f"no plan: this runtime executes on {devices} only, and the fleet has nothing but accelerators; "
-            "--study plans beyond that"
+            f"no plan: this runtime executes only on {devices}, and the fleet has only accelerators; "
+            "use --study to plan beyond what the runtime can execute"
         )
     return replace(fleet, regions=regions)
 
 
 def _job_question(job: JobFile, fleet: Fleet, options: PlanOptions, source: str) -> Question:
-    """The options of a job that is to be executed are its own keys."""
+    """Return the question of a job that is to be executed, with the options written into the job's own keys.
+
+    Raises: ConfigError if the fleet does not give the cores of a region that the job may use, click.UsageError for
+    options that no key of a job can express.
+    """
     rules, changes = options.rules, []
     if options.goal != Goal():
-        raise click.UsageError("agents tell no prices, so jobs are planned for throughput; --study knows other goals")
+        raise click.UsageError(
+            "a job is planned for throughput only, because agents report no prices; use --study for other objectives"
+        )
     for task, regions in rules.pins:
         key = {Task.GENERATION: "rollout", Task.ACTOR_TRAINING: "trainer"}.get(task)
         if key is None or (key == "trainer" and len(regions) > 1):
-            raise click.UsageError("a job's pins are of generation, and of actor_training to one region; else --study")
+            raise click.UsageError(
+                f"a job cannot pin {task.value} to {', '.join(sorted(regions))}: only generation can be pinned, and "
+                "actor_training to one region; use --study for other pins"
+            )
         changes.append(f"regions.{key}={', '.join(sorted(regions)) if key == 'trainer' else _listed(regions)}")
     if rules.forbidden:
-        raise click.UsageError("a job forbids regions to all of its tasks: --forbid-region; else --study")
+        raise click.UsageError(
+            "a job cannot forbid a region to a single task; use --forbid-region for all tasks, or --study"
+        )
     if rules.forbidden_regions:
         changes.append(f"regions.forbid={_listed(rules.forbidden_regions | {*job.regions.forbid})}")
     if rules.max_regions is not None:
@@ -215,8 +249,8 @@ def _job_question(job: JobFile, fleet: Fleet, options: PlanOptions, source: str)
         job = JobFile.from_json(_overridden(job, changes))
     if coreless := regions_without_cores(fleet, needs_of(job)):
         raise ConfigError(
-            f"{source} says nothing of the cores in {', '.join(coreless)}, where a job's processes run; give num_cores "
-            "there, or keep the job out with --forbid-region; --study plans for accelerators"
+            f"{source} gives no cores in {', '.join(coreless)}, where a job's processes run; give num_cores there, "
+            "keep the job out with --forbid-region, or plan for accelerators with --study"
         )
     return Question(fleet=fleet, method=options.method or job.plan.method, goal=Goal(), job=job)
 

@@ -1,4 +1,9 @@
-"""Reading plans and printing answers, for all of the planner's commands."""
+"""Reading of plans and printing of answers, for all of the planner's commands.
+
+A plan that is read is evaluated again by the cost oracle, so its numbers are those of the present cost model and not
+those that the file claims. Answers are printed as a table, JSON or YAML on standard output; messages go to standard
+error; pictures go to the file of `--output-svg`.
+"""
 
 import json
 import math
@@ -21,7 +26,7 @@ from planner.propose import plan_of
 from planner.simulate.run_record import Simulated
 
 _SAME = 1e-6
-"""Relative difference of numbers that were written and read again."""
+"""Relative tolerance within which a number of a plan file equals the oracle's. Chosen by hand."""
 
 form_option = click.option(
     "-o", "--output", "form", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
@@ -32,13 +37,13 @@ _FOLDER = click.Path(exists=True, file_okay=False, writable=True)
 
 
 def _drawable(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
-    """Before anything is thought about. Raises: StorageError."""
+    """Return the path of `--output-svg` if its folder can be written, before any search. Raises: StorageError."""
     if path is not None:
         try:
             _FOLDER.convert(str(path.parent), param, ctx)
         except click.BadParameter as error:
             why = f"--output-svg {path} cannot be written: {error.message}"
-            raise StorageError(f"{why} Choose another place") from error
+            raise StorageError(f"{why} Choose another path") from error
     return path
 
 
@@ -47,13 +52,13 @@ svg_option = click.option(
     "svg",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     metavar="FILE",
-    help="Draw it there.",
+    help="Write a picture (SVG) to FILE.",
     callback=_drawable,
 )
 
 
 def show(tree: dict[str, Any], form: str, text: Callable[[], str]) -> None:
-    """On standard output: a tree for programs, text for people."""
+    """Print an answer on standard output: `tree` for the forms json and yaml, `text()` for the form table."""
     match form:
         case "json":
             click.echo(finite_json.dumps(tree, indent=2))
@@ -64,28 +69,35 @@ def show(tree: dict[str, Any], form: str, text: Callable[[], str]) -> None:
 
 
 def say(message: str) -> None:
-    """On standard error."""
+    """Print a message on standard error."""
     click.echo(message, err=True)
 
 
 def read_plan(path: Path) -> Plan:
-    """A plan file, JSON or YAML; its numbers are the oracle's of today. Raises: ConfigError."""
+    """Return the plan of a file, JSON or YAML, evaluated again by the oracle if it has a placement.
+
+    Raises: ConfigError if the file is not a plan, or if its problem does not allow its placement.
+    """
     tree = loading.read_yaml(path)
     need_kind(tree, str(path), ("plan",))
     plan = Plan.from_tree(tree, str(path))
-    return plan if plan.placement is None or plan.question is None else _judged(plan, path)
+    return plan if plan.placement is None or plan.question is None else _reevaluated(plan, path)
 
 
-def _judged(plan: Plan, path: Path) -> Plan:
-    """A plan whose placement its own question allows, and whose numbers are those of its placement."""
+def _reevaluated(plan: Plan, path: Path) -> Plan:
+    """Return the plan with the oracle's evaluation of its placement.
+
+    If the file's numbers differ, the plan is made again from its placement and has no bound any more. Raises:
+    ConfigError if the plan's problem does not allow its placement.
+    """
     assert plan.question is not None
     assert plan.placement is not None
     cost_tables = CostTables(plan.question)
     found = evaluate(cost_tables, plan.placement)
     if isinstance(found, Violation):
         raise ConfigError(
-            f"{path}: its question does not allow its placement: {found.what}; "
-            "make it anew with `periplus plan FILE --fleet FLEET -o json`"
+            f"{path}: the problem of this plan does not allow its placement: {found.what}; "
+            "make a new plan with `periplus plan FILE --fleet FLEET -o json`"
         )
     old = plan.evaluation
     if old is not None and all(
@@ -93,43 +105,46 @@ def _judged(plan: Plan, path: Path) -> Plan:
         for a, b in ((old.step_s, found.step_s), (old.usd_per_hour, found.usd_per_hour))
     ):
         return replace(plan, evaluation=found)
-    said = "says nothing of it" if old is None else f"says {old.step_s:.6g} s, {old.usd_per_hour:,.2f} dollars an hour"
+    said = "gives no numbers" if old is None else f"says {old.step_s:.6g} s, {old.usd_per_hour:,.2f} dollars an hour"
     say(
-        f"{path}: its placement takes {found.step_s:.6g} s a step, {found.usd_per_hour:,.2f} dollars an hour; the file "
-        f"{said}. The numbers are made anew, and nothing is proved of them"
+        f"{path}: the placement of this plan takes {found.step_s:.6g} s a step and {found.usd_per_hour:,.2f} dollars "
+        f"an hour; the file {said}. The computed numbers are used, and the file's bound is dropped"
     )
     anew = Incumbent(placement=plan.placement, evaluation=found, bound=None, elapsed_s=0.0)
     return plan_of(cost_tables, anew, method=plan.method, seed=plan.seed)
 
 
 def read_whole_plan(path: Path) -> Plan:
-    """A plan with its placement and question. Raises: ConfigError for one without."""
+    """Return the plan of a file with its placement and problem. Raises: ConfigError, also for a plan without them."""
     return whole(read_plan(path), path)
 
 
 def whole(plan: Plan, path: Path) -> Plan:
-    """The plan that was read there. Raises: ConfigError if it lacks its placement or question."""
+    """Return the plan, which was read from `path`. Raises: ConfigError if it has no placement or no problem."""
     if plan.placement is None or plan.question is None:
         raise ConfigError(
-            f"{path} has no placement with its question: it was made by the static method, or for workers; "
-            "make one with `periplus plan FILE --fleet FLEET -o json`"
+            f"{path} has no placement or no problem: it was made by the static method, or for workers; "
+            "make a plan that has them with `periplus plan FILE --fleet FLEET -o json`"
         )
     return plan
 
 
 def write_svg(path: Path | None, draw: Callable[[], str]) -> None:
-    """Draw into a file, if one was asked for. Raises: StorageError."""
+    """Write the picture to `path`; do nothing if it is None. Raises: StorageError if the file cannot be written."""
     if path is None:
         return
     try:
         path.write_text(draw(), encoding="utf-8")
     except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}; choose another place") from error
-    say(f"drawn: {path}")
+        raise StorageError(f"{path} cannot be written: {error.strerror}; choose another path") from error
+    say(f"picture written to {path}")
 
 
 def committed(outcome: Outcome) -> Plan:
-    """The plan to go on with. Raises: PlanInfeasible; TimedOut if there is not even an incumbent."""
+    """Return the plan of an outcome: the plan itself, or the best one found in time.
+
+    Raises: PlanInfeasible if no plan exists, TimedOut if none was found in time.
+    """
     match outcome:
         case Plan():
             return outcome
@@ -145,14 +160,14 @@ def committed(outcome: Outcome) -> Plan:
 
 
 def _doubt(found: NoPlanExists) -> str:
-    """What is not known of a conflict. That its facts contradict each other is always proved."""
+    """Return what is not proved about a conflict. It is always proved that its facts contradict each other."""
     if found.is_cut:
-        return "time ended before this was known to be the smallest such set"
-    return "it is proved that these contradict each other, but not that each of them is needed for that"
+        return "time ended before it was known whether a smaller set of these already conflicts"
+    return "it is proved that these contradict each other, but not that each of them is needed for the contradiction"
 
 
-def played(simulated: Simulated, num_steps: int, seed: int) -> SimulatedFigures:
-    """What a plan keeps of its simulation."""
+def simulated_figures(simulated: Simulated, num_steps: int, seed: int) -> SimulatedFigures:
+    """Return the figures of a simulated run that a plan keeps."""
     return SimulatedFigures(
         step_s=simulated.step_s if math.isfinite(simulated.step_s) else None,
         samples_per_s=simulated.samples_per_s,

@@ -1,4 +1,8 @@
-"""`periplus plan make|show|explain|compare|diff`: what would run where, and why, without starting anything."""
+"""`periplus plan make|show|explain|compare|diff`: make, print, explain and compare plans without starting anything.
+
+Each command turns its arguments into a question (`planner.commands.options`) or reads a plan, lets
+`planner.commands.run` do the work, and prints the answer (`planner.commands.output`).
+"""
 
 from pathlib import Path
 from typing import Any
@@ -10,23 +14,23 @@ from planner.commands.background_search import Interrupt
 from planner.commands.numbers import MAX_BUDGET_S, Number
 from planner.commands.options import FILE, METHODS, options_of, question, question_options
 from planner.commands.output import form_option, read_plan, read_whole_plan, say, show, svg_option, whole, write_svg
-from planner.commands.run import explained, made_plan, runs_of, simulated
+from planner.commands.run import answer_counterfactuals, made_plan, run_methods, simulated
 from planner.explain.difference import difference
 from planner.explain.lines import explain
 from planner.explain.pictures.placement import placement_svg
 from planner.jobs.static import METHOD as STATIC
 
 _PLAN_S = 10.0
-"""Thinking about a plan, where nobody says how long."""
+"""Default time budget of a search, in seconds. Chosen by hand."""
 
 _budget_option = click.option(
-    "--budget-s", type=Number(MAX_BUDGET_S), default=_PLAN_S, show_default=True, help="Seconds to think."
+    "--budget-s", type=Number(MAX_BUDGET_S), default=_PLAN_S, show_default=True, help="Seconds to search."
 )
 _seed_option = click.option(
-    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of searches that draw at random."
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of random searches."
 )
 _fleet_option = click.option(
-    "--fleet", required=True, type=FILE, help="Regions, machines and measured links (periplus.fleet/1)."
+    "--fleet", required=True, type=FILE, help="Fleet file with regions, machines and measured links (periplus.fleet/1)."
 )
 
 
@@ -46,9 +50,11 @@ def plan() -> None:
 @question_options
 @_budget_option
 @_seed_option
-@click.option("--explain", "with_why", is_flag=True, help="Say what would lift it, and why regions are not used.")
-@click.option("--compare", "with_all", is_flag=True, help="Ask every method; --output-svg draws quality against time.")
-@click.option("--simulate/--no-simulate", "with_play", default=True, show_default=True, help="Play the plan, too.")
+@click.option(
+    "--explain", "with_why", is_flag=True, help="Say what would shorten the step, and why regions are unused."
+)
+@click.option("--compare", "with_all", is_flag=True, help="Run every method; --output-svg draws quality against time.")
+@click.option("--simulate/--no-simulate", "with_play", default=True, show_default=True, help="Simulate the plan too.")
 @form_option
 @svg_option
 def make(
@@ -66,30 +72,36 @@ def make(
 ) -> None:
     """Plan the job or workload in FILE on a fleet. Exit code 4: no plan exists, and the message says why.
 
-    For a job, only what this runtime executes is planned; --study lifts that. Interrupted, the best so far is printed.
+    A job is planned within what this runtime can execute, unless --study is given. After an interrupt, the best plan so
+    far is printed.
     """
     asked, interrupt = question(file, overrides, fleet, options_of(options)), Interrupt()
     flags = {"--explain": with_why, "--compare": with_all, "--output-svg": svg is not None}
     wanted = [flag for flag, is_on in flags.items() if is_on]
     if wanted and asked.method == STATIC:
-        raise click.UsageError(f"{wanted[0]} needs a placement, which the static method does not make")
+        raise click.UsageError(
+            f"{wanted[0]} needs a placement, which the static method does not make; omit one of the two"
+        )
     made = made_plan(asked, budget_s, seed, interrupt)
     problem = made.question
     if wanted and problem is None:
-        raise click.UsageError(f"{wanted[0]} needs a placement, and the job's model.path cannot be read here")
+        raise click.UsageError(
+            f"{wanted[0]} needs a placement, but the job's model.path cannot be read on this machine; "
+            f"omit {wanted[0]}, or run the command where the model is"
+        )
     if with_play and not interrupt.is_set:
         made = simulated(made, seed, interrupt)
     left_out = [name for name in wanted if name != "--output-svg"] if interrupt.is_set else []
     extra: dict[str, Any] = {}
     texts: list[str] = []
     if with_why and problem is not None and not interrupt.is_set:
-        why = explained(made, budget_s, seed, interrupt)
+        why = answer_counterfactuals(made, budget_s, seed, interrupt)
         extra["explanation"] = why.tree()
         texts.append(why.text(problem.goal, made.gap, plan_s=budget_s))
         left_out = ["--compare"] if interrupt.is_set and with_all else []
     runs = None
     if with_all and problem is not None and not interrupt.is_set:
-        runs = runs_of(problem, METHODS, budget_s, seed, interrupt, with_play)
+        runs = run_methods(problem, METHODS, budget_s, seed, interrupt, with_play)
         extra["comparison"] = runs.tree()
         texts.append(runs.text())
     if left_out:
@@ -104,7 +116,7 @@ def make(
 @form_option
 @svg_option
 def show_plan(file: Path, form: str, svg: Path | None) -> None:
-    """Print a plan that was made before, or draw its placement by region."""
+    """Print the plan in PLAN, or draw its placement by region."""
     shown = read_plan(file)
     show(shown.to_tree(), form, lambda: explain(shown))
     write_svg(svg, lambda: placement_svg(whole(shown, file)))
@@ -116,15 +128,15 @@ def show_plan(file: Path, form: str, svg: Path | None) -> None:
 @_seed_option
 @form_option
 def explain_plan(file: Path, budget_s: float, seed: int, form: str) -> None:
-    """What binds in a plan, what would lift it and by how much, and why each unused region is unused.
+    """Say what limits the plan in PLAN, what would improve it by how much, and why each unused region is unused.
 
-    Every answer is a plan of its own, with one machine more, one link twice as fast, a larger bound on staleness, or
-    one region made to generate.
+    Each answer is the result of a search with one change: one machine more, one link twice as fast, a larger staleness
+    bound, a looser limit, or one unused region that must generate.
     """
     made, interrupt = read_whole_plan(file), Interrupt(follows="what was answered so far follows")
     assert made.question is not None
     goal = made.question.goal
-    why = explained(made, budget_s, seed, interrupt)
+    why = answer_counterfactuals(made, budget_s, seed, interrupt)
     tree = {"schema": "periplus.plan-explanation/1", "binding": made.binding, **why.tree()}
     show(tree, form, lambda: f"binding: {made.binding}\n{why.text(goal, made.gap, plan_s=_PLAN_S)}")
     interrupt.leave()
@@ -137,8 +149,8 @@ def explain_plan(file: Path, budget_s: float, seed: int, form: str) -> None:
 @question_options
 @_budget_option
 @_seed_option
-@click.option("--methods", default=",".join(METHODS), show_default=True, metavar="A,B,C", help="Which ones.")
-@click.option("--simulate/--no-simulate", "with_play", default=True, show_default=True, help="Play their plans, too.")
+@click.option("--methods", default=",".join(METHODS), show_default=True, metavar="A,B,C", help="Methods to run.")
+@click.option("--simulate/--no-simulate", "with_play", default=True, show_default=True, help="Simulate the plans too.")
 @form_option
 @svg_option
 def compare_methods(
@@ -153,22 +165,27 @@ def compare_methods(
     svg: Path | None,
     **options: Any,
 ) -> None:
-    """Ask every method the same question, each with the whole budget; --output-svg draws quality against time.
+    """Run every method on the same problem, each with the whole budget; --output-svg draws quality against time.
 
-    Exit code 4: no plan exists, as one of them proved; 8: none of them found one.
+    Exit code 4: one of the methods proved that no plan exists; 8: none of them found a plan.
     """
     names = tuple(name.strip() for name in methods.split(",") if name.strip())
     if unknown := [name for name in names if name not in METHODS]:
-        raise click.UsageError(f"--methods: {unknown[0]!r} is none of {', '.join(METHODS)}")
+        raise click.UsageError(f"--methods: {unknown[0]!r} is not a method; choose from {', '.join(METHODS)}")
     if not names:
-        raise click.UsageError(f"--methods names none; choose from {', '.join(METHODS)}")
+        raise click.UsageError(f"--methods names no method; choose from {', '.join(METHODS)}")
     asked, interrupt = question(file, overrides, fleet, options_of(options)), Interrupt()
     if asked.problem is not None and options["method"]:
-        raise click.UsageError(f"--method {options['method']}: compare asks several; choose them with --methods")
+        raise click.UsageError(
+            f"--method {options['method']}: compare runs several methods; choose them with --methods instead"
+        )
     problem = asked.problem or made_plan(asked, budget_s, seed, interrupt).question
     if problem is None:
-        raise click.UsageError("the static method leaves nothing to compare; is the job's model there to be seen?")
-    runs = runs_of(problem, names, budget_s, seed, interrupt, with_play)
+        raise click.UsageError(
+            "nothing to compare: the job's model.path cannot be read on this machine, and then only the static method "
+            "can plan it; run the command where the model is"
+        )
+    runs = run_methods(problem, names, budget_s, seed, interrupt, with_play)
     show(runs.tree(), form, runs.text)
     write_svg(svg, runs.svg)
     interrupt.leave()
@@ -180,6 +197,6 @@ def compare_methods(
 @click.argument("after", type=FILE, metavar="B")
 @form_option
 def diff_plans(before: Path, after: Path, form: str) -> None:
-    """What changes from plan A to plan B, and how much would move."""
+    """Say what changes from plan A to plan B, and how many devices would move."""
     found = difference(read_plan(before), read_plan(after))
     show(found.to_tree(), form, found.text)

@@ -1,6 +1,8 @@
-"""What the commands have the planner think about, each with its budget: a plan, counterfactuals, all methods in turn.
+"""The long-running parts of the planner's commands: search a plan, simulate it, explain it, compare methods.
 
-An operator's interrupt ends what is being thought about; what was found by then is kept, and says that it is not all.
+Each part runs in a background thread with a time budget of its own and shows its progress on standard error. An
+operator's interrupt ends the part that is running. What was found by then is kept, and the output says that it is
+incomplete.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,9 +14,15 @@ from periplus import clock
 from periplus.errors import ConfigError, PlanInfeasible, TimedOut
 from planner.answer import outcome
 from planner.answer.outcome import objective_value
-from planner.commands.background_search import OVERRUN_S, Interrupt, SearchProgress, is_search_left_alone, thought
+from planner.commands.background_search import (
+    OVERRUN_S,
+    Interrupt,
+    SearchProgress,
+    is_abandoned_search_running,
+    run_in_background,
+)
 from planner.commands.options import Question
-from planner.commands.output import committed, played, say
+from planner.commands.output import committed, say, simulated_figures
 from planner.cost.tables.cost_tables import CostTables
 from planner.explain import comparison
 from planner.explain.comparison import Compared, compared, failed
@@ -29,19 +37,22 @@ from planner.solve import Thinking, searched, sentence
 T = TypeVar("T")
 
 SIMULATED_STEPS = 8
-"""Simulated steps of each plan that is made. They take a second at most for a thousand devices."""
+"""Number of steps that are simulated of each plan that `periplus plan` makes. For a thousand devices they take a second
+at most. Chosen by hand."""
 SIMULATION_S = 5.0
-"""Longest that a plan is simulated for when it is made; `periplus simulate` takes as long as it takes."""
+"""Largest number of seconds for this simulation. `periplus simulate` has no such limit. Chosen by hand."""
 _SHARE_S = 0.25
-"""Least thinking about one counterfactual."""
+"""Least time budget of one counterfactual, in seconds. Chosen by hand."""
 _WHOLE = 0.9
-"""A method that ends before that part of its budget has nothing more to look into."""
+"""Fraction of the budget. A method that ends before it, without a proof, gave up by itself: more time would not help.
+Chosen by hand."""
 
 
 def made_plan(asked: Question, budget_s: float, seed: int, interrupt: Interrupt) -> Plan:
-    """The plan, or the best so far; ends the command if it was interrupted before there was one.
+    """Return the plan that answers the question, or the best one found before time ended or the operator interrupted.
 
-    Raises: PlanInfeasible, TimedOut, click.exceptions.Exit.
+    Raises: PlanInfeasible if no plan exists, TimedOut if none was found in time, click.exceptions.Exit if the operator
+    interrupted before one was found.
     """
     progress = SearchProgress(goal=asked.goal, what=asked.method)
     call = partial(asked.answer, progress.thinking(budget_s, seed, interrupt))
@@ -49,7 +60,7 @@ def made_plan(asked: Question, budget_s: float, seed: int, interrupt: Interrupt)
         found = _watched(call, progress, interrupt, budget_s + OVERRUN_S)
     except TimedOut:
         if asked.problem is not None and progress.best is not None:
-            say("the search did not end in time and was left alone; this is the best that it had found")
+            say("the search did not end in time and still runs; this is the best plan that it had found")
             return plan_of(CostTables(asked.problem), progress.best, method=asked.method, seed=seed)
         _leave_without(interrupt)
         raise
@@ -57,37 +68,47 @@ def made_plan(asked: Question, budget_s: float, seed: int, interrupt: Interrupt)
         _leave_without(interrupt)
         if (took_s := clock.monotonic_s() - progress.began_s) < _WHOLE * budget_s:
             raise TimedOut(
-                f"the method {asked.method} ended after {took_s:.1f} s without a placement of its kind, which does not "
-                "prove that there is none; ask --method auto or exact"
+                f"the method {asked.method} ended after {took_s:.1f} s without finding a placement in its part of the "
+                "plan space, which does not prove that none exists; try --method auto or --method exact"
             )
     made = committed(found)
     if isinstance(found, PlanningTimedOut) and not interrupt.is_set:
         if clock.monotonic_s() - progress.began_s < _WHOLE * budget_s:
-            say("the search gave up before more was proved; ask another --method, or plan explain what binds")
+            say(
+                "the search gave up before it proved that this plan is the best; try another --method, or see what "
+                "limits the plan with `periplus plan explain`"
+            )
         else:
-            say(f"time ended after {budget_s:g} s before more was proved; allow more with --budget-s")
+            say(
+                f"the budget of {budget_s:g} s ended before it was proved that this plan is the best; allow more with "
+                "--budget-s"
+            )
     return made
 
 
 def _leave_without(interrupt: Interrupt) -> None:
     if interrupt.is_set:
-        say("interrupted before any placement was found")
+        say("interrupted before any plan was found")
     interrupt.leave()
 
 
 def _watched(call: Callable[[], T], progress: SearchProgress, interrupt: Interrupt, limit_s: float) -> T:
     try:
-        return thought(call, progress.show, interrupt, limit_s)
+        return run_in_background(call, progress.show, interrupt, limit_s)
     finally:
         progress.clear()
 
 
 def simulated(made: Plan, seed: int, interrupt: Interrupt) -> Plan:
-    """The plan with what the simulator made of it; as it was, if there was no time for that or it has no placement."""
+    """Return the plan with the results of a short simulation.
+
+    Return it unchanged if it has no placement, if an abandoned search still runs, or if the simulation was not finished
+    in time.
+    """
     from planner.simulate.simulator import TooLarge, simulate
 
     problem, placement = made.question, made.placement
-    if problem is None or placement is None or is_search_left_alone():
+    if problem is None or placement is None or is_abandoned_search_running():
         return made
     progress = SearchProgress(goal=None, what="simulation")
     call = partial(
@@ -106,13 +127,16 @@ def simulated(made: Plan, seed: int, interrupt: Interrupt) -> Plan:
     except TimedOut:
         is_whole = False
     except TooLarge as error:
-        say(f"not simulated: {error}")
+        say(f"the plan was not simulated: {error}")
         return made
     if not is_whole:
         if not interrupt.is_set:
-            say(f"not simulated: {SIMULATED_STEPS} steps take more than {SIMULATION_S:g} s; see periplus simulate")
+            say(
+                f"the plan was not simulated: {SIMULATED_STEPS} steps take more than {SIMULATION_S:g} s; "
+                "use `periplus simulate` instead"
+            )
         return made
-    return replace(made, simulated=played(found, SIMULATED_STEPS, seed))
+    return replace(made, simulated=simulated_figures(found, SIMULATED_STEPS, seed))
 
 
 # ---- counterfactuals -------------------------------------------------------------------------------------------------
@@ -120,24 +144,29 @@ def simulated(made: Plan, seed: int, interrupt: Interrupt) -> Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """Counterfactuals of one plan, and how many were asked for."""
+    """Counterfactuals of one plan, as far as an interrupt left time for them."""
 
     changes: tuple[Effect, ...]
+    """Effects of more resources or looser limits."""
     regions: tuple[Effect, ...]
+    """Effects of using each unused region."""
     num_asked: int
+    """Number of counterfactuals in all, answered or not."""
     budget_s: float
+    """Time budget for all counterfactuals together."""
 
     @property
     def num_answered(self) -> int:
+        """Number of counterfactuals that were answered before an interrupt."""
         return len(self.changes) + len(self.regions)
 
     def tree(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the counterfactuals as plain JSON values."""
         numbers = {"num_asked": self.num_asked, "num_answered": self.num_answered}
         return {**effects_tree(self.changes, self.regions), **numbers}
 
     def text(self, goal: Goal, gap: float | None, *, plan_s: float) -> str:
-        """For a person. `gap` and `plan_s`: of the plan, and what it was thought about for."""
+        """Return the counterfactuals as text. `gap` is the plan's own gap, `plan_s` the budget of its search."""
         lines = []
         if self.num_answered:
             lines.append(effects_text(self.changes, self.regions, goal, gap, budget_s=self.budget_s, plan_s=plan_s))
@@ -146,8 +175,11 @@ class Explained:
         return "\n".join(lines)
 
 
-def explained(made: Plan, budget_s: float, seed: int, interrupt: Interrupt) -> Explained:
-    """Each counterfactual with its share of the budget, until interrupted."""
+def answer_counterfactuals(made: Plan, budget_s: float, seed: int, interrupt: Interrupt) -> Explained:
+    """Search each counterfactual of a plan with an equal share of the time that is left, until interrupted.
+
+    The plan must have a placement, an evaluation and its problem.
+    """
     problem, placement, evaluation = made.question, made.placement, made.evaluation
     assert problem is not None
     assert placement is not None
@@ -163,6 +195,7 @@ def explained(made: Plan, budget_s: float, seed: int, interrupt: Interrupt) -> E
         for change in changes:
             if interrupt.is_set:
                 break
+            # Earlier searches may have overrun the budget: what is left then gets no answer.
             if clock.monotonic_s() > end_s + OVERRUN_S:
                 effects.append(unanswered(change))
                 continue
@@ -174,7 +207,7 @@ def explained(made: Plan, budget_s: float, seed: int, interrupt: Interrupt) -> E
                 answer = _watched(call, progress, interrupt, share_s + OVERRUN_S)
             except TimedOut:
                 answer = unanswered(change)
-            if not interrupt.is_set:  # else it is an answer to nothing
+            if not interrupt.is_set:  # An interrupted search says nothing about the change.
                 effects.append(answer)
         found.append(tuple(effects))
     return Explained(changes=found[0], regions=found[1], num_asked=num_asked, budget_s=budget_s)
@@ -189,24 +222,28 @@ def _solver(thinking: Thinking) -> Callable[[Problem], outcome.Outcome]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """What each method found. `cut_short`, `not_asked`: methods, after an interrupt."""
+    """Results of several methods on one problem."""
 
     problem: Problem
     budget_s: float
+    """Time budget of each method."""
     runs: tuple[Compared, ...]
     refused: str = ""
-    """Why no placement exists, if a method proved it."""
+    """Sentence on why no placement exists, if a method proved it."""
     errors: tuple[ConfigError, ...] = ()
+    """Errors of methods that could not start, such as a missing optional dependency."""
     cut_short: tuple[str, ...] = ()
+    """Method that was running when the operator interrupted."""
     not_asked: tuple[str, ...] = ()
+    """Methods that did not run because the operator interrupted before their turn."""
 
     def tree(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the comparison as plain JSON values."""
         parts = {"cut_short": list(self.cut_short), "not_asked": list(self.not_asked)}
         return {**comparison.comparison_tree(self.runs, self.problem), **parts}
 
     def text(self) -> str:
-        """For a person."""
+        """Return the comparison as text."""
         lines = [comparison.comparison_text(self.runs, self.problem)]
         parts = [f"{', '.join(self.cut_short)} was cut short"] if self.cut_short else []
         if self.not_asked:
@@ -216,7 +253,7 @@ class Runs:
         return "\n".join(lines)
 
     def svg(self) -> str:
-        """Quality against time."""
+        """Return a picture of each method's best value against time."""
         return quality_svg(
             comparison.traces(self.runs, self.problem.goal),
             unit=comparison.unit_of(self.problem.goal),
@@ -226,7 +263,11 @@ class Runs:
         )
 
     def check(self) -> None:
-        """Raises: PlanInfeasible, ConfigError or TimedOut if no method found a placement."""
+        """Check that at least one method found a placement.
+
+        Raises: PlanInfeasible if a method proved that none exists, ConfigError if no method could start, TimedOut
+        otherwise.
+        """
         if any(run.best is not None for run in self.runs):
             return
         if self.refused:
@@ -234,14 +275,18 @@ class Runs:
         if self.errors and len(self.errors) == len(self.runs):
             raise self.errors[0]
         raise TimedOut(
-            "no method found a placement, and none proved that there is none; allow more with --budget-s, or ask exact"
+            "no method found a placement, and none proved that there is none; allow more with --budget-s, or add exact "
+            "to --methods"
         )
 
 
-def runs_of(
+def run_methods(
     problem: Problem, methods: Sequence[str], budget_s: float, seed: int, interrupt: Interrupt, with_play: bool
 ) -> Runs:
-    """Every method with the whole budget, until interrupted; `with_play`: what they found in the simulator, too."""
+    """Run each method with the whole budget, one after the other, until interrupted.
+
+    `with_play` says whether the best placement of each method is simulated too.
+    """
     runs: list[Compared] = []
     refused, errors, cut_short = "", [], ()
     for method in methods:
@@ -258,7 +303,7 @@ def runs_of(
             if isinstance(found, outcome.Infeasible):
                 refused = refused or sentence(found.conflict)
             elif run.best is None and elapsed_s < _WHOLE * budget_s:
-                run = replace(run, note="no placement of its kind")
+                run = replace(run, note="no placement in its part of the plan space")
         except (ConfigError, TimedOut) as error:
             run = failed(method, progress.best, str(error), clock.monotonic_s() - began_s)
             errors += [error] if isinstance(error, ConfigError) else []

@@ -1,4 +1,8 @@
-"""`periplus simulate`: a plan played by the discrete-event simulator, beside what the cost model predicted."""
+"""`periplus simulate`: run a plan in the discrete-event simulator and compare the result with the plan's predictions.
+
+The plan may be simulated on another fleet than its own, and with faults: lost devices, links that change, traces of
+spot instances (`planner.commands.faults`). The table shows predicted and simulated seconds side by side.
+"""
 
 import math
 from dataclasses import asdict, replace
@@ -9,7 +13,7 @@ import click
 
 from periplus.view import units
 from planner.answer.evaluation import Violation
-from planner.commands.background_search import Interrupt, SearchProgress, thought
+from planner.commands.background_search import Interrupt, SearchProgress, run_in_background
 from planner.commands.faults import FaultTarget
 from planner.commands.numbers import MAX_SPREAD, Number
 from planner.commands.output import form_option, read_whole_plan, say, show, svg_option, write_svg
@@ -27,36 +31,39 @@ from planner.simulate.network.links import NoRoute
 from planner.simulate.run_record import Simulated
 
 _DRIFTS = 3
-"""Links drift for so many times as long as the steps should take."""
+"""Simulated time for which links drift, as a multiple of the predicted time of all steps. Steps that take longer than
+predicted still see drifting links. Chosen by hand."""
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
 @click.argument("file", type=_FILE, metavar="PLAN")
-@click.option("--fleet", type=_FILE, help="Play it on this fleet in place of the one it was made for.")
-@click.option("--steps", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Training steps to play.")
+@click.option("--fleet", type=_FILE, help="Simulate the plan on this fleet instead of the one it was made for.")
 @click.option(
-    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of the lengths that are drawn."
+    "--steps", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Training steps to simulate."
+)
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of the sampled lengths."
 )
 @click.option(
     "--lose",
     multiple=True,
     metavar="WHAT=FRACTION@SECONDS",
-    help="Later, only that fraction of a class, or of a region's spot machines, is left.",
+    help="From SECONDS on, only FRACTION of a device class, or of a region's spot machines, is left.",
 )
 @click.option(
     "--rate",
     multiple=True,
     metavar="SRC>DST=FACTOR@SECONDS",
-    help="Later, the link has that many times its rate; 0: it carries nothing.",
+    help="From SECONDS on, the link has FACTOR times its measured rate; with 0 it carries nothing.",
 )
 @click.option(
     "--wander",
     type=Number(MAX_SPREAD, least=0.0),
     metavar="SPREAD",
-    help="Links' rates drift around what was measured, by this standard deviation (as 0.2).",
+    help="Let link rates drift around the measured ones; SPREAD is the standard deviation of the logarithm, as 0.2.",
 )
-@click.option("--trace", type=_FILE, help="A published trace of spot instances (CSV or JSON); needs --trace-of.")
+@click.option("--trace", type=_FILE, help="Published trace of spot instances (CSV or JSON); needs --trace-of.")
 @click.option("--trace-of", metavar="WHAT", help="The device class or region that follows the trace.")
 @form_option
 @svg_option
@@ -73,7 +80,7 @@ def simulate(
     form: str,
     svg: Path | None,
 ) -> None:
-    """Play the plan in PLAN (`periplus plan ... -o json`) step by step; --output-svg draws who was busy when."""
+    """Simulate the plan in PLAN (made by `periplus plan ... -o json`); --output-svg draws who was busy when."""
     from planner.simulate.simulator import TooLarge
     from planner.simulate.simulator import simulate as play
 
@@ -82,7 +89,7 @@ def simulate(
     assert question is not None
     assert placement is not None
     if (trace is None) != (trace_of is None):
-        raise click.UsageError("--trace and --trace-of belong together")
+        raise click.UsageError("--trace and --trace-of belong together; give both or neither")
     problem = question
     if fleet is not None:
         problem = replace(question, fleet=load_fleet(fleet))
@@ -92,10 +99,10 @@ def simulate(
         assert made.evaluation is not None
         until_s = _DRIFTS * (steps + 1) * made.evaluation.step_s
         faults = replace(faults, rates=(*faults.rates, *wandering_rates(problem.fleet, seed, until_s, spread=wander)))
-    interrupt = Interrupt(follows="what was played so far follows")
+    interrupt = Interrupt(follows="the result of the steps so far follows")
     progress = SearchProgress(goal=None, what="simulation")
     try:
-        found = thought(
+        found = run_in_background(
             lambda: play(
                 problem,
                 placement,
@@ -110,21 +117,24 @@ def simulate(
             interrupt,
         )
     except (NoRoute, TooLarge) as error:
-        raise click.UsageError(f"the plan cannot be played: {error}") from error
+        raise click.UsageError(f"the plan cannot be simulated: {error}") from error
     finally:
         progress.clear()
     if found.num_played < steps and not found.stalled:
         if not found.num_played:
-            say("interrupted before any step was whole")
+            say("interrupted before any step was complete")
             interrupt.leave()
-        say(f"interrupted: what follows is of {found.num_played:,} of {steps:,} steps")
+        say(f"interrupted: the result covers {found.num_played:,} of {steps:,} steps")
     show(_tree(made, found, steps, seed), form, lambda: _text(made, found))
     write_svg(svg, lambda: gantt_svg(found))
     interrupt.leave()
 
 
 def _check_fleet(made: Plan, problem: Problem, source: str) -> None:
-    """Raises: click.UsageError where the plan's machines or ways are not all there."""
+    """Check that a fleet can run the plan. `problem` is the plan's problem with that fleet, `source` the fleet's file.
+
+    Raises: click.UsageError if the fleet lacks machines or routes that the plan uses.
+    """
     assert made.placement is not None
     classes = {each.key: each for each in classes_of(problem.fleet)}
     units: dict[str, dict[int, int]] = {}
@@ -171,7 +181,7 @@ def _tree(made: Plan, found: Simulated, steps: int, seed: int) -> dict[str, Any]
 def _text(made: Plan, found: Simulated) -> str:
     assert made.evaluation is not None
     if found.stalled:
-        return f"it came to a stand: {found.stalled}"
+        return f"the simulated run stalled: {found.stalled}"
     predicted = made.evaluation
     rows = [("a step", _s(predicted.step_s), _s(found.step_s), _off(predicted.step_s, found.step_s))]
     busy = dict(found.task_busy_s)
@@ -194,10 +204,10 @@ def _facts(found: Simulated) -> list[str]:
     ages = ", ".join(f"{age}: {num:,}" for age, num in enumerate(found.tokens_by_age))
     facts = [
         f"{units.short(found.samples_per_s)} samples/s; tokens trained on by age in versions: {ages or 'none'}",
-        f"a batch lay ready and waited {_s(found.hold_s)} s a step for older groups, which would have become too stale",
+        f"a complete batch waited {_s(found.hold_s)} s a step for older groups, which would otherwise become too stale",
     ]
     if found.units_lost:
-        facts.append(f"{found.units_lost:,} units were lost, and {found.samples_lost:,} samples begun anew")
+        facts.append(f"{found.units_lost:,} units were lost, and {found.samples_lost:,} samples were started again")
     sent = [f"{use.src_region} to {use.dst_region} {units.size(use.num_bytes)}" for use in found.links]
     return [*facts, f"sent a step: {', '.join(sent)}"] if sent else facts
 

@@ -33,6 +33,7 @@ _SIDE = 1024
 _STREAM_SIDE = 4096
 """Side of the square matrix that is multiplied with one row; 64 MiB, larger than caches."""
 _HEADS, _WIDTH = 4, 64
+"""Number of heads of the measured attention, and width of one head."""
 _SEQUENCES = (64, 512)
 """Sequence lengths of the measured attention."""
 _COLLECTIVE_S = 100e-6

@@ -4,8 +4,8 @@ The model is a roofline (Williams et al., CACM 2009). Matrix products take the l
 that so many rows reach, and their bytes at the memory's rate. Attention, the elementwise kernels between products and a
 fixed time of each layer are added. Collectives are not included (`collective`).
 
-`Kernels` describes what a program does beside matrix products; by default its kernels are fused and in half precision.
-Tokens, sequences and contexts may be floats or arrays, all of the same kind in one call.
+`Kernels` describes what a program does in addition to matrix products; by default its kernels are fused and in half
+precision. Tokens, sequences and contexts may be floats or arrays, all of the same kind in one call.
 """
 
 from dataclasses import dataclass, replace

@@ -59,7 +59,7 @@ def _expectations(plan: Plan) -> list[str]:
 
 
 def _margin(plan: Plan) -> list[str]:
-    """The limit that the operator set, what was planned within, and why these differ."""
+    """Return a line with the operator's limit, the tighter limit that was planned within, and the margin's reason."""
     goal, question = plan.goal, plan.question
     if goal is None or question is None or not (goal.step_margin or goal.usd_margin):
         return []

@@ -1,8 +1,9 @@
 """Capabilities: what the runtime can execute today, read from `capabilities.json` (`periplus.capabilities/1`).
 
-The file is `periplus/schemas/capabilities.json`, which a wheel holds too. Every change that widens the runtime edits
-it, together with a test that runs what it claims. A `max_staleness` of 0 is synchronous. Roles that are not listed do
-not exist. A parallelism of 1 is none.
+The planner plans for jobs within these capabilities only. The file is `periplus/schemas/capabilities.json`.
+Every change that extends the runtime edits the file, together with a test that runs what the file
+claims. In the file, a `max_staleness` of 0 means synchronous training, a degree of parallelism of 1 means none, and a
+role that is not listed cannot be executed.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from planner.problem.goal import Limits
 from planner.problem.workload import Task
 
 SCHEMA = "periplus.capabilities/1"
-"""Name and version of the format."""
+"""Name and version of the file's format."""
 
 
 _TASKS = {
@@ -27,24 +28,25 @@ _TASKS = {
     "actor_training": Task.ACTOR_TRAINING,
     "critic_training": Task.CRITIC_TRAINING,
 }
-"""Task of each role in the document. A reward that is a rule is applied by workers and is not a task."""
+"""Task of each role of the file. A reward that is a rule is computed by the rollout workers and is not a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What the runtime executes. A plan for a job uses nothing else."""
+    """What the runtime can execute. A plan for a job uses nothing else."""
 
     algorithms: frozenset[str]
     topologies: frozenset[str]
     max_trainers: int
     max_staleness: int
     devices: frozenset[str]
-    """Devices on which its engines run: `cpu`, `cuda`."""
+    """Kinds of devices on which the runtime's inference engines run: `cpu`, `cuda`."""
     limits: Limits
+    """The same capabilities as limits on placements."""
 
 
 class Parallelism(Config):
-    """Largest degree of each kind of parallelism within one task."""
+    """Largest degree of each kind of parallelism within one task; 1 means none."""
 
     tensor: int
     pipeline: int
@@ -59,7 +61,7 @@ class EngineCapability(Config):
 
 
 class CapabilitiesFile(Config):
-    """The whole document. `Capabilities` has the part that the planner uses."""
+    """Keys of `capabilities.json`. `Capabilities` has the part that the planner uses."""
 
     algorithms: tuple[str, ...]
     roles: dict[str, Literal["rollout_worker", "trainer"]]
@@ -93,7 +95,7 @@ def load_capabilities() -> Capabilities:
 
 
 def read_file(path: Path) -> CapabilitiesFile:
-    """Return the document at `path`. Raises: ConfigError."""
+    """Return the content of the file at `path`. Raises: ConfigError if it cannot be read or a key is wrong."""
     return loading.validate(
         CapabilitiesFile, loading.check_schema(loading.read_yaml(path), SCHEMA, str(path)), str(path)
     )

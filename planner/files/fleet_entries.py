@@ -1,4 +1,8 @@
-"""The keys of a fleet file. What no single key can say is checked in `planner.files.fleet_file`."""
+"""Keys of a fleet file (`periplus.fleet/1`), with their types, ranges and meanings.
+
+The docstrings become the descriptions of `examples/fleet.schema.json`. Each model checks its own keys only. Rules that
+involve several entries, such as unique names, are checked in `planner.files.fleet_file`.
+"""
 
 from pydantic import Field
 
@@ -20,123 +24,129 @@ from planner.files.ranges import (
 
 
 class EfficiencyEntry(Config):
-    """Which part of its datasheet real programs get of an accelerator."""
+    """Fractions of an accelerator's datasheet rates that real programs reach, and fixed times of its kernels."""
 
     matmul_fraction: Fraction
-    """Share of the peak rate that is reached for matrices large enough to fill the device."""
+    """Fraction of the peak rate that products of matrices reach if they are large enough to fill the device."""
     saturation_tokens: float = Field(ge=0, le=1e6)
-    """Rows of a matrix product at which half of that fraction is reached."""
+    """Number of rows of a matrix product at which half of matmul_fraction is reached."""
     memory_fraction: Fraction
-    """Share of the memory's bandwidth that is reached."""
+    """Fraction of the memory bandwidth that is reached."""
     link_fraction: Fraction
-    """Share of the link inside a machine that is reached, for large collectives."""
+    """Fraction of the rate of the link inside a machine that large collectives of two devices reach."""
     layer_overhead_s: LatencyS
-    """Seconds of one layer's forward pass that no size explains."""
+    """Fixed seconds of one layer's forward pass, whatever the sizes of its matrices."""
     collective_latency_s: LatencyS
-    """Seconds of one collective inside a machine, however small."""
+    """Fixed seconds of one collective inside a machine, however few bytes it moves."""
     attention_fraction: Fraction = 0.5
-    """Share of the peak rate that is reached in fused attention over long sequences."""
+    """Fraction of the peak rate that fused attention reaches over long sequences."""
     attention_saturation_tokens: float = Field(default=600.0, ge=0, le=1e6)
-    """Length of the sequences at which half of that fraction is reached."""
+    """Sequence length in tokens at which half of attention_fraction is reached."""
     attention_overhead_s: LatencyS = 10e-6
-    """Seconds of one attention kernel beside layer_overhead_s."""
+    """Fixed seconds of one attention kernel, in addition to layer_overhead_s."""
     link_sharing: float = Field(default=0.0, ge=-4, le=4)
-    """n devices have a (2 / n) ** link_sharing of two devices' rate: 1 where all share one bus, 0 or less behind a
-    switch."""
+    """Exponent s of the link's rate in a collective of n devices, relative to two devices: (2 / n) ** s. It is 1 if all
+    devices share one bus, and 0 or less if they are behind a switch."""
 
 
 class GpuTypeEntry(Config):
-    """An accelerator that the packaged table lacks, or has otherwise."""
+    """An accelerator type that the packaged table lacks, or whose packaged values this file replaces."""
 
     name: Name
-    """What `gpu` of machines says."""
+    """Name by which `gpu` of machines refers to this type."""
     memory_bytes: MemoryBytes
-    """Memory of one device that its programs can use."""
+    """Bytes of one device's memory that programs can use."""
     memory_bytes_per_s: DeviceBytesPerS
-    """Bandwidth of that memory."""
+    """Bandwidth of the device's memory."""
     matmul_flop_per_s: FlopPerS
-    """Dense half-precision rate: bf16 where the card has it, else fp16."""
+    """Peak rate of dense matrix products in half precision: bf16 if the card has it, otherwise fp16."""
     link_bytes_per_s: DeviceBytesPerS
-    """Rate of one device, in one direction, to the others of its machine."""
+    """Rate of one device, in one direction, to the other devices of its machine."""
     efficiency: EfficiencyEntry | None = None
-    """null: that of a card nobody measured."""
+    """Efficiency of this type. null stands for the default efficiency of types that were never measured."""
     is_cpu: bool = False
-    """Whether it is the cores of a worker process."""
+    """Whether one device of this type is the cores of one worker process."""
 
 
 class MachinesEntry(Config):
-    """So many equal machines."""
+    """A number of equal machines of one region."""
 
     gpu: Name
-    """A packaged accelerator by any of its names, one of `gpu_types`, or cpu."""
+    """Accelerator type: any name of a packaged accelerator, a name of `gpu_types`, or cpu."""
     gpus_per_machine: int = Field(ge=1, le=1024)
-    """Accelerators in each."""
+    """Number of accelerators in each machine."""
     num_machines: int = Field(ge=1, le=1_000_000)
-    """How many of them."""
+    """Number of machines."""
     usd_per_gpu_hour: Usd | None = None
-    """null: nobody said, and no objective in dollars can use them."""
+    """Rent of one accelerator in dollars per hour. null if it is unknown: objectives in dollars then cannot use these
+    machines."""
     is_spot: bool = False
-    """Whether they may be taken away at short notice."""
+    """Whether the provider may take these machines away at short notice."""
     network_bytes_per_s: DeviceBytesPerS | None = None
-    """Rate of one device to other machines; null: the region's fabric_bytes_per_s, above which it never is."""
+    """Rate of one device to other machines, in one direction. It never exceeds the region's fabric_bytes_per_s, for
+    which null stands."""
     fabric: NameOrNone = ""
-    """Machines of one region with the same name here reach each other at the region's full rate."""
+    """Name of the network that connects these machines. Machines of one region with the same name reach each other at
+    the region's full fabric rate."""
 
 
 class RegionEntry(Config):
-    """A place whose machines share a fast network."""
+    """A site whose machines share a fast network."""
 
     name: Name
-    """Such as aws:us-east-1; links and plans use it."""
+    """Name that links and plans use, such as aws:us-east-1."""
     machines: tuple[MachinesEntry, ...] = Field(default=(), max_length=MAX_MACHINES_ENTRIES)
-    """None: worker processes run on the region's cores."""
+    """Machines of the region. If the list is empty, worker processes run on the cores of the region's host."""
     fabric_bytes_per_s: DeviceBytesPerS | None = None
-    """Between its machines, of one device, one direction. Needed where there is more than one machine."""
+    """Rate of one device, in one direction, to other machines of the region. Required if the region has more than one
+    machine."""
     fabric_latency_s: LatencyS = 20e-6
-    """One way between two of its machines."""
+    """One-way latency between two machines of the region."""
     cross_fabric_bytes_per_s: DeviceBytesPerS | None = None
-    """Between machines of different `fabric`; null: as within one."""
+    """Rate of one device to machines of another `fabric`. null if it is the same as within one fabric."""
     wan_up_bytes_per_s: WanBytesPerS | None = None
-    """Cap of what leaves its gateway at once; null: only links bind."""
+    """Cap on all traffic that leaves the region's gateway at the same time. null if only the links limit it."""
     wan_down_bytes_per_s: WanBytesPerS | None = None
-    """Cap of what reaches its gateway at once; null: only links bind."""
+    """Cap on all traffic that enters the region's gateway at the same time. null if only the links limit it."""
     is_public: bool = True
-    """Whether others can dial its gateway."""
+    """Whether other regions can dial this region's gateway."""
     num_cores: int = Field(default=0, ge=0, le=1_000_000)
-    """Cores of the host where the region's processes run; 0: nobody said. Jobs need them, or machines of cpu."""
+    """Number of cores of the host on which the region's processes run; 0 if it is unknown. A job needs this number, or
+    machines whose gpu is cpu."""
     memory_bytes: int = Field(default=0, ge=0, le=10**15)
-    """Memory of that host; 0 means that it does not bind."""
+    """Memory of the host on which the region's processes run; 0 if it is not a limit."""
 
 
 class LinkEntry(Config):
-    """What was measured from one region's gateway to another's. Exactly one of the two rates is given."""
+    """Measured link from one region's gateway to another's, in one direction. Exactly one of bytes_per_s and
+    throughput_bits_per_s is given."""
 
     src_region: Name
-    """Where it begins."""
+    """Region that sends."""
     dst_region: Name
-    """Where it ends."""
+    """Region that receives."""
     rtt_s: RoundTripS
     """Round-trip time."""
     bytes_per_s: WanBytesPerS | None = None
-    """The tenth percentile, where there are several samples."""
+    """Throughput in bytes per second: the tenth percentile if there are several samples."""
     throughput_bits_per_s: float | None = Field(default=None, ge=8, le=8e13)
-    """The same in bits."""
+    """Throughput in bits per second, in place of bytes_per_s."""
     bytes_per_s_p50: WanBytesPerS | None = None
-    """The median, where there are several samples."""
+    """Median throughput in bytes per second, if there are several samples."""
     age_s: float | None = Field(default=None, ge=0, le=1e10)
-    """Since the measurement."""
+    """Seconds since the last measurement. null if they are unknown."""
     num_samples: int = Field(default=1, ge=1, le=10**9)
-    """Date of the measurement."""
+    """Number of samples that the throughput was computed from."""
     usd_per_gbyte: Usd = 0.0
-    """Price of what leaves the first region for the second."""
+    """Egress price of this link in dollars per 10^9 bytes."""
 
 
 class FleetFile(Config):
-    """The regions that may be used, their machines, and the measured links among them."""
+    """The regions that a plan may use, their machines, and the measured links between them."""
 
     gpu_types: tuple[GpuTypeEntry, ...] = Field(default=(), max_length=MAX_MACHINES_ENTRIES)
-    """Accelerators that this file defines."""
+    """Accelerator types that this file defines."""
     regions: tuple[RegionEntry, ...] = Field(min_length=1, max_length=MAX_REGIONS)
-    """Each once."""
+    """All regions. Each name appears once."""
     links: tuple[LinkEntry, ...] = Field(default=(), max_length=MAX_REGIONS**2)
-    """Directed. Pairs that nobody has measured are absent."""
+    """Directed links between regions. Pairs that were not measured are left out."""

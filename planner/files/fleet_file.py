@@ -1,9 +1,12 @@
-"""Fleets as text, `periplus.fleet/1` in YAML or JSON: to and from the planner's values.
+"""Fleet files (`periplus.fleet/1`, YAML or JSON): conversion between parsed files and `Fleet` values.
 
-Units are in the keys' names: bytes, seconds, dollars, 1 GB is 10^9 bytes. A region says what machines it has; one that
-gives only its cores and memory has worker processes on cores in place of accelerators. A file may define accelerators
-itself, for want of a packaged one or in its place. Whatever is given is checked: the names, that regions and links are
-there once, that a link has a rate and ends at regions of the fleet. A pair that nobody measured has no link here.
+Units are in the keys' names: bytes, seconds, dollars; 1 GB is 10^9 bytes. A region lists its machines. A region that
+gives only cores and memory runs worker processes on its cores instead of accelerators. A file may define accelerator
+types that the packaged table lacks, or replace packaged ones.
+
+`planner.files.fleet_entries` checks single keys. This module checks what involves several entries: names are unique and
+known, each direction of a link appears once, and each link has exactly one rate and connects two regions of the fleet.
+Pairs of regions that were not measured have no link. Nothing here opens a file.
 """
 
 import dataclasses
@@ -23,12 +26,13 @@ from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Machines, R
 from planner.problem.hardware import Efficiency, GpuType
 
 SCHEMA = "periplus.fleet/1"
+"""Name and version of the file's format."""
 
 
 def fleet_of(tree: object, source: str, cpu_core: GpuType = CPU_CORE) -> Fleet:
-    """The fleet that a parsed file holds; `cpu_core` is what one core does where machines are cores.
+    """Return the fleet of a parsed file. `cpu_core` is the type of one core, for regions whose devices are cores.
 
-    Raises: ConfigError naming `source`, with every contradiction, one a line.
+    Raises: ConfigError, which names `source` and lists every contradiction, one per line.
     """
     file = loading.validate(FleetFile, loading.check_schema(tree, SCHEMA, source), source)
     defined = {entry.name: _gpu_type(entry) for entry in file.gpu_types}
@@ -39,7 +43,10 @@ def fleet_of(tree: object, source: str, cpu_core: GpuType = CPU_CORE) -> Fleet:
 
 
 def to_tree(fleet: Fleet) -> dict[str, Any]:
-    """The inverse of fleet_of. Accelerators that are as packaged are left to their names."""
+    """Return a fleet as plain values that `fleet_of` reads as the same fleet.
+
+    Accelerator types that equal the packaged ones are referred to by name and not written out.
+    """
     packaged = gpu_types()
     own = [gpu for name, gpu in sorted(fleet.gpu_types.items()) if packaged.get(name) != gpu]
     return {
@@ -51,7 +58,7 @@ def to_tree(fleet: Fleet) -> dict[str, Any]:
 
 
 def fleet_schema() -> dict[str, Any]:
-    """The JSON schema of the file, for editors and for `periplus/schemas/fleet.schema.json`."""
+    """Return the JSON schema of fleet files, for editors and for `periplus/schemas/fleet.schema.json`."""
     schema = FleetFile.model_json_schema()
     schema["properties"] = {"schema": {"const": SCHEMA}, **schema["properties"]}
     schema["required"] = ["schema", *schema["required"]]
@@ -123,7 +130,7 @@ def _gpu_type(entry: GpuTypeEntry) -> GpuType:
 
 
 def _region(entry: RegionEntry, types: dict[str, GpuType], cpu_core: GpuType) -> Region:
-    """Adds the accelerators that it uses to `types`."""
+    """Return the region of an entry, and add the accelerator types that it uses to `types`."""
     packaged = {**gpu_types(), CPU: cpu_core}
     machines = []
     for each in entry.machines:
@@ -150,7 +157,7 @@ def _link(entry: LinkEntry) -> Link:
 
 
 def _said(values: dict[str, Any], entry: type[Config]) -> dict[str, Any]:
-    """Without what the file's defaults say anyway."""
+    """Return these values without those that equal the defaults of the file's keys."""
     kept = {key: value for key, value in values.items() if value != entry.model_fields[key].default}
     if "machines" in kept:
         kept["machines"] = [_said(each, MachinesEntry) for each in kept["machines"]]

@@ -1,8 +1,10 @@
-"""Architecture and published size of a job's model, as far as its checkpoint is visible from this machine.
+"""Architecture and published size of a job's model, read from a Hugging Face checkpoint on this machine.
 
-Sizes are read from the headers of safetensors files; no tensor is read. The format is eight bytes of little-endian
-header length, then a JSON object of name -> dtype, shape and offsets (huggingface.co/docs/safetensors). Published
-weights are bf16, whatever the files contain.
+A model path is a directory with `config.json` and `*.safetensors` files, or the name of a model in the packaged
+catalogue. Sizes are read from the headers of the safetensors files; no tensor is read. A file begins with eight bytes,
+the little-endian length of the header. The header is a JSON object that maps each tensor's name to its dtype, shape and
+offsets (huggingface.co/docs/safetensors). The runtime publishes bf16 weights, so every element counts two bytes,
+whatever dtype the files have.
 """
 
 import json
@@ -15,14 +17,15 @@ from planner.files.importers.loaders import load_architecture
 from planner.problem.architecture import Architecture
 
 _BF16_BYTES = 2
+"""Bytes of one published element."""
 _MAX_HEADER_BYTES = 100 << 20
-"""Largest header in bytes, as the format defines it."""
+"""Largest length of a header in bytes that the safetensors format allows."""
 
 
 def visible_architecture(model_path: str) -> Architecture | None:
     """Return the architecture of the model at that path.
 
-    None if no configuration is visible there, or if it is of an unknown family of models.
+    Return None if no configuration is visible there, or if it belongs to a family of models that is not supported.
     """
     if model_path not in architectures() and not (Path(model_path) / "config.json").exists():
         return None
@@ -33,7 +36,7 @@ def visible_architecture(model_path: str) -> Architecture | None:
 
 
 def published_bytes(model_path: str) -> int | None:
-    """Return the bytes of one uncompressed bf16 version; None if no checkpoint is visible at that path.
+    """Return the bytes of one uncompressed bf16 version, or None if no checkpoint is visible at that path.
 
     Raises: ConfigError for a file that is not in the safetensors format.
     """

@@ -1,4 +1,8 @@
-"""Architecture of a model from its Hugging Face `config.json`."""
+"""Convert a model's Hugging Face `config.json` to an `Architecture`.
+
+Each supported `model_type` has a reader, which knows the keys and defaults of that family of models. A configuration is
+a parsed JSON value; nothing here reads a file. A `model_type` without a reader is refused, never guessed.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -32,7 +36,10 @@ def architecture_of_config(tree: object, name: str) -> Architecture:
 
 
 def checked_shape(shape: Architecture) -> Architecture:
-    """The shape, if it can be one of a transformer. Raises: ConfigError naming the model and what is wrong with it."""
+    """Return `shape` unchanged if a transformer can have these sizes.
+
+    Raises: ConfigError, which names the model and the wrong size.
+    """
     sizes = {key: value for key, value in asdict(shape).items() if key != "name"}
     loading.validate(ShapeEntry, sizes, shape.name)
     if shape.num_heads % shape.num_kv_heads:
@@ -82,7 +89,11 @@ def _gpt_neo(tree: Mapping[str, Any], name: str) -> Architecture:
 def _plain(
     tree: Mapping[str, Any], name: str, *, layers: str, heads: str, inner: str, bias: bool = False
 ) -> Architecture:
-    """Return the architecture of a model with a plain MLP, as many key heads as query heads, and these key names."""
+    """Return the architecture of a model with an MLP without gate and with as many key heads as query heads.
+
+    `layers`, `heads` and `inner` are the keys of the family's `config.json` for these sizes; `bias` says whether the
+    query, key and value projections have biases.
+    """
     num_heads, hidden = _whole(tree, heads, name), _hidden(tree, name)
     return Architecture(
         name=name,
@@ -107,8 +118,8 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any], str], Architecture]] = {
     "qwen2": _llama_like,
     "qwen3": _llama_like,
 }
-"""Reader of each `model_type`. Embeddings are tied by the default of each family in transformers, unless the file says
-otherwise."""
+"""Reader of each supported `model_type`. If a file does not say whether embeddings are tied, the reader uses the
+default of the family in transformers."""
 
 
 def _hidden(tree: Mapping[str, Any], name: str) -> int:
@@ -116,9 +127,9 @@ def _hidden(tree: Mapping[str, Any], name: str) -> int:
 
 
 def _whole(tree: Mapping[str, Any], key: str, name: str, default: int | None = None) -> int:
-    """Return an integer of at least 1.
+    """Return the value of `key`, an integer of at least 1, or `default` if the key is missing.
 
-    Raises: KeyError if it is missing without a default, ConfigError for other values.
+    Raises: KeyError if the key is missing and there is no default, ConfigError for other values.
     """
     value = tree.get(key)
     if value is None and default is not None:

@@ -1,7 +1,8 @@
-"""Ranges of the numbers and names in the planner's files, wider than anything real and narrow enough to compute with.
+"""Ranges of the numbers and names in the planner's files.
 
-Products and quotients of numbers in these ranges stay far from where floating point ends, and no file stands for more
-work than a search can look at. `docs/planner-limits.md` lists them; each key's error names key, value and range.
+They are wider than any real fleet or workload needs. They are narrow enough that products and quotients of the numbers
+neither overflow nor underflow, and that a search can handle every valid file. `docs/planner-limits.md` lists them. The error
+of a value outside of its range names the key, the value and the range. All bounds were chosen by hand.
 """
 
 from collections.abc import Sequence
@@ -14,36 +15,44 @@ from periplus.config.loading import Words
 _LINE = r"[^\s\p{C}]([^\p{C}\p{Zl}\p{Zp}]*[^\s\p{C}])?"
 _PLAIN = Words("without control characters or space at its ends")
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=f"^{_LINE}$"), _PLAIN]
-"""The name of a region, an accelerator, a model, a file: one line that a person can read and type."""
+"""Name of a region, an accelerator, a model or a file: one printable line of at most 200 characters."""
 
 NameOrNone = Annotated[str, Field(max_length=200, pattern=f"^({_LINE})?$"), _PLAIN]
+"""A name, or the empty string for none."""
 WanBytesPerS = Annotated[float, Field(ge=1, le=1e13)]
-"""A byte a second takes months for the smallest model; 80 Tbit/s is a submarine cable with all its fibres."""
+"""Rate of a link between regions. At 1 byte per second the smallest model takes months; 10^13 bytes per second
+(80 Tbit/s) is about the rate of a submarine cable with all its fibres."""
 DeviceBytesPerS = Annotated[float, Field(ge=1e3, le=1e16)]
-"""Rates of memory, of links in a machine, and of networks between machines."""
+"""Rate of a device's memory, of links inside a machine, or of networks between machines."""
 FlopPerS = Annotated[float, Field(ge=1e6, le=1e19)]
+"""Peak rate of one device, in floating-point operations per second."""
 MemoryBytes = Annotated[int, Field(ge=1, le=10**15)]
+"""Memory of one device."""
 LatencyS = Annotated[float, Field(ge=0, le=60)]
+"""Latency inside a region, or fixed seconds of one kernel."""
 RoundTripS = Annotated[float, Field(ge=0, le=3600)]
-"""Forty minutes to Mars and back."""
+"""Round-trip time between regions. The upper end of one hour is more than a round trip to Mars takes."""
 Usd = Annotated[float, Field(ge=0, le=1e6)]
-"""Price of a device and hour, or of a gigabyte."""
+"""Price in dollars of one device for one hour, or of one gigabyte of egress."""
 Fraction = Annotated[float, Field(ge=1e-6, le=1)]
-"""Share of a datasheet's rate that is reached."""
+"""Fraction of a datasheet's rate that programs reach."""
 MAX_TOKENS = 1e7
+"""Largest number of tokens of one prompt or completion."""
 Tokens = Annotated[float, Field(ge=1, le=MAX_TOKENS)]
-"""Tokens of one prompt or completion."""
+"""Number of tokens of one prompt or completion, at least 1."""
 
 MAX_REGIONS = 256
-"""Ways between regions are looked at pair by pair, before the first placement: 65,536 pairs take about a second."""
+"""Largest number of regions of a fleet. Routes are computed for every pair of regions before the first placement, which
+takes about a second for the 65,536 pairs."""
 MAX_MACHINES_ENTRIES = 1024
-"""Kinds of machines in one fleet, region by region."""
+"""Largest number of `machines` entries of a fleet, over all regions."""
 MAX_SAMPLES_PER_STEP = 10_000_000
+"""Largest number of samples that one training step consumes."""
 MAX_PARAMS = 10**14
-"""Parameters of one model, fifty times the largest that anybody has trained."""
+"""Largest number of parameters of one model, well beyond published models."""
 
 
 def some(names: Sequence[str], most: int = 8) -> str:
-    """The first of many names, and how many more there are."""
+    """Return the first `most` names as text, and how many more there are."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"

@@ -1,4 +1,8 @@
-"""The keys of a workload file. What no single key can say is checked in `planner.files.workload_file`."""
+"""Keys of a workload file (`periplus.workload/1`), with their types, ranges and meanings.
+
+The docstrings become the descriptions of `examples/workload.schema.json`. Each model checks its own keys only. Rules
+that involve several keys are checked in `planner.files.workload_file`.
+"""
 
 from typing import Annotated, Literal
 
@@ -8,136 +12,141 @@ from periplus.config.loading import Config
 from planner.files.ranges import MAX_TOKENS, Name, Tokens
 
 Role = Literal["reward", "reference", "critic"]
+"""Role whose model may differ from the actor's."""
 
 
 class ShapeEntry(Config):
-    """A decoder-only transformer's sizes, named as in the planner's values."""
+    """Sizes of a decoder-only transformer, with the field names of `planner.problem.architecture.Architecture`."""
 
     hidden_size: int = Field(ge=1, le=1_048_576)
     """Width of the residual stream."""
     num_layers: int = Field(ge=1, le=10_000)
-    """Transformer layers."""
+    """Number of transformer layers."""
     num_heads: int = Field(ge=1, le=65_536)
-    """Attention heads."""
+    """Number of attention heads (query heads) of one layer."""
     num_kv_heads: int = Field(ge=1, le=65_536)
-    """Heads of keys and values; a divisor of num_heads, less than it with grouped queries."""
+    """Number of key and value heads of one layer. It divides num_heads, and is less with grouped-query attention."""
     head_dim: int = Field(ge=1, le=65_536)
-    """Width of one head."""
+    """Width of one attention head."""
     intermediate_size: int = Field(ge=1, le=10_000_000)
-    """Width inside the MLP."""
+    """Width of the hidden layer of the MLP."""
     vocab_size: int = Field(ge=1, le=100_000_000)
-    """Rows of the embedding."""
+    """Number of rows of the embedding matrix."""
     tied_embeddings: bool
-    """Whether the output head is the embedding."""
+    """Whether the output head shares the embedding matrix."""
     qkv_bias: bool = False
-    """Whether the projections to queries, keys and values have biases."""
+    """Whether the query, key and value projections have biases."""
     qk_norm: bool = False
     """Whether queries and keys are normalised."""
     num_mlp_matrices: int = Field(default=3, ge=2, le=3)
-    """3: gated; 2: plain."""
+    """Number of matrices of one MLP: 3 with a gate, 2 without."""
 
 
 class ArchitectureEntry(Config):
-    """A model that the catalogue lacks. Exactly one of shape, config and config_path is given."""
+    """A model that the packaged catalogue lacks. Exactly one of shape, config and config_path is given."""
 
     name: Name
-    """What `model` and `models` say."""
+    """Name by which `model` and `models` refer to this model."""
     shape: ShapeEntry | None = None
-    """Its sizes."""
+    """Sizes of the model."""
     config: dict[str, JsonValue] | None = None
-    """The content of its Hugging Face config.json."""
+    """Content of the model's Hugging Face config.json."""
     config_path: Name | None = None
-    """Path of that file, or of its directory, relative to this file."""
+    """Path of the model's config.json or of its directory, relative to this file."""
 
 
 class LognormalEntry(Config):
-    """Token counts whose logarithm is normal, cut at a cap."""
+    """Log-normal distribution of token counts, in which longer samples are cut at a cap."""
 
     median_tokens: Tokens
-    """Before the cut."""
+    """Median of the distribution before the cut."""
     sigma: float = Field(ge=0, le=4)
-    """Standard deviation of the natural logarithm."""
+    """Standard deviation of the natural logarithm of the token count."""
     cap_tokens: Tokens
-    """Longest that a sample can get."""
+    """Largest number of tokens of a sample."""
 
 
 class CsvEntry(Config):
-    """Token counts measured elsewhere, one row a sample."""
+    """Measured token counts in a CSV file with one row per sample."""
 
     path: Name
-    """A CSV file with a header, relative to this file."""
+    """Path of a CSV file with a header, relative to this file."""
     column: Name
-    """Which column holds the token counts."""
+    """Name of the column that holds the token counts."""
     where: dict[str, str] = Field(default_factory=dict)
-    """Only rows with these texts in these columns."""
+    """Filter: only rows that have these texts in these columns are read."""
     cap_tokens: Tokens | None = None
-    """Longest that a sample can get; null: as long as the rows say."""
+    """Number of tokens at which longer samples are cut. null if none are cut."""
 
 
 class LengthsEntry(Config):
-    """A distribution of token counts. Exactly one key is given."""
+    """Distribution of token counts. Exactly one key is given."""
 
     constant: Tokens | None = None
-    """Every sample has so many."""
+    """Number of tokens that every sample has."""
     lognormal: LognormalEntry | None = None
-    """A formula."""
+    """Log-normal distribution."""
     quantiles: tuple[Annotated[float, Field(ge=0, le=MAX_TOKENS)], ...] | None = Field(
         default=None, min_length=1, max_length=4096
     )
-    """Quantiles in rising order: of n values, the i-th is the quantile at (i + 1/2) / n. The last is 1 or more."""
+    """Quantiles in ascending order. With n values, value i (from 0) is the quantile at (i + 1/2) / n. The last one is 1
+    or more."""
     csv: CsvEntry | None = None
-    """A measurement."""
+    """Measured samples."""
 
 
 class WeightsEntry(Config):
-    """What one new version costs on a link between regions."""
+    """Size of one published version on a link between regions."""
 
     kind: Literal["dense", "delta"] = "dense"
-    """`dense`: full bf16 copies; `delta`: lossless differences to the version before."""
+    """Encoding of a version: `dense` is a full bf16 copy, `delta` is the lossless difference to the previous
+    version."""
     density: float | None = Field(default=None, ge=1e-9, le=1)
-    """A delta's density: which part of the weights changes from one version to the next."""
+    """Fraction of the weights that change from one version to the next. Only for deltas."""
     bits_per_change: float | None = Field(default=None, ge=1e-3, le=64)
-    """A delta's bytes per change: its size divided by the number of changes."""
+    """Size of a delta in bits, divided by the number of weights that change. Only for deltas."""
     bytes_per_param: float | None = Field(default=None, ge=1e-13, le=64)
-    """In place of the two, or of what follows from the kind: bytes a version, divided by the trained parameters."""
+    """Bytes of one version divided by the number of trained parameters. It replaces density and bits_per_change of a
+    delta, or the 2 bytes of a dense copy."""
 
 
 class WorkloadFile(Config):
-    """What one reinforcement-learning job asks of a fleet."""
+    """Models, batch sizes, token lengths and staleness bound of one reinforcement-learning job."""
 
     algorithm: Literal["grpo", "dapo", "dr_grpo", "gspo", "cispo", "rloo", "reinforce_plus_plus", "ppo"]
-    """As in a job. `ppo` has a critic."""
+    """Algorithm of the job. Only `ppo` has a critic."""
     architectures: tuple[ArchitectureEntry, ...] = Field(default=(), max_length=100)
     """Models that this file defines."""
     model: Name
-    """The actor: a name in the catalogue, such as Qwen3-8B, or in `architectures`."""
+    """Model of the actor: a name of the packaged catalogue, such as Qwen3-8B, or of `architectures`."""
     models: dict[Role, Name] = Field(default_factory=dict)
-    """Models of other roles, where they are not the actor's."""
+    """Models of other roles. A role that is left out has the actor's model."""
     eta: int = Field(ge=0, le=1000)
-    """The bound on staleness, in versions; 0 is synchronous."""
+    """Staleness bound: the largest number of versions by which a consumed token may lag. 0 is synchronous training."""
     prompts_per_step: int = Field(ge=1, le=1_000_000)
-    """Groups that a step trains on."""
+    """Number of prompts, and so of groups of samples, that one step trains on."""
     group_size: int = Field(ge=1, le=1024)
-    """Samples of one prompt."""
+    """Number of samples of one prompt."""
     prompt_tokens: LengthsEntry
-    """How long prompts are."""
+    """Distribution of prompt lengths."""
     completion_tokens: LengthsEntry
-    """How long completions are."""
+    """Distribution of completion lengths."""
     epochs_per_step: int = Field(default=1, ge=1, le=64)
-    """Times that a step goes over its samples."""
+    """Number of passes over the samples of a step."""
     minibatches_per_step: int = Field(default=1, ge=1, le=100_000)
-    """Optimizer updates an epoch."""
+    """Number of optimizer updates per epoch."""
     reward: Literal["rule", "model"] | None = None
-    """What scores a sample; null: a model for ppo, a rule for the others."""
+    """What scores a sample. null stands for a model with ppo, and for a rule with the other algorithms."""
     reference: bool | None = None
-    """Whether a reference policy scores the samples; null: for ppo only."""
+    """Whether a reference policy scores the samples. null stands for yes with ppo, and for no with the others."""
     optimizer: Literal["adamw", "adamw8bit", "sgd"] = "adamw"
-    """Decides the training state: 16, 10 or 8 bytes a trained parameter."""
+    """Optimizer, which determines the resident training state: 16, 10 or 8 bytes per trained parameter."""
     train_state_bytes_per_param: float | None = Field(default=None, ge=4, le=64)
-    """In place of what follows from the optimizer: bf16 weight and gradient (4 bytes), master and moments."""
+    """Bytes of resident training state per trained parameter: bf16 weight and gradient (4 bytes), master weight and
+    moments. It replaces the number that follows from the optimizer."""
     lora_rank: int = Field(default=0, ge=0, le=65_536)
-    """Rank of adapters on every matrix; 0: all parameters are trained."""
+    """Rank of the LoRA adapters on every weight matrix; 0 if all parameters are trained."""
     weights: WeightsEntry = WeightsEntry()
-    """How new versions travel between regions."""
+    """Size of the versions that are published to other regions."""
     trajectory_bytes_per_token: float = Field(default=5.0, ge=1e-3, le=1000)
-    """What a sample's tokens cost on the way to the trainer."""
+    """Bytes per token of a finished sample that travel to the trainer's region."""

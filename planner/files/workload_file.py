@@ -1,9 +1,13 @@
-"""Workloads as text, `periplus.workload/1` in YAML or JSON, for planning and studies without a whole job.
+"""Workload files (`periplus.workload/1`, YAML or JSON): conversion between parsed files and `Workload` values.
 
-A file names the algorithm, the model of each role, the staleness bound, what a step consumes, how long prompts and
-completions are, and what training and publishing cost a parameter. Roles follow from the algorithm: PPO has a critic,
-and a reward and a reference model unless the file says otherwise; the others have a model for these two only if the
-file says so. It opens nothing: files that a workload refers to are read through `Sources`.
+A workload describes a job for planning and studies, without the keys that only execution needs. It names the algorithm,
+the model of each role, the staleness bound, the samples of a step, the lengths of prompts and completions, and the
+bytes per parameter of the training state and of a published version. The algorithm decides the roles: PPO has a critic,
+and a reward and a reference model unless the file says otherwise. Other algorithms have a reward or a reference model
+only if the file says so.
+
+`planner.files.workload_entries` checks single keys; this module checks rules that involve several. It opens no file:
+files that a workload refers to are read through `Sources`.
 """
 
 import math
@@ -22,24 +26,29 @@ from planner.problem.architecture import Architecture
 from planner.problem.workload import Lengths, Task, WeightTransfer, Workload
 
 SCHEMA = "periplus.workload/1"
+"""Name and version of the file's format."""
 
 TRAIN_STATE_BYTES: Mapping[str, float] = {"adamw": 16.0, "adamw8bit": 10.0, "sgd": 8.0}
-"""Bytes a trained parameter: bf16 weight and gradient (4), float32 master (4), and the moments: two of float32, two
-of a byte, none."""
+"""Bytes of resident training state per trained parameter, by optimizer. Each has a bf16 weight and gradient (4 bytes)
+and a float32 master weight (4 bytes). AdamW adds two float32 moments, 8-bit AdamW two moments of one byte, SGD none."""
 CRITIC_ALGORITHMS = frozenset({"ppo"})
+"""Algorithms that train a critic."""
 FULL_COPY_BYTES = 2.0
+"""Bytes per parameter of a full bf16 copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """How files that a workload refers to are read. Both raise ConfigError."""
+    """Functions that read the files that a workload refers to. Both raise ConfigError."""
 
     config_json: Callable[[str], object]
+    """Return the parsed `config.json` at a path."""
     rows: Callable[[str], Sequence[Mapping[str, str]]]
+    """Return the rows of the CSV file at a path; each maps column names to texts."""
 
 
 def workload_of(tree: object, source: str, sources: Sources) -> Workload:
-    """The workload that a parsed file holds. Raises: ConfigError naming `source`."""
+    """Return the workload of a parsed file. Raises: ConfigError, which names `source`."""
     file = loading.validate(WorkloadFile, loading.check_schema(tree, SCHEMA, source), source)
     loading.refuse(source, _disagreements(file))
     try:
@@ -49,13 +58,16 @@ def workload_of(tree: object, source: str, sources: Sources) -> Workload:
 
 
 def to_tree(workload: Workload) -> dict[str, Any]:
-    """A file that workload_of reads as the same workload. Its tasks must be those that its algorithm can have."""
+    """Return a workload as plain values that `workload_of` reads as the same workload.
+
+    The workload's tasks must be tasks that its algorithm can have. Raises: ValueError if two models have one name.
+    """
     actor = workload.models[Task.ACTOR_TRAINING]
     roles = {"reward": Task.REWARD, "reference": Task.REFERENCE, "critic": Task.CRITIC_TRAINING}
     used = {role: workload.models[task] for role, task in roles.items() if task in workload.models}
     shapes = {shape: asdict(shape) for shape in (actor, *used.values())}
     if len({shape.name for shape in shapes}) < len(shapes):
-        raise ValueError("two models of this workload have one name")
+        raise ValueError("two different models of this workload have the same name; rename one of them")
     return {
         "schema": SCHEMA,
         "algorithm": workload.algorithm,
@@ -82,7 +94,7 @@ def to_tree(workload: Workload) -> dict[str, Any]:
 
 
 def workload_schema() -> dict[str, Any]:
-    """The JSON schema of the file, for editors and for `periplus/schemas/workload.schema.json`."""
+    """Return the JSON schema of workload files, for editors and for `periplus/schemas/workload.schema.json`."""
     schema = WorkloadFile.model_json_schema()
     schema["properties"] = {"schema": {"const": SCHEMA}, **schema["properties"]}
     schema["required"] = ["schema", *schema["required"]]
@@ -125,6 +137,7 @@ _WHY_NOT: Mapping[Role, str] = {
     "reference": "set reference: true",
     "critic": "only ppo has a critic",
 }
+"""What to change so that a workload has a role, for the error about a model of a role that does not exist."""
 
 
 def _weights_refusals(weights: WeightsEntry) -> Iterator[str]:
@@ -179,6 +192,7 @@ _TASKS_OF_ROLE: Mapping[Role, tuple[Task, ...]] = {
     "reference": (Task.REFERENCE,),
     "critic": (Task.CRITIC_INFERENCE, Task.CRITIC_TRAINING),
 }
+"""Tasks that use the model of a role."""
 
 
 def _transfer(entry: WeightsEntry) -> WeightTransfer:

@@ -37,18 +37,19 @@ def problems(fleet: Fleet, needs: Needs, workload: Workload, limits: Limits) -> 
 
     Regions that fail a check of `refusals.obstacle` are left out.
     """
-    for home in sorted(fleet.regions, key=lambda region: region.name):
-        if not needs.may_train(home.name) or obstacle(fleet, needs, home):
+    for trainer_region in sorted(fleet.regions, key=lambda region: region.name):
+        if not needs.may_train(trainer_region.name) or obstacle(fleet, needs, trainer_region):
             continue
         workers = frozenset(
             region.name
             for region in fleet.regions
-            if needs.may_roll_out(region.name) and needs.has_room(region, trains=region == home, rolls_out=True)
+            if needs.may_roll_out(region.name)
+            and needs.has_room(region, trains=region == trainer_region, rolls_out=True)
         )
-        yield home.name, _problem(fleet, needs, workload, limits, home.name, workers)
+        yield trainer_region.name, _problem(fleet, needs, workload, limits, trainer_region.name, workers)
 
 
-def without_trainer(problem: Problem, home: str) -> Problem:
+def without_trainer(problem: Problem, trainer_region: str) -> Problem:
     """Return a job's problem without what follows from the region of its trainer.
 
     Two problems of one job on the same hosts differ in the trainer's process, in the shares of cores, and in the pins
@@ -68,9 +69,9 @@ def without_trainer(problem: Problem, home: str) -> Problem:
         machines = region.machines[0]
         name = f"{CPU} of {region.name}"
         types[name] = _whole_core(fleet.gpu_types[machines.gpu], name, _share(region, machines.gpus_per_machine))
-        num_workers = machines.gpus_per_machine - (region.name == home)
+        num_workers = machines.gpus_per_machine - (region.name == trainer_region)
         regions.append(replace(region, machines=(replace(machines, gpu=name, gpus_per_machine=num_workers),)))
-    pins = tuple(pin for pin in problem.rules.pins if pin[0] is Task.GENERATION or pin[1] != {home})
+    pins = tuple(pin for pin in problem.rules.pins if pin[0] is Task.GENERATION or pin[1] != {trainer_region})
     return replace(
         problem,
         fleet=replace(fleet, regions=tuple(regions), gpu_types=types),
@@ -79,25 +80,27 @@ def without_trainer(problem: Problem, home: str) -> Problem:
 
 
 def _problem(
-    fleet: Fleet, needs: Needs, workload: Workload, limits: Limits, home: str, workers: frozenset[str]
+    fleet: Fleet, needs: Needs, workload: Workload, limits: Limits, trainer_region: str, workers: frozenset[str]
 ) -> Problem:
-    where = {task: workers if task is Task.GENERATION else frozenset({home}) for task in workload.tasks}
+    where = {task: workers if task is Task.GENERATION else frozenset({trainer_region}) for task in workload.tasks}
     rules = Rules(
         pins=tuple(where.items()),
         max_regions=needs.max_regions,
         min_regions=needs.min_regions,
         generating=frozenset(needs.rollout_regions or ()),
     )
-    return Problem(fleet=_processes(fleet, needs, home), workload=workload, goal=Goal(), rules=rules, limits=limits)
+    return Problem(
+        fleet=_processes(fleet, needs, trainer_region), workload=workload, goal=Goal(), rules=rules, limits=limits
+    )
 
 
-def _processes(fleet: Fleet, needs: Needs, home: str) -> Fleet:
+def _processes(fleet: Fleet, needs: Needs, trainer_region: str) -> Fleet:
     """Return the fleet with worker processes as devices, whatever machines its regions have."""
     types: dict[str, GpuType] = {}
     core = fleet.gpu_types.get(CPU) or gpu_types()[CPU]
     regions = []
     for region in fleet.regions:
-        num = needs.workers_per_region + (region.name == home)
+        num = needs.workers_per_region + (region.name == trainer_region)
         gpu = _process(core, region, num)
         types[gpu.name] = gpu
         machines = Machines(gpu=gpu.name, gpus_per_machine=num, num_machines=1)

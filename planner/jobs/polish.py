@@ -41,16 +41,16 @@ def polished(cost_tables: CostTables, found: Incumbent, workers_per_region: int)
 
 def needs_s(cost_tables: CostTables, placement: Placement) -> Mapping[str, float]:
     """Return, for each region that generates, the least step in seconds in which it makes samples in time."""
-    placed = fixed_terms(cost_tables, placement)
-    assert isinstance(placed, FixedTerms), placed
+    terms = fixed_terms(cost_tables, placement)
+    assert isinstance(terms, FixedTerms), terms
     found: dict[str, float] = {}
-    for making in placed.making:
-        found[making.region] = max(alone_s(cost_tables, placed, making), found.get(making.region, 0.0))
+    for making in terms.making:
+        found[making.region] = max(alone_s(cost_tables, terms, making), found.get(making.region, 0.0))
     return found
 
 
 def _with_all_workers(cost_tables: CostTables, placement: Placement, key: str, num_workers: int) -> Placement | None:
-    """Return the placement with so many workers of one class; None if they do not fit."""
+    """Return the placement with `num_workers` workers of the class `key`; None if they do not fit."""
     group = placement.group_of(Task.GENERATION)
     others = tuple(pool for pool in group.pools if pool.device_class != key)
     layouts = ((Task.GENERATION, Layout(tensor=1)),)

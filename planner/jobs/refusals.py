@@ -49,29 +49,29 @@ def _pins(fleet: Fleet, needs: Needs) -> str | None:
 
 def _hosts(fleet: Fleet, needs: Needs) -> str | None:
     regions = sorted(fleet.regions, key=lambda region: region.name)
-    homes = [region for region in regions if needs.may_train(region.name)]
-    obstacles = [obstacle(fleet, needs, home) for home in homes]
+    trainer_regions = [region for region in regions if needs.may_train(region.name)]
+    obstacles = [obstacle(fleet, needs, trainer_region) for trainer_region in trainer_regions]
     return None if None in obstacles else max((o for o in obstacles if o), key=lambda o: o[0])[1]
 
 
-def obstacle(fleet: Fleet, needs: Needs, home: Region) -> tuple[int, str] | None:
-    """Return (number of checks passed, conflict) of a region `home` for the trainer; None if it passes all checks."""
+def obstacle(fleet: Fleet, needs: Needs, trainer_region: Region) -> tuple[int, str] | None:
+    """Return (number of checks passed, conflict) of one region as the trainer's; None if it passes all checks."""
     regions = sorted(fleet.regions, key=lambda region: region.name)
     workers = [region for region in regions if needs.may_roll_out(region.name)]
-    if not needs.has_room(home, trains=True, rolls_out=False):
-        return 0, _shortage("the trainer", needs.bytes_for(trains=True, rolls_out=False), home)
-    lacking = [r for r in workers if not needs.has_room(r, trains=r == home, rolls_out=True)]
+    if not needs.has_room(trainer_region, trains=True, rolls_out=False):
+        return 0, _shortage("the trainer", needs.bytes_for(trains=True, rolls_out=False), trainer_region)
+    lacking = [r for r in workers if not needs.has_room(r, trains=r == trainer_region, rolls_out=True)]
     if lacking and (needs.rollout_regions is not None or lacking == list(workers)):
         region = lacking[0]
-        what = "the trainer and the rollout workers" if region == home else "the rollout workers"
-        return 1, _shortage(what, needs.bytes_for(trains=region == home, rolls_out=True), region)
+        what = "the trainer and the rollout workers" if region == trainer_region else "the rollout workers"
+        return 1, _shortage(what, needs.bytes_for(trains=region == trainer_region, rolls_out=True), region)
     able = [region for region in workers if region not in lacking]
     network = Network(fleet)
-    missing = [(region, way) for region in able if (way := _unmeasured(network, home, region))]
+    missing = [(region, way) for region in able if (way := _unmeasured(network, trainer_region, region))]
     if missing and (needs.rollout_regions is not None or len(missing) == len(able)):
         src, dst = missing[0][1]
         return 2, f"no link was measured from {src} to {dst}"
-    used = {home.name, *(region.name for region in able)} - {region.name for region, _ in missing}
+    used = {trainer_region.name, *(region.name for region in able)} - {region.name for region, _ in missing}
     if len(used) < needs.min_regions:
         why = f"; no link was measured from {missing[0][1][0]} to {missing[0][1][1]}" if missing else ""
         return 3, (
@@ -81,9 +81,9 @@ def obstacle(fleet: Fleet, needs: Needs, home: Region) -> tuple[int, str] | None
     return None
 
 
-def _unmeasured(network: Network, home: Region, region: Region) -> tuple[str, str] | None:
+def _unmeasured(network: Network, trainer_region: Region, region: Region) -> tuple[str, str] | None:
     """Return the direction between the two regions that has neither a link nor a relay; None if both have one."""
-    ways = ((home.name, region.name), (region.name, home.name))
+    ways = ((trainer_region.name, region.name), (region.name, trainer_region.name))
     return next((way for way in ways if network.route(*way) is None), None)
 
 

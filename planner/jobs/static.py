@@ -21,9 +21,9 @@ METHOD = "static"
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """A layout with the trainer in region `home`."""
+    """A layout with the trainer in one region and rollout workers in some."""
 
-    home: Region
+    trainer_region: Region
     rollouts: tuple[str, ...]
     routes: tuple[Route, ...]
     """Routes from the trainer's region to each other region with rollout workers."""
@@ -33,8 +33,14 @@ def plan_static(fleet: Fleet, needs: Needs) -> Plan:
     """Return the static plan of a job that `refusals.refusal` does not rule out."""
     network = Network(fleet)
     regions = sorted(fleet.regions, key=lambda region: region.name)
-    homes = [r for r in regions if needs.may_train(r.name) and needs.has_room(r, trains=True, rolls_out=False)]
-    layouts = [layout for home in homes if (layout := _layout(network, regions, needs, home)) is not None]
+    trainer_regions = [
+        r for r in regions if needs.may_train(r.name) and needs.has_room(r, trains=True, rolls_out=False)
+    ]
+    layouts = [
+        layout
+        for trainer_region in trainer_regions
+        if (layout := _layout(network, regions, needs, trainer_region)) is not None
+    ]
     return _plan(network, min(layouts, key=lambda layout: _rank(layout, needs)), needs)
 
 
@@ -43,44 +49,46 @@ def weights_s(route: Route, model_bytes: int) -> float:
     return model_bytes / route.bytes_per_s + route.rtt_s / 2
 
 
-def _layout(network: Network, regions: list[Region], needs: Needs, home: Region) -> _Layout | None:
-    """Return the layout with the trainer in `home`; None if it breaks a rule or has no rollout region."""
+def _layout(network: Network, regions: list[Region], needs: Needs, trainer_region: Region) -> _Layout | None:
+    """Return the layout with the trainer in `trainer_region`; None if it breaks a rule or has no rollout region."""
     able: dict[str, Route] = {}
     for region in regions:
-        there, back = network.route(home.name, region.name), network.route(region.name, home.name)
-        has_room = needs.has_room(region, trains=region == home, rolls_out=True)
+        there, back = network.route(trainer_region.name, region.name), network.route(region.name, trainer_region.name)
+        has_room = needs.has_room(region, trains=region == trainer_region, rolls_out=True)
         if there is not None and back is not None and needs.may_roll_out(region.name) and has_room:
             able[region.name] = there
     pinned = needs.rollout_regions or ()
     # Pinned regions come first, then the trainer's own, then the nearest.
-    nearest = sorted(able, key=lambda name: (name not in pinned, name != home.name, weights_s(able[name], 0), name))
+    nearest = sorted(
+        able, key=lambda name: (name not in pinned, name != trainer_region.name, weights_s(able[name], 0), name)
+    )
     if needs.max_regions is not None:
-        nearest = nearest[: needs.max_regions - (home.name not in nearest[: needs.max_regions])]
-    used = {home.name, *nearest}
+        nearest = nearest[: needs.max_regions - (trainer_region.name not in nearest[: needs.max_regions])]
+    used = {trainer_region.name, *nearest}
     if not nearest or not used.issuperset(pinned) or len(used) < needs.min_regions:
         return None
     names = tuple(sorted(nearest))
-    return _Layout(home, names, tuple(able[name] for name in names if name != home.name))
+    return _Layout(trainer_region, names, tuple(able[name] for name in names if name != trainer_region.name))
 
 
 def _rank(layout: _Layout, needs: Needs) -> tuple[int, float, int, str]:
     """Return the sort key of a layout; the least is best."""
     slowest_s = max((weights_s(route, needs.model_bytes or 0) for route in layout.routes), default=0.0)
-    return -len(layout.rollouts), slowest_s, -layout.home.num_cores, layout.home.name
+    return -len(layout.rollouts), slowest_s, -layout.trainer_region.num_cores, layout.trainer_region.name
 
 
 def _plan(network: Network, layout: _Layout, needs: Needs) -> Plan:
-    home = layout.home.name
-    away = [name for name in layout.rollouts if name != home]
+    trainer_region = layout.trainer_region.name
+    away = [name for name in layout.rollouts if name != trainer_region]
     workers = [
         Assignment(task=TaskKind.ROLLOUT, region=name, num_workers=needs.workers_per_region) for name in layout.rollouts
     ]
     return Plan(
         method=METHOD,
-        trainer_region=home,
-        assignments=(Assignment(task=TaskKind.TRAINER, region=home, num_workers=1), *workers),
-        weights_tree=edges(network, [(home, name) for name in away]),
-        trajectory_routes=edges(network, [(name, home) for name in away]),
+        trainer_region=trainer_region,
+        assignments=(Assignment(task=TaskKind.TRAINER, region=trainer_region, num_workers=1), *workers),
+        weights_tree=edges(network, [(trainer_region, name) for name in away]),
+        trajectory_routes=edges(network, [(name, trainer_region) for name in away]),
         predictions=tuple(_prediction(route, needs.model_bytes) for route in layout.routes),
         binding=_binding(layout, needs.model_bytes),
     )
@@ -93,7 +101,7 @@ def _prediction(route: Route, model_bytes: int | None) -> Prediction:
 
 def _binding(layout: _Layout, model_bytes: int | None) -> str:
     if not layout.routes:
-        return f"everything is in {layout.home.name}: no weights cross a WAN"
+        return f"everything is in {layout.trainer_region.name}: no weights cross a WAN"
     slowest = max(layout.routes, key=lambda route: (weights_s(route, model_bytes or 0), route.hops[-1]))
     ends, rtt = f"from {slowest.hops[0]} to {slowest.hops[-1]}", f"{slowest.rtt_s * 1e3:.0f} ms round trip"
     if model_bytes is None:

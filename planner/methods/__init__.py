@@ -1,7 +1,10 @@
-"""The ways to search for a placement, and what they share.
+"""The methods that search for a placement, and what they share.
 
-`portfolio` runs several side by side, `exact/` proves its answer, `hetrl/` and `areal_hex/` carry out the two papers,
-`baselines/` are the simple ones that all are compared with; `obstacles` finds conflicts without a search and
-`evaluation_budget` counts what a heuristic spends. In come a problem and a budget; out comes the best placement found,
-with its bound. A method knows no file, no command and no clock of its own.
+`exact/` proves a bound on its answer. `hetrl/` and `areal_hex/` re-implement two published searches, `baselines/` are
+simple methods that all others are compared with, and `opening/` finds a first placement quickly. `portfolio` lists all
+methods and combines several of them. `obstacles` finds conflicts without a search, `trim` removes devices that do
+nothing, and `evaluation_budget` counts what a heuristic spends.
+
+In come cost tables and a budget; out comes an `Outcome`: the best placement found with its bound, or a conflict. A
+method reads no file and has no clock of its own.
 """

@@ -111,7 +111,7 @@ class EvaluationBudget:
         """Return the loss of one placement."""
         return self.losses([placement])[0]
 
-    def judge(self, placement: Placement) -> float:
+    def evaluate(self, placement: Placement) -> float:
         """Return the objective value of one placement by the oracle instead of its batched form.
 
         The value is `INFEASIBLE` for a placement that the oracle rejects.

@@ -142,11 +142,11 @@ def auto(
         )
 
     def descend(budget_s: float, **more: int) -> int:
-        judge = EvaluationBudget(
+        budget = EvaluationBudget(
             cost_tables, budget_s=budget_s, now_s=now_s, report=known.hear, should_stop=should_stop
         )
-        descent.run(judge, known.value, **more)
-        return judge.num_evaluations
+        descent.run(budget, known.value, **more)
+        return budget.num_evaluations
 
     def opening() -> tuple[Placement, ...]:
         """Run the descent while it improves, and return the best placement."""

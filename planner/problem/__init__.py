@@ -1,5 +1,5 @@
 """The planning problem as plain values: accelerators, fleet, model architectures, workload, goal and constraints.
 
 The values are frozen and compare by content. They read no file and know no search, cost model or running job.
-`fleet_file`, `workload_file`, `catalogue` and `importers` make them from files.
+`planner.files` and `planner.devices.catalogue` make them from files, `planner.jobs` from jobs.
 """

@@ -69,7 +69,7 @@ def classes_of(fleet: Fleet) -> tuple[DeviceClass, ...]:
 
 
 def fits(device_class: DeviceClass, units: dict[int, int]) -> bool:
-    """Return whether so many units of each size fit into the class's machines together. Sizes are powers of two.
+    """Return whether the given number of units of each size fit into the class's machines. Sizes are powers of two.
 
     `units` maps size to number. See `planner.answer.placement` for the rule.
     """

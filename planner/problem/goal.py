@@ -1,4 +1,4 @@
-"""The planning problem beside fleet and workload: objective, the operator's constraints, and limits of the runtime.
+"""What a planning problem has besides fleet and workload: objective, operator's constraints, limits of the runtime.
 
 `Problem` puts all of them together. It decides what the best plan is; how long a search may run is not part of it.
 """

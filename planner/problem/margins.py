@@ -1,13 +1,12 @@
-"""How far below an operator's limit a plan is predicted to stay: the settings, and how they get into a problem.
+"""Margins: by how much a plan's predictions must stay below the operator's limits.
 
-Steps take longer in the simulator than the cost model predicts, by how much depends on the staleness bound: versions
-bunch at bounds from 1, and batches wait for the last groups of a window at larger ones
-(docs/planner-limits.md, "Known errors of the cost model"). A plan under a limit of seconds is therefore predicted to
-take at most `max_step_s / (1 + step_margin)`. Its certificate is about such plans: no plan that is predicted to keep
-that costs less than the bound.
+Steps take longer in the simulator than the cost model predicts. By how much depends on the staleness bound: from a
+bound of 1 versions bunch, and at larger bounds batches wait for the last groups of a window 
+(docs/planner-limits.md, "Known errors of the cost model"). A plan under a limit on seconds is therefore predicted to take at most `max_step_s / (1 + step_margin)`. The
+proved bound is about such plans: no plan whose prediction keeps that limit costs less.
 
 The margin depends on the problem alone, not on the placement, so that every method searches the same plan space.
-Problems without a limit have none and are not changed.
+Problems without a limit have no margin and are not changed.
 """
 
 from collections.abc import Mapping
@@ -20,10 +19,10 @@ from planner.problem.workload import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Regime:
-    """What the cost model's error was found to depend on."""
+    """Properties of a problem on which the cost model's error was found to depend."""
 
     eta: str
-    """`0`, `1 to 2` or `3 and more`."""
+    """Range of the staleness bound: `0`, `1 to 2` or `3 and more`."""
     has_several_regions: bool
     has_critic: bool
 
@@ -48,19 +47,22 @@ _STEP_MARGINS: Mapping[_Regime, float] = MappingProxyType(
         _regime("3 and more", several=True, critic=True): 0.14,
     }
 )
-"""Fraction by which a step may take longer than predicted. Each is the largest simulated over predicted step of its
-regime, less one, and about a fifth of that more, over the plans under limits of seconds of 78 pairs of fleet and
-workload, played for forty steps: docs/planner-comparison/2026-11-22-limits-without-margin.md. The largest was 0.03 at
-a bound of 0; 0.10 and 0.11 (in one region, over several) at 1 and 2; at 4 and 8 it was 0.16 and 0.19 without a
-critic, and 0.11 over several regions with one. The five plans with a critic in one region at 4 were within 0.02: they
-get the margin that they have over several regions."""
+"""Fraction by which a step may take longer than predicted, by regime.
+
+Each value is the largest error of its regime plus about a fifth of it. The error is the simulated step divided by the
+predicted one, minus 1. It was measured over 40 simulated steps of the plans under limits on seconds of 78 pairs of
+fleet and workload (docs/planner-comparison/2026-11-22-limits-without-margin.md). The largest error was 0.03 at a bound
+of 0. At bounds of 1 and 2 it was 0.10 in one region and 0.11 over several. At 4 and 8 it was 0.16 in one region and
+0.19 over several without a critic, and 0.11 over several regions with a critic. The five plans with a critic in one
+region at 4 were within 0.02; they get the margin of several regions.
+"""
 _USD_MARGIN = 0.01
-"""Fraction by which dollars an hour may be more than predicted, where versions cross regions: steps that are faster
-than predicted send more an hour. The same record's plans cost at most 0.003 more. Rent alone has no error."""
+"""Fraction by which dollars per hour may exceed the prediction if versions cross regions: steps that are shorter than
+predicted send more per hour. The plans of the same record cost at most 0.003 more. Rent alone has no error."""
 
 
 def with_margin(problem: Problem) -> Problem:
-    """The problem whose goal keeps the margins of its regime; as it was, if it has no limit."""
+    """Return the problem with the margins of its regime in its goal. A problem without a limit is returned as it is."""
     goal, regime = problem.goal, _regime_of(problem)
     step_margin = 0.0 if goal.max_step_s is None else _STEP_MARGINS[regime]
     usd_margin = _USD_MARGIN if goal.max_usd_per_hour is not None and regime.has_several_regions else 0.0
@@ -70,7 +72,7 @@ def with_margin(problem: Problem) -> Problem:
 
 
 def regime_words(problem: Problem) -> str:
-    """Why the problem has the margin that it has: `a staleness bound of 1 to 2 over several regions`."""
+    """Return the problem's regime in words, such as `a staleness bound of 0 in one region, without a critic`."""
     regime = _regime_of(problem)
     regions = "over several regions" if regime.has_several_regions else "in one region"
     return f"a staleness bound of {regime.eta} {regions}, {'with' if regime.has_critic else 'without'} a critic"

@@ -19,7 +19,7 @@ from planner.replan.moves import Uses
 
 def estimate(cost_tables: CostTables, placement: Placement) -> Evaluation | Violation:
     """Return the oracle's result for a placement, computed once."""
-    return cost_tables.known(("judged", placement), lambda: evaluate(cost_tables, placement))
+    return cost_tables.known(("evaluation", placement), lambda: evaluate(cost_tables, placement))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,13 +18,13 @@ from itertools import product
 import numpy as np
 
 from planner.answer.placement import Group, Pool
-from planner.cost.candidates.columns import offers, ordered_pairs, pairing, part
+from planner.cost.candidates.columns import mesh_candidates, mesh_pairs, ordered_pairs, part
 from planner.cost.candidates.mesh_lists import ClassMeshes, MeshColumn
-from planner.cost.candidates.meshes import MeshSet, MeshTimeLimits, PairablePools, alone, side
+from planner.cost.candidates.meshes import MeshSet, MeshTimeLimits, PairablePools, pairable_pools, single_pool_meshes
 from planner.cost.candidates.pool_layouts import PoolOptions
 from planner.cost.step.generation_window import makes
 from planner.cost.tables.cost_tables import CostTables, UnitCost
-from planner.cost.tables.transfers import home
+from planner.cost.tables.transfers import trainer_transfers
 from planner.cost.tables.validity import of_group
 from planner.cost.tasks.phase_tables import end_s
 from planner.problem.device_classes import DeviceClass
@@ -51,7 +51,7 @@ def repairs(cost_tables: CostTables, group: Group) -> tuple[MeshColumn, ...]:
 
 def _repairs(cost_tables: CostTables, group: Group) -> tuple[MeshColumn, ...]:
     tasks, running = group.tasks, _mesh(cost_tables, group)
-    classes = [at for at in offers(cost_tables, tasks).usable if _pool(group, at)]
+    classes = [at for at in mesh_candidates(cost_tables, tasks).usable if _pool(group, at)]
     parts = [part(cost_tables, tasks, _alone(cost_tables, group, at), (at,), _ANY) for at in classes]
     if len(classes) > 1 and cost_tables.problem.limits.max_train_blocks > 1:
         sides = {at.key: _sides(cost_tables, group, at, 0) for at in classes}
@@ -64,7 +64,7 @@ def others(cost_tables: CostTables, group: Group, homes: Iterable[str], most_gpu
 
     A group that trains the actor has them only in the regions `homes`.
     """
-    tasks, of = group.tasks, offers(cost_tables, group.tasks)
+    tasks, of = group.tasks, mesh_candidates(cost_tables, group.tasks)
     at = tuple(each for each in of.usable if Task.ACTOR_TRAINING not in tasks or each.region.name in homes)
 
     def found() -> tuple[MeshColumn, ...]:
@@ -85,7 +85,7 @@ def pairs(
     tasks, room = group.tasks, MeshTimeLimits(busy_s=max_s)
     if cost_tables.problem.limits.max_train_blocks < 2:
         return ()
-    usable = offers(cost_tables, tasks).usable
+    usable = mesh_candidates(cost_tables, tasks).usable
     sides = {at.key: _sides(cost_tables, group, at, most_gpus) for at in usable}
     classes = [at for at in usable if sides[at.key]]
     asked = (
@@ -116,7 +116,7 @@ def _pool(group: Group, at: DeviceClass) -> Pool | None:
 
 def _own(cost_tables: CostTables, group: Group, at: DeviceClass) -> PoolOptions:
     """Return pools of that class whose devices do what the running mesh's devices do."""
-    pool, found = _pool(group, at), offers(cost_tables, group.tasks).options(at)
+    pool, found = _pool(group, at), mesh_candidates(cost_tables, group.tasks).options(at)
     if pool is None:
         return found.take(np.zeros(0, dtype=np.int64))
     train = next(layout for task, layout in pool.layouts if task in TRAINING)
@@ -130,7 +130,9 @@ def _own(cost_tables: CostTables, group: Group, at: DeviceClass) -> PoolOptions:
 
 def _alone(cost_tables: CostTables, group: Group, at: DeviceClass) -> MeshSet:
     key = ("own alone", *_key(cost_tables, group, at))
-    return cost_tables.known(key, lambda: alone(cost_tables, group.tasks, at, _own(cost_tables, group, at)), lasts=True)
+    return cost_tables.known(
+        key, lambda: single_pool_meshes(cost_tables, group.tasks, at, _own(cost_tables, group, at)), lasts=True
+    )
 
 
 def _sides(cost_tables: CostTables, group: Group, at: DeviceClass, most_gpus: int) -> list[PairablePools]:
@@ -140,14 +142,19 @@ def _sides(cost_tables: CostTables, group: Group, at: DeviceClass, most_gpus: in
 
 
 def _sides_of(cost_tables: CostTables, group: Group, at: DeviceClass, most_gpus: int) -> list[PairablePools]:
-    whole = offers(cost_tables, group.tasks).options(at)
+    whole = mesh_candidates(cost_tables, group.tasks).options(at)
     both = (_own(cost_tables, group, at), whole.take(whole.num_gpus <= most_gpus))
-    return [side(cost_tables, at, each) for each in both if not each.is_full.all()]
+    return [pairable_pools(cost_tables, at, each) for each in both if not each.is_full.all()]
 
 
 def _key(cost_tables: CostTables, group: Group, at: DeviceClass) -> tuple[object, ...]:
     pool, kind = _pool(group, at), cost_tables.kind(at)
-    return group.tasks, kind, offers(cost_tables, group.tasks).most[kind], pool and (pool.unit_gpus, pool.layouts)
+    return (
+        group.tasks,
+        kind,
+        mesh_candidates(cost_tables, group.tasks).most[kind],
+        pool and (pool.unit_gpus, pool.layouts),
+    )
 
 
 def _paired(
@@ -159,7 +166,7 @@ def _paired(
 ) -> Iterator[ClassMeshes]:
     for at in asked:
         for both in product(sides[at[0].key], sides[at[1].key]):
-            yield part(cost_tables, tasks, pairing(cost_tables, tasks, at, both, (None, None)).found(room), at, room)
+            yield part(cost_tables, tasks, mesh_pairs(cost_tables, tasks, at, both, (None, None)).found(room), at, room)
 
 
 # ---- the running mesh itself -----------------------------------------------------------------------------------------
@@ -175,7 +182,7 @@ def _mesh(cost_tables: CostTables, group: Group) -> MeshColumn | None:
         return None
     at = [cost_tables.classes[pool.device_class] for pool in group.pools]
     regions = tuple(each.region.name for each in at)
-    way = home(cost_tables, regions[0]).ways.get(regions[-1])
+    way = trainer_transfers(cost_tables, regions[0]).ways.get(regions[-1])
     if way is None:
         return None
     key = ("repair", group, tuple(map(cost_tables.kind, at)), tuple(cost_tables.edges(at)), way.samples_per_s)
@@ -214,7 +221,7 @@ def _times(
     if Task.GENERATION in group.tasks:
         # The phase ends when all pools together have made the step's samples. Remote pools are limited by their route
         # home.
-        start, seconds = home(cost_tables, regions[0]), cost_tables.phase_seconds
+        start, seconds = trainer_transfers(cost_tables, regions[0]), cost_tables.phase_seconds
         made = np.zeros(len(seconds))
         for pool, price, region in zip(group.pools, priced, regions, strict=True):
             assert price.phase is not None

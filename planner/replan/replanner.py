@@ -226,7 +226,7 @@ class Replanner:
         if isinstance(found, Found | BudgetExhausted) and found.best is not None:
             yield found.best.placement
 
-    # --- judging
+    # --- evaluation of options
 
     @property
     def _regions(self) -> set[str]:

@@ -4,9 +4,11 @@ It imports nothing of the cost model. The two share the problem, the placement a
 (`planner.devices`), and are compared with each other (`bench/planner_simulation.py`). All times are simulated times of
 events, and all randomness is keyed by the seed, so the same seed gives the same run.
 
-- Generation: engines with continuous batching over sampled lengths and caches that fill (`engine`, `rollouts`).
-- Groups: tasks take turns on the devices of their group (`turns`).
-- Training: batches are formed, scored and trained on (`learner`), with the staleness bound's two gates (`window`).
-- Network: links that are shared, and whose rates may vary (`links`, `publisher`).
-- Faults: devices that vanish and return (`faults`).
+- `generation/`: engines with continuous batching over sampled lengths and caches that fill, tasks that take turns on
+the
+  devices of their group, and the two gates of the staleness bound.
+- `learning/`: batches that are formed, scored and trained on.
+- `network/`: links that are shared, and whose rates may vary.
+- `faults`: devices that vanish and return, and links that change. `build` turns a placement into the simulated parts.
+- `event_queue` runs events in the order of their times; `run_record` and `gantt` hold the results.
 """

@@ -18,7 +18,7 @@ from planner.simulate.generation.resident_memory import resident_bytes, trained_
 from planner.simulate.generation.rollouts import GenPool, PlacedEngine
 from planner.simulate.generation.time_sharing import Turns
 from planner.simulate.learning.learner import Crew
-from planner.simulate.learning.scoring import ScoringSpeed, deal
+from planner.simulate.learning.scoring import ScoringSpeed, split_samples
 from planner.simulate.learning.training import PoolPipelines, SimulatedMesh
 from planner.simulate.network.links import Links
 
@@ -32,13 +32,13 @@ QUOTA_SLACK = 1.1
 class Builder:
     """Factory of the parts of one placement.
 
-    `home` is the trainer's region.
+    `trainer_region` is the name of the region that trains the actor.
     """
 
     def __init__(
         self, workload: Workload, placement: Placement, classes: Mapping[str, DeviceClass], links: Links
     ) -> None:
-        self.home = classes[placement.group_of(Task.ACTOR_TRAINING).pools[0].device_class].region.name
+        self.trainer_region = classes[placement.group_of(Task.ACTOR_TRAINING).pools[0].device_class].region.name
         self.generating = placement.group_of(Task.GENERATION)
         self.is_continuous = workload.eta > 0 and not self.generating.trains
         """Whether generation runs all the time. Otherwise the samples of a whole step are generated at once, in a
@@ -59,7 +59,7 @@ class Builder:
         `at_most` is the planned samples per step of pools that their window limits, by index.
         """
         used = {i: pool for i, pool in enumerate(self.generating.pools) if i not in idle}
-        remote = {self.region(pool) for pool in used.values()} - {self.home}
+        remote = {self.region(pool) for pool in used.values()} - {self.trainer_region}
         quotas = {i: QUOTA_SLACK * made / self._workload.group_size for i, made in at_most.items()}
         return [self._gen_pool(pool, len(remote), quotas.get(i, math.inf)) for i, pool in used.items()]
 
@@ -135,13 +135,13 @@ class Builder:
 
     def _lag_s(self, region: str, num_remote: int) -> float:
         """Return the delay of a region as the split of a synchronous step counts it: weights out and samples back."""
-        if region == self.home:
+        if region == self.trainer_region:
             return 0.0
-        payload = self.payload_bytes(Task.GENERATION, self.home, region)
-        alone_s = payload / self._links.rate(self.home, region)
-        up = self._links.up_bytes_per_s(self.home)
+        payload = self.payload_bytes(Task.GENERATION, self.trainer_region, region)
+        alone_s = payload / self._links.rate(self.trainer_region, region)
+        up = self._links.up_bytes_per_s(self.trainer_region)
         shared_s = payload * num_remote / up if up else 0.0
-        ways_s = self._links.one_way_s(self.home, region) + self._links.one_way_s(region, self.home)
+        ways_s = self._links.one_way_s(self.trainer_region, region) + self._links.one_way_s(region, self.trainer_region)
         return max(alone_s, shared_s) + ways_s
 
     def _scorer(self, group: Group, task: Task) -> Callable[[Sequence[int]], float]:
@@ -152,8 +152,8 @@ class Builder:
         rates = [speed.tokens_per_s for speed in speeds]
 
         def seconds(tokens: Sequence[int]) -> float:
-            dealt = deal(tokens, rates)
-            return max(speed.seconds(part) for speed, part in zip(speeds, dealt, strict=True))
+            lengths_by_worker = split_samples(tokens, rates)
+            return max(speed.seconds(part) for speed, part in zip(speeds, lengths_by_worker, strict=True))
 
         return seconds
 
@@ -177,8 +177,8 @@ class Builder:
 
         Each region receives its part of the batch.
         """
-        remote = sorted({region for region in regions if region != self.home})
+        remote = sorted({region for region in regions if region != self.trainer_region})
         part = num_bytes / len(regions)
-        there = [self._links.send_s(self.home, region, part * regions.count(region)) for region in remote]
-        back = [self._links.one_way_s(region, self.home) for region in remote]
+        there = [self._links.send_s(self.trainer_region, region, part * regions.count(region)) for region in remote]
+        back = [self._links.one_way_s(region, self.trainer_region) for region in remote]
         return max(there, default=0.0), max(back, default=0.0)

@@ -177,7 +177,7 @@ class _Simulation:
     def _deliver(self, run: Run, region: str) -> None:
         """Send a finished group to the trainer's region."""
         num_bytes = sum(run.tokens) * self._workload.trajectory_bytes_per_token
-        took_s = self._links.send_s(region, self._builder.home, num_bytes)
+        took_s = self._links.send_s(region, self._builder.trainer_region, num_bytes)
         self._agenda.at(self._agenda.now_s + took_s, lambda: self._learner.receive(run))
 
     def _publish(self, version: int) -> None:

@@ -1,4 +1,4 @@
-"""Every method uses the region whose host has room, whichever of two equal regions it is."""
+"""Every method chooses the region whose host has enough memory, whichever of two equal regions it is."""
 
 from dataclasses import replace
 

@@ -17,7 +17,7 @@ BEFORE_SEARCH = (
     '],"weights_tree":[{"src_region":"a","dst_region":"bbb"}],"trajectory_routes":[{"src_region":"bbb","dst_region":'
     '"a"}],"predictions":[{"region":"bbb","weights_s":1.5,"rtt_s":0.1}],"binding":"the delay"}'
 )
-"""As runs have it that were planned when there was the static method alone."""
+"""Plan as it is stored in old runs, from the time when only the static method existed."""
 
 
 def test_a_plan_survives_json_and_one_without_placement_is_written_as_ever() -> None:

@@ -1,4 +1,4 @@
-"""Jobs planned on fleets of hosts, by the exact method unless said otherwise."""
+"""Jobs planned on fleets of hosts, with the exact method unless a test names another."""
 
 import itertools
 from dataclasses import replace
@@ -123,7 +123,7 @@ def test_time_that_runs_out_leaves_what_was_found_or_nothing() -> None:
 
 
 def test_an_unknown_method_is_the_callers_error() -> None:
-    with pytest.raises(ValueError, match="'magic' is not a method; choose one of "):
+    with pytest.raises(ValueError, match="'magic' is not a planning method; choose one of "):
         plan(PROBLEM, Thinking(budget_s=1, now_s=Clock()), "magic")
 
 

@@ -15,7 +15,7 @@ from planner.answer.evaluation import Violation
 from planner.answer.placement import Group, Placement, Pool
 from planner.cost.tables import validity
 from planner.cost.tables.cost_tables import CostTables, UnitCost
-from planner.cost.tables.transfers import critic_way, home
+from planner.cost.tables.transfers import critic_transfer, trainer_transfers
 from planner.cost.tasks.layer_cuts import TENSOR, BoolArray, FloatArray, IntArray
 from planner.cost.tasks.version_overlap import NONE, Overlaps, overlaps_of
 from planner.problem.device_classes import DeviceClass
@@ -36,7 +36,7 @@ class UnitTable:
     group: IntArray
     """Index of the group; -1 in the empty row."""
     size: IntArray
-    """Index of the unit's size in `cuts.TENSOR`."""
+    """Index of the unit's size in `layer_cuts.TENSOR`."""
     rates: FloatArray
     """Samples per second of one unit by task, `[num_units, num_tasks]`."""
     first_s: FloatArray
@@ -74,7 +74,7 @@ class TransferTables:
     """Network constants of `planner.cost.tables.transfers` for all pairs of regions.
 
     Arrays are `[num_homes, num_regions]`: from each region that may publish versions to each region. Entries without a
-    route are inf. The names are those of `Way`.
+    route are inf. The names are those of `planner.cost.tables.transfers.RegionTransfer`.
     """
 
     weights_s: FloatArray
@@ -113,7 +113,7 @@ class BatchTables:
         self.tasks = cost_tables.problem.workload.tasks
         self.classes = sorted(cost_tables.classes)
         self.regions = sorted({at.region.name for at in cost_tables.classes.values()})
-        self.ways = ways_of(cost_tables)
+        self.ways = transfer_tables(cost_tables)
         self._class_at = {key: i for i, key in enumerate(self.classes)}
         self._region_at = {name: i for i, name in enumerate(self.regions)}
         self._unit_at: dict[tuple[int, Pool], int] = {}
@@ -275,13 +275,13 @@ def _first_s(price: UnitCost) -> float:
     return 0.0 if price.phase is None else price.phase.first_s
 
 
-def ways_of(cost_tables: CostTables) -> TransferTables:
+def transfer_tables(cost_tables: CostTables) -> TransferTables:
     """Return the network constants between all regions, sorted by name."""
     regions = sorted({at.region.name for at in cost_tables.classes.values()})
-    return cost_tables.known("ways of a book", lambda: _ways(cost_tables, regions))
+    return cost_tables.known("transfer tables", lambda: _transfer_tables(cost_tables, regions))
 
 
-def _ways(cost_tables: CostTables, regions: list[str]) -> TransferTables:
+def _transfer_tables(cost_tables: CostTables, regions: list[str]) -> TransferTables:
     size = len(regions)
     names = (
         "weights_s",
@@ -300,14 +300,14 @@ def _ways(cost_tables: CostTables, regions: list[str]) -> TransferTables:
     trains_critic = Task.CRITIC_TRAINING in cost_tables.problem.workload.models
     # Entry [h, r]: transfers between a publishing region h and a region r.
     for h, src in enumerate(regions):
-        start = home(cost_tables, src)
+        start = trainer_transfers(cost_tables, src)
         uplink[h], downlink[h] = start.uplink_s, start.samples_per_s
         for r, dst in enumerate(regions):
             for name in names if dst in start.ways else ():
                 tables[name][h, r] = getattr(start.ways[dst], name)
             if dst in start.ways:
                 half_s[h, r] = tables["weights_s"][h, r] - tables["link_s"][h, r]
-            if trains_critic and (way := critic_way(cost_tables, src, dst)) is not None:
+            if trains_critic and (way := critic_transfer(cost_tables, src, dst)) is not None:
                 critic[:, h, r] = way.weights_s, way.link_s, way.usd_per_version
     return TransferTables(
         **tables,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.step.generation_window import CLOSE, FRESH, MOST_S, TURNS
+from planner.cost.step.generation_window import FRESH, MAX_ITERATIONS, MOST_S, REL_TOLERANCE
 from planner.cost.tasks.layer_cuts import BoolArray, FloatArray, IntArray
-from planner.cost.tasks.phase_tables import KNOT, around
+from planner.cost.tasks.phase_tables import JUMP_TOLERANCE, samples_and_slope
 from planner.cost.tasks.version_overlap import Overlaps, made_in
 
 
@@ -95,8 +95,8 @@ class BatchedWindows:
 
         A sample that ends exactly with the window counts.
         """
-        own_s = np.take_along_axis(self.window_s(step_s) * (1 + KNOT), self.region, axis=1)
-        found: BoolArray = (self.count > 0) & (around(self.seconds, self.tables, self.unit, own_s)[0] > 0)
+        own_s = np.take_along_axis(self.window_s(step_s) * (1 + JUMP_TOLERANCE), self.region, axis=1)
+        found: BoolArray = (self.count > 0) & (samples_and_slope(self.seconds, self.tables, self.unit, own_s)[0] > 0)
         return found
 
     def made(self, step_s: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -147,7 +147,7 @@ class BatchedWindows:
 
     def least_s(self) -> FloatArray:
         """Return the least step time of each row, `[num_rows]`; inf where no step is long enough."""
-        enough, most = self.samples * (1 - CLOSE), self.samples * (1 + 2 * CLOSE)
+        enough, most = self.samples * (1 - REL_TOLERANCE), self.samples * (1 + 2 * REL_TOLERANCE)
         full_s = self.full_s()
         low = full_s + self.others_s if self.eta else self.before_s
         made, more = self.total(low)
@@ -160,7 +160,7 @@ class BatchedWindows:
         # Each end of the bracket is (step time, samples, samples per second of longer step), each `[num_left]`.
         below: tuple[FloatArray, ...] = (low[left], made[left], more[left])
         above: tuple[FloatArray, ...] = (np.full(len(left), np.inf), *np.zeros((2, len(left))))
-        for turn in range(TURNS):
+        for turn in range(MAX_ITERATIONS):
             if not len(left):
                 break
             at = np.maximum(self._next(below, above, turn), guess) if turn == 0 else self._next(below, above, turn)
@@ -170,7 +170,7 @@ class BatchedWindows:
             above = tuple(np.where(is_enough, new, old) for new, old in zip(there, above, strict=True))
             below = tuple(np.where(is_enough, old, new) for new, old in zip(there, below, strict=True))
             # Rows are done when the samples fit exactly, the bracket has closed, or no step is long enough.
-            is_close = (above[0] < np.inf) & (below[0] >= above[0] * (1 - CLOSE))
+            is_close = (above[0] < np.inf) & (below[0] >= above[0] * (1 - REL_TOLERANCE))
             is_done = (is_enough & (there[1] <= most)) | is_close | (below[0] > MOST_S)
             if is_done.any():
                 found[left[is_done]] = above[0][is_done]
@@ -203,7 +203,7 @@ class BatchedWindows:
 
     def _in_windows(self, own_s: FloatArray, step_s: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return (samples of a unit in its window, more per second of longer step), `[num_rows, num_places]` each."""
-        made, more = around(self.seconds, self.tables, self.unit, own_s)
+        made, more = samples_and_slope(self.seconds, self.tables, self.unit, own_s)
         more = more * (self.eta + 1)
         if not self.eta:
             return made, more

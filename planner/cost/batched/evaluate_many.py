@@ -17,10 +17,10 @@ import numpy as np
 from planner.answer.placement import Placement
 from planner.cost.batched.batch_tables import BatchTables
 from planner.cost.batched.batched_windows import BatchedWindows
-from planner.cost.step.step_estimate import BETTER
+from planner.cost.step.step_estimate import IMPROVEMENT_FACTOR
 from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tasks.layer_cuts import TENSOR, BoolArray, FloatArray, IntArray
-from planner.cost.tasks.phase_tables import KNOT, ends_s
+from planner.cost.tasks.phase_tables import JUMP_TOLERANCE, least_seconds
 from planner.problem.goal import Goal, Objective
 from planner.problem.workload import SCORING, TRAINING, Task
 
@@ -74,7 +74,7 @@ def evaluate_many(
 
 def batch_tables_of(cost_tables: CostTables, grouping: tuple[tuple[Task, ...], ...]) -> BatchTables:
     """Return the batch tables of a grouping; there is one per grouping and problem."""
-    return cost_tables.known(("book", grouping), lambda: BatchTables(cost_tables, grouping))
+    return cost_tables.known(("batch tables", grouping), lambda: BatchTables(cost_tables, grouping))
 
 
 def evaluate_rows(
@@ -82,9 +82,9 @@ def evaluate_rows(
 ) -> EvaluatedPlacements:
     """Return the results for placements of one grouping, given as numbers.
 
-    `units` and `counts` are `[num_rows, num_places]`: numbers of the book and how many units; -1 marks an unused place,
-    -2 an invalid unit. `meshes` is `[num_rows, num_groups]`: -1 where a group does not train, -2 for an invalid mesh.
-    Units of one group come in the placement's order.
+    `units` and `counts` are `[num_rows, num_places]`: numbers of units in the batch tables, and how many of each. A
+    unit of -1 marks an unused place, -2 an invalid unit. `meshes` is `[num_rows, num_groups]`: -1 where a group does
+    not train, -2 for an invalid mesh. Units of one group come in the placement's order.
     """
     rows = _Rows(batch_tables, units, np.where(units == -1, 0, counts), meshes)
     return rows.estimate(goal or batch_tables.cost_tables.problem.goal)
@@ -242,13 +242,13 @@ class _Rows:
             total: FloatArray = np.where(self.away, 0.0, each).sum(axis=1) + far
             return total
 
-        phase_s = ends_s(seconds, made, (self.num,), float(self.workload.samples_per_step))
+        phase_s = least_seconds(seconds, made, (self.num,), float(self.workload.samples_per_step))
         # A region is active if any of its pools finishes a sample within the phase; all are if regions are demanded.
-        place = np.searchsorted(seconds, phase_s * (1 + KNOT), side="right") - 1
+        place = np.searchsorted(seconds, phase_s * (1 + JUMP_TOLERANCE), side="right") - 1
         after = np.minimum(place + 1, len(seconds) - 1)
         if self.cost_tables.problem.rules.demands_regions:
             place = after = np.full_like(place, len(seconds) - 1)
-        is_between = (phase_s * (1 + KNOT) > seconds[place])[:, None]
+        is_between = (phase_s * (1 + JUMP_TOLERANCE) > seconds[place])[:, None]
         active = (tables[mine, :, place] > 0) | ((tables[mine, :, after] > 0) & is_between)
         receives = active & self.away & (Task.ACTOR_TRAINING not in self.batch_tables.grouping[group])
         # The path is the longest over active regions, then the group's own busy time and the links.
@@ -283,7 +283,7 @@ class _Rows:
             if len(rows):
                 step_s, with_some = self._with(group, some, rows)
                 step_s = np.maximum(step_s, needs[rows])
-                better = step_s < best_s[rows] * BETTER
+                better = step_s < best_s[rows] * IMPROVEMENT_FACTOR
                 best_s[rows[better]], active[rows[better]] = step_s[better], with_some[better]
         return best_s, active
 

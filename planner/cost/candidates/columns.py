@@ -18,10 +18,17 @@ import numpy as np
 
 from planner.answer.placement import Layout, Pool
 from planner.cost.candidates.mesh_lists import ClassMeshes, MeshColumn, MeshList
-from planner.cost.candidates.meshes import MeshPairs, MeshSet, MeshTimeLimits, PairablePools, alone, side
+from planner.cost.candidates.meshes import (
+    MeshPairs,
+    MeshSet,
+    MeshTimeLimits,
+    PairablePools,
+    pairable_pools,
+    single_pool_meshes,
+)
 from planner.cost.candidates.pool_layouts import PoolOptions, options
 from planner.cost.tables.cost_tables import CostTables, MachineKind, host_violation
-from planner.cost.tables.transfers import home
+from planner.cost.tables.transfers import trainer_transfers
 from planner.cost.tasks import layer_cuts, memory
 from planner.cost.tasks.phase_tables import PhaseTable
 from planner.problem.device_classes import DeviceClass
@@ -239,23 +246,23 @@ class MeshCandidates:
 
     def alone(self, at: DeviceClass) -> MeshSet:
         """Return the candidate meshes of one pool on a class like `at`."""
-        return self._known("alone", at, lambda: alone(self.cost_tables, self.tasks, at, self.options(at)))
+        return self._known("alone", at, lambda: single_pool_meshes(self.cost_tables, self.tasks, at, self.options(at)))
 
     def side(self, at: DeviceClass) -> PairablePools:
         """Return the possible pools of meshes of two pools on a class like `at`."""
-        return self._known("side", at, lambda: side(self.cost_tables, at, self.options(at)))
+        return self._known("side", at, lambda: pairable_pools(self.cost_tables, at, self.options(at)))
 
     def _known(self, what: str, at: DeviceClass, find: Callable[[], T]) -> T:
         kind = self.cost_tables.kind(at)
         return self.cost_tables.known((what, self.tasks, kind, self.most[kind]), find, lasts=True)
 
 
-def offers(cost_tables: CostTables, tasks: tuple[Task, ...]) -> MeshCandidates:
+def mesh_candidates(cost_tables: CostTables, tasks: tuple[Task, ...]) -> MeshCandidates:
     """Return the candidates of a group of `tasks`, at least one of which trains."""
-    return cost_tables.known(("offers", tasks), lambda: _offers(cost_tables, tasks))
+    return cost_tables.known(("offers", tasks), lambda: _mesh_candidates(cost_tables, tasks))
 
 
-def _offers(cost_tables: CostTables, tasks: tuple[Task, ...]) -> MeshCandidates:
+def _mesh_candidates(cost_tables: CostTables, tasks: tuple[Task, ...]) -> MeshCandidates:
     usable = usable_classes(cost_tables, tasks) if may_group(cost_tables, tasks) else []
     if Task.GENERATION in tasks:
         usable = [at for at in usable if not host_violation(cost_tables, at)]
@@ -269,7 +276,7 @@ def _of_one_class(
     cost_tables: CostTables, tasks: tuple[Task, ...], room: MeshTimeLimits, region: str | None, may_pair: MayPair
 ) -> Iterator[ClassMeshes]:
     """Yield the candidate meshes of one pool, class by class; `region` restricts them to one region."""
-    meshes = offers(cost_tables, tasks)
+    meshes = mesh_candidates(cost_tables, tasks)
     for at in meshes.usable:
         if region in (None, at.region.name) and may_pair(at.key, at.key):
             yield part(cost_tables, tasks, meshes.alone(at), (at,), room)
@@ -279,7 +286,7 @@ def _of_two_classes(
     cost_tables: CostTables, tasks: tuple[Task, ...], room: MeshTimeLimits, region: str | None, may_pair: MayPair
 ) -> Iterator[ClassMeshes]:
     """Yield the candidate meshes of two pools, pair by pair; `region` restricts the first pool's region."""
-    meshes = offers(cost_tables, tasks)
+    meshes = mesh_candidates(cost_tables, tasks)
     rules = cost_tables.problem.rules
     for a, b in ordered_pairs(cost_tables, tasks, meshes.usable, room.busy_s):
         if region not in (None, a.region.name) or not may_pair(a.key, b.key):
@@ -292,7 +299,7 @@ def _of_two_classes(
         has_b = is_near or (has_a and not _publishes(cost_tables, tasks))
         has_a, has_b = has_a and may_pair(a.key, a.key), has_b and may_pair(b.key, b.key)
         beside = (meshes.alone(a) if has_a else None, meshes.alone(b) if has_b else None)
-        pairs = pairing(cost_tables, tasks, (a, b), (meshes.side(a), meshes.side(b)), beside)
+        pairs = mesh_pairs(cost_tables, tasks, (a, b), (meshes.side(a), meshes.side(b)), beside)
         machines = [meshes.most[kind] for kind in kinds]
         # Pairs of classes with equal kinds, counts and connection have the same candidates.
         key = ("pairs", tasks, *kinds, *machines, edges, has_a, has_b, pairs.way and pairs.way.samples_per_s, room)
@@ -300,7 +307,7 @@ def _of_two_classes(
         yield part(cost_tables, tasks, found, (a, b), room)
 
 
-def pairing(
+def mesh_pairs(
     cost_tables: CostTables,
     tasks: tuple[Task, ...],
     at: tuple[DeviceClass, DeviceClass],
@@ -311,7 +318,7 @@ def pairing(
     a, b = at
     way = None
     if a.region.name != b.region.name and Task.GENERATION in tasks:
-        way = home(cost_tables, a.region.name).ways[b.region.name]
+        way = trainer_transfers(cost_tables, a.region.name).ways[b.region.name]
     return MeshPairs(
         cost_tables=cost_tables,
         tasks=tasks,

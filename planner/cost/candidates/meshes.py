@@ -3,7 +3,7 @@
 The oracle uses three sums of a mesh: the seconds of its training tasks (t), of its scoring tasks (s) and of generation
 (g). The group itself needs t + s + g. A path counts the larger of t and what other groups train, and the larger of s
 and what others score. So mesh a dominates mesh b if, on devices that fit wherever b's devices fit, it is no worse in
-each sum of t, s and g that can occur (`sums`).
+each sum of t, s and g that can occur (`dominance_sums`).
 
 Meshes of two pools are many, so three things keep them few. `blocks_worth_pairing` drops dominated pools first. Rows
 that differ only in training are collected in a *kind*, of which only the fastest pair counts. And a `MeshTimeLimits`
@@ -20,7 +20,7 @@ from planner.cost.candidates.pool_layouts import PoolOptions, blocks_worth_pairi
 from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.transfers import RegionTransfer
 from planner.cost.tasks.layer_cuts import BoolArray, FloatArray, IntArray
-from planner.cost.tasks.phase_tables import KNOT, ends_s
+from planner.cost.tasks.phase_tables import JUMP_TOLERANCE, least_seconds
 from planner.cost.tasks.training import PoolConnection, mesh_times
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import SCORING, TRAINING, Task
@@ -92,7 +92,9 @@ class MeshSet:
         return self.a.num_gpus[self.rows_a]
 
 
-def alone(cost_tables: CostTables, tasks: tuple[Task, ...], at: DeviceClass, found: PoolOptions) -> MeshSet:
+def single_pool_meshes(
+    cost_tables: CostTables, tasks: tuple[Task, ...], at: DeviceClass, found: PoolOptions
+) -> MeshSet:
     """Return the undominated meshes of one pool on a class like `at`, sorted by number of devices, then by time."""
     workload = cost_tables.problem.workload
     samples = float(workload.samples_per_step)
@@ -101,15 +103,19 @@ def alone(cost_tables: CostTables, tasks: tuple[Task, ...], at: DeviceClass, fou
     times |= {task: samples / rate for task, rate in found.rates.items()}
     if found.generating is not None:
         made, rows = _tables(cost_tables, at, found), np.arange(len(found.unit))
-        times[Task.GENERATION] = ends_s(cost_tables.phase_seconds, lambda place: made[rows, place], rows.shape, samples)
+        times[Task.GENERATION] = least_seconds(
+            cost_tables.phase_seconds, lambda place: made[rows, place], rows.shape, samples
+        )
     whole = MeshSet(a=found, rows_a=np.arange(len(found.unit)), b=None, rows_b=np.zeros(0, dtype=np.int64), times=times)
     # A mesh dominates another only if its devices fit wherever the other's do: larger `held`, fewer devices.
-    costs = [(-found.held).astype(float), found.num_gpus.astype(float), *sums(cost_tables, tasks, times)]
+    costs = [(-found.held).astype(float), found.num_gpus.astype(float), *dominance_sums(cost_tables, tasks, times)]
     stays = np.flatnonzero(undominated(np.stack(costs, axis=1)))
     return whole.take(stays[np.lexsort((whole.total_s[stays], found.num_gpus[stays]))])
 
 
-def sums(cost_tables: CostTables, tasks: tuple[Task, ...], times: Mapping[Task, FloatArray]) -> list[FloatArray]:
+def dominance_sums(
+    cost_tables: CostTables, tasks: tuple[Task, ...], times: Mapping[Task, FloatArray]
+) -> list[FloatArray]:
     """Return the sums of a group's times that the oracle may use, `[num_meshes]` each; less is better in all of them.
 
     Which sums can occur depends on whether other groups train or score, and on where the critic is.
@@ -166,7 +172,7 @@ class PairablePools:
         )
 
 
-def side(cost_tables: CostTables, at: DeviceClass, found: PoolOptions) -> PairablePools:
+def pairable_pools(cost_tables: CostTables, at: DeviceClass, found: PoolOptions) -> PairablePools:
     """Return the rows of `found` that may be one of two pools, grouped by kind."""
     found = blocks_worth_pairing(found)
     kind, _ = kinds(found)
@@ -225,7 +231,9 @@ class MeshPairs:
         if one.tables is not None and other.tables is not None:
             made = one.tables + other.tables.max(axis=0, initial=0.0)
             rows = np.arange(len(made))
-            phase_s = ends_s(self.cost_tables.phase_seconds, lambda place: made[rows, place], rows.shape, samples)
+            phase_s = least_seconds(
+                self.cost_tables.phase_seconds, lambda place: made[rows, place], rows.shape, samples
+            )
             gen_s = phase_s[one.kind]
         return room.holds(train_s, score_s, gen_s)
 
@@ -261,7 +269,7 @@ class MeshPairs:
             seconds, near, far = self.cost_tables.phase_seconds, a.tables, b.tables
             if self.way is not None:
                 far = np.minimum(far, seconds * self.way.samples_per_s)
-            times[Task.GENERATION] = ends_s(
+            times[Task.GENERATION] = least_seconds(
                 seconds, lambda place: near[kind_a, place] + far[kind_b, place], kind_a.shape, samples
             )
         stays = self._undominated(kind_a, kind_b, times, room)
@@ -336,7 +344,7 @@ def first_s(cost_tables: CostTables, at: DeviceClass, found: PoolOptions) -> Flo
 
 def makes(first_s: FloatArray | float, phase_s: FloatArray) -> BoolArray:
     """Return whether a pool's first sample is done within a phase; one that is done exactly at its end counts."""
-    found: BoolArray = first_s <= phase_s * (1 + KNOT)
+    found: BoolArray = first_s <= phase_s * (1 + JUMP_TOLERANCE)
     return found
 
 
@@ -364,7 +372,7 @@ def _costs(
     `ends` is (held, devices) of the first pool and of the second pool.
     """
     held_a, gpus_a, held_b, gpus_b = ends
-    numbers = [-held_a, gpus_a, -held_b, gpus_b, *sums(cost_tables, tasks, times)]
+    numbers = [-held_a, gpus_a, -held_b, gpus_b, *dominance_sums(cost_tables, tasks, times)]
     return np.stack([each.astype(float) for each in numbers], axis=1)
 
 

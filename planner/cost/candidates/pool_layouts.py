@@ -203,7 +203,7 @@ def _trained(cost_tables: CostTables, task: Task, at: DeviceClass, rows: Cuts) -
     return _Trained(
         resident_bytes=memory.trained_bytes(workload, task, rows),
         transient_bytes=memory.training_bytes(workload, task, rows),
-        blocks=training.blocks(workload, task, at, rows),
+        blocks=training.pool_training_terms(workload, task, at, rows),
     )
 
 

@@ -40,7 +40,7 @@ def seconds(value: float) -> str:
 
 
 def step_limit_words(goal: Goal) -> str:
-    """`124 s`, or `124 s (planned within 113 s)` where a margin is kept."""
+    """Format the limit on seconds per step: `124 s`, or `124 s (planned within 113 s)` if the goal has a margin."""
     if goal.max_step_s is None or goal.planned_step_s is None:
         return ""
     kept = f" (planned within {seconds(goal.planned_step_s)})" if goal.step_margin else ""
@@ -48,7 +48,7 @@ def step_limit_words(goal: Goal) -> str:
 
 
 def usd_limit_words(goal: Goal) -> str:
-    """`10.00`, or `10.00 (planned within 9.90)` where a margin is kept."""
+    """Format the limit on dollars per hour: `10.00`, or `10.00 (planned within 9.90)` if the goal has a margin."""
     if goal.max_usd_per_hour is None or goal.planned_usd_per_hour is None:
         return ""
     kept = f" (planned within {goal.planned_usd_per_hour:,.2f})" if goal.usd_margin else ""
@@ -62,28 +62,28 @@ def names(tasks: str) -> str:
 
 
 def _path(cost_tables: CostTables, placement: Placement, evaluation: Evaluation, region: str) -> str:
-    placed = fixed_terms(cost_tables, placement)
-    assert isinstance(placed, FixedTerms)
+    fixed = fixed_terms(cost_tables, placement)
+    assert isinstance(fixed, FixedTerms)
     at = next(each for each in evaluation.regions if each.region == region)
     eta = cost_tables.problem.workload.eta
     terms = [
-        ("training", placed.training_s),
-        ("scoring", placed.scoring_s),
+        ("training", fixed.training_s),
+        ("scoring", fixed.scoring_s),
         ("weights", at.weights_s),
         ("generation", at.window_s),
-        ("other tasks on generation's devices", others_s(cost_tables, placed)),
+        ("other tasks on generation's devices", others_s(cost_tables, fixed)),
         ("trajectories", at.trajectories_s),
     ]
     return f"the path of a version through {region}: {_sum(terms)}, within {_steps(eta + 1)} (staleness bound {eta})"
 
 
 def _critic_path(cost_tables: CostTables, placement: Placement, evaluation: Evaluation) -> str:
-    placed = fixed_terms(cost_tables, placement)
-    assert isinstance(placed, FixedTerms)
+    fixed = fixed_terms(cost_tables, placement)
+    assert isinstance(fixed, FixedTerms)
     eta = cost_tables.problem.workload.eta
-    weights_s = evaluation.step_s * (eta + 1) - placed.training_s - placed.critic_scoring_s
-    terms = [("training", placed.training_s), ("the critic's weights", weights_s)]
-    terms += [("scoring where the critic infers", placed.critic_scoring_s)]
+    weights_s = evaluation.step_s * (eta + 1) - fixed.training_s - fixed.critic_scoring_s
+    terms = [("training", fixed.training_s), ("the critic's weights", weights_s)]
+    terms += [("scoring where the critic infers", fixed.critic_scoring_s)]
     return f"the path of the critic's weights: {_sum(terms)}, within {_steps(eta + 1)} (staleness bound {eta})"
 
 

@@ -1,7 +1,7 @@
 """Terms of a placement that do not depend on which pools generate.
 
-`place` checks that a placement is in the plan space, that its pools fit into memory and that all regions are connected.
-It then computes busy seconds of training and scoring, and collects the pools that generate.
+`fixed_terms` checks that a placement is in the plan space, that its pools fit into memory and that all regions are
+connected. It then computes busy seconds of training and scoring, and collects the pools that generate.
 `planner.cost.step.step_estimate` decides which of these generate and adds the remaining terms.
 """
 
@@ -12,7 +12,7 @@ from planner.answer.evaluation import Violation
 from planner.answer.placement import Group, Placement
 from planner.cost.tables import validity
 from planner.cost.tables.cost_tables import CostTables, UnitCost
-from planner.cost.tables.transfers import CriticTransfer, TrainerRegion, critic_way, home
+from planner.cost.tables.transfers import CriticTransfer, TrainerRegion, critic_transfer, trainer_transfers
 from planner.problem.workload import SCORING, TRAINING, Task
 
 
@@ -67,7 +67,7 @@ def fixed_terms(cost_tables: CostTables, placement: Placement) -> FixedTerms | V
             return refused
         priced.append([each for each in of_group if isinstance(each, UnitCost)])
     # Every region in use must be reachable from the trainer's region, in both directions.
-    start = home(cost_tables, trainer_region(cost_tables, placement))
+    start = trainer_transfers(cost_tables, trainer_region(cost_tables, placement))
     for name in (name for group in placement.groups for name in regions_of(cost_tables, group)):
         if name not in start.ways:
             return Violation(kind="link", what=f"no route from {start.name} to {name} and back")
@@ -119,7 +119,7 @@ def _critics(cost_tables: CostTables, placement: Placement) -> dict[tuple[str, s
     src = cost_tables.classes[trains.pools[0].device_class].region.name
     found = {}
     for dst in regions_of(cost_tables, scores):
-        way = critic_way(cost_tables, src, dst)
+        way = critic_transfer(cost_tables, src, dst)
         if way is None:
             return Violation(kind="link", what=f"no route from {src} to {dst} for the critic's weights")
         found[src, dst] = way

@@ -19,13 +19,13 @@ same for arrays.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.cost.tasks.phase_tables import KNOT, PhaseTable
+from planner.cost.tasks.phase_tables import JUMP_TOLERANCE, PhaseTable
 
-CLOSE = 1e-12
+REL_TOLERANCE = 1e-12
 """Relative tolerance of the step time, and of the number of samples that counts as enough."""
 MOST_S = 1e30
 """Longest step in seconds; where no shorter one is enough the result is infinite."""
-TURNS = 200
+MAX_ITERATIONS = 200
 """Most iterations of the search for the step time. Chosen by hand."""
 FRESH = 0.95
 """Fraction of the time at full rates with which the search starts: new sequences have short contexts and are faster. It
@@ -99,7 +99,7 @@ class GenerationWindows:
 
     def least_s(self) -> float:
         """Return the least step time in seconds; inf where no step is long enough."""
-        enough, most = self.samples * (1 - CLOSE), self.samples * (1 + 2 * CLOSE)
+        enough, most = self.samples * (1 - REL_TOLERANCE), self.samples * (1 + 2 * REL_TOLERANCE)
         full_s = self.full_s()
         # No step is shorter than this: full rates at eta >= 1, training and scoring at eta 0.
         low = full_s + self.others_s if self.eta else self.before_s
@@ -109,7 +109,7 @@ class GenerationWindows:
         # `low` is always too short. `above` is the shortest step known to be long enough, with its samples and slope.
         above: tuple[float, float, float] | None = None
         at = max(low, (self.before_s + FRESH * full_s) / (self.eta + 1))
-        for turn in range(1, TURNS):
+        for turn in range(1, MAX_ITERATIONS):
             if low > MOST_S:
                 break
             at_made, at_more = self.total(at)
@@ -119,7 +119,7 @@ class GenerationWindows:
                     return at
             else:
                 low, made, more = at, at_made, at_more
-            if above is not None and low >= above[0] * (1 - CLOSE):
+            if above is not None and low >= above[0] * (1 - REL_TOLERANCE):
                 return above[0]
             at = self._next((low, made, more), above, turn)
         return above[0] if above is not None else float("inf")
@@ -166,4 +166,4 @@ class GenerationWindows:
 
 def makes(table: PhaseTable, window_s: float) -> bool:
     """Return whether a unit finishes any sample within a window; one that ends exactly with the window counts."""
-    return table.within(window_s * (1 + KNOT)) > 0
+    return table.within(window_s * (1 + JUMP_TOLERANCE)) > 0

@@ -20,10 +20,10 @@ from planner.answer.evaluation import RegionTimes
 from planner.cost.step.fixed_terms import FixedTerms, GeneratingPool, regions_of
 from planner.cost.step.generation_window import GeneratingUnits, GenerationWindows, makes
 from planner.cost.tables.cost_tables import CostTables, UnitCost
-from planner.cost.tasks.phase_tables import KNOT, PhaseTable, end_s
+from planner.cost.tasks.phase_tables import JUMP_TOLERANCE, PhaseTable, end_s
 from planner.problem.workload import SCORING, Task
 
-BETTER = 1 - 1e-9
+IMPROVEMENT_FACTOR = 1 - 1e-9
 """Factor below which a step time counts as better than another one; it keeps rounding from deciding."""
 _FAR_BEYOND = 4.0
 """Number of windows that a group takes with all slots full, beyond which its pool gets fewer sequences. Chosen by hand
@@ -88,7 +88,7 @@ class StepEstimate:
             # Samples of one unit: at full rate for the whole step, and what fits into its window beside the next
             # version.
             window_s, full = windows[each.region], each.price.rates[Task.GENERATION] * (self.step_s - self.beside_s)
-            made = each.price.phase.beside(window_s * (1 + KNOT), self.step_s - self.beside_s)[0]
+            made = each.price.phase.beside(window_s * (1 + JUMP_TOLERANCE), self.step_s - self.beside_s)[0]
             # A group that takes many windows at full slots is given fewer sequences at a time.
             if each.price.group_s > _FAR_BEYOND * window_s:
                 made = min(made, full * _in_time(each.price, window_s))
@@ -97,70 +97,70 @@ class StepEstimate:
         return tuple(found)
 
 
-def estimate_step(cost_tables: CostTables, placed: FixedTerms) -> StepEstimate:
+def estimate_step(cost_tables: CostTables, terms: FixedTerms) -> StepEstimate:
     """Return the step estimate with the best choice of generating pools.
 
     All of them generate if the operator demands regions.
     """
     is_free = not cost_tables.problem.rules.demands_regions
-    if placed.generating.trains:
-        best = _by_turns(cost_tables, placed, placed.making)
+    if terms.generating.trains:
+        best = _by_turns(cost_tables, terms, terms.making)
         if is_free:
             # Pools without a sample in the phase idle. The rest decides which regions receive weights.
-            active = tuple(each for each in placed.making if makes(_table(each), best.generation_s))
-            best = best if len(active) == len(placed.making) else _by_turns(cost_tables, placed, active)
+            active = tuple(each for each in terms.making if makes(_table(each), best.generation_s))
+            best = best if len(active) == len(terms.making) else _by_turns(cost_tables, terms, active)
         return best
-    best = _apart(cost_tables, placed, placed.making)
+    best = _apart(cost_tables, terms, terms.making)
     # Leaving out remote regions helps only if a link or the uplink determines the step time.
     links_s = [need_s for name, need_s in best.needs if name.startswith(("link:", "up:"))]
     if not is_free or max(links_s, default=0.0) < best.step_s:
         return best
     # Try the first 0, 1, 2 ... remote regions in the order of the time on their links.
-    far = {each.region for each in placed.making} - {placed.home.name}
-    order = sorted(far, key=lambda name: (_link_s(placed, name), name))
+    far = {each.region for each in terms.making} - {terms.home.name}
+    order = sorted(far, key=lambda name: (_link_s(terms, name), name))
     for count in range(len(order)):
-        some = tuple(each for each in placed.making if each.region not in order[count:])
+        some = tuple(each for each in terms.making if each.region not in order[count:])
         if some:
-            found = _apart(cost_tables, placed, some)
-            best = found if found.step_s < best.step_s * BETTER else best
+            found = _apart(cost_tables, terms, some)
+            best = found if found.step_s < best.step_s * IMPROVEMENT_FACTOR else best
     return best
 
 
-def alone_s(cost_tables: CostTables, placed: FixedTerms, each: GeneratingPool) -> float:
+def alone_s(cost_tables: CostTables, terms: FixedTerms, each: GeneratingPool) -> float:
     """Return the least step time at which this pool, if only it generated, makes a sample.
 
     Its link must also carry a version in each step.
     """
-    receives = _receiving(placed, (each,))
-    links = [need_s for _, need_s in _link_needs(placed, receives, with_critics=False)]
-    before_s = placed.training_s + placed.scoring_s + others_s(cost_tables, placed)
-    return max(_first_s(cost_tables, before_s, _lags_s(placed, (each,)), each), *links, 0.0)
+    receives = _receiving(terms, (each,))
+    links = [need_s for _, need_s in _link_needs(terms, receives, with_critics=False)]
+    before_s = terms.training_s + terms.scoring_s + others_s(cost_tables, terms)
+    return max(_first_s(cost_tables, before_s, _lags_s(terms, (each,)), each), *links, 0.0)
 
 
 # ---- apart from training ---------------------------------------------------------------------------------------------
 
 
-def _apart(cost_tables: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPool]) -> StepEstimate:
+def _apart(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[GeneratingPool]) -> StepEstimate:
     """Return the step estimate with these pools, where generation has devices of its own."""
     demands = cost_tables.problem.rules.demands_regions
-    windows = _windows(cost_tables, placed, pools)
+    windows = _windows(cost_tables, terms, pools)
     step_s = windows.least_s()
     # Pools that make nothing in their window idle. Without them less weights share the uplink, so solve again.
     active = [each for each in pools if demands or makes(_table(each), windows.window_s(each.region, step_s))]
     if len(active) < len(pools):
-        pools, windows = active, _windows(cost_tables, placed, active)
+        pools, windows = active, _windows(cost_tables, terms, active)
         step_s = windows.least_s()
     made = {name: each[0] for name, each in windows.made(step_s).items()}
     # The path is named after the region that makes most.
     path = f"path:{max(made, key=lambda name: (made[name], name))}"
     longest_s = max(windows.window_s(name, step_s) for name in made)
     generation_s = windows.full_s() if windows.eta else longest_s
-    needs = [*_group_needs(placed, generation_s), *_link_needs(placed, _receiving(placed, pools))]
-    needs += _critic_needs(placed, windows.eta)
+    needs = [*_group_needs(terms, generation_s), *_link_needs(terms, _receiving(terms, pools))]
+    needs += _critic_needs(terms, windows.eta)
     # At eta >= 1 full rates may bind instead of a window; then the group's need names them already.
-    if not windows.eta or step_s > (generation_s + windows.others_s) / BETTER:
+    if not windows.eta or step_s > (generation_s + windows.others_s) / IMPROVEMENT_FACTOR:
         needs.append((path, step_s))
-    lags_s = _lags_s(placed, pools)
+    lags_s = _lags_s(terms, pools)
     # A demanded region must finish at least one sample in its window.
     if demands:
         needs += [(f"path:{each.region}", _first_s(cost_tables, windows.before_s, lags_s, each)) for each in pools]
@@ -173,13 +173,13 @@ def _apart(cost_tables: CostTables, placed: FixedTerms, pools: Sequence[Generati
         beside_s=windows.others_s,
         eta=windows.eta,
         needs=needs,
-        usd_per_step=_usd_per_step(cost_tables, placed, pools),
+        usd_per_step=_usd_per_step(cost_tables, terms, pools),
     )
 
 
-def _windows(cost_tables: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPool]) -> GenerationWindows:
+def _windows(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[GeneratingPool]) -> GenerationWindows:
     """Return the constants of all windows if these pools generate."""
-    start, workload, beside_s = placed.home, cost_tables.problem.workload, others_s(cost_tables, placed)
+    start, workload, beside_s = terms.home, cost_tables.problem.workload, others_s(cost_tables, terms)
     units: dict[str, list[GeneratingUnits]] = {}
     for each in sorted(pools, key=lambda each: each.region):
         one = GeneratingUnits(count=each.num_units, rate=each.price.rates[Task.GENERATION], table=_table(each))
@@ -187,10 +187,10 @@ def _windows(cost_tables: CostTables, placed: FixedTerms, pools: Sequence[Genera
     return GenerationWindows(
         units=units,
         home=start.name,
-        lag_s={name: sum(lag) for name, lag in _lags_s(placed, pools).items()},
+        lag_s={name: sum(lag) for name, lag in _lags_s(terms, pools).items()},
         caps={name: start.ways[name].samples_per_s for name in units},
         down_per_s=start.samples_per_s,
-        before_s=placed.training_s + placed.scoring_s + beside_s,
+        before_s=terms.training_s + terms.scoring_s + beside_s,
         others_s=beside_s,
         eta=workload.eta,
         samples=float(workload.samples_per_step),
@@ -207,14 +207,14 @@ def _names(pools: Sequence[GeneratingPool]) -> list[str]:
     return sorted({each.region for each in pools})
 
 
-def others_s(cost_tables: CostTables, placed: FixedTerms) -> float:
+def others_s(cost_tables: CostTables, terms: FixedTerms) -> float:
     """Return the seconds that other tasks of generation's group take of a window.
 
     It is 0 at eta 0, where scoring follows generation, and in groups that train, where all tasks of the group count.
     """
-    if cost_tables.problem.workload.eta == 0 or placed.generating.trains:
+    if cost_tables.problem.workload.eta == 0 or terms.generating.trains:
         return 0.0
-    return sum(placed.busy_s[task] for task in placed.generating.tasks if task is not Task.GENERATION)
+    return sum(terms.busy_s[task] for task in terms.generating.tasks if task is not Task.GENERATION)
 
 
 def _first_s(
@@ -227,14 +227,14 @@ def _first_s(
 # ---- by turns with training ------------------------------------------------------------------------------------------
 
 
-def _by_turns(cost_tables: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPool]) -> StepEstimate:
+def _by_turns(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[GeneratingPool]) -> StepEstimate:
     """Return the step estimate with these pools, where generation is a phase of a mesh."""
     eta = cost_tables.problem.workload.eta
-    phase_s, lags_s = _phase_s(cost_tables, placed, pools), _lags_s(placed, pools)
-    before_s = placed.training_s + placed.scoring_s
+    phase_s, lags_s = _phase_s(cost_tables, terms, pools), _lags_s(terms, pools)
+    before_s = terms.training_s + terms.scoring_s
     needs = [(f"path:{name}", (before_s + sum(lag_s) + phase_s) / (eta + 1)) for name, lag_s in sorted(lags_s.items())]
-    needs += [*_group_needs(placed, phase_s), *_link_needs(placed, _receiving(placed, pools))]
-    needs += _critic_needs(placed, eta)
+    needs += [*_group_needs(terms, phase_s), *_link_needs(terms, _receiving(terms, pools))]
+    needs += _critic_needs(terms, eta)
     return StepEstimate(
         active=tuple(pools),
         generation_s=phase_s,
@@ -243,16 +243,16 @@ def _by_turns(cost_tables: CostTables, placed: FixedTerms, pools: Sequence[Gener
         before_s=before_s,
         eta=eta,
         needs=needs,
-        usd_per_step=_usd_per_step(cost_tables, placed, pools),
+        usd_per_step=_usd_per_step(cost_tables, terms, pools),
     )
 
 
-def _phase_s(cost_tables: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPool]) -> float:
+def _phase_s(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[GeneratingPool]) -> float:
     """Return the least seconds in which these pools together make a step's samples and deliver them."""
     samples, seconds, start = (
         float(cost_tables.problem.workload.samples_per_step),
         cost_tables.phase_seconds,
-        placed.home,
+        terms.home,
     )
     whole, remote = np.zeros(len(seconds)), np.zeros(len(seconds))
     for name in _names(pools):
@@ -272,72 +272,72 @@ def _phase_s(cost_tables: CostTables, placed: FixedTerms, pools: Sequence[Genera
 # ---- what both need --------------------------------------------------------------------------------------------------
 
 
-def _lags_s(placed: FixedTerms, pools: Sequence[GeneratingPool]) -> dict[str, tuple[float, float]]:
+def _lags_s(terms: FixedTerms, pools: Sequence[GeneratingPool]) -> dict[str, tuple[float, float]]:
     """Return (weights, trajectories) in seconds of each region that generates."""
-    receives = _receiving(placed, pools)
+    receives = _receiving(terms, pools)
     found = {}
     for name in _names(pools):
-        way, weights_s = placed.home.ways[name], 0.0
+        way, weights_s = terms.home.ways[name], 0.0
         # All receiving regions share the uplink; the slower of link and uplink counts, plus half a round trip.
         if name in receives:
-            weights_s = max(_link_s(placed, name), placed.home.uplink_s * len(receives)) + way.weights_s - way.link_s
+            weights_s = max(_link_s(terms, name), terms.home.uplink_s * len(receives)) + way.weights_s - way.link_s
         found[name] = (weights_s, way.trajectories_s)
     return found
 
 
-def _link_s(placed: FixedTerms, name: str) -> float:
+def _link_s(terms: FixedTerms, name: str) -> float:
     """Return the seconds that a version, and the critic's weights on the same link, occupy the link to a region."""
-    critic = placed.critics.get((placed.home.name, name))
-    return placed.home.ways[name].link_s + (critic.link_s if critic else 0.0)
+    critic = terms.critics.get((terms.home.name, name))
+    return terms.home.ways[name].link_s + (critic.link_s if critic else 0.0)
 
 
-def _receiving(placed: FixedTerms, pools: Sequence[GeneratingPool]) -> list[str]:
+def _receiving(terms: FixedTerms, pools: Sequence[GeneratingPool]) -> list[str]:
     """Return the names of the remote regions that receive each version."""
-    return sorted({each.region for each in pools if not each.has_version and each.region != placed.home.name})
+    return sorted({each.region for each in pools if not each.has_version and each.region != terms.home.name})
 
 
-def _group_needs(placed: FixedTerms, generation_s: float) -> Iterator[tuple[str, float]]:
+def _group_needs(terms: FixedTerms, generation_s: float) -> Iterator[tuple[str, float]]:
     """Yield the busy seconds of each group."""
-    busy = {**placed.busy_s, Task.GENERATION: generation_s}
-    for group in placed.placement.groups:
+    busy = {**terms.busy_s, Task.GENERATION: generation_s}
+    for group in terms.placement.groups:
         yield "group:" + "+".join(group.tasks), sum(busy[task] for task in group.tasks)
 
 
-def _critic_needs(placed: FixedTerms, eta: int) -> Iterator[tuple[str, float]]:
+def _critic_needs(terms: FixedTerms, eta: int) -> Iterator[tuple[str, float]]:
     """Yield the path of the critic: its training, the transfer of its weights, and scoring with them."""
-    for way in placed.critics.values():
-        yield "path:critic", (placed.training_s + way.weights_s + placed.critic_scoring_s) / (eta + 1)
+    for way in terms.critics.values():
+        yield "path:critic", (terms.training_s + way.weights_s + terms.critic_scoring_s) / (eta + 1)
 
 
 def _link_needs(
-    placed: FixedTerms, receives: Sequence[str], *, with_critics: bool = True
+    terms: FixedTerms, receives: Sequence[str], *, with_critics: bool = True
 ) -> Iterator[tuple[str, float]]:
     """Yield the seconds that versions occupy each link and the trainer's uplink.
 
     `with_critics` includes links that only the critic's weights use.
     """
-    links = {(placed.home.name, name): placed.home.ways[name].link_s for name in receives}
-    for ends, way in placed.critics.items():
+    links = {(terms.home.name, name): terms.home.ways[name].link_s for name in receives}
+    for ends, way in terms.critics.items():
         if with_critics or ends in links:
             links[ends] = links.get(ends, 0.0) + way.link_s
     for (src, dst), link_s in sorted(links.items()):
         if src != dst:
             yield f"link:{src}>{dst}", link_s
-    if receives and placed.home.uplink_s:
-        yield f"up:{placed.home.name}", placed.home.uplink_s * len(receives)
+    if receives and terms.home.uplink_s:
+        yield f"up:{terms.home.name}", terms.home.uplink_s * len(receives)
 
 
-def _usd_per_step(cost_tables: CostTables, placed: FixedTerms, pools: Sequence[GeneratingPool]) -> float:
+def _usd_per_step(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[GeneratingPool]) -> float:
     """Return the egress dollars per step.
 
     They are: a version for each receiving region; all samples to the trainer's region at the most expensive route in
     use, and to where they are scored and trained on; the critic's weights; gradients between the regions of a mesh.
     """
-    ways = placed.home.ways
-    usd = sum(ways[name].usd_per_version for name in _receiving(placed, pools))
+    ways = terms.home.ways
+    usd = sum(ways[name].usd_per_version for name in _receiving(terms, pools))
     usd += max(ways[each.region].usd_per_step_home for each in pools)
-    for group in placed.placement.groups:
-        here = [ways[name] for name in regions_of(cost_tables, group) if name != placed.home.name]
+    for group in terms.placement.groups:
+        here = [ways[name] for name in regions_of(cost_tables, group) if name != terms.home.name]
         # Scored samples travel to the group and back. A group that scores and trains receives them once.
         if any(task in SCORING for task in group.tasks):
             usd += max((way.usd_per_step_there + way.usd_per_step_home for way in here), default=0.0)
@@ -348,7 +348,7 @@ def _usd_per_step(cost_tables: CostTables, placed: FixedTerms, pools: Sequence[G
                 [cost_tables.classes[p.device_class].region.name for p in group.pools]
             )
             usd += ring * cost_tables.gradient_bytes(group.tasks) / 1e9
-    return usd + sum(way.usd_per_version for way in placed.critics.values())
+    return usd + sum(way.usd_per_version for way in terms.critics.values())
 
 
 def _in_time(price: UnitCost, window_s: float) -> float:

@@ -21,7 +21,7 @@ from planner.cost.tables.network import Network
 from planner.cost.tasks import layer_cuts, memory, scoring, training
 from planner.cost.tasks.generation import SLOTS, Replica
 from planner.cost.tasks.layer_cuts import FloatArray
-from planner.cost.tasks.phase_tables import KNOT, PhaseTable, grid, phase_end_s, table
+from planner.cost.tasks.phase_tables import JUMP_TOLERANCE, PhaseTable, grid, phase_end_s, table
 from planner.cost.tasks.version_overlap import Overlap
 from planner.problem.device_classes import DeviceClass, classes_of
 from planner.problem.goal import Problem
@@ -113,7 +113,9 @@ class CostTables:
             times = {}
             for task in (task for task in tasks if task in TRAINING):
                 blocks = [
-                    training.blocks(workload, task, at, layer_cuts.of_layout(pool.layout(task), pool.num_units))
+                    training.pool_training_terms(
+                        workload, task, at, layer_cuts.of_layout(pool.layout(task), pool.num_units)
+                    )
                     for at, pool in placed
                 ]
                 times[task] = training.mesh_times(workload, blocks, edges).at(0)
@@ -236,7 +238,7 @@ class CostTables:
 
         def shares(seconds: FloatArray) -> FloatArray:
             # The factor keeps rounding from putting the first sample behind its knot.
-            return replica.shares((seconds - load_s) * (1 + KNOT))
+            return replica.shares((seconds - load_s) * (1 + JUMP_TOLERANCE))
 
         return table(self.phase_seconds, load_s + replica.first_s, shares)
 

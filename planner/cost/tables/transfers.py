@@ -67,24 +67,24 @@ class CriticTransfer:
     """Egress dollars of one version of the critic."""
 
 
-def home(cost_tables: CostTables, name: str) -> TrainerRegion:
+def trainer_transfers(cost_tables: CostTables, name: str) -> TrainerRegion:
     """Return the transfers from and to a region in which versions may be published."""
-    return cost_tables.known(("home", name), lambda: _home(cost_tables, name))
+    return cost_tables.known(("trainer transfers", name), lambda: _trainer_transfers(cost_tables, name))
 
 
-def critic_way(cost_tables: CostTables, src: str, dst: str) -> CriticTransfer | None:
+def critic_transfer(cost_tables: CostTables, src: str, dst: str) -> CriticTransfer | None:
     """Return the transfer of the critic's weights from `src` to `dst`, or None without a route."""
-    return cost_tables.known(("critic", src, dst), lambda: _critic_way(cost_tables, src, dst))
+    return cost_tables.known(("critic", src, dst), lambda: _critic_transfer(cost_tables, src, dst))
 
 
-def _home(cost_tables: CostTables, name: str) -> TrainerRegion:
+def _trainer_transfers(cost_tables: CostTables, name: str) -> TrainerRegion:
     workload, routes = cost_tables.problem.workload, cost_tables.network
     payload, sample = network.payload_bytes(workload), network.trajectory_bytes(workload)
     ways = {}
     for region in sorted({at.region.name for at in cost_tables.classes.values()} | {name}):
         there, back = routes.route(name, region), routes.route(region, name)
         if there is not None and back is not None:
-            ways[region] = _way(workload, there, back, payload, sample)
+            ways[region] = _region_transfer(workload, there, back, payload, sample)
     down, up = routes.down_bytes_per_s(name), routes.up_bytes_per_s(name)
     return TrainerRegion(
         name=name,
@@ -94,10 +94,10 @@ def _home(cost_tables: CostTables, name: str) -> TrainerRegion:
     )
 
 
-def _way(
+def _region_transfer(
     workload: Workload, there: network.Route, back: network.Route, payload: float, sample: float
 ) -> RegionTransfer:
-    """`payload`, `sample`: bytes of one version and of one sample."""
+    """Return the transfers over two routes. `payload` and `sample` are the bytes of one version and of one sample."""
     is_home = len(there.hops) == 1
     samples_gb = workload.samples_per_step * sample / 1e9
     to_s, from_s = (network.arrival_s(workload.group_size * sample, route) for route in (there, back))
@@ -116,7 +116,7 @@ def _way(
     )
 
 
-def _critic_way(cost_tables: CostTables, src: str, dst: str) -> CriticTransfer | None:
+def _critic_transfer(cost_tables: CostTables, src: str, dst: str) -> CriticTransfer | None:
     route = cost_tables.network.route(src, dst)
     if route is None:
         return None

@@ -9,8 +9,8 @@ sample also pays for its own prefill.
   prefill. A group is done when its longest sample is done; its time is counted at the 99th percentile, and samples that
   find no free slot wait for one.
 - A phase: a replica has `share` samples to make. If all fit into its slots, they start together and steps get faster as
-  sequences end. Otherwise slots are refilled while there is a queue (`renewal`), and what runs when the queue is empty
-  drains. The best number of slots up to what memory allows counts.
+  sequences end. Otherwise slots are refilled while there is a queue (`planner.cost.tasks.slot_refill`), and what runs
+  when the queue is empty drains. The best number of slots up to what memory allows counts.
 
 Memory allows as many slots as its KV cache holds sequences of mean context, and the longest sequence must fit. The
 number is rounded down to a value of `SLOTS`.
@@ -107,7 +107,7 @@ class Replica:
         return np.where(free_bytes < longest, 0, np.searchsorted(SLOTS, free_bytes / each, side="right")) - 1
 
     def step_s(self, sequences: FloatArray, context: FloatArray) -> FloatArray:
-        """Return the seconds of one decoding step with so many running sequences of that mean context, elementwise."""
+        """Return the seconds of one decoding step of `sequences` sequences with mean context `context`, elementwise."""
         gpu, arch = self._gpu, self._arch
         layers = layer.decode_s(gpu, arch, tensor=self.tensor, sequences=sequences, context=context)
         # Two tensor-parallel all-reduces per layer.

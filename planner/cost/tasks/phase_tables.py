@@ -20,9 +20,9 @@ from planner.cost.tasks.version_overlap import NONE, Overlap
 NUM_KNOTS = 192
 """Geometrically spaced knots of the grid, jumps apart. With this number a step's predicted seconds change by up to 0.7
 % if another kind of machine adds knots (docs/planner-limits.md, "Limits of the certificate")."""
-KNOT = 1e-9
+JUMP_TOLERANCE = 1e-9
 """Relative tolerance: a phase that ends this little before a jump counts as reaching it. It absorbs rounding."""
-SPAN = 4096.0
+GRID_RATIO = 4096.0
 """Ratio of the last knot to the first one. Beyond the last knot tables grow in proportion to time. Chosen by hand."""
 
 
@@ -98,7 +98,7 @@ def grid(firsts: Iterable[float]) -> FloatArray:
     """Return the time grid for replicas whose first samples are done at these moments, `[num_knots]`."""
     jumps = sorted(set(firsts))
     # Geometric knots, with each jump as a doubled knot in place of any plain knot at the same time.
-    plain = np.geomspace(jumps[0], jumps[0] * SPAN, NUM_KNOTS)
+    plain = np.geomspace(jumps[0], jumps[0] * GRID_RATIO, NUM_KNOTS)
     knots: FloatArray = np.sort(np.concatenate([np.setdiff1d(plain, jumps), jumps, jumps]))
     return knots
 
@@ -114,7 +114,9 @@ def table(seconds: FloatArray, first_s: float, shares: Callable[[FloatArray], Fl
     return samples
 
 
-def around(seconds: FloatArray, samples: FloatArray, row: IntArray, at: FloatArray) -> tuple[FloatArray, FloatArray]:
+def samples_and_slope(
+    seconds: FloatArray, samples: FloatArray, row: IntArray, at: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Return (samples of phases that end at `at`, additional samples per second of longer phase), elementwise.
 
     `samples` is `[num_rows, num_knots]` over the grid `seconds`. `row` selects the table of each entry and broadcasts
@@ -146,10 +148,10 @@ def phase_end_s(tables: Sequence[tuple[float, PhaseTable]], samples: float) -> f
 
 def end_s(seconds: FloatArray, made: FloatArray, samples: float) -> float:
     """Return the least seconds in which `made`, `[num_knots]` over the grid, reaches `samples`."""
-    return float(ends_s(seconds, lambda place: made[place], (1,), samples)[0])
+    return float(least_seconds(seconds, lambda place: made[place], (1,), samples)[0])
 
 
-def ends_s(
+def least_seconds(
     seconds: FloatArray, made: Callable[[IntArray], FloatArray], shape: tuple[int, ...], samples: float
 ) -> FloatArray:
     """Return the least seconds in which each entry reaches `samples`, with the given shape.

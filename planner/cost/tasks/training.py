@@ -120,7 +120,7 @@ class MeshTimes:
         )
 
 
-def blocks(workload: Workload, task: Task, at: DeviceClass, cuts: Cuts) -> PoolTrainingTerms:
+def pool_training_terms(workload: Workload, task: Task, at: DeviceClass, cuts: Cuts) -> PoolTrainingTerms:
     """Return the numbers of pools of one class for one task, a row for each of `cuts`."""
     arch = workload.models[task]
     rate, latency_s = _local_ring(at, cuts)
@@ -275,4 +275,4 @@ def joined(parts: Sequence[PoolTrainingTerms]) -> PoolTrainingTerms:
 
 def stage_s(workload: Workload, task: Task, at: DeviceClass, layout: Layout, data: int) -> float:
     """Return `PoolTrainingTerms.stage_s` of one layout with `data` pipelines."""
-    return float(blocks(workload, task, at, of_layout(layout, data * layout.pipeline)).stage_s[0])
+    return float(pool_training_terms(workload, task, at, of_layout(layout, data * layout.pipeline)).stage_s[0])

@@ -20,6 +20,8 @@ _HELIX_GPUS = {"a100": "A100-40GB-SXM", "v100": "V100-SXM2-16GB", "l4": "L4", "t
 _HELIX_MODELS = {"llama1_30b": "LLaMA-30B", "llama2_70b": "Llama-2-70B"}
 """Packaged model of each name in Helix's tables."""
 _HELIX_PROMPT_TOKENS, _HELIX_CONTEXT_TOKENS = 750.0, 870.0
+"""Mean tokens of a prompt in Helix's profiles, and mean tokens of a decoding sequence when half of its answer is
+done."""
 _VIDUR_GPUS = {"a100": "A100-80GB-SXM", "h100": "H100-SXM", "a40": "A40"}
 """Device type of each name in Vidur's tables."""
 _VIDUR_MODELS = {

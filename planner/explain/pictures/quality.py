@@ -11,6 +11,7 @@ from planner.explain.pictures import svg
 WIDTH, _HEIGHT = 980.0, 470.0
 """Width of the picture in pixels. The other lengths are pixels too."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84.0, 190.0, 74.0, 58.0
+"""Margins around the plot; the right one holds the legend."""
 _LINES = (
     ("generation", ""),
     ("reward", "9 3"),

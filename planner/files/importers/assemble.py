@@ -1,4 +1,4 @@
-"""Assembly of a fleet from whatever tables are given, for `periplus fleet import`.
+"""Assembly of a fleet from the tables that are given to `periplus fleet import`.
 
 Links come from network tables, machines from price lists and from `nvidia-smi`, and egress prices from egress tables. A
 price list states what can be rented but not how many machines are available: the caller gives that number. Of several
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Options of an import, beside the tables."""
+    """Options of an import, in addition to the tables."""
 
     regions: Sequence[str] = ()
     """Regions to import, by the names of the network table or without zones. Empty stands for all that have
@@ -136,7 +136,7 @@ class _Tables:
         return prices.merged([part for kind, reader in readers for part in self.read(kind, reader)])
 
     def home(self, num_machines: int) -> NvidiaSmiInventory:
-        """Return the inventory of nvidia-smi's outputs, with so many machines of each."""
+        """Return the inventory of nvidia-smi's outputs, with the chosen number of machines of each."""
         topologies = self.plain(TableKind.TOPOLOGY)
         if len(topologies) > 1:
             raise ConfigError("two outputs of nvidia-smi topo -m were given; give the one of the machines at hand")

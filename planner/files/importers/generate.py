@@ -48,7 +48,7 @@ class Tables:
 def generated_fleet(
     tables: Tables, *, seed: int, num_regions: int, num_gpus: int, clouds: Sequence[str] = CLOUDS
 ) -> Imported:
-    """Return a fleet of so many accelerators in so many regions whose links were all measured.
+    """Return a fleet with these numbers of accelerators and regions, whose links were all measured.
 
     Clouds take turns in the choice of regions. Raises: ValueError if the tables have too few regions, or if there are
     more regions than accelerators.

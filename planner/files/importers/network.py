@@ -19,6 +19,7 @@ from planner.problem.fleet import Link
 Pair = tuple[str, str]
 """Source and destination of a direction."""
 _BYTES_PER_GBIT = 1e9 / 8
+"""Bytes of one gigabit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class MeasuredNetwork:
 
     @property
     def unlinked(self) -> Mapping[str, str]:
-        """Places that tables name, but that no link ends at, and why not: what most of their directions lack."""
+        """Reason by place, for places that tables name but that no link ends at: what most of their directions lack."""
         reasons: dict[str, Counter[str]] = {}
         for ends, why in self.gaps:
             for end in ends:

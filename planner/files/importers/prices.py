@@ -32,7 +32,7 @@ class Offer:
     """Network rate of the whole machine in one direction. None if the list does not state it."""
 
     def machines(self, num_machines: int) -> Machines:
-        """Return so many of these machines as a fleet describes them."""
+        """Return a number of these machines as a fleet describes them."""
         whole = self.network_bytes_per_s
         network = None if whole is None else whole / self.gpus_per_machine
         return Machines(

@@ -15,6 +15,7 @@ from planner.problem.fleet import Fleet, Link, Machines, Region
 
 A100, L40S, L4 = "A100-40GB-SXM", "L40S", "L4"
 H800, H20 = "H800-SXM", "H20"
+"""Names of the packaged accelerator types of HetRL's fleets (first line) and of AReaL-Hex's."""
 _GBIT = 1e9 / 8
 """Bytes per second of one Gbit/s."""
 _PER_MACHINE = 8
@@ -56,6 +57,7 @@ _COMMON_GUESSES = (
 )
 """Guesses that hold for all four networks of HetRL."""
 _ONE_WAY = "latency: the published figures are taken as one way"
+"""Guess about the latencies that the papers give."""
 
 
 def hetrl_fleet(scenario: HetrlScenario) -> Imported:

@@ -20,6 +20,7 @@ ALGORITHMS = ("ppo", "grpo")
 """Algorithms of HetRL's experiments."""
 _PPO = tuple(Task)
 _GRPO = (Task.GENERATION, Task.REWARD, Task.REFERENCE, Task.ACTOR_TRAINING)
+"""Tasks of HetRL's PPO and GRPO jobs. Their reward is a model, so it is a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

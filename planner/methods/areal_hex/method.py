@@ -24,20 +24,20 @@ def search(
 
     Nothing is random: `seed` belongs to the methods' common interface and is unused. `max_evals` replaces the clock.
     """
-    judge = EvaluationBudget(
+    budget = EvaluationBudget(
         cost_tables, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop
     )
     lists = candidate_lists(cost_tables)
     limits = cost_tables.problem.limits
     if not limits.colocates and len(set(training_tasks(lists)) - limits.roles_on_trainer) > 1:
-        return judge.outcome("areal_hex")  # this runtime cannot train and score in one pool
+        return budget.outcome("areal_hex")  # this runtime cannot train and score in one pool
 
     def is_over() -> bool:
-        return judge.spent() >= 1
+        return budget.spent() >= 1
 
     first = PhaseOne(lists)
-    first.prepare(lambda: judge.spent() > 0.4)
-    second = PhaseTwo(lists, judge)
+    first.prepare(lambda: budget.spent() > 0.4)
+    second = PhaseTwo(lists, budget)
     banned: frozenset[TrainingMesh] = frozenset()
     while not is_over():
         strategy = first.solve(banned, is_over)
@@ -45,4 +45,4 @@ def search(
             break
         second.run(strategy, first.kinds)
         banned |= {strategy.mesh}
-    return judge.outcome("areal_hex")
+    return budget.outcome("areal_hex")

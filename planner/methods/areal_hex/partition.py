@@ -38,7 +38,7 @@ class PhaseTwo:
     """Phase 2 of one problem, with the values of the splits that were tried."""
 
     lists: CandidateLists
-    judge: EvaluationBudget
+    budget: EvaluationBudget
     classes: tuple[DeviceClass, ...] = field(init=False)
     _rates: npt.NDArray[np.float64] = field(init=False)
     _known: dict[Split, float] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class PhaseTwo:
         """Improve both starts by local search and offer every split on the way to the oracle."""
         starts = [self._laid_out(strategy, kinds), self._cut(strategy, kinds)]
         for split in sorted(dict.fromkeys(starts), key=self._value):
-            if self.judge.spent() < 1:
+            if self.budget.spent() < 1:
                 self._balance(split)
 
     def _laid_out(self, strategy: Strategy, kinds: tuple[DeviceKind, ...]) -> Split:
@@ -101,10 +101,10 @@ class PhaseTwo:
         """Take the first move that lowers the oracle's value, until none does."""
         value = self._value(split)
         improved = True
-        while improved and self.judge.spent() < 1:
+        while improved and self.budget.spent() < 1:
             improved = False
             for moved in self._moves(split):
-                if self.judge.spent() >= 1:
+                if self.budget.spent() >= 1:
                     return
                 if moved not in self._known and (found := self._value(moved)) < value:
                     split, value, improved = moved, found, True
@@ -132,7 +132,7 @@ class PhaseTwo:
     def _value(self, split: Split) -> float:
         if split not in self._known:
             placement = self._placement(split)
-            self._known[split] = self.judge.offer(placement) if placement else INFEASIBLE
+            self._known[split] = self.budget.offer(placement) if placement else INFEASIBLE
         return self._known[split]
 
     def _placement(self, split: Split) -> Placement | None:

@@ -42,13 +42,13 @@ def search(
 
     Raises: ModuleNotFoundError if DEAP is not installed.
     """
-    judge = EvaluationBudget(cost_tables, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
+    budget = EvaluationBudget(cost_tables, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
     with _seeded(seed):
-        _breed(judge, np.random.default_rng(seed))
-    return judge.outcome("genetic")
+        _breed(budget, np.random.default_rng(seed))
+    return budget.outcome("genetic")
 
 
-def _breed(judge: EvaluationBudget, rng: np.random.Generator) -> None:
+def _breed(budget: EvaluationBudget, rng: np.random.Generator) -> None:
     """Run generations of DEAP's algorithm on random keys until the budget ends."""
     from deap import algorithms, base, tools
 
@@ -65,13 +65,13 @@ def _breed(judge: EvaluationBudget, rng: np.random.Generator) -> None:
             super().__init__(keys)
             self.fitness = Fitness()
 
-    genome = PlacementGenome(judge.cost_tables)
+    genome = PlacementGenome(budget.cost_tables)
 
     def value(individual: Individual) -> tuple[float]:
-        if judge.is_over:
+        if budget.is_over:
             return (_REFUSED,)
         placement = genome.placement(np.asarray(individual))
-        return (_REFUSED if placement is None else judge.judge(placement),)
+        return (_REFUSED if placement is None else budget.evaluate(placement),)
 
     def redraw(individual: Individual) -> tuple[Individual]:
         anew = rng.random(genome.length) < max(REDRAWN, 1 / genome.length)
@@ -85,7 +85,7 @@ def _breed(judge: EvaluationBudget, rng: np.random.Generator) -> None:
     toolbox.register("mutate", redraw)
     toolbox.register("select", tools.selTournament, tournsize=3)
     population = [Individual(rng.random(genome.length).tolist()) for _ in range(POPULATION)]
-    while not judge.is_over:
+    while not budget.is_over:
         population, _ = algorithms.eaMuPlusLambda(
             population, toolbox, mu=POPULATION, lambda_=POPULATION, cxpb=MATE, mutpb=MUTATE, ngen=1, verbose=False
         )

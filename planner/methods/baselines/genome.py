@@ -31,6 +31,7 @@ Keys = npt.NDArray[np.float64]
 """Array of keys in [0, 1)."""
 
 _USE, _WEIGHT, _LAYOUT, _SECOND = range(4)
+"""Indices of the four keys of a slot and class, with the meanings that the module's docstring gives."""
 _TWO_BLOCKS = 0.35
 """Share of meshes with two pools. Chosen by hand."""
 _TWO_POOLS = 0.2

@@ -20,10 +20,10 @@ def search(
     should_stop: Callable[[], bool] = never,
 ) -> Found | BudgetExhausted:
     """Draw placements until the budget ends."""
-    judge = EvaluationBudget(cost_tables, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
+    budget = EvaluationBudget(cost_tables, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
     genome, rng = PlacementGenome(cost_tables), np.random.default_rng(seed)
-    while not judge.is_over:
+    while not budget.is_over:
         placement = genome.placement(rng.random(genome.length))
         if placement is not None:
-            judge.judge(placement)
-    return judge.outcome("random")
+            budget.evaluate(placement)
+    return budget.outcome("random")

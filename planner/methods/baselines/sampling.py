@@ -29,7 +29,7 @@ def sample(cost_tables: CostTables, rng: np.random.Generator, count: int) -> lis
 
 
 def drawn(cost_tables: CostTables, rng: np.random.Generator, tries: int) -> Iterator[tuple[Placement, Evaluation]]:
-    """Yield the valid placements among so many draws, each with its evaluation."""
+    """Yield the valid placements among this number of draws, each with its evaluation."""
     genome = PlacementGenome(cost_tables)
     for _ in range(tries):
         placement = genome.placement(rng.random(genome.length))

@@ -22,7 +22,7 @@ from itertools import combinations, product
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.answer.placement import Group, Placement, Pool
 from planner.cost.tables.cost_tables import CostTables, UnitCost, phase_end_s
-from planner.cost.tables.transfers import home
+from planner.cost.tables.transfers import trainer_transfers
 from planner.methods.baselines.genome import room
 from planner.methods.baselines.meshes import MANY, MeshSearch, SearchedMesh, class_sets
 from planner.methods.baselines.templates import Template, Templates
@@ -45,34 +45,34 @@ def search(
     should_stop: Callable[[], bool] = never,
 ) -> Found | BudgetExhausted:
     """Search the whole family, or as much as time allows. Nothing is random, so `seed` has no effect."""
-    judge = EvaluationBudget(cost_tables, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
+    budget = EvaluationBudget(cost_tables, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
     templates = Templates(cost_tables)
     rest = tuple(task for task in cost_tables.problem.workload.tasks if task is not Task.GENERATION)
     meshes, rollouts = MeshSearch(cost_tables, templates, rest), _Rollouts(cost_tables, templates)
     for classes in class_sets(cost_tables, templates, rest):
-        for mesh in meshes.best(classes, judge.ceiling_s):
-            if judge.is_over:
-                return judge.outcome("streamrl")
-            _split(judge, rollouts, rest, mesh)
-    return judge.outcome("streamrl")
+        for mesh in meshes.best(classes, budget.ceiling_s):
+            if budget.is_over:
+                return budget.outcome("streamrl")
+            _split(budget, rollouts, rest, mesh)
+    return budget.outcome("streamrl")
 
 
-def _split(judge: EvaluationBudget, rollouts: "_Rollouts", rest: tuple[Task, ...], mesh: SearchedMesh) -> None:
+def _split(budget: EvaluationBudget, rollouts: "_Rollouts", rest: tuple[Task, ...], mesh: SearchedMesh) -> None:
     """Try the generation pools beside one mesh, by ascending lower bounds, until none can beat the incumbent."""
-    if _least_usd(judge.cost_tables, mesh.pools) >= judge.best_loss or mesh.total_s >= judge.ceiling_s:
+    if _least_usd(budget.cost_tables, mesh.pools) >= budget.best_loss or mesh.total_s >= budget.ceiling_s:
         return
     options = [
         (least, pools, ordered)
-        for ordered in orders(judge.cost_tables, mesh)
+        for ordered in orders(budget.cost_tables, mesh)
         for pools in rollouts.beside(mesh)
-        if (least := rollouts.least_value(mesh.total_s, ordered, pools)) < judge.best_loss
+        if (least := rollouts.least_value(mesh.total_s, ordered, pools)) < budget.best_loss
     ]
     options.sort(key=lambda option: option[0])
     for least, pools, ordered in options:
-        if least >= judge.best_loss:
+        if least >= budget.best_loss:
             return
         groups = (Group(tasks=_GENERATION, pools=pools), Group(tasks=rest, pools=ordered))
-        judge.judge(Placement(groups=groups))
+        budget.evaluate(Placement(groups=groups))
 
 
 def _least_usd(cost_tables: CostTables, pools: tuple[Pool, ...]) -> float:
@@ -128,7 +128,7 @@ class _Rollouts:
             return _least_usd(self.cost_tables, mesh + pools)
         workload = self.cost_tables.problem.workload
         busy_s, phase_s = self._generation_s(pools)
-        ways = home(self.cost_tables, self.cost_tables.classes[mesh[0].device_class].region.name).ways
+        ways = trainer_transfers(self.cost_tables, self.cost_tables.classes[mesh[0].device_class].region.name).ways
         there = [ways.get(self.cost_tables.classes[pool.device_class].region.name) for pool in pools]
         lag_s = min((way.weights_s + way.trajectories_s for way in there if way), default=float("inf"))
         path = (rest_s + lag_s + phase_s) / (workload.eta + 1)

@@ -35,17 +35,17 @@ def search(
     should_stop: Callable[[], bool] = never,
 ) -> Found | BudgetExhausted:
     """Search the whole family, or as much as time allows. Nothing is random, so `seed` has no effect."""
-    judge = EvaluationBudget(cost_tables, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
+    budget = EvaluationBudget(cost_tables, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
     templates, tasks = Templates(cost_tables), cost_tables.problem.workload.tasks
     meshes = MeshSearch(cost_tables, templates, tasks)
     for classes in class_sets(cost_tables, templates, tasks):
-        if judge.is_over:
+        if budget.is_over:
             break
-        for mesh in meshes.best(classes, judge.ceiling_s):
+        for mesh in meshes.best(classes, budget.ceiling_s):
             for pools in orders(cost_tables, mesh):
-                if least_value(cost_tables, mesh) < judge.best_loss:
-                    judge.judge(Placement(groups=(Group(tasks=tasks, pools=pools),)))
-    return judge.outcome("verl")
+                if least_value(cost_tables, mesh) < budget.best_loss:
+                    budget.evaluate(Placement(groups=(Group(tasks=tasks, pools=pools),)))
+    return budget.outcome("verl")
 
 
 def least_value(cost_tables: CostTables, mesh: SearchedMesh) -> float:

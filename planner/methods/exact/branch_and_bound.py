@@ -1,9 +1,10 @@
 """Branch and bound, best first, over subproblems of the plan space.
 
-A subproblem (`choices.Subproblem`) starts as a grouping and a trainer's region. Its lower bound first comes from what
-its slowest group needs, then from the linear relaxation, then from the integer program. The oracle judges the program's
-optimum. If the oracle says more than the program, then because of what the program relaxes: tangents, windows, the
-critic's region, regions that share the uplink, or money. The subproblem is cut or divided there (`splits`).
+A subproblem (`remaining_candidates.Subproblem`) starts as a grouping and a trainer's region. Its lower bound first
+comes from what its slowest group needs, then from the linear relaxation, then from the integer program. The oracle
+evaluates the program's optimum. If the oracle's value is higher than the program's, the cause is something that the
+program relaxes: tangents, windows, the critic's region, regions that share the uplink, or dollars. The subproblem is
+cut or divided there (`branching`).
 
 The search ends when no bound is below `(1 - gap) x incumbent`. A subproblem is closed when nothing in it can be below
 that. Nothing counts as proved until every subproblem of the whole plan space, with meshes of two pools, is open.
@@ -18,15 +19,15 @@ from planner.answer.outcome import BOUND_TOLERANCE, BudgetExhausted, Found, Incu
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.exact.branching import critic_split, late, level_split, others_split
+from planner.methods.exact.branching import arrival_underestimate, critic_split, level_split, others_split
 from planner.methods.exact.incumbents.greedy import greedy
-from planner.methods.exact.incumbents.repair import mended
+from planner.methods.exact.incumbents.repair import repaired
 from planner.methods.exact.incumbents.rounding import rounded
 from planner.methods.exact.program.linear_model import INFINITE, Floats, Solution
 from planner.methods.exact.program.ortools_solver import solve_relaxed, solve_whole
 from planner.methods.exact.relaxation.relaxation import Relaxation
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
-from planner.methods.exact.subproblem.mesh_lower_bounds import floor, limit
+from planner.methods.exact.subproblem.mesh_lower_bounds import limit_listed_meshes, mesh_lower_bounds
 from planner.methods.exact.subproblem.remaining_candidates import GroupLowerBounds, Subproblem, least_alone
 from planner.methods.exact.subproblem.rent_lower_bounds import least_usd
 from planner.problem.goal import Objective
@@ -56,9 +57,9 @@ _MOST_CUTS = 40
 _FINEST = 6
 """Round after which the tolerance of integer programs no longer shrinks. Chosen by hand."""
 _MANY_CLASSES, _FIRST_PROGRAMS, _PATIENCE = 12, 1, 20
-"""On fleets with more than this number of device classes, meshes of one pool are searched first. That search ends after
-so many integer programs, or so many linear relaxations without improvement. It is left out for least dollars with few
-groupings. Chosen by hand."""
+"""On fleets with more than `_MANY_CLASSES` device classes, meshes of one pool are searched first. That search ends
+after `_FIRST_PROGRAMS` integer programs, or after `_PATIENCE` linear relaxations without improvement. It is left out
+for least dollars with few groupings. Chosen by hand."""
 _GAIN = 0.25
 """Share of the missing bound that dividing a window must bring; with less, the integer program comes first. Chosen by
 hand.
@@ -80,7 +81,7 @@ class _Part:
     is_open: bool = field(compare=False)
     """Whether its linear relaxation is next; otherwise its integer program is."""
     is_listed: bool = field(compare=False, default=True)
-    """Whether the meshes of its groups are listed; until then `bound` comes from `floors`."""
+    """Whether the meshes of its groups are listed; until then `bound` comes from `mesh_lower_bounds`."""
     cuts: tuple[tuple[Task, float], ...] = field(compare=False, default=())
     """Rates at which the model gets further tangents."""
     depth: int = field(compare=False, default=0)
@@ -118,8 +119,8 @@ class Search:
     """Longest step that is looked for."""
     _closed: float = field(init=False, default=INFINITE)
     """Least bound of the subproblems that are closed."""
-    _mended: set[Placement] = field(init=False, default_factory=set)
-    """Placements that were already repaired (`mending`)."""
+    _repaired: set[Placement] = field(init=False, default_factory=set)
+    """Placements that were already repaired (`incumbents.repair`)."""
 
     def __post_init__(self) -> None:
         self._began_s = self.now_s()
@@ -130,13 +131,13 @@ class Search:
         """Search until the gap is proved, the budget is spent or the caller stops, and return the outcome."""
         problem = self.cost_tables.problem
         for placement in self.start:
-            self.judge(placement)
+            self.evaluate(placement)
         self._data = ProblemArrays(self.cost_tables, INFINITE, 1)
         every = groupings(problem)
         if not problem.asks_for_speed_alone:
             self._dive(every)
         for placement in self.opening():
-            self.judge(placement)
+            self.evaluate(placement)
         if self.best is None and not self._data.pays_for_few:
             self._dive(every)
         if problem.limits.max_train_blocks > 1 and not self._is_over():
@@ -179,7 +180,7 @@ class Search:
 
     # --- the incumbent
 
-    def judge(self, placement: Placement) -> Evaluation | None:
+    def evaluate(self, placement: Placement) -> Evaluation | None:
         """Return the oracle's evaluation, or None if the placement is invalid.
 
         A better placement becomes the incumbent.
@@ -249,7 +250,7 @@ class Search:
             homes = sorted({int(h) for h in block.home}, key=lambda h: float(block.busy_s[block.home == h].min()))
             for home in homes[:_HOMES]:
                 for placement in greedy(self._data, grouping, home):
-                    self.judge(placement)
+                    self.evaluate(placement)
                     # For least dollars relaxations are rounded well without an incumbent, too.
                     is_enough = self.best is not None or self._data.pays_for_few
                     if is_enough and (self.now_s() >= until_s or self.should_stop()):
@@ -268,7 +269,7 @@ class Search:
                     part = _Part(bound=bound, order=self._order, node=node, is_open=True, is_listed=False)
                     heapq.heappush(self._parts, part)
         if self._data.max_s < INFINITE:
-            limit(self._data, (part.node for part in self._parts if part.bound < self._target()))
+            limit_listed_meshes(self._data, (part.node for part in self._parts if part.bound < self._target()))
         return True
 
     def _push(self, node: Subproblem, bound: float, *, is_open: bool, like: _Part | None = None) -> None:
@@ -284,7 +285,7 @@ class Search:
         least = GroupLowerBounds()
         for tasks in grouping:
             is_mesh = any(task in TRAINING for task in tasks)
-            of = floor if is_mesh and not is_listed else least_alone
+            of = mesh_lower_bounds if is_mesh and not is_listed else least_alone
             least = least.with_other(of(self._data, tasks, home))
         # Seconds of the slowest group and of the path; for least dollars the rent within the deadline.
         bound = max(least.busy_s, least.path_s() / self._data.ends)
@@ -336,11 +337,11 @@ class Search:
     def _round(self, built: Relaxation, values: Floats) -> None:
         """Round a relaxed point to a placement and evaluate it; for least dollars, repair it first."""
         placement = rounded(built, values)
-        if placement is not None and self._pays and placement not in self._mended:
-            self._mended.add(placement)
-            placement = mended(self.cost_tables, placement, self._value())
+        if placement is not None and self._pays and placement not in self._repaired:
+            self._repaired.add(placement)
+            placement = repaired(self.cost_tables, placement, self._value())
         if placement is not None:
-            self.judge(placement)
+            self.evaluate(placement)
 
     def _divide(self, part: _Part, built: Relaxation, found: Solution, bound: float) -> bool:
         """Divide the subproblem where its relaxed point is too optimistic.
@@ -350,7 +351,7 @@ class Search:
         if self.best is None or found.values is None:
             return False
         # In this order: receivers of versions, generation's window, other tasks of its group, distant scoring.
-        if late(built, found.values) > _LATE and self._split_receivers(part, built, found, bound):
+        if arrival_underestimate(built, found.values) > _LATE and self._split_receivers(part, built, found, bound):
             return True
         if built.looseness(found.values) > _LOOSE:
             lacks = 0.0 if self._pays else self._target() - part.bound
@@ -429,7 +430,7 @@ class Search:
         self._closed = min(self._closed, max(bound, self._target()) if bound < INFINITE else self._target())
 
     def _branch(self, part: _Part, built: Relaxation, found: Solution, bound: float) -> None:
-        """Judge the optimum of an integer program, then close the subproblem or queue what is left of it."""
+        """Evaluate the optimum of an integer program, then close the subproblem or queue what is left of it."""
         if found.values is None:
             if not found.is_complete and not self._is_over() and part.depth < _MOST_CUTS:
                 self._push(part.node, bound, is_open=False, like=replace(part, depth=part.depth + 1))
@@ -440,7 +441,7 @@ class Search:
             return
         # The program's optimum is a placement: the oracle decides what it is worth.
         placement = built.placement(found.values)
-        self.judge(placement)
+        self.evaluate(placement)
         if bound >= self._target():
             self._close(bound)
             return
@@ -459,7 +460,7 @@ class Search:
             for node in nodes:
                 self._push(node, bound, is_open=True, like=after)
             return
-        if late(built, found.values) > tolerance and self._split_receivers(after, built, found, bound):
+        if arrival_underestimate(built, found.values) > tolerance and self._split_receivers(after, built, found, bound):
             return
         if built.looseness(found.values) > tolerance and self._split(after, built, found, bound):
             return

@@ -11,12 +11,12 @@ from dataclasses import replace
 import numpy as np
 
 from planner.methods.exact.program.linear_model import Floats
-from planner.methods.exact.relaxation.inventory_rows import uses
+from planner.methods.exact.relaxation.inventory_rows import chosen_regions
 from planner.methods.exact.relaxation.relaxation import LITTLE, Relaxation
 from planner.methods.exact.relaxation.row_builders import LEVEL_STEP
 from planner.methods.exact.relaxation.window_rows import looseness
 from planner.methods.exact.subproblem.reachable_candidates import lags
-from planner.methods.exact.subproblem.remaining_candidates import Subproblem, beside_s
+from planner.methods.exact.subproblem.remaining_candidates import Subproblem, critic_link_s
 from planner.problem.goal import Objective
 from planner.problem.groupings import Tasks
 from planner.problem.workload import Task
@@ -31,7 +31,7 @@ _BELOW = 0.8
 contains the point then."""
 
 
-def late(built: Relaxation, values: Floats) -> float:
+def arrival_underestimate(built: Relaxation, values: Floats) -> float:
     """Return how much later versions arrive at a point than the model counts, as a share of the step limit."""
     ways, num = built.data.ways(built.node.home), built.receivers(values)
     if not built.received or ways.up_s <= 0 or num <= max(built.node.receivers[0], 1):
@@ -119,7 +119,7 @@ def critic_split(built: Relaxation, values: Floats) -> list[Subproblem]:
 
 def _regions(built: Relaxation, values: Floats, task: Task) -> set[int]:
     """Return the regions in which a task runs at an integer point."""
-    return {region for x, region, _ in uses(built.meshes, built.units, task) if values[x] > 0.5}
+    return {region for x, region, _ in chosen_regions(built.meshes, built.units, task) if values[x] > 0.5}
 
 
 def _shared(built: Relaxation, values: Floats, scores: list[int]) -> dict[int, float]:
@@ -130,6 +130,6 @@ def _shared(built: Relaxation, values: Floats, scores: list[int]) -> dict[int, f
         makes = {int(r) for r in built.made.of.region[values[built.made.at] > 0.5]}
     else:
         makes = _regions(built, values, Task.GENERATION)
-    known_s, home = beside_s(built.data, built.node), built.node.home
+    known_s, home = critic_link_s(built.data, built.node), built.node.home
     links_s = {r: built.data.critic_s(home, r)[1] for r in makes & {*scores} if r != home and known_s[r] == 0}
     return {r: link_s for r, link_s in links_s.items() if link_s > _TINY * built.scale_s}

@@ -279,7 +279,7 @@ def _goal(problem: Problem) -> Iterator[_Removable]:
 
 
 def _planned(goal: Goal, kind: str, unit: str) -> str:
-    """What a limit's margin leaves, where there is one."""
+    """Return words on the tighter limit that a margin leaves; empty without a margin."""
     margin, planned = {
         "deadline": (goal.step_margin, goal.planned_step_s),
         "budget": (goal.usd_margin, goal.planned_usd_per_hour),

@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.answer.placement import Pool
 from planner.cost.candidates.columns import UnitColumn, may_group, unit_columns
-from planner.cost.candidates.meshes import MeshSet, alone
+from planner.cost.candidates.meshes import MeshSet, single_pool_meshes
 from planner.cost.candidates.pool_layouts import PoolOptions, options
 from planner.cost.tables.cost_tables import CostTables, MachineKind, UnitCost
 from planner.cost.tasks.layer_cuts import FloatArray
@@ -138,7 +138,7 @@ class CandidateLists:
         return self.cost_tables.known(("options", tasks, kind, num), find, lasts=True)
 
     def quickest(self, tasks: Tasks, key: str, num_gpus: int) -> tuple[int, Mapping[Task, float]] | None:
-        """Return (devices, seconds by task) of the least busy mesh with at most so many devices of one class.
+        """Return (devices, seconds by task) of the least busy mesh with at most this number of devices of one class.
 
         The result is None without one.
         """
@@ -156,7 +156,7 @@ class CandidateLists:
         """Return the undominated meshes of one pool on the class."""
         known = ("alone", tasks, self.cost_tables.kind(at), at.num_machines)
         return self.cost_tables.known(
-            known, lambda: alone(self.cost_tables, tasks, at, self.options(tasks, at)), lasts=True
+            known, lambda: single_pool_meshes(self.cost_tables, tasks, at, self.options(tasks, at)), lasts=True
         )
 
     def _of_one(self, tasks: Tasks, key: str, num_gpus: int) -> Iterator[MeshOption]:
@@ -208,7 +208,7 @@ class CandidateLists:
             ]
             self._blocks[known] = found, sum(alone_s, np.zeros(len(found.unit)))
         found, train_s = self._blocks[known]
-        # Fastest pools with at most so many devices, then without those that do not fit into memory.
+        # Fastest pools with at most `num_gpus` devices, then without those that do not fit into memory.
         rows = np.flatnonzero(found.num_gpus <= num_gpus)
         best = rows[np.argsort(train_s[rows], kind="stable")[:_MAX_BLOCKS]]
         pools = [found.pool(at, int(row)) for row in best]
@@ -226,7 +226,7 @@ class CandidateLists:
 
 def candidate_lists(cost_tables: CostTables) -> CandidateLists:
     """Return the candidate lists of a problem, shared by all searches."""
-    return cost_tables.known("menu", lambda: CandidateLists(cost_tables))
+    return cost_tables.known("candidate lists", lambda: CandidateLists(cost_tables))
 
 
 def _unit_option(column: UnitColumn) -> UnitOption:

@@ -53,34 +53,34 @@ class Evolution:
         """Least loss so far; `INFEASIBLE` without a valid individual."""
         return self.population[0].loss if self.population else INFEASIBLE
 
-    def advance(self, judge: EvaluationBudget) -> None:
+    def advance(self, budget: EvaluationBudget) -> None:
         """Do one generation: create the population, or add children and drop the worst individuals."""
         if self.population:
-            genomes = [self._child(judge) for _ in range(CHILDREN)]
+            genomes = [self._child(budget) for _ in range(CHILDREN)]
         else:
             genomes = [seeded(self.space, self.sizes, self._rng) for _ in range(POPULATION)]
         fresh = list(dict.fromkeys(genome for genome in genomes if genome not in self._known))
         self._known.update(fresh)
-        losses = judge.losses([self.space.placement(genome) for genome in fresh])
+        losses = budget.losses([self.space.placement(genome) for genome in fresh])
         born = [Individual(genome=genome, loss=loss) for genome, loss in zip(fresh, losses, strict=True)]
         self.population = sorted([*self.population, *born], key=lambda each: each.loss)[:POPULATION]
 
-    def _child(self, judge: EvaluationBudget) -> GroupingGenome:
+    def _child(self, budget: EvaluationBudget) -> GroupingGenome:
         """Return a child that is not known yet, if a few attempts find one."""
         child = self.population[0].genome
         for _ in range(_TRIES):
             parent = self._parent()
-            guided = self._guided(parent, judge) if self._guide and self._rng.random() < 0.5 else None
+            guided = self._guided(parent, budget) if self._guide and self._rng.random() < 0.5 else None
             child = guided or self._varied(parent.genome)
             if child not in self._known:
                 break
         return child
 
-    def _guided(self, parent: Individual, judge: EvaluationBudget) -> GroupingGenome | None:
+    def _guided(self, parent: Individual, budget: EvaluationBudget) -> GroupingGenome | None:
         """Return a guided child of the parent, or None."""
         if parent.genome not in self._explained:
             placement = self.space.placement(parent.genome) if parent.loss < INFEASIBLE else None
-            self._explained[parent.genome] = None if placement is None else judge.explain(placement)
+            self._explained[parent.genome] = None if placement is None else budget.explain(placement)
         estimate = self._explained[parent.genome]
         return self._guide(self.space, parent.genome, estimate, self._rng) if self._guide and estimate else None
 

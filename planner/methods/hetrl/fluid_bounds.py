@@ -6,7 +6,8 @@ memory holds one task at a time. All of this only helps, so the bound is valid. 
 group. Training, scoring and a window in which generation's devices make the samples take at most eta + 1 steps one
 after the other.
 
-`hetrl_bounded` drops arms by this bound, and `descent` orders groupings by it.
+The method `hetrl_bounded` drops arms by this bound, and `planner.methods.opening.greedy_descent` orders groupings by
+it.
 """
 
 from collections.abc import Iterator, Sequence

@@ -116,7 +116,7 @@ class GroupingDecoder:
         return tuple(found)
 
 
-def space(lists: CandidateLists, grouping: Grouping) -> GroupingDecoder:
+def grouping_decoder(lists: CandidateLists, grouping: Grouping) -> GroupingDecoder:
     """Return what decodes the genomes of one grouping."""
     classes = tuple(at for _, at in sorted(lists.cost_tables.classes.items()))
     return GroupingDecoder(

@@ -17,7 +17,7 @@ _TRAIN, _SCORE, _GENERATE = 3.0, 1.0, 3.0
 a third of the rate of the others. Chosen by hand."""
 
 
-def sizes(
+def size_vectors(
     workload: Workload, grouping: Grouping, num_gpus: int, rng: np.random.Generator, *, all_of_them: bool
 ) -> Iterator[tuple[int, ...]]:
     """Yield candidate size vectors without end; every group has at least one device.
@@ -41,10 +41,10 @@ def sizes(
 def _whole(weights: np.ndarray, total: int) -> tuple[int, ...]:
     """Return integers of the given sum, at least 1 each, near these proportions (method of largest remainders)."""
     exact = weights / weights.sum() * (total - len(weights))
-    floors = np.floor(exact).astype(int)
-    order = np.argsort(floors - exact, kind="stable")
-    floors[order[: total - len(weights) - int(floors.sum())]] += 1
-    return tuple(int(n) + 1 for n in floors)
+    whole = np.floor(exact).astype(int)
+    order = np.argsort(whole - exact, kind="stable")
+    whole[order[: total - len(weights) - int(whole.sum())]] += 1
+    return tuple(int(n) + 1 for n in whole)
 
 
 def _work(workload: Workload, group: Sequence[Task]) -> float:

@@ -25,20 +25,20 @@ def guided(
     """Return a child of `parent` that should be better, or None if its evaluation gives no direction."""
     goal = space.lists.cost_tables.problem.goal
     if goal.objective is not Objective.THROUGHPUT and rng.random() < 0.5:
-        return _released(space, parent, estimate, rng)
+        return _give_back(space, parent, estimate, rng)
     if estimate.idle and rng.random() < 0.5:
-        return _woken(space, parent, estimate, rng)
+        return _reassign_idle(space, parent, estimate, rng)
     # Otherwise act on the need that determines the step time.
     kind, _, subject = estimate.binding.partition(":")
     if kind == "group":
         tasks = subject.split("+")
-        return _fed(space, parent, estimate, _group_with(space, Task(tasks[0])), rng)
+        return _add_devices(space, parent, estimate, _group_with(space, Task(tasks[0])), rng)
     if kind == "path":
         return _shortened(space, parent, estimate, subject, rng)
     if kind == "link":
-        return _left(space, parent, subject.partition(">")[2], rng)
+        return _leave_region(space, parent, subject.partition(">")[2], rng)
     remote = [each.region for each in estimate.regions if each.weights_s > 0]
-    return _left(space, parent, str(rng.choice(remote)), rng) if remote else None
+    return _leave_region(space, parent, str(rng.choice(remote)), rng) if remote else None
 
 
 def _shortened(
@@ -55,18 +55,18 @@ def _shortened(
     generator = _group_with(space, Task.GENERATION)
     match int(rng.choice(4, p=parts / parts.sum())):
         case 0:
-            return _fed(space, genome, estimate, trainer, rng)
+            return _add_devices(space, genome, estimate, trainer, rng)
         case 1:
-            return _fed(space, genome, estimate, scorer, rng)
+            return _add_devices(space, genome, estimate, scorer, rng)
         case 2:
-            return _left(space, genome, name, rng)
+            return _leave_region(space, genome, name, rng)
         case _:
             if space.trains[generator] or rng.random() < 0.8:
-                return _fed(space, genome, estimate, generator, rng)
+                return _add_devices(space, genome, estimate, generator, rng)
             return _relaid(space, genome, generator, name)
 
 
-def _fed(
+def _add_devices(
     space: GroupingDecoder, genome: GroupingGenome, estimate: Evaluation, g: int, rng: np.random.Generator
 ) -> GroupingGenome | None:
     """Return a child in which group `g` gets idle devices, or else devices of the group that is busy least."""
@@ -95,7 +95,7 @@ def _fed(
     return None
 
 
-def _released(
+def _give_back(
     space: GroupingDecoder, genome: GroupingGenome, estimate: Evaluation, rng: np.random.Generator
 ) -> GroupingGenome | None:
     """Return a child in which the group that waits most gives devices back."""
@@ -110,7 +110,7 @@ def _released(
     return _child(held, genome)
 
 
-def _left(
+def _leave_region(
     space: GroupingDecoder, genome: GroupingGenome, region: str, rng: np.random.Generator
 ) -> GroupingGenome | None:
     """Return a child in which generation leaves the region; another group takes its devices, or they are idle."""
@@ -128,7 +128,7 @@ def _left(
     return _child(held, genome) if held[g].any() else None
 
 
-def _woken(
+def _reassign_idle(
     space: GroupingDecoder, genome: GroupingGenome, estimate: Evaluation, rng: np.random.Generator
 ) -> GroupingGenome | None:
     """Return a child in which one class that idles in generation does another group's work, or none."""

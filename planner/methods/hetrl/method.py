@@ -1,7 +1,7 @@
 """Entry points of HetRL's search: as published (`search`), and with bounds and guidance (`search_bounded`).
 
-Both use the same levels and the same budget: halving over groupings and sizes (`halving`), evolution below
-(`evolution`). Their result is the best placement found; nothing is proved.
+Both use the same levels and the same budget: successive halving over groupings and sizes (`successive_halving`),
+evolution below (`evolution`). Their result is the best placement found; nothing is proved.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,15 @@ from planner.methods.hetrl import genome, guided_moves
 from planner.methods.hetrl.candidate_lists import CandidateLists, candidate_lists
 from planner.methods.hetrl.evolution import Evolution
 from planner.methods.hetrl.fluid_bounds import Bounds
-from planner.methods.hetrl.group_sizes import sizes as sizes_of
+from planner.methods.hetrl.group_sizes import size_vectors as sizes_of
 from planner.methods.hetrl.successive_halving import GroupingArm, SizesArm, by_bound, halve, promising
 from planner.problem.goal import Objective
 from planner.problem.groupings import Grouping, groupings
 
 _LEAST_ARMS, _EVALUATIONS_AN_ARM = 48, 40
-"""The bounded search starts with at least so many groupings, and one per so many evaluations of the budget. A small
-budget is therefore spent on groupings with the best bounds instead of a first look at all. Chosen by hand."""
+"""Number of groupings with which the bounded search starts: one per `_EVALUATIONS_AN_ARM` evaluations of the budget,
+but at least `_LEAST_ARMS`. A small budget is therefore spent on the groupings with the best bounds instead of a first
+look at all. Chosen by hand."""
 
 
 def search(
@@ -39,11 +40,11 @@ def search(
 
     `max_evals` limits evaluations instead of seconds; the result then depends only on the problem and the seed.
     """
-    judge = EvaluationBudget(
+    budget = EvaluationBudget(
         cost_tables, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop
     )
-    _run(judge, seed, bounded=False)
-    return judge.outcome("hetrl")
+    _run(budget, seed, bounded=False)
+    return budget.outcome("hetrl")
 
 
 def search_bounded(
@@ -61,29 +62,29 @@ def search_bounded(
     Arms are also dropped if their bound is no better than the incumbent, the most promising groupings come first, and
     half of the children are built from what determines the step time.
     """
-    judge = EvaluationBudget(
+    budget = EvaluationBudget(
         cost_tables, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop
     )
-    _run(judge, seed, bounded=True)
-    return judge.outcome("hetrl_bounded")
+    _run(budget, seed, bounded=True)
+    return budget.outcome("hetrl_bounded")
 
 
-def _run(judge: EvaluationBudget, seed: int, *, bounded: bool) -> None:
+def _run(budget: EvaluationBudget, seed: int, *, bounded: bool) -> None:
     """Search until the budget is spent or nothing new is found."""
-    problem = judge.cost_tables.problem
-    lists = candidate_lists(judge.cost_tables)
+    problem = budget.cost_tables.problem
+    lists = candidate_lists(budget.cost_tables)
     bounds = Bounds(lists) if bounded else None
     arms = []
     for i, grouping in enumerate(groupings(problem)):
         draw = _drawer(lists, grouping, np.random.default_rng([seed, i]), bounds)
         arms.append(GroupingArm(draw, bounds.of_grouping(grouping) if bounds else 0.0))
     if bounded:
-        arms = by_bound(arms)[: max(_LEAST_ARMS, int(judge.evaluations_within(1.0) / _EVALUATIONS_AN_ARM))]
+        arms = by_bound(arms)[: max(_LEAST_ARMS, int(budget.evaluations_within(1.0) / _EVALUATIONS_AN_ARM))]
     before = -1
-    # Arms may end early; then halving starts again with new sizes.
-    while judge.spent() < 1 and judge.num_evaluations > before:
-        before = judge.num_evaluations
-        halve(arms, judge, 1.0, alive=lambda arm: promising(arm, judge))
+    # Arms may end early; then successive halving starts again with new sizes.
+    while budget.spent() < 1 and budget.num_evaluations > before:
+        before = budget.num_evaluations
+        halve(arms, budget, 1.0, alive=lambda arm: promising(arm, budget))
 
 
 def _drawer(
@@ -91,7 +92,7 @@ def _drawer(
 ) -> Callable[[], SizesArm]:
     """Return a function that makes arms with new size vectors of one grouping."""
     problem = lists.cost_tables.problem
-    space = genome.space(lists, grouping)
+    space = genome.grouping_decoder(lists, grouping)
     whole = sum(at.num_gpus for at in space.classes)
     endless = sizes_of(
         problem.workload, grouping, whole, rng, all_of_them=problem.goal.objective is Objective.THROUGHPUT

@@ -24,7 +24,7 @@ class Arm(Protocol):
 
     @property
     def best_loss(self) -> float: ...
-    def pull(self, judge: EvaluationBudget, until: float) -> None:
+    def pull(self, budget: EvaluationBudget, until: float) -> None:
         """Search until that fraction of the whole budget is spent, at least a little."""
 
 
@@ -32,7 +32,7 @@ A = TypeVar("A", bound=Arm)
 
 
 def halve(
-    arms: Iterable[A], judge: EvaluationBudget, until: float, *, alive: Callable[[A], bool] = lambda arm: True
+    arms: Iterable[A], budget: EvaluationBudget, until: float, *, alive: Callable[[A], bool] = lambda arm: True
 ) -> list[A]:
     """Pull arms and drop the worse half until one is left, and return the survivors, best first.
 
@@ -41,16 +41,16 @@ def halve(
     remaining = list(arms)
     rungs = max(1, ceil(log2(max(1, len(remaining)))) + 1)
     for rung in range(rungs):
-        start = judge.spent()
+        start = budget.spent()
         end = start + (until - start) / (rungs - rung)
         # The time of a rung is divided equally among its arms, by deadlines.
         for i, arm in enumerate(remaining):
-            if judge.spent() >= until:
+            if budget.spent() >= until:
                 break
             if alive(arm):
-                arm.pull(judge, start + (end - start) * (i + 1) / len(remaining))
+                arm.pull(budget, start + (end - start) * (i + 1) / len(remaining))
         remaining = sorted((arm for arm in remaining if alive(arm)), key=lambda arm: arm.best_loss)
-        if judge.spent() >= until or not remaining:
+        if budget.spent() >= until or not remaining:
             break
         if rung + 1 < rungs:
             remaining = remaining[: ceil(len(remaining) / 2)]
@@ -69,13 +69,13 @@ class SizesArm:
         """Least loss found so far."""
         return self._evolution.best_loss
 
-    def pull(self, judge: EvaluationBudget, until: float) -> None:
+    def pull(self, budget: EvaluationBudget, until: float) -> None:
         """Do at least one generation, and further ones until the deadline or until all children are known."""
-        self._evolution.advance(judge)
-        while judge.spent() < until:
-            before = judge.num_evaluations
-            self._evolution.advance(judge)
-            if judge.num_evaluations == before:
+        self._evolution.advance(budget)
+        while budget.spent() < until:
+            before = budget.num_evaluations
+            self._evolution.advance(budget)
+            if budget.num_evaluations == before:
                 # Every child is known already.
                 break
 
@@ -104,28 +104,28 @@ class GroupingArm:
         """Whether several size vectors had no valid placement, so that its tasks probably do not fit together."""
         return self._failures >= 8
 
-    def pull(self, judge: EvaluationBudget, until: float) -> None:
+    def pull(self, budget: EvaluationBudget, until: float) -> None:
         # The number of inner arms is a power of two that the budget allows two generations each.
         """Halve old and new size vectors until that fraction of the whole budget is spent."""
-        evaluations = judge.evaluations_within(until - judge.spent())
+        evaluations = budget.evaluations_within(until - budget.spent())
         num = min(MAX_SIZES, max(1, int(evaluations / (2 * (POPULATION + CHILDREN)))))
         num = 1 << (num.bit_length() - 1)
         old = self._kept[: max(1, num // 2)] if num > 1 else self._kept[:1]
         arms = [*old, *(self._draw() for _ in range(max(num - len(old), 0 if old else 1)))]
-        kept = halve(arms, judge, until, alive=lambda arm: _may_win(arm, judge))
+        kept = halve(arms, budget, until, alive=lambda arm: _may_win(arm, budget))
         self._failures = 0 if any(arm.best_loss < INFEASIBLE for arm in kept) else self._failures + len(arms)
         known = {id(arm): arm for arm in [*kept, *self._kept]}
         self._kept = sorted(known.values(), key=lambda arm: arm.best_loss)[:MAX_SIZES]
 
 
-def promising(arm: GroupingArm, judge: EvaluationBudget) -> bool:
+def promising(arm: GroupingArm, budget: EvaluationBudget) -> bool:
     """Return whether the arm may still hold something better than the incumbent."""
-    return not arm.is_hopeless and arm.bound < judge.best_loss
+    return not arm.is_hopeless and arm.bound < budget.best_loss
 
 
-def _may_win(arm: SizesArm, judge: EvaluationBudget) -> bool:
+def _may_win(arm: SizesArm, budget: EvaluationBudget) -> bool:
     """Return whether the arm may still hold something better than the incumbent."""
-    return arm.bound < judge.best_loss and not arm.is_hopeless
+    return arm.bound < budget.best_loss and not arm.is_hopeless
 
 
 def by_bound(arms: Sequence[GroupingArm]) -> list[GroupingArm]:

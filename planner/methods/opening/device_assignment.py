@@ -1,4 +1,4 @@
-"""Opening heuristic for one grouping: assign device classes to the groups, estimate the step times of all ways at once.
+"""Opening heuristic for one grouping: assign device classes to its groups, and estimate all assignments at once.
 
 Each group that trains gets a class or a pair of classes, whole or in part; its fastest mesh on them is known. The other
 devices are assigned in batches: the slowest group without training takes a batch of the class that suits it best
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.answer.placement import Layout
-from planner.cost.batched.batch_tables import ways_of
+from planner.cost.batched.batch_tables import transfer_tables
 from planner.cost.tasks import memory
 from planner.cost.tasks.layer_cuts import TENSOR, of_layout
 from planner.methods.hetrl.candidate_lists import CandidateLists
@@ -52,7 +52,7 @@ _ALIKE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Hold:
+class _MeshDevices:
     """Devices that a group with training may get, and its seconds per step on their fastest mesh."""
 
     held: tuple[int, ...]
@@ -65,7 +65,7 @@ class _Hold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Deals:
+class _Assignments:
     """Ways to share the fleet among all groups, a row each."""
 
     held: Ints
@@ -124,9 +124,9 @@ class ClassSpeeds:
         return {task: np.where(fits, self.steps[task][place, classes], 0.0) for task in tasks}
 
 
-def fleet(lists: CandidateLists, bounds: Bounds) -> ClassSpeeds:
+def class_speeds(lists: CandidateLists, bounds: Bounds) -> ClassSpeeds:
     """Return the numbers of one problem."""
-    cost_tables, ways = lists.cost_tables, ways_of(lists.cost_tables)
+    cost_tables, ways = lists.cost_tables, transfer_tables(lists.cost_tables)
     workload = cost_tables.problem.workload
     classes = tuple(at for _, at in sorted(cost_tables.classes.items()))
     trained = [task for task in workload.tasks if task in TRAINING]
@@ -144,7 +144,7 @@ def fleet(lists: CandidateLists, bounds: Bounds) -> ClassSpeeds:
     return ClassSpeeds(
         tasks=workload.tasks,
         whole=whole,
-        batch=batches(whole, _BATCHES),
+        batch=batch_sizes(whole, _BATCHES),
         lag_s=lag_s,
         critic_s=critic_s,
         steps=steps,
@@ -156,7 +156,7 @@ def fleet(lists: CandidateLists, bounds: Bounds) -> ClassSpeeds:
     )
 
 
-def batches(whole: Ints, num: int) -> Ints:
+def batch_sizes(whole: Ints, num: int) -> Ints:
     """Return the devices in one batch of each class for `num` batches per class, or fewer with many classes."""
     return -(-whole // max(1, min(num, _ALL_BATCHES // len(whole))))
 
@@ -178,7 +178,7 @@ class DeviceAssigner:
         self._whole, self._most = fleet.whole, fleet.whole.tolist()
         self._lag_s, self._critic_s = fleet.lag_s, fleet.critic_s
         self._strong = fleet.strong
-        self._holds: dict[tuple[Tasks, bool], tuple[_Hold, ...]] = {}
+        self._holds: dict[tuple[Tasks, bool], tuple[_MeshDevices, ...]] = {}
 
     def genomes(self, of: GroupingDecoder, num: int) -> Iterator[GroupingGenome]:
         """Yield the `num` most promising genomes of a grouping by estimate, best first."""
@@ -187,15 +187,15 @@ class DeviceAssigner:
         every = [each for each in product(*options) if self._fits(each)][:_MOST_WAYS]
         if not every:
             return
-        deals = self._dealt(of, trains, every)
-        step_s = self._step_s(of, trains, every, deals)
+        assignments = self._assignments(of, trains, every)
+        step_s = self._step_s(of, trains, every, assignments)
         told: set[GroupingGenome] = set()
         alike = [0] * len(every)
         for row in np.argsort(step_s, kind="stable").tolist():
             if len(told) >= num or not np.isfinite(step_s[row]):
                 return
-            which = deals.which[row]
-            held = tuple(map(tuple, deals.held[row].tolist()))
+            which = assignments.which[row]
+            held = tuple(map(tuple, assignments.held[row].tolist()))
             is_pair = any(sum(num > 0 for num in held[g]) > 1 for g in trains)
             # For a mesh of two classes several layouts are tried; results with the same meshes are limited.
             for place in range(_CHOICES if is_pair and not alike[which] else 1):
@@ -206,14 +206,14 @@ class DeviceAssigner:
                     yield genome
             alike[which] += 1
 
-    def _fits(self, holds: Sequence[_Hold]) -> bool:
+    def _fits(self, holds: Sequence[_MeshDevices]) -> bool:
         """Return whether the classes have enough devices for these groups together."""
         held = zip(*(each.held for each in holds), strict=True)
         return len(holds) == 1 or all(sum(num) <= most for num, most in zip(held, self._most, strict=True))
 
     # --- meshes
 
-    def _of_training(self, tasks: Tasks, *, may_pair: bool) -> tuple[_Hold, ...]:
+    def _of_training(self, tasks: Tasks, *, may_pair: bool) -> tuple[_MeshDevices, ...]:
         """Return what a group with training may get: one class, or also pairs of classes if it is the only one."""
         if (tasks, may_pair) not in self._holds:
             alone = () if may_pair else self._of_one(tasks)
@@ -221,7 +221,7 @@ class DeviceAssigner:
             self._holds[tasks, may_pair] = (*alone, *pairs)
         return self._holds[tasks, may_pair]
 
-    def _of_one(self, tasks: Tasks) -> Iterator[_Hold]:
+    def _of_one(self, tasks: Tasks) -> Iterator[_MeshDevices]:
         """Yield parts of one class. A larger part counts only if its fastest mesh uses more devices."""
         for c in self._strong:
             at, known = self._classes[c], -1
@@ -231,7 +231,7 @@ class DeviceAssigner:
                 if found is not None and found[0] > known:
                     known, times = found
                     sums = [sum(s for task, s in times.items() if task in some) for some in (TRAINING, SCORING)]
-                    yield _Hold(
+                    yield _MeshDevices(
                         held=self._only((c, num)),
                         at=c,
                         train_s=sums[0],
@@ -239,7 +239,7 @@ class DeviceAssigner:
                         gen_s=times.get(Task.GENERATION, 0.0),
                     )
 
-    def _of_two(self, tasks: Tasks) -> Iterator[_Hold]:
+    def _of_two(self, tasks: Tasks) -> Iterator[_MeshDevices]:
         """Yield parts of two classes. All seconds count as training, which is harmless since no other group trains."""
         if self._lists.cost_tables.problem.limits.max_train_blocks < 2:
             return
@@ -249,7 +249,7 @@ class DeviceAssigner:
                 found = self._lists.meshes(tasks, tuple((self._classes[c].key, num) for c, num in nums))
                 if found and len(found[0].pools) > 1:
                     at = next(c for c in (a, b) if self._classes[c].key == found[0].pools[0].device_class)
-                    yield _Hold(held=self._only(*nums), at=at, train_s=found[0].busy_s, score_s=0.0, gen_s=0.0)
+                    yield _MeshDevices(held=self._only(*nums), at=at, train_s=found[0].busy_s, score_s=0.0, gen_s=0.0)
 
     def _only(self, *nums: tuple[int, int]) -> tuple[int, ...]:
         """Return a row with these numbers of devices by class and 0 elsewhere."""
@@ -260,7 +260,9 @@ class DeviceAssigner:
 
     # --- units
 
-    def _dealt(self, of: GroupingDecoder, trains: Sequence[int], every: Sequence[Sequence[_Hold]]) -> _Deals:
+    def _assignments(
+        self, of: GroupingDecoder, trains: Sequence[int], every: Sequence[Sequence[_MeshDevices]]
+    ) -> _Assignments:
         """Return each combination of meshes with the other devices assigned in a few ways.
 
         The ways differ in how slow generation counts and in whether it is limited to classes near the trainer.
@@ -270,7 +272,7 @@ class DeviceAssigner:
         for place, g in enumerate(trains):
             meshes[:, g] = [holds[place].held for holds in every]
         if not units:
-            return _Deals(held=meshes, which=np.arange(len(every)))
+            return _Assignments(held=meshes, which=np.arange(len(every)))
         actor = next(i for i, g in enumerate(trains) if Task.ACTOR_TRAINING in of.grouping[g])
         homes = np.array([holds[actor].at for holds in every])
         is_near, is_joined = self._fleet.is_near(homes), np.isfinite(self._lag_s[homes])
@@ -286,8 +288,8 @@ class DeviceAssigner:
             for i in (i for i, each in enumerate(generating) if each):
                 able[:, i] = np.where(is_near if near else is_joined, able[:, i], 0.0)
             weights = np.where(generating, favour, 1.0)
-            held[:, units] = share(able, self._whole - meshes.sum(axis=1), weights, self._fleet.batch)
-        return _Deals(held=np.concatenate(found), which=np.tile(np.arange(len(every)), len(ways)))
+            held[:, units] = assign_batches(able, self._whole - meshes.sum(axis=1), weights, self._fleet.batch)
+        return _Assignments(held=np.concatenate(found), which=np.tile(np.arange(len(every)), len(ways)))
 
     def _speeds(self, of: GroupingDecoder, g: int) -> list[float]:
         """Return the steps per second of one device of each class, for all tasks of the group by turns."""
@@ -298,32 +300,36 @@ class DeviceAssigner:
     # --- estimates
 
     def _step_s(
-        self, of: GroupingDecoder, trains: Sequence[int], every: Sequence[Sequence[_Hold]], deals: _Deals
+        self,
+        of: GroupingDecoder,
+        trains: Sequence[int],
+        every: Sequence[Sequence[_MeshDevices]],
+        assignments: _Assignments,
     ) -> Floats:
         """Return the estimated seconds per step, `[num_rows]`; inf where a group has nothing to work on."""
-        eta, num = self._workload.eta, len(deals.held)
+        eta, num = self._workload.eta, len(assignments.held)
         zero = np.zeros(num)
         train, score, after, busy, others, critic = (zero.copy() for _ in range(6))
-        homes = {g: np.array([holds[i].at for holds in every])[deals.which] for i, g in enumerate(trains)}
+        homes = {g: np.array([holds[i].at for holds in every])[assignments.which] for i, g in enumerate(trains)}
         home = next(homes[g] for g in trains if Task.ACTOR_TRAINING in of.grouping[g])
         link = zero.copy()
         for i in range(len(trains)):
             # Seconds of the groups that train, from their meshes.
             parts = np.array([(each.train_s, each.score_s, each.gen_s) for each in (holds[i] for holds in every)])
-            train_s, score_s, gen_s = parts[deals.which].T
+            train_s, score_s, gen_s = parts[assignments.which].T
             train, score, after = np.maximum(train, train_s), np.maximum(score, score_s), after + gen_s
             busy = np.maximum(busy, train_s + score_s + gen_s)
         for g, tasks in enumerate(of.grouping):
             if of.trains[g]:
                 continue
             # Busy seconds of the other groups, from their joint speeds; generation adds its tail and transfers.
-            seconds = 1 / np.maximum(deals.held[:, g] @ np.array(self._speeds(of, g)), 1e-12)
+            seconds = 1 / np.maximum(assignments.held[:, g] @ np.array(self._speeds(of, g)), 1e-12)
             busy = np.maximum(busy, seconds)
             gen_s = zero
             if Task.GENERATION in tasks:
-                steps = deals.held[:, g] @ self._fleet.steps[Task.GENERATION][0]
+                steps = assignments.held[:, g] @ self._fleet.steps[Task.GENERATION][0]
                 gen_s = np.minimum(seconds, 1 / np.maximum(steps, 1e-12))
-                lag_s = np.where(deals.held[:, g] > 0, self._lag_s[home], 0.0).max(axis=1)
+                lag_s = np.where(assignments.held[:, g] > 0, self._lag_s[home], 0.0).max(axis=1)
                 after = self._fleet.tail_s + gen_s + lag_s
                 link = np.maximum(link, lag_s)
                 others = seconds - gen_s if eta else zero
@@ -331,7 +337,7 @@ class DeviceAssigner:
         where = {task: g for g, tasks in enumerate(of.grouping) for task in tasks}
         if {Task.CRITIC_INFERENCE, Task.CRITIC_TRAINING} <= set(where):
             scores, src = where[Task.CRITIC_INFERENCE], homes[where[Task.CRITIC_TRAINING]]
-            critic = np.where(deals.held[:, scores] > 0, self._critic_s[src], 0.0).max(axis=1)
+            critic = np.where(assignments.held[:, scores] > 0, self._critic_s[src], 0.0).max(axis=1)
             critic = zero if scores == where[Task.CRITIC_TRAINING] else critic
         # The path of the oracle, and the path of the critic.
         path = np.maximum(train + score + others + after, train + critic + score) / (eta + 1)
@@ -339,7 +345,7 @@ class DeviceAssigner:
         return np.where(found < 1e9, found, np.inf)
 
 
-def share(speeds: Floats, left: Ints, weights: Floats, batch: Ints) -> Ints:
+def assign_batches(speeds: Floats, left: Ints, weights: Floats, batch: Ints) -> Ints:
     """Assign the free devices to groups: return `[num_rows, num_groups, num_classes]` devices.
 
     `left` is the free devices, `[num_rows, num_classes]`. One batch at a time goes to the group that is slowest.

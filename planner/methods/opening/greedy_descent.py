@@ -1,9 +1,9 @@
 """Quick greedy descent over HetRL's levels, with which the portfolio opens.
 
 Groupings are opened one after another: the best by a rough estimate, all tasks together among them, then the others by
-their lower bound. Each starts with a few placements of the opening heuristic (`dealing`). After each opening, the most
-promising grouping takes a step: many children of its best placement are judged at once, most of them guided by what
-determines the step time, and only the best one counts. A grouping without improvement for a few steps rests.
+their lower bound. Each starts with a few placements of the opening heuristic (`device_assignment`). After each opening,
+the most promising grouping takes a step: many children of its best placement are evaluated at once, most of them guided
+by what determines the step time, and only the best one counts. A grouping without improvement for a few steps rests.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,20 +18,21 @@ from planner.methods.evaluation_budget import INFEASIBLE, EvaluationBudget
 from planner.methods.hetrl import evolution
 from planner.methods.hetrl.candidate_lists import candidate_lists
 from planner.methods.hetrl.fluid_bounds import Bounds
-from planner.methods.hetrl.genome import GroupingDecoder, GroupingGenome, space
-from planner.methods.hetrl.group_sizes import sizes as sizes_of
+from planner.methods.hetrl.genome import GroupingDecoder, GroupingGenome, grouping_decoder
+from planner.methods.hetrl.group_sizes import size_vectors as sizes_of
 from planner.methods.hetrl.guided_moves import guided
-from planner.methods.opening.device_assignment import MANY_CLASSES, ClassSpeeds, DeviceAssigner, fleet
-from planner.methods.opening.grouping_estimates import estimates
+from planner.methods.opening.device_assignment import MANY_CLASSES, ClassSpeeds, DeviceAssigner, class_speeds
+from planner.methods.opening.grouping_estimates import grouping_estimates
 from planner.problem.goal import Objective
 from planner.problem.groupings import Grouping, groupings
 
 _FIRST, _GROUPINGS = 4, 40
-"""Groupings that are opened at first: so many, and one more for each so many that the problem has. Chosen by hand."""
+"""Number of groupings that are opened at first: `_FIRST`, and one more for each `_GROUPINGS` groupings of the problem.
+Chosen by hand."""
 _LARGEST = 2
 """Most groups of a grouping that is estimated in a fleet of many classes. Chosen by hand."""
-_DEALT, _DRAWN = 4, 8
-"""First placements of a grouping: by estimate, and drawn at random. Chosen by hand."""
+_ASSIGNED, _DRAWN = 4, 8
+"""Numbers of first placements of a grouping: by the opening heuristic, and drawn at random. Chosen by hand."""
 _CHILDREN = 32
 """Children in one step. Chosen by hand."""
 _GUIDED = 0.6
@@ -71,7 +72,7 @@ class Descent:
         self._arms: list[_Arm] = []
         self._is_dry = False
 
-    def run(self, judge: EvaluationBudget, value: float = INFEASIBLE, *, patience: int | None = None) -> None:
+    def run(self, budget: EvaluationBudget, value: float = INFEASIBLE, *, patience: int | None = None) -> None:
         """Search until the budget is spent or nothing better is found.
 
         It ends when every grouping that may beat `value` rests, or when `patience` rounds found nothing better.
@@ -79,28 +80,28 @@ class Descent:
         waited = 0
         for arm in self._arms:
             arm.failures = 0
-        if not self._arms and judge.cost_tables.problem.asks_for_speed_alone:
-            self._begin(judge)
-        while not judge.is_over and waited != patience:
+        if not self._arms and budget.cost_tables.problem.asks_for_speed_alone:
+            self._begin(budget)
+        while not budget.is_over and waited != patience:
             # Open one more grouping, then let the most promising open one take a step.
             for _ in range(1 if self._arms else self._num_first):
-                if not self._is_dry and not judge.is_over:
-                    self._open(judge, min(value, judge.best_loss))
-            waited = 0 if judge.best_loss < value else waited + 1
-            value = min(value, judge.best_loss)
+                if not self._is_dry and not budget.is_over:
+                    self._open(budget, min(value, budget.best_loss))
+            waited = 0 if budget.best_loss < value else waited + 1
+            value = min(value, budget.best_loss)
             hopeful = [arm for arm in self._arms if arm.failures < _STUCK and arm.bound < value]
             if self._is_dry and not hopeful:
                 return
-            if hopeful and not judge.is_over:
-                _step(judge, min(hopeful, key=lambda each: each.loss), self._rng)
+            if hopeful and not budget.is_over:
+                _step(budget, min(hopeful, key=lambda each: each.loss), self._rng)
 
-    def _begin(self, judge: EvaluationBudget) -> None:
-        """Judge a first placement at once: all tasks together on the class with the most arithmetic."""
+    def _begin(self, budget: EvaluationBudget) -> None:
+        """Evaluate a first placement at once: all tasks together on the class with the most arithmetic."""
         classes = [at for _, at in sorted(self._lists.cost_tables.classes.items())]
         most = max(range(len(classes)), key=lambda c: classes[c].num_gpus * classes[c].gpu.matmul_flop_per_s)
         held = tuple(at.num_gpus if c == most else 0 for c, at in enumerate(classes))
         genome = GroupingGenome(held=(held,), choice=((0,) * len(held),))
-        judge.losses([space(self._lists, each).placement(genome) for each in self._every if len(each) == 1])
+        budget.losses([grouping_decoder(self._lists, each).placement(genome) for each in self._every if len(each) == 1])
 
     def _in_order(self, every: Sequence[Grouping]) -> Iterator[tuple[float, Grouping]]:
         """Yield (lower bound, grouping): a few by the rough estimate, the others by their bounds.
@@ -109,7 +110,7 @@ class Descent:
         """
         most = _LARGEST if len(self._lists.cost_tables.classes) > MANY_CLASSES else len(every[-1])
         some = [each for each in every if len(each) <= most] or every
-        rough = estimates(self._fleet, some)
+        rough = grouping_estimates(self._fleet, some)
         # Groupings with equal estimates differ only in which of several equal models is where: keep one of them.
         alike: dict[float, Grouping] = {}
         for i in sorted(range(len(some)), key=lambda i: (rough[i], i)):
@@ -122,30 +123,30 @@ class Descent:
         rest = {each: self._bounds.of_grouping(each) for each in every if each not in few}
         yield from ((rest[each], each) for each in sorted(rest, key=lambda each: (rest[each], len(each), each)))
 
-    def _open(self, judge: EvaluationBudget, value: float) -> None:
+    def _open(self, budget: EvaluationBudget, value: float) -> None:
         """Open the next grouping that has a valid placement."""
         for bound, grouping in self._waiting:
             if bound >= value:
                 continue
-            of = space(self._lists, grouping)
+            of = grouping_decoder(self._lists, grouping)
             # The best of a few first placements becomes the grouping's genome.
             seeds = list(dict.fromkeys(self._seeds(of)))
-            losses = judge.losses([of.placement(each) for each in seeds])
+            losses = budget.losses([of.placement(each) for each in seeds])
             loss, place = min((loss, i) for i, loss in enumerate(losses))
             if loss < INFEASIBLE:
                 self._arms.append(_Arm(space=of, bound=bound, genome=seeds[place], loss=loss, known=set(seeds)))
                 return
-            if judge.is_over:
+            if budget.is_over:
                 return
         self._is_dry = True
 
     @cached_property
     def _fleet(self) -> ClassSpeeds:
         """Numbers per class for the estimates."""
-        return fleet(self._lists, self._bounds)
+        return class_speeds(self._lists, self._bounds)
 
     @cached_property
-    def _dealer(self) -> DeviceAssigner:
+    def _assigner(self) -> DeviceAssigner:
         """Opening heuristic of the problem."""
         return DeviceAssigner(self._lists, self._fleet)
 
@@ -155,7 +156,7 @@ class Descent:
         They are drawn where estimates say little: for goals in dollars and rules of regions.
         """
         problem = self._lists.cost_tables.problem
-        found = tuple(self._dealer.genomes(of, _DEALT))
+        found = tuple(self._assigner.genomes(of, _ASSIGNED))
         yield from found
         if found and problem.asks_for_speed_alone:
             return
@@ -166,14 +167,14 @@ class Descent:
             yield evolution.seeded(of, next(drawn) if turn % 2 else best, self._rng)
 
 
-def _step(judge: EvaluationBudget, arm: _Arm, rng: np.random.Generator) -> None:
-    """Judge the children of the arm's best genome and keep the best one if it is better."""
+def _step(budget: EvaluationBudget, arm: _Arm, rng: np.random.Generator) -> None:
+    """Evaluate the children of the arm's best genome and keep the best one if it is better."""
     if arm.explained is None:
         placement = arm.space.placement(arm.genome)
-        arm.explained = None if placement is None else judge.explain(placement)
+        arm.explained = None if placement is None else budget.explain(placement)
     children = list(dict.fromkeys(child for child in _children(arm, rng) if child not in arm.known))
     arm.known.update(children)
-    losses = judge.losses([arm.space.placement(child) for child in children])
+    losses = budget.losses([arm.space.placement(child) for child in children])
     loss, place = min(((loss, i) for i, loss in enumerate(losses)), default=(INFEASIBLE, 0))
     if loss < arm.loss * (1 - 1e-9):
         arm.genome, arm.loss, arm.failures, arm.explained = children[place], loss, 0, None

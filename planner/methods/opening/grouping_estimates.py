@@ -1,9 +1,9 @@
 """Rough estimate of the step time for all groupings at once, to decide which of them to look at first.
 
 Each group that trains gets one whole class or half of it. The other devices are assigned in batches to the slowest of
-the other groups, as in `dealing`. Each task is as fast as its own best layout on these devices. Memory across tasks and
-the shapes of meshes are left out, which matters little beside which tasks suit which devices. Everything is one array
-computation over *rows*, each of which is one way to share the fleet in one grouping.
+the other groups, as in `device_assignment`. Each task is as fast as its own best layout on these devices. Memory across
+tasks and the shapes of meshes are left out, which matters little beside which tasks suit which devices. Everything is
+one array computation over *rows*, each of which is one way to share the fleet in one grouping.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from planner.methods.opening.device_assignment import ClassSpeeds, Floats, Ints, batches, share
+from planner.methods.opening.device_assignment import ClassSpeeds, Floats, Ints, assign_batches, batch_sizes
 from planner.problem.groupings import Grouping, Tasks
 from planner.problem.workload import SCORING, TRAINING, Task
 
@@ -21,7 +21,7 @@ _BATCHES = 3
 """Batches in which the devices of a class are assigned. Chosen by hand."""
 
 
-def estimates(fleet: ClassSpeeds, every: Sequence[Grouping]) -> Floats:
+def grouping_estimates(fleet: ClassSpeeds, every: Sequence[Grouping]) -> Floats:
     """Return `[num_groupings]`: estimated seconds per step of the best of a few ways to share the fleet.
 
     An entry is inf if none of them works.
@@ -60,7 +60,7 @@ def estimates(fleet: ClassSpeeds, every: Sequence[Grouping]) -> Floats:
     rank = np.arange(len(rows))
     # Generation is assigned only to classes that the trainer's weights reach soon.
     able[rank, generating] = np.where(fleet.is_near(home[Task.ACTOR_TRAINING]), able[rank, generating], 0.0)
-    held += share(able, fleet.whole - held.sum(axis=1), favours[which], batches(fleet.whole, _BATCHES))
+    held += assign_batches(able, fleet.whole - held.sum(axis=1), favours[which], batch_sizes(fleet.whole, _BATCHES))
     step_s = _step_s(fleet, held, steps[which], of_task[which], home, lag_s)
     # The best row of each grouping.
     found = np.full(len(every), np.inf)

@@ -48,7 +48,7 @@ def curve(workload: Workload, speed: Speed, *, max_running: int, cache_tokens: i
     return Curve(samples=np.array(samples), seconds=np.maximum.accumulate(np.array(seconds)))
 
 
-def deal_groups(num_groups: int, group_size: int, pools: Sequence[tuple[int, float, Curve]]) -> list[int]:
+def split_groups(num_groups: int, group_size: int, pools: Sequence[tuple[int, float, Curve]]) -> list[int]:
     """Return the number of groups for each pool, which sum to `num_groups`.
 
     A pool is given as (number of replicas, seconds that it starts late, phase curve of one replica).
@@ -64,11 +64,11 @@ def deal_groups(num_groups: int, group_size: int, pools: Sequence[tuple[int, flo
     total = sum(parts)
     exact = [part / total * num_groups for part in parts]
     # Round down, and give the remaining groups to the pools with the largest remainders.
-    dealt = [int(part) for part in exact]
-    by_rest = sorted(range(len(pools)), key=lambda i: (dealt[i] - exact[i], i))
-    for i in by_rest[: num_groups - sum(dealt)]:
-        dealt[i] += 1
-    return dealt
+    num_groups_by_pool = [int(part) for part in exact]
+    by_rest = sorted(range(len(pools)), key=lambda i: (num_groups_by_pool[i] - exact[i], i))
+    for i in by_rest[: num_groups - sum(num_groups_by_pool)]:
+        num_groups_by_pool[i] += 1
+    return num_groups_by_pool
 
 
 def _spread(workload: Workload, size: int) -> list[int]:

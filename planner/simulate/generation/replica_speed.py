@@ -33,7 +33,7 @@ class Speed:
         self._prefill: dict[tuple[int, int], float] = {}
 
     def decode(self, sequences: int) -> tuple[float, float]:
-        """Return (a, b) such that a step of so many sequences takes a + b x (mean context) seconds."""
+        """Return (a, b) such that a step of this number of sequences takes a + b x (mean context) seconds."""
         found = self.known.get(sequences)
         if found is None:
             low, high = self._contexts
@@ -43,7 +43,7 @@ class Speed:
         return found
 
     def prefill_s(self, sequences: int, tokens: int) -> float:
-        """Return the seconds by which reading `tokens` prompt tokens lengthens steps of so many sequences."""
+        """Return the seconds by which reading `tokens` prompt tokens lengthens steps of this number of sequences."""
         key = (sequences, -(-tokens // _ROUNDED))
         found = self._prefill.get(key)
         if found is None:
@@ -76,7 +76,7 @@ class Speed:
 
 
 def cache_tokens(workload: Workload, gpu: GpuType, tensor: int, resident_bytes: float) -> int:
-    """Return the number of tokens whose keys and values fit beside `resident_bytes` on each device of a replica."""
+    """Return the number of tokens whose keys and values fit next to `resident_bytes` on each device of a replica."""
     free = memory_for_tasks_bytes(gpu) - resident_bytes
     return max(0, int(free / memory.kv_bytes_per_token(workload.models[Task.GENERATION], tensor=tensor)))
 

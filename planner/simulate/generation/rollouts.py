@@ -21,7 +21,7 @@ from planner.simulate.event_queue import Agenda
 from planner.simulate.gantt import Gantt
 from planner.simulate.generation.draws import Draws
 from planner.simulate.generation.engine import SimulatedEngine, SimulatedSample
-from planner.simulate.generation.group_shares import Curve, deal_groups
+from planner.simulate.generation.group_shares import Curve, split_groups
 from planner.simulate.generation.staleness_window import Window
 from planner.simulate.generation.time_sharing import Turns
 
@@ -134,8 +134,8 @@ class Rollouts:
         pools = [pool for pool in self.pools if pool.alive] or list(self.pools)
         curves = [(max(1, len(pool.alive)), pool.lag_s if version else 0.0, pool.curve) for pool in pools]
         known = [(num, lag, each) for num, lag, each in curves if each is not None]
-        dealt = deal_groups(self._workload.prompts_per_step, self._workload.group_size, known)
-        for pool, num in zip(pools, dealt, strict=True):
+        num_groups_by_pool = split_groups(self._workload.prompts_per_step, self._workload.group_size, known)
+        for pool, num in zip(pools, num_groups_by_pool, strict=True):
             pool.left_to_lease = num
 
     def arrive(self, pools: Sequence[GenPool], version: int) -> None:

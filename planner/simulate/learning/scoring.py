@@ -54,13 +54,13 @@ class ScoringSpeed:
         return whole
 
 
-def deal(tokens: Sequence[int], speeds: Sequence[float]) -> list[list[int]]:
+def split_samples(tokens: Sequence[int], speeds: Sequence[float]) -> list[list[int]]:
     """Split samples over workers: the longest first, each to the worker that would finish it first.
 
     `speeds` are tokens per second. This is the greedy list schedule for uniform machines (longest processing time
     first). Return the lengths that each worker gets.
     """
-    dealt: list[list[int]] = [[] for _ in speeds]
+    lengths_by_worker: list[list[int]] = [[] for _ in speeds]
     idle: dict[float, list[tuple[int, int]]] = {}
     for i, speed in enumerate(speeds):
         idle.setdefault(speed, []).append((0, i))
@@ -76,5 +76,5 @@ def deal(tokens: Sequence[int], speeds: Sequence[float]) -> list[list[int]]:
                     least_s, loads = end_s, each
         load, i = loads[0]
         heapq.heapreplace(loads, (load + num, i))
-        dealt[i].append(num)
-    return dealt
+        lengths_by_worker[i].append(num)
+    return lengths_by_worker

@@ -16,7 +16,7 @@ from planner.devices import collective, layer
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import Task, Workload
 from planner.simulate.generation.resident_memory import stage_params, trained_fraction
-from planner.simulate.learning.scoring import deal
+from planner.simulate.learning.scoring import split_samples
 
 _HALF = 2
 """Bytes of one half-precision element."""
@@ -156,8 +156,10 @@ class SimulatedMesh:
         size = math.ceil(len(tokens) / updates)
         whole, ends_s = 0.0, self._ends_s
         for first in range(0, len(tokens), size):
-            dealt = iter(deal(tokens[first : first + size], self._speeds))
-            slowest = max(block.pipeline_s(next(dealt)) for block in self._blocks for _ in range(block.num_pipelines))
+            lengths_by_worker = iter(split_samples(tokens[first : first + size], self._speeds))
+            slowest = max(
+                block.pipeline_s(next(lengths_by_worker)) for block in self._blocks for _ in range(block.num_pipelines)
+            )
             whole += slowest + ends_s
         return self._workload.epochs_per_step * whole
 

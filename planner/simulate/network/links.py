@@ -30,6 +30,8 @@ class NoRoute(ValueError):
 
 @dataclass(slots=True, eq=False)
 class _Flow:
+    """One publication on its path, with the bytes that are left to send."""
+
     path: tuple[Hop, ...]
     left_bytes: float
     on_done: Callable[[], None]
@@ -123,7 +125,7 @@ class Links:
         return end_s - now_s + self.one_way_s(src, dst)
 
     def _end_s(self, src: str, dst: str, num_bytes: float, begin_s: float) -> float:
-        """Return the time at which a route used by nothing else has carried so many bytes; inf if it never does.
+        """Return the time at which a route used by nothing else has carried these bytes; inf if it never does.
 
         The rate follows all changes of the route's links.
         """

@@ -58,10 +58,12 @@ class SimulatedPublisher:
             self._rollouts.arrive(self._pools, version)
             return
         for region in sorted(self.took_s):
-            if region == self._builder.home:
+            if region == self._builder.trainer_region:
                 self._arrived(region, began_s, version)
                 continue
-            self._queue(Task.GENERATION, self._builder.home, region, version, partial(self._arrived, region, began_s))
+            self._queue(
+                Task.GENERATION, self._builder.trainer_region, region, version, partial(self._arrived, region, began_s)
+            )
 
     def _arrived(self, region: str, began_s: float, version: int) -> None:
         self.took_s[region].append(self._agenda.now_s - began_s)
@@ -73,7 +75,7 @@ class SimulatedPublisher:
         known = [group for task in tasks for group in self._placement.groups if task in group.tasks]
         if len(known) < len(tasks) or known[0] is known[1]:
             return
-        home = self._builder.region(known[1].pools[0])
+        trainer_region = self._builder.region(known[1].pools[0])
         regions = sorted({self._builder.region(pool) for pool in known[0].pools})
         left = set(regions)
 
@@ -83,7 +85,7 @@ class SimulatedPublisher:
                 self._critic_arrived(version)
 
         for region in regions:
-            self._queue(Task.CRITIC_INFERENCE, home, region, version, partial(arrived, region))
+            self._queue(Task.CRITIC_INFERENCE, trainer_region, region, version, partial(arrived, region))
 
     def _queue(self, task: Task, src: str, dst: str, version: int, on_arrival: Arrival) -> None:
         waiting = self._waiting.setdefault((src, dst, task), deque())

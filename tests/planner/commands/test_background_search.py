@@ -6,7 +6,7 @@ import click
 import pytest
 
 from periplus import clock
-from planner.commands.background_search import Interrupt, SearchProgress, progress_line, thought
+from planner.commands.background_search import Interrupt, SearchProgress, progress_line, run_in_background
 from planner.problem.goal import Goal, Objective
 from tests.support.gpu_plan import estimate
 
@@ -20,7 +20,7 @@ def test_an_answer_is_waited_for_and_shown_on_the_way() -> None:
         assert shown.wait(10)
         return 3
 
-    assert thought(search, shown.set, Interrupt()) == 3
+    assert run_in_background(search, shown.set, Interrupt()) == 3
 
 
 def test_what_native_code_prints_is_no_part_of_the_result(capfd: pytest.CaptureFixture[str]) -> None:
@@ -28,7 +28,7 @@ def test_what_native_code_prints_is_no_part_of_the_result(capfd: pytest.CaptureF
         return int(ctypes.CDLL(None).printf(b"a solver's own line\n"))  # into the C library's buffer, flushed whenever
 
     click.echo("before")
-    assert thought(search, lambda: None, Interrupt()) == 20
+    assert run_in_background(search, lambda: None, Interrupt()) == 20
     click.echo("after")
     printed = capfd.readouterr()
     assert printed.out == "before\nafter\n"
@@ -40,7 +40,7 @@ def test_what_a_search_raises_is_raised_where_it_is_waited_for() -> None:
         raise ZeroDivisionError("x")
 
     with pytest.raises(ZeroDivisionError):
-        thought(search, lambda: None, Interrupt())
+        run_in_background(search, lambda: None, Interrupt())
 
 
 def test_the_first_interrupt_stops_the_search_and_its_answer_counts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,7 +55,7 @@ def test_the_first_interrupt_stops_the_search_and_its_answer_counts(capsys: pyte
         if not interrupt.is_set:
             raise KeyboardInterrupt
 
-    assert thought(search, press, interrupt) == "the best so far"
+    assert run_in_background(search, press, interrupt) == "the best so far"
     assert "interrupted" in capsys.readouterr().err
     with pytest.raises(click.exceptions.Exit) as left:
         interrupt.leave()
@@ -69,7 +69,7 @@ def test_the_second_interrupt_gives_up() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        thought(over.wait, press, Interrupt())
+        run_in_background(over.wait, press, Interrupt())
     over.set()
 
 

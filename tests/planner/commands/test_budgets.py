@@ -1,4 +1,4 @@
-"""Whole commands keep to their budgets and limits of size, whatever they are asked."""
+"""Whole commands keep their time budgets and limits of size."""
 
 import json
 import threading
@@ -60,7 +60,7 @@ def test_a_search_that_does_not_end_is_left_alone_with_what_it_found(
     finally:
         over.set()
     out, err = capsys.readouterr()
-    assert "was left alone; this is the best that it had found" in err
+    assert "still runs; this is the best plan that it had found" in err
     made = json.loads(out)
     assert len(made["placement"]["groups"]) == len(PLACEMENT.groups)
     assert "simulated" not in made
@@ -75,7 +75,7 @@ def test_a_method_that_ends_early_without_a_placement_does_not_speak_of_time(
     assert run(["plan", workload, "--fleet", gpu_fleet, *words]) == 8
     err = capsys.readouterr().err
     assert "the method verl ended after" in err
-    assert "does not prove that there is none; ask --method auto or exact" in err
+    assert "does not prove that none exists; try --method auto or --method exact" in err
 
 
 def test_rules_that_leave_nothing_are_a_proved_conflict(workload: str, gpu_fleet: str, capsys: Capture) -> None:
@@ -107,10 +107,10 @@ def test_a_plan_of_too_many_engines_is_not_played(
     monkeypatch.setattr("planner.simulate.simulator.MAX_ENGINES", 2)
     assert run(["plan", workload, "--fleet", gpu_fleet, "--study", "-o", "json"]) == 0
     out, err = capsys.readouterr()
-    assert "not simulated: the plan has 8 engines, and the simulator plays 2 at most" in err
+    assert "the plan was not simulated: the plan has 8 engines, and the simulator plays 2 at most" in err
     assert "simulated" not in json.loads(out)
     assert run(["simulate", plan_file]) == 2
-    assert "the plan cannot be played: the plan has 8 engines" in capsys.readouterr().err
+    assert "the plan cannot be simulated: the plan has 8 engines" in capsys.readouterr().err
 
 
 def test_counterfactuals_beyond_the_budget_are_not_settled(

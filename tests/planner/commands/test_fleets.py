@@ -52,7 +52,7 @@ def test_a_file_that_is_given_twice_is_read_once_and_that_is_said(tmp_path: Path
     out, err = capsys.readouterr()
     (region,) = fleet_of(yaml_text.parse(out, "output"), "output").regions
     assert region.machines[0].num_machines == 4
-    assert f"left out: {listing}: given 2 times, read once; --machines says" in err
+    assert f"left out: {listing}: given 2 times, read once; give the number of equal machines with --machines" in err
 
 
 def test_what_is_no_table_is_refused(tmp_path: Path, capsys: Capture) -> None:

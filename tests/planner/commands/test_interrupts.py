@@ -1,4 +1,4 @@
-"""Ctrl-C while something is thought about: what was found is printed and said to be part, and the exit code is 130."""
+"""After Ctrl-C during a search the result so far is printed and marked as incomplete, and the exit code is 130."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def test_before_the_first_placement(
     assert run(["plan", workload, "--fleet", gpu_fleet, "--study"]) == 130
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines()[-1] == "interrupted before any placement was found"
+    assert err.splitlines()[-1] == "interrupted before any plan was found"
 
 
 def test_after_it_and_before_what_else_was_asked(

@@ -19,13 +19,12 @@ FACTS = tuple(Fact(kind="rules", name=name, what=name) for name in ("a", "b"))
             NoPlanExists(conflict="a; and b", facts=FACTS),
             "no plan: a; and b; at least one of these has to change (it is proved that these "
             "contradict each other, but "
-            "not that each of them is needed for that)",
+            "not that each of them is needed for the contradiction)",
         ),
         (
             NoPlanExists(conflict="a; and b", facts=FACTS, is_cut=True),
-            "no plan: a; and b; at least one of these has to change (time ended before this was "
-            "known to be the smallest "
-            "such set)",
+            "no plan: a; and b; at least one of these has to change (time ended before it was known "
+            "whether a smaller set of these already conflicts)",
         ),
         (NoPlanExists(conflict="a", facts=FACTS[:1], is_minimal=True), "no plan: a"),
     ],

@@ -88,7 +88,7 @@ def test_what_cannot_be_planned_has_its_exit_code_and_one_line(
 
 def test_a_workload_is_studied_beyond_what_the_runtime_executes(workload: str, gpu_fleet: str, capsys: Capture) -> None:
     assert run(["plan", workload, "--fleet", gpu_fleet]) == 4
-    assert "this runtime executes on cpu only" in capsys.readouterr().err
+    assert "this runtime executes only on cpu" in capsys.readouterr().err
     assert run(["plan", workload, "--fleet", gpu_fleet, "--study", "--no-simulate", "-o", "json"]) == 0
     made = output(capsys)
     assert made.placement is not None
@@ -101,8 +101,8 @@ def test_a_job_on_a_fleet_that_says_no_cores_is_refused(gpu_fleet: str, capsys: 
     assert run(["plan", JOB, "--fleet", gpu_fleet]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"error: {gpu_fleet} says nothing of the cores in ")
-    assert "give num_cores there, or keep the job out with --forbid-region" in err
+    assert err.startswith(f"error: {gpu_fleet} gives no cores in ")
+    assert "give num_cores there, keep the job out with --forbid-region" in err
 
 
 @pytest.mark.parametrize("flag", ["--pin", "--forbid"])
@@ -181,7 +181,7 @@ def test_objectives_and_rules_are_asked_as_they_are_given(workload: str, gpu_fle
         (["--objective", "budget", "--max-usd-per-hour", "-1"], 2, "Invalid value for '--max-usd-per-hour'"),
         (["--objective", "cost", "--max-step-s", "inf"], 2, "Invalid value for '--max-step-s'"),
         (["--objective", "cost", "--max-step-s", "1e308"], 2, "Invalid value for '--max-step-s'"),
-        (["--objective", "cost", "--max-step-s", "nan"], 2, "Invalid value for '--max-step-s': 'nan' is no number"),
+        (["--objective", "cost", "--max-step-s", "nan"], 2, "Invalid value for '--max-step-s': 'nan' is not a number"),
         (["--objective", "budget", "--max-usd-per-hour", "nan"], 2, "Invalid value for '--max-usd-per-hour'"),
         (["--objective", "budget", "--max-usd-per-hour", "inf"], 2, "Invalid value for '--max-usd-per-hour'"),
         (["--budget-s", "nan"], 2, "Invalid value for '--budget-s'"),
@@ -190,8 +190,8 @@ def test_objectives_and_rules_are_asked_as_they_are_given(workload: str, gpu_fle
         (["--pin", "reward"], 2, "write TASK=REGION"),
         (["--forbid-region", "mars"], 2, "has no region mars; it has ap, eu, us"),
         (["--method", "best"], 2, "'best' is not one of"),
-        (["--method", "static", "--study"], 2, "--method static is for jobs without --study"),
-        (["steps=3", "--study"], 2, "is a workload: it takes no KEY=VALUE"),
+        (["--method", "static", "--study"], 2, "--method static plans only jobs without --study"),
+        (["steps=3", "--study"], 2, "is a workload, which takes no KEY=VALUE overrides"),
     ],
 )
 def test_options_that_make_no_sense_are_usage_errors(
@@ -206,10 +206,10 @@ def test_options_that_make_no_sense_are_usage_errors(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--objective", "cost", "--max-step-s", "3"], "agents tell no prices"),
-        (["--pin", "reward=a"], "a job's pins are of generation, and of actor_training to one region"),
-        (["--pin", "actor_training=a,b"], "a job's pins are of generation, and of actor_training to one region"),
-        (["--forbid", "generation=a"], "a job forbids regions to all of its tasks"),
+        (["--objective", "cost", "--max-step-s", "3"], "agents report no prices"),
+        (["--pin", "reward=a"], "a job cannot pin reward to a: only generation can be pinned"),
+        (["--pin", "actor_training=a,b"], "a job cannot pin actor_training to a, b"),
+        (["--forbid", "generation=a"], "a job cannot forbid a region to a single task"),
     ],
 )
 def test_what_a_job_cannot_say_is_refused(words: list[str], message: str, hosts: str, capsys: Capture) -> None:
@@ -287,15 +287,22 @@ def test_methods_are_compared(workload: str, gpu_fleet: str, hosts: str, tmp_pat
     assert run(["plan", "compare", JOB, "--fleet", hosts, "--methods", "magic"]) == 2
     assert run(["plan", "compare", JOB, "--fleet", hosts, "--methods", ","]) == 2
     assert run(["plan", "compare", workload, "--fleet", gpu_fleet, "--study", "--method", "random"]) == 2
-    assert "--method random: compare asks several; choose them with --methods" in capsys.readouterr().err
+    assert (
+        "--method random: compare runs several methods; choose them with --methods instead" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
     ("answers", "code", "note", "message"),
     [
         ((INFEASIBLE, NOTHING), 4, "it fits nowhere", "error: no plan: it fits nowhere"),
-        ((NOTHING, INFEASIBLE), 4, "no placement of its kind", "error: no plan: it fits nowhere"),
-        ((NOTHING, NOTHING), 8, "no placement of its kind", "error: no method found a placement, and none proved that"),
+        ((NOTHING, INFEASIBLE), 4, "no placement in its part of the plan space", "error: no plan: it fits nowhere"),
+        (
+            (NOTHING, NOTHING),
+            8,
+            "no placement in its part of the plan space",
+            "error: no method found a placement, and none proved that",
+        ),
         ((LATE, NOTHING), 8, "nothing in time", "error: no method found a placement, and none proved that"),
         ((ConfigError("it needs x"), ConfigError("it needs y")), 2, "it needs y", "error: it needs x"),
     ],
@@ -357,7 +364,7 @@ def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_thought_ab
         assert run(["plan", JOB, "--fleet", hosts, "--method", "static", flag]) == 2
         assert f"{flag.partition('=')[0]} needs a placement, which the static method" in capsys.readouterr().err
         assert run(["plan", JOB, "model.path=/models/absent", "--fleet", hosts, flag]) == 2
-        assert "model.path cannot be read here" in capsys.readouterr().err
+        assert "model.path cannot be read on this machine" in capsys.readouterr().err
 
 
 def test_a_plan_that_was_changed_by_hand_is_judged_again(plan_file: str, tmp_path: Path, capsys: Capture) -> None:
@@ -377,7 +384,10 @@ def test_a_plan_that_was_changed_by_hand_is_judged_again(plan_file: str, tmp_pat
     for words in (["plan", "show"], ["simulate"], ["plan", "explain"], ["plan", "diff", plan_file]):
         code, out, err = read(tensor_of_three, *words)
         assert (code, out) == (2, "")
-        assert f"{path}: its question does not allow its placement: us/A100-80GB-SXM/8: actor_training cannot" in err
+        assert (
+            f"{path}: the problem of this plan does not allow its placement: us/A100-80GB-SXM/8: actor_training cannot"
+            in err
+        )
 
     def half_a_unit(tree: Any) -> None:
         tree["placement"]["groups"][1]["pools"][0]["num_units"] = 3.5
@@ -392,14 +402,14 @@ def test_a_plan_that_was_changed_by_hand_is_judged_again(plan_file: str, tmp_pat
 
     code, out, err = read(slower, "plan", "show")
     assert code == 0
-    assert "The numbers are made anew, and nothing is proved of them" in err
+    assert "The computed numbers are used, and the file's bound is dropped" in err
     assert (
         gpu_plan(replace(PROBLEM, fleet=slow())).evaluation
         == Plan.from_tree(json.loads(read(slower, "plan", "show", "-o", "json")[1]), "x").evaluation
     )
     code, out, err = read(lambda tree: tree.pop("evaluation"), "plan", "show")
     assert code == 0
-    assert "the file says nothing of it" in err
+    assert "the file gives no numbers" in err
     assert read(lambda tree: None, "plan", "show")[2] == ""
 
 
@@ -419,7 +429,7 @@ def test_a_static_plan_can_be_shown_but_neither_drawn_nor_explained(tmp_path: Pa
     path.write_text(PLAN.to_json())
     assert run(["plan", "show", str(path)]) == 0
     assert run(["plan", "explain", str(path)]) == 2
-    assert "has no placement with its question" in capsys.readouterr().err
+    assert "has no placement or no problem" in capsys.readouterr().err
 
 
 def test_two_plans_are_compared(plan_file: str, tmp_path: Path, capsys: Capture) -> None:

@@ -85,7 +85,7 @@ def test_faults_that_make_no_sense_are_usage_errors(
 def test_a_trace_of_another_shape_is_refused(text: str, plan_file: str, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "t.json").write_text(text)
     assert run(["simulate", plan_file, "--trace", str(tmp_path / "t.json"), "--trace-of", "eu"]) == 2
-    assert "no metadata.gap_seconds and data of numbers" in capsys.readouterr().err
+    assert "a JSON trace needs metadata.gap_seconds and a list `data` of numbers" in capsys.readouterr().err
 
 
 def test_a_fleet_that_lacks_what_the_plan_uses_is_refused(plan_file: str, tmp_path: Path, capsys: Capture) -> None:
@@ -107,13 +107,16 @@ SPOT = "eu/L40S/4/spot"
         (["--rate", "us>eu=inf@100"], ["--rate us>eu=inf@100: write WHAT=NUMBER@SECONDS"]),
         (["--lose", "eu/H100/8=0.5@0"], ["--lose eu/H100/8=0.5@0: the fleet has no such class or region", SPOT]),
         (["--lose", "us=0.5@0"], ["us has no spot machines; name a class: us/A100-80GB-SXM/8"]),
-        (["--lose", f"{SPOT}=1.5@0"], ["1.5 is the fraction that is left, from 0 to 1"]),
+        (["--lose", f"{SPOT}=1.5@0"], ["the fraction that is left is 1.5, but must be from 0 to 1"]),
         (["--lose", f"{SPOT}=0.5@inf"], ["write WHAT=NUMBER@SECONDS"]),
         (
             ["--lose", "us/A100-80GB-SXM/8=0.5@0"],
-            ["actor training and critic training, and the simulator does not play the loss of a trainer", f"is {SPOT}"],
+            [
+                "actor training and critic training, and the simulator cannot simulate the loss of a trainer",
+                f"are {SPOT}",
+            ],
         ),
-        (["--lose", "ap/L40S/4=0.5@0"], ["the plan generates nothing there", f"what may be lost is {SPOT}"]),
+        (["--lose", "ap/L40S/4=0.5@0"], ["the plan generates nothing there", f"classes that can be lost are {SPOT}"]),
         (["--trace", "TRACE", "--trace-of", "mars"], ["--trace-of mars: the fleet has no such class or region"]),
         (["--trace", "TRACE", "--trace-of", "us"], ["--trace-of us: us has no spot machines"]),
         (["--trace", "EMPTY", "--trace-of", "eu"], ["empty.csv: a spot trace needs at least one row"]),
@@ -152,7 +155,7 @@ def test_machines_that_score_are_not_lost(tmp_path: Path, capsys: Capture) -> No
     path = tmp_path / "plan.json"
     path.write_text(plan_of(cost_tables, found, method="exact", seed=0).to_json())
     assert run(["simulate", str(path), "--lose", "ap/L40S/4=0@0"]) == 2
-    assert "the simulator plays the loss of machines that only generate" in capsys.readouterr().err
+    assert "the simulator can only simulate the loss of machines that only generate" in capsys.readouterr().err
 
 
 def test_a_mesh_is_not_played_without_its_link(tmp_path: Path, capsys: Capture) -> None:
@@ -178,7 +181,7 @@ def test_a_link_that_is_out_is_played(plan_file: str, capsys: Capture) -> None:
     assert (tree["step_s"], tree["num_played"], tree["simulated_over_predicted"]) == (None, 0, None)
     assert "while no data flows from us to eu" in tree["stalled"]
     assert run(words[:4] + words[6:]) == 0
-    assert capsys.readouterr().out.startswith("it came to a stand: no event is left after ")
+    assert capsys.readouterr().out.startswith("the simulated run stalled: no event is left after ")
     assert run([*words, "--rate", "us>eu=1@100"]) == 0
     tree = json.loads(capsys.readouterr().out)
     assert (tree["stalled"], tree["num_played"]) == ("", 3)
@@ -231,6 +234,6 @@ def test_interrupted_it_prints_the_steps_that_are_whole(
     out, err = capsys.readouterr()
     if played:
         assert (json.loads(out)["num_played"], json.loads(out)["num_steps"]) == (played, 2000)
-        assert "interrupted: what follows is of 2 of 2,000 steps" in err
+        assert "interrupted: the result covers 2 of 2,000 steps" in err
     else:
-        assert (out, err) == ("", "interrupted before any step was whole\n")
+        assert (out, err) == ("", "interrupted before any step was complete\n")

@@ -1,4 +1,4 @@
-"""The oracle's sums, against terms asked for one by one; and that the batched oracle gives the same."""
+"""The oracle's sums, compared with terms computed one by one, and with the batched oracle."""
 
 import random
 import warnings
@@ -16,7 +16,7 @@ from planner.cost.itemized_terms import terms
 from planner.cost.oracle import evaluate
 from planner.cost.step.fixed_terms import FixedTerms, fixed_terms
 from planner.cost.tables.cost_tables import CostTables, UnitCost
-from planner.cost.tables.transfers import home
+from planner.cost.tables.transfers import trainer_transfers
 from planner.cost.tasks.phase_tables import phase_end_s
 from planner.problem.goal import Goal, Objective, Rules
 from planner.problem.workload import TASKS, TRAINING, Task
@@ -33,7 +33,7 @@ def estimate(cost_tables: CostTables, of: Placement, goal: Goal | None = None) -
 def test_without_staleness_a_step_is_the_critical_path() -> None:
     cost_tables = CostTables(problem(two_regions(), workload(PAIR, eta=0)))
     found = estimate(cost_tables, placement(FAR))
-    way, busy = home(cost_tables, "x").ways["y"], dict(found.task_s)
+    way, busy = trainer_transfers(cost_tables, "x").ways["y"], dict(found.task_s)
     by_hand = busy[Task.ACTOR_TRAINING] + way.weights_s + busy[Task.GENERATION] + way.trajectories_s
     assert found.step_s == pytest.approx(by_hand, rel=1e-12)
     assert found.binding == "path:y"
@@ -54,7 +54,7 @@ def test_in_its_window_a_region_makes_what_its_table_says_and_no_more_than_at_fu
         "path:y": (before_s + phase_s) / (eta + 1),
         "group:generation": asked.samples_per_step / (FAR.num_units * price.rates[Task.GENERATION]),
         "group:actor_training": dict(found.task_s)[Task.ACTOR_TRAINING],
-        "link:x>y": home(cost_tables, "x").ways["y"].link_s,
+        "link:x>y": trainer_transfers(cost_tables, "x").ways["y"].link_s,
     }
     assert found.step_s == pytest.approx(max(needs.values()), rel=1e-11)
     assert needs[found.binding] == pytest.approx(found.step_s)

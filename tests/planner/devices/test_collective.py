@@ -1,4 +1,4 @@
-"""Collectives: rings by hand, and a machine's own with its start and what pipelining costs."""
+"""Collectives: closed forms of rings, and a machine's own collectives with latency and pipelining."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The probe: made-up times become the device that made them, and real ones some device, in the time allowed."""
+"""The probe recovers a device from synthetic times, and measures a real core within its time limit."""
 
 from itertools import count
 

@@ -1,4 +1,4 @@
-"""Seconds of layers: by hand, arrays as floats, and in the order that physics demands."""
+"""Seconds of layers: closed forms, equal results for arrays and floats, and monotonicity."""
 
 from dataclasses import replace
 

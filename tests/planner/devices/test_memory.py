@@ -1,4 +1,4 @@
-"""What layers keep: by hand, and as autograd itself counts in the layers that the trainer runs."""
+"""Bytes that layers keep: closed forms, and what autograd counts in the layers that the trainer runs."""
 
 from dataclasses import replace
 from typing import Any

@@ -311,7 +311,7 @@ def test_every_workload_survives_its_text(workload: Workload) -> None:
 def test_two_models_of_one_name_cannot_be_written() -> None:
     workload = hetrl_workload("Qwen3-4B", "ppo", is_async=False).workload
     other = replace(workload.models[Task.REWARD], num_layers=1)
-    with pytest.raises(ValueError, match="two models of this workload have one name"):
+    with pytest.raises(ValueError, match="two different models of this workload have the same name"):
         to_tree(replace(workload, models={**workload.models, Task.REWARD: other}))
 
 

@@ -1,4 +1,4 @@
-"""`auto` gives each method its turn and keeps its word about time and bounds."""
+"""`auto` gives each method its share of the time, keeps its time budget, and reports only bounds that hold."""
 
 import itertools
 from collections.abc import Callable

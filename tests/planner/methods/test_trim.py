@@ -1,4 +1,4 @@
-"""Nobody rents devices that make nothing."""
+"""Rented devices that do nothing are removed from a placement."""
 
 from dataclasses import replace
 

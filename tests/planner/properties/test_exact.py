@@ -1,4 +1,4 @@
-"""What must be true of the best placement, whatever the fleet: more never hurts, units and names do not matter."""
+"""Properties of the best placement on any fleet: more resources never hurt, units and names do not matter."""
 
 import time
 from dataclasses import replace
@@ -28,13 +28,13 @@ pytestmark = pytest.mark.proofs
 T = TypeVar("T")
 TOLERANCE = 1e-6
 GAP = 2e-5
-"""What a gap of 0 means."""
+"""Relative gap that a search with a requested gap of 0 reaches."""
 BUDGET_S = 20.0
-"""Processor seconds; nearly all cases take less than a half, and none more than three."""
+"""Time budget of one search in processor seconds. Nearly all cases take less than 0.5, and none more than 3."""
 numbers = st.integers(min_value=0, max_value=79)
 few = settings(max_examples=7, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much])
 fewer = settings(few, max_examples=3)
-"""A conflict takes a search for each fact that is tried; many tasks have many groupings."""
+"""Fewer examples, for tests whose cases need many searches: a conflict takes one search per fact that is tried."""
 
 
 def solved(problem: Problem) -> Outcome:

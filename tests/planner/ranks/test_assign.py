@@ -1,4 +1,4 @@
-"""Seats and rings of whole placements."""
+"""Machines and rings of whole placements."""
 
 import numpy as np
 import pytest

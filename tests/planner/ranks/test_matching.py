@@ -1,4 +1,4 @@
-"""Bottleneck matchings against brute force."""
+"""Bottleneck matchings, compared with brute force."""
 
 from itertools import permutations
 

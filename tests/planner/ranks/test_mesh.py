@@ -1,4 +1,4 @@
-"""The order of a mesh's units against brute force, and on links with racks."""
+"""The order of a mesh's units, compared with brute force, and on links between racks."""
 
 from itertools import permutations
 

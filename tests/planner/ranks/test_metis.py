@@ -1,4 +1,4 @@
-"""Partitions, by METIS and without it."""
+"""Partitions of weighted graphs, with METIS and without it."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""A bound outlives changes that cannot make any placement better, in proportion to those that can."""
+"""A proved bound is carried over to changed fleets, lowered in proportion to what can make placements better."""
 
 import time
 from collections.abc import Callable

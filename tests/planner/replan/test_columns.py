@@ -1,4 +1,4 @@
-"""What a re-plan chooses among is in the plan space, and is priced as the oracle prices it."""
+"""The columns of a re-plan are in the plan space, and their costs are the oracle's."""
 
 import time
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Where a placement within the limit of moves is known to run on the changed fleet, the answer is within the limit."""
+"""If a placement within the limit of moves is known to run on the changed fleet, the answer is within the limit."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A mesh that few devices move for is among what a re-plan chooses from, or another one that is as good."""
+"""A re-plan chooses among meshes that include each one for which few devices move, or one that is as good."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
 from planner.cost.candidates.mesh_lists import MeshColumn
-from planner.cost.candidates.meshes import sums
+from planner.cost.candidates.meshes import dominance_sums
 from planner.cost.tables.cost_tables import CostTables, UnitCost
 from planner.cost.tables.validity import DATA, MICRO_BATCH, PIPELINE, TENSOR, of_group
 from planner.problem.fleet import Machines
@@ -94,7 +94,8 @@ def beats(cost_tables: CostTables, running: Group, a: MeshColumn, b: MeshColumn)
         return False
     new = [num_moved(was, Placement(groups=(each.group,))) for each in (a, b)]
     numbers = [
-        sums(cost_tables, running.tasks, {task: np.array([s]) for task, s in each.times.items()}) for each in (a, b)
+        dominance_sums(cost_tables, running.tasks, {task: np.array([s]) for task, s in each.times.items()})
+        for each in (a, b)
     ]
     return new[0] <= new[1] and all(x[0] <= y[0] * ROUNDING for x, y in zip(*numbers, strict=True))
 

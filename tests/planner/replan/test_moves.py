@@ -1,4 +1,4 @@
-"""What counts as a move, and what does not."""
+"""Which changes of a placement count as moves of devices."""
 
 from dataclasses import replace
 

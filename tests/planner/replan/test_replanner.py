@@ -1,4 +1,4 @@
-"""A running plan is changed only where it must be, only where that pays, and never by more than is allowed."""
+"""A running plan changes only if it must or if that pays, and never by more devices than allowed."""
 
 import time
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Published traces become fractions of a class over time."""
+"""Published spot traces become the fraction of a class that is available over time."""
 
 import pytest
 

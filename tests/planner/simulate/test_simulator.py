@@ -1,4 +1,4 @@
-"""Whole runs: closed forms, the bound, determinism, symmetry, what more or less of something does, faults."""
+"""Whole simulated runs: closed forms, staleness bound, determinism, symmetry, effects of resources, faults."""
 
 import math
 from dataclasses import replace

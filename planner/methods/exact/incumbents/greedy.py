@@ -38,9 +38,9 @@ def greedy(data: ProblemArrays, grouping: Grouping, home: int) -> Iterator[Place
             continue
         units = [tasks for tasks in others if not any(task in TRAINING for task in tasks)]
         for slack in _SLACK if any(Task.GENERATION in tasks for tasks in units) else _SLACK[:1]:
-            dealt = _deal(data, dict(free), units, home, slack)
-            if dealt is not None:
-                yield Placement(groups=tuple((groups | dealt)[tasks] for tasks in grouping))
+            assigned = _assign_machines(data, dict(free), units, home, slack)
+            if assigned is not None:
+                yield Placement(groups=tuple((groups | assigned)[tasks] for tasks in grouping))
 
 
 def _spread(block: MeshArrays, rows: "np.typing.NDArray[np.int64]") -> list[int]:
@@ -92,7 +92,7 @@ def _add_other_meshes(
     return True
 
 
-def _deal(
+def _assign_machines(
     data: ProblemArrays, free: dict[int, int], units: list[Tasks], home: int, slack: float
 ) -> dict[Tasks, Group] | None:
     """Assign all free machines to the groups without training; None if some group gets none."""

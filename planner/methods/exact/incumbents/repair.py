@@ -32,9 +32,9 @@ class _Judged:
     """Name of what determines the step time."""
 
 
-def mended(cost_tables: CostTables, placement: Placement, worth_usd: float) -> Placement | None:
+def repaired(cost_tables: CostTables, placement: Placement, worth_usd: float) -> Placement | None:
     """Return a placement that keeps the goal's deadline and costs less than `worth_usd`; None if none is found."""
-    now = _judged(cost_tables, placement)
+    now = _evaluated(cost_tables, placement)
     most_s = cost_tables.problem.goal.planned_step_s
     if now is None or most_s is None:
         return None
@@ -57,7 +57,7 @@ def mended(cost_tables: CostTables, placement: Placement, worth_usd: float) -> P
     return now.placement if now.usd < worth_usd else None
 
 
-def _judged(cost_tables: CostTables, placement: Placement) -> _Judged | None:
+def _evaluated(cost_tables: CostTables, placement: Placement) -> _Judged | None:
     """Evaluate a placement without the goal's limits; None if it is invalid or there is no deadline."""
     asked_s = cost_tables.problem.goal.max_step_s
     goal = replace(cost_tables.problem.goal, max_step_s=None, max_usd_per_hour=None)
@@ -78,7 +78,7 @@ def _more(cost_tables: CostTables, now: _Judged) -> _Judged | None:
         if group.trains or not _binds(group, now.binding):
             continue
         for place in range(len(group.pools)):
-            found = _judged(cost_tables, _changed(now.placement, group, place, 1))
+            found = _evaluated(cost_tables, _changed(now.placement, group, place, 1))
             if found is None:
                 continue
             saved_s = now.step_s - found.step_s
@@ -99,7 +99,7 @@ def _fewer(cost_tables: CostTables, now: _Judged, most_s: float) -> _Judged | No
     """Return the cheapest placement with one unit less that keeps the deadline; None if there is none."""
     best = None
     for placement in _smaller(now.placement):
-        found = _judged(cost_tables, placement)
+        found = _evaluated(cost_tables, placement)
         if found is None or found.step_s > most_s:
             continue
         if found.usd < (best or now).usd * (1 - _HELPS):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planner.methods.exact.program.linear_model import INFINITE, Floats, Ints, LinearModel
-from planner.methods.exact.relaxation.row_builders import Terms, UnitVariables, chain
+from planner.methods.exact.relaxation.row_builders import Terms, UnitVariables, highest_level
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.methods.exact.subproblem.reachable_candidates import ReachableMeshes
 from planner.problem.goal import Objective
@@ -72,7 +72,7 @@ class DollarTerms:
         if of.scores and usd.max() > 0:
             # Samples go to where they are scored and back, counted at the most expensive route in use.
             scale = float(usd.max())
-            steps = chain(self.data, model, units, usd, scale, is_fine)
+            steps = highest_level(self.data, model, units, usd, scale, is_fine)
             self._egress += ((x, rise * scale) for x, rise in steps)
 
     def add_critic(self, at: Ints, usd: Floats, regions: Ints) -> None:

@@ -66,7 +66,7 @@ def _held(meshes: Iterable[MeshVariables], units: Iterable[UnitVariables]) -> tu
     return classes, gpus, at, num
 
 
-def uses(
+def chosen_regions(
     meshes: Mapping[Tasks, MeshVariables], units: Mapping[Tasks, UnitVariables], only: Task | None
 ) -> Iterator[tuple[int, int, float]]:
     """Yield (variable, region, weight) of everything that can be chosen, for one task or for all.

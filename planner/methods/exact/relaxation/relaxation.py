@@ -12,7 +12,7 @@ replaced by a lower bound:
 - Transfer of a version over a shared uplink: as if only as few regions received it as the subproblem allows.
 - The critic's region: the least over all regions that the subproblem leaves open.
 
-The oracle judges the model's optimum; where it says more, `search` cuts or divides the subproblem.
+The oracle evaluates the model's optimum. If its value is higher, `branch_and_bound` cuts or divides the subproblem.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,20 +24,25 @@ from planner.answer.placement import Group, Placement, Pool
 from planner.methods.exact.program.linear_model import INFINITE, Bools, Floats, Ints, LinearModel
 from planner.methods.exact.relaxation.critic_transfers import CriticTransfers
 from planner.methods.exact.relaxation.dollar_rows import DollarTerms
-from planner.methods.exact.relaxation.inventory_rows import MeshVariables, add_inventory, uses
+from planner.methods.exact.relaxation.inventory_rows import MeshVariables, add_inventory, chosen_regions
 from planner.methods.exact.relaxation.row_builders import (
     LEVEL_STEP,
     Terms,
     UnitVariables,
-    below,
-    capped,
-    chain,
-    inverse,
+    add_at_most,
+    busy_time_variable,
+    highest_level,
+    limit_by_routes,
 )
 from planner.methods.exact.relaxation.window_rows import Interval, add_window, interval, looseness
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.methods.exact.subproblem.reachable_candidates import ReachableMeshes
-from planner.methods.exact.subproblem.remaining_candidates import RemainingCandidates, Subproblem, beside_s, choices
+from planner.methods.exact.subproblem.remaining_candidates import (
+    RemainingCandidates,
+    Subproblem,
+    critic_link_s,
+    remaining_candidates,
+)
 from planner.methods.exact.subproblem.rent_lower_bounds import chosen_usd
 from planner.problem.goal import Objective
 from planner.problem.groupings import Tasks
@@ -107,7 +112,7 @@ class Relaxation:
         self.most_s = min(self.most_s, high, problem.goal.planned_step_s or INFINITE)
         self.scale_s = self.most_s if self.most_s < INFINITE else 1.0
         # First rule out subproblems without candidates, or whose rent is already too high.
-        found = choices(self.data, node, self.most_s)
+        found = remaining_candidates(self.data, node, self.most_s)
         if found is None:
             self.is_empty = True
             return
@@ -161,13 +166,13 @@ class Relaxation:
         for column, task in enumerate(task for task in tasks if task in SCORING):
             # Rates in steps' worth of samples per unit of time, so that the busy time is 1 / rate.
             rates = of.score_rates[:, column] / self.data.samples * self.scale_s
-            scoring.append((inverse(self.model, units.at, rates, self._longest, self._cuts(task)), 1.0))
+            scoring.append((busy_time_variable(self.model, units.at, rates, self._longest, self._cuts(task)), 1.0))
         busy, making = list(scoring), units
         if of.generates:
             making = self._making(units)
             busy += [] if self.data.is_sync else [(self._full_rates(making), 1.0)]
         if busy:
-            below(self.model, busy, [(self.step, 1.0)])
+            add_at_most(self.model, busy, [(self.step, 1.0)])
         if scoring:
             self._add_scoring(units, scoring)
         if of.generates:
@@ -196,9 +201,9 @@ class Relaxation:
 
     def _add_scoring(self, units: UnitVariables, busy: Terms) -> None:
         """Add the scoring of a group to its phase: busy time plus the transfer to the most distant unit."""
-        steps = chain(self.data, self.model, units, units.of.level_s, self.scale_s, self.is_fine)
+        steps = highest_level(self.data, self.model, units, units.of.level_s, self.scale_s, self.is_fine)
         self._scoring[units.of.block.tasks] = [*busy, *steps]
-        below(self.model, [*busy, *steps], [(self.score, 1.0)])
+        add_at_most(self.model, [*busy, *steps], [(self.score, 1.0)])
         self._wait(units, units.of.level_s, self._choices.most_score_s, [(self.score, 1.0)])
 
     def _wait(self, units: UnitVariables, levels: Floats, most_s: float, right: Terms) -> None:
@@ -215,9 +220,9 @@ class Relaxation:
         weights = alone / alone.sum()
         rates = of.score_rates @ weights**2 / self.data.samples * self.scale_s
         left = np.clip((most_s - levels) / (most_s - least), 0.0, 1.0)
-        seconds = inverse(model, units.at, rates * left, (most_s - least) / self.scale_s)
+        seconds = busy_time_variable(model, units.at, rates * left, (most_s - least) / self.scale_s)
         offset = model.variable(least / self.scale_s, least / self.scale_s)
-        below(model, [(seconds, 1.0), (offset, 1.0)], right)
+        add_at_most(model, [(seconds, 1.0), (offset, 1.0)], right)
 
     # --- generation
 
@@ -243,8 +248,8 @@ class Relaxation:
         """
         ways, scale = self.data.ways(self.node.home), self.scale_s / self.data.samples
         down, caps = ways.down_per_s * scale, ways.samples_per_s * scale
-        at, rates = capped(self.model, units, units.of.rates * scale, caps, ways, down)
-        return inverse(self.model, at, rates, self._longest, self._cuts(Task.GENERATION))
+        at, rates = limit_by_routes(self.model, units, units.of.rates * scale, caps, ways, down)
+        return busy_time_variable(self.model, at, rates, self._longest, self._cuts(Task.GENERATION))
 
     def _add_generation(self, units: UnitVariables, others: Terms) -> None:
         """Add generation's window: training + scoring + others + window <= (eta + 1) step, and what is made in it."""
@@ -252,15 +257,15 @@ class Relaxation:
         low, high = self._choices.window_s
         self.window, self.made = model.variable(low / scale, high / scale), units
         path = [(self.train, 1.0), (self.score, 1.0), *others]
-        below(model, [*path, (self.window, 1.0)], [(self.step, float(data.ends))])
+        add_at_most(model, [*path, (self.window, 1.0)], [(self.step, float(data.ends))])
         self.interval = interval(data, units.of, (low, high), self.most_s - self._choices.least.others_s)
         add_window(data, model, units, self.interval, self.node.home, self.window, scale)
         self._add_receivers(units)
         # Demanded regions: the window holds the first sample of every unit in use.
         if data.cost_tables.problem.rules.demands_regions:
             levels = units.of.lag_s + units.of.block.first_s[units.of.rows]
-            steps = chain(data, model, units, levels, scale, self.is_fine)
-            below(model, [*path, *steps], [(self.step, float(data.ends))])
+            steps = highest_level(data, model, units, levels, scale, self.is_fine)
+            add_at_most(model, [*path, *steps], [(self.step, float(data.ends))])
 
     def _add_receivers(self, units: UnitVariables) -> None:
         """Add a binary for each remote region, where it matters which ones receive versions.
@@ -269,7 +274,7 @@ class Relaxation:
         """
         model, of, ways = self.model, units.of, self.data.ways(self.node.home)
         low, high = self.node.receivers
-        link_s = ways.link_s + beside_s(self.data, self.node)
+        link_s = ways.link_s + critic_link_s(self.data, self.node)
         for region in np.unique(of.region[of.region != self.node.home]).tolist():
             is_slow = link_s[region] > self.low_s
             if not (is_slow or ways.up_s > 0 or self._money.counts):
@@ -277,13 +282,13 @@ class Relaxation:
             u = self._used(units, region)
             self.received.append(u)
             if is_slow:
-                below(model, [(u, float(link_s[region]) / self.scale_s)], [(self.step, 1.0)])
+                add_at_most(model, [(u, float(link_s[region]) / self.scale_s)], [(self.step, 1.0)])
             self._money.add_receiver(u, region)
         self._money.add_dearest(model)
         # The uplink carries one version for each receiver; their number is within the subproblem's range.
         used = [(u, 1.0) for u in self.received]
         if ways.up_s > 0 and used:
-            below(model, [(u, ways.up_s / self.scale_s) for u in self.received], [(self.step, 1.0)])
+            add_at_most(model, [(u, ways.up_s / self.scale_s) for u in self.received], [(self.step, 1.0)])
             model.row(used, low=float(low) if low > 0 else -INFINITE, high=float(min(high, len(used))))
         elif low > len(used) and ways.up_s > 0:
             self.is_empty = True
@@ -324,8 +329,8 @@ class Relaxation:
             return
         few = units.some(np.flatnonzero(fine))
         ways_s = critic.least_s[few.of.region]
-        steps = chain(self.data, self.model, few, ways_s, self.scale_s, self.is_fine)
-        below(self.model, [*steps, *self._scoring[scores]], path)
+        steps = highest_level(self.data, self.model, few, ways_s, self.scale_s, self.is_fine)
+        add_at_most(self.model, [*steps, *self._scoring[scores]], path)
         self._wait(few, ways_s + few.of.level_s, self._choices.most_after_train_s, path)
         for region in np.unique(few.of.region).tolist():
             if not critic.near[region].all():
@@ -364,13 +369,13 @@ class Relaxation:
         rules, model = self.data.cost_tables.problem.rules, self.model
         for name in sorted(rules.generating):
             at = self.data.region_at.get(name, -1)
-            making = uses(self.meshes, self.units, Task.GENERATION)
+            making = chosen_regions(self.meshes, self.units, Task.GENERATION)
             model.row([(x, value) for x, region, value in making if region == at], low=1.0)
         if rules.max_regions is None and rules.min_regions <= 1:
             return
         used: Terms = []
         here: dict[int, Terms] = {}
-        for x, region, value in uses(self.meshes, self.units, None):
+        for x, region, value in chosen_regions(self.meshes, self.units, None):
             here.setdefault(region, []).append((x, value))
         # u is 1 if and only if anything in the region is chosen.
         for region in sorted(here):

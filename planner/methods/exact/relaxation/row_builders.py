@@ -40,7 +40,7 @@ class UnitVariables:
         return UnitVariables(of=self.of.some(mask), at=self.at[mask])
 
 
-def below(model: LinearModel, left: Sequence[tuple[int, float]], right: Sequence[tuple[int, float]]) -> None:
+def add_at_most(model: LinearModel, left: Sequence[tuple[int, float]], right: Sequence[tuple[int, float]]) -> None:
     """Add the row left <= right between two linear expressions."""
     model.row([*left, *((at, -value) for at, value in right)], high=0.0)
 
@@ -52,7 +52,7 @@ def total(model: LinearModel, at: Ints, values: Floats, most: float) -> int:
     return whole
 
 
-def inverse(model: LinearModel, at: Ints, rates: Floats, longest: float, cuts: Sequence[float] = ()) -> int:
+def busy_time_variable(model: LinearModel, at: Ints, rates: Floats, longest: float, cuts: Sequence[float] = ()) -> int:
     """Add a variable >= 1 / (sum of rates x variables) and <= `longest`; return its index.
 
     This is the busy time W / R of a task whose work W is scaled to 1. It is convex in the rate R, so tangents are a
@@ -78,7 +78,7 @@ def _points(low: float, high: float) -> list[float]:
     return [*points, max(low, _TANGENT_ERROR / 10)]
 
 
-def chain(
+def highest_level(
     data: ProblemArrays, model: LinearModel, units: UnitVariables, levels: Floats, scale_s: float, is_fine: bool
 ) -> Terms:
     """Return a linear expression for the highest latency level that is in use.
@@ -113,7 +113,7 @@ def chain(
     return steps
 
 
-def capped(
+def limit_by_routes(
     model: LinearModel, units: UnitVariables, made: Floats, caps: Floats, ways: TransferArrays, down: float
 ) -> tuple[Ints, Floats]:
     """Return (variables, samples that one of each makes) under the limits of routes and the downlink.

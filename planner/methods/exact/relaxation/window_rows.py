@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.methods.exact.program.linear_model import INFINITE, Floats, Ints, LinearModel
-from planner.methods.exact.relaxation.row_builders import UnitVariables, capped
+from planner.methods.exact.relaxation.row_builders import UnitVariables, limit_by_routes
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.methods.exact.subproblem.reachable_candidates import ReachableUnits
 
@@ -168,7 +168,7 @@ def _rated(
     down = INFINITE
     if len(away) and ways.down_per_s < INFINITE:
         down = ways.down_per_s * float(carried_s(on, away.min(keepdims=True))[0]) / samples
-    return capped(model, units, most_made(of, on) / samples, caps / samples, ways, down)
+    return limit_by_routes(model, units, most_made(of, on) / samples, caps / samples, ways, down)
 
 
 def looseness(

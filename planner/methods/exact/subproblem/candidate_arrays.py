@@ -227,12 +227,12 @@ class ProblemArrays:
 
     def critic_s(self, src: int, dst: int) -> tuple[float, float]:
         """Return (seconds, seconds that occupy the link) of the critic's weights; inf without a route."""
-        way = between.critic_way(self.cost_tables, self.regions[src], self.regions[dst])
+        way = between.critic_transfer(self.cost_tables, self.regions[src], self.regions[dst])
         return (np.inf, np.inf) if way is None else (way.weights_s, way.link_s)
 
     def critic_usd(self, src: int, dst: int) -> float:
         """Return the egress dollars of one version of the critic's weights; inf without a route."""
-        way = between.critic_way(self.cost_tables, self.regions[src], self.regions[dst])
+        way = between.critic_transfer(self.cost_tables, self.regions[src], self.regions[dst])
         return np.inf if way is None else way.usd_per_version
 
     def _listed(self, tasks: Tasks, home: int | None) -> MeshList:
@@ -334,7 +334,7 @@ class ProblemArrays:
         )
 
     def _ways_of(self, home: int) -> TransferArrays:
-        found = between.home(self.cost_tables, self.regions[home])
+        found = between.trainer_transfers(self.cost_tables, self.regions[home])
         ways = [found.ways.get(name) for name in self.regions]
 
         def each(name: str) -> Floats:

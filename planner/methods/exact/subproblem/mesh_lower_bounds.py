@@ -3,7 +3,7 @@
 A mesh of two pools is no faster at a task than the best layouts of both pools for that task alone, if nothing were lost
 between them. A mesh of one pool is no faster than the best layout of that pool. Memory of the other tasks does not
 count. For fleets of thousands of devices, listing meshes takes longest, so groups whose bound is already too high are
-never listed. Bounds are also computed per pair of classes, so that hopeless pairs are skipped (`limit`).
+never listed. Bounds are also computed per pair of classes, so that hopeless pairs are skipped (`limit_listed_meshes`).
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ from planner.cost.candidates.columns import usable_classes
 from planner.cost.candidates.meshes import MeshTimeLimits
 from planner.cost.candidates.pool_layouts import PoolOptions, options
 from planner.cost.tasks.layer_cuts import TENSOR
-from planner.cost.tasks.phase_tables import ends_s
+from planner.cost.tasks.phase_tables import least_seconds
 from planner.cost.tasks.training import PoolTrainingTerms as Pools
 from planner.cost.tasks.training import mesh_times
 from planner.methods.exact.program.linear_model import INFINITE, Bools, Floats, Ints
@@ -40,20 +40,23 @@ _TOLERANCE = 1e-9
 """Relative tolerance of comparisons of times."""
 
 
-def floor(data: ProblemArrays, tasks: Tasks, home: int) -> GroupLowerBounds:
+def mesh_lower_bounds(data: ProblemArrays, tasks: Tasks, home: int) -> GroupLowerBounds:
     """Return lower bounds on a group with training, for the trainer in region `home`."""
-    found = data.known(("floor", tasks), lambda: _floors(data, tasks))
+    found = data.known(("mesh lower bounds", tasks), lambda: _all_mesh_lower_bounds(data, tasks))
     return found[home] if Task.ACTOR_TRAINING in tasks else found[-1]
 
 
-def limit(data: ProblemArrays, nodes: Iterable[Subproblem]) -> None:
+def limit_listed_meshes(data: ProblemArrays, nodes: Iterable[Subproblem]) -> None:
     """Restrict the meshes that are listed to those that some of these subproblems have room for.
 
-    A mesh needs room beside the lower bounds of the other groups. The least over all subproblems counts.
+    A mesh must leave room for the lower bounds of the other groups. The least over all subproblems counts.
     """
     least: dict[tuple[Tasks, int | None], tuple[float, ...]] = {}
     for node in nodes:
-        each = {tasks: (floor if _trains(tasks) else least_alone)(data, tasks, node.home) for tasks in node.grouping}
+        each = {
+            tasks: (mesh_lower_bounds if _trains(tasks) else least_alone)(data, tasks, node.home)
+            for tasks in node.grouping
+        }
         # For each group that trains: the lower bounds of all others, for its trainer's region and for any region.
         for tasks in (tasks for tasks in node.grouping if _trains(tasks)):
             beside = GroupLowerBounds()
@@ -96,7 +99,7 @@ def _phases_of(data: ProblemArrays, tasks: Tasks) -> list[Floats]:
     return [np.where(pairs, sum(each, np.zeros(pairs.shape)), INFINITE) for each in of]
 
 
-def _floors(data: ProblemArrays, tasks: Tasks) -> list[GroupLowerBounds]:
+def _all_mesh_lower_bounds(data: ProblemArrays, tasks: Tasks) -> list[GroupLowerBounds]:
     """Return lower bounds for each region as the trainer's region, then for any region."""
     phases, num = _phases_s(data, tasks), len(data.regions)
     least = []
@@ -296,7 +299,7 @@ def _generation_s(data: ProblemArrays) -> Floats:
         found: Floats = stacked[np.arange(num)[:, None], place] + stacked[np.arange(num), place]
         return found
 
-    found = ends_s(seconds, both, (num, num), data.samples)
-    alone = ends_s(seconds, lambda place: stacked[np.arange(num), place], (num,), data.samples)
+    found = least_seconds(seconds, both, (num, num), data.samples)
+    alone = least_seconds(seconds, lambda place: stacked[np.arange(num), place], (num,), data.samples)
     np.fill_diagonal(found, alone)
     return found

@@ -1,15 +1,15 @@
 """Candidates of a group as seen from one trainer's region: their times including transfers, and joint lower bounds.
 
-The *home* region hosts the trainer. `ReachableMeshes` and `ReachableUnits` select the candidates that it can reach and
-add transfer times to them. `ReachableUnits` also bounds what all units of the fleet could do together, which `choices`,
-`windows` and `dollars` use.
+The *home* region is the one that hosts the trainer. `ReachableMeshes` and `ReachableUnits` select the candidates that
+it can reach and add transfer times to them. `ReachableUnits` also bounds what all units of the fleet could do together,
+which `remaining_candidates`, `window_rows` and `rent_lower_bounds` use.
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.cost.tasks.phase_tables import around
+from planner.cost.tasks.phase_tables import samples_and_slope
 from planner.cost.tasks.version_overlap import Overlaps, made_in
 from planner.methods.exact.program.linear_model import INFINITE, Bools, Floats, Ints
 from planner.methods.exact.subproblem.candidate_arrays import MeshArrays, ProblemArrays, TransferArrays, UnitArrays
@@ -153,7 +153,7 @@ class ReachableUnits:
         own_s = window_s[None, :] - self.lag_s[:, None]
         rows = np.broadcast_to(np.arange(len(self.rows))[:, None], own_s.shape)
         if most_s == INFINITE:
-            return around(self.block.seconds, self.samples, rows, own_s)[0]
+            return samples_and_slope(self.block.seconds, self.samples, rows, own_s)[0]
         made, _, _ = made_in(self.block.seconds, self.samples, rows, self.overlaps, own_s, np.full(own_s.shape, most_s))
         return np.minimum(made, self.rates[:, None] * most_s)
 

@@ -154,7 +154,7 @@ def _of_units(data: ProblemArrays, at: ReachableUnits, window_s: float) -> Group
     )
 
 
-def choices(data: ProblemArrays, node: Subproblem, most_s: float) -> RemainingCandidates | None:
+def remaining_candidates(data: ProblemArrays, node: Subproblem, most_s: float) -> RemainingCandidates | None:
     """Return the candidates left if a step takes at most `most_s` seconds; None if some group has none."""
     path_s = data.ends * most_s * (1 + _TOLERANCE)
     meshes: dict[Tasks, ReachableMeshes] = {}
@@ -207,7 +207,7 @@ def _together(each: Mapping[Tasks, GroupLowerBounds], node: Subproblem) -> Group
     return found
 
 
-def beside_s(data: ProblemArrays, node: Subproblem) -> Floats:
+def critic_link_s(data: ProblemArrays, node: Subproblem) -> Floats:
     """Return `[num_regions]`: seconds that the critic's weights certainly take of links from the trainer's region."""
     found = np.zeros(len(data.regions))
     trains, scores = (
@@ -236,7 +236,7 @@ def _without_critic(node: Subproblem, tasks: Tasks) -> list[int]:
 def _in_time(data: ProblemArrays, node: Subproblem, tasks: Tasks, most_s: float) -> ReachableMeshes:
     """Return the meshes of a group that keep the step limit alone and match the subproblem."""
     at = meshes_at(data, tasks, node.home)
-    if Task.GENERATION in tasks and Task.ACTOR_TRAINING not in tasks and (more_s := beside_s(data, node)).any():
+    if Task.GENERATION in tasks and Task.ACTOR_TRAINING not in tasks and (more_s := critic_link_s(data, node)).any():
         # The critic's weights share links with the actor's, which delays generation.
         ways, regions = data.ways(node.home), at.block.regions[at.rows]
         rest_s = phase_s(data, at.block, at.rows, ways.weights_s + more_s + ways.trajectories_s)
@@ -261,7 +261,7 @@ def _reached(data: ProblemArrays, node: Subproblem, tasks: Tasks, most_s: float)
         at = replace(at, level_s=np.maximum(at.level_s, low))
     if not at.generates:
         return at
-    more_s = beside_s(data, node)
+    more_s = critic_link_s(data, node)
     if node.receivers[0] > 1 or more_s.any():
         lag_s = lags(data.ways(node.home), node.receivers[0], more_s)[at.region]
         at = replace(at, lag_s=lag_s, link_s=at.link_s + more_s[at.region])

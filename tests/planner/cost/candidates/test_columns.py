@@ -1,4 +1,4 @@
-"""Columns against all that the plan space has, on fleets small enough to list everything."""
+"""Columns, compared with the whole plan space on fleets that are small enough to list it."""
 
 from collections.abc import Iterable
 from dataclasses import replace

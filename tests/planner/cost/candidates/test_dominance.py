@@ -1,4 +1,4 @@
-"""Which rows nothing beats."""
+"""The Pareto filter finds the rows that no other row dominates."""
 
 import numpy as np
 import numpy.typing as npt

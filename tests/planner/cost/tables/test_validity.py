@@ -1,4 +1,4 @@
-"""What is no placement, and why."""
+"""Placements that are invalid, with the violated constraint."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""One replica: continuous batching and phases, against renewal theory, conservation of work, and hand-made cases."""
+"""One replica: continuous batching and phases against renewal theory, conservation of work, and cases by hand."""
 
 from dataclasses import replace
 

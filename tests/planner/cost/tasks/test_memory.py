@@ -1,4 +1,4 @@
-"""Bytes on one device, by hand."""
+"""Bytes on one device, computed by hand."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Tables of phases, and when several pools together are done."""
+"""Phase tables, and the time at which several pools together have made enough samples."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Refilled slots against slots that are played, conservation of tokens, and renewal theory in the long run."""
+"""Refilled slots, compared with simulated slots, conservation of tokens, and renewal theory in the long run."""
 
 import heapq
 

@@ -1,4 +1,4 @@
-"""One step of training, term by term, by hand."""
+"""One step of training, term by term, computed by hand."""
 
 from dataclasses import replace
 
@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from planner.answer.placement import Layout, Sharding
 from planner.cost.tasks import layer_cuts, training
-from planner.cost.tasks.training import MeshTime, PoolConnection, PoolTrainingTerms, blocks, mesh_times, stage_s
+from planner.cost.tasks.training import (
+    MeshTime,
+    PoolConnection,
+    PoolTrainingTerms,
+    mesh_times,
+    pool_training_terms,
+    stage_s,
+)
 from planner.devices import layer
 from planner.problem.device_classes import DeviceClass, classes_of
 from planner.problem.workload import Task, Workload
@@ -26,7 +33,7 @@ def at(per_machine: int = 8, num: int = 4) -> DeviceClass:
 
 
 def one(layout: Layout, units: int, *, of: Workload = OF, on: DeviceClass | None = None) -> PoolTrainingTerms:
-    return blocks(of, TRAIN, on or at(), layer_cuts.of_layout(layout, units))
+    return pool_training_terms(of, TRAIN, on or at(), layer_cuts.of_layout(layout, units))
 
 
 def alone(layout: Layout, units: int, *, of: Workload = OF, on: DeviceClass | None = None) -> MeshTime:
@@ -137,7 +144,7 @@ def test_a_mesh_is_never_faster_for_a_block_that_is_worse(
 ) -> None:
     rows = layer_cuts.enumerated(tensor=1, most_units=8, most_layers=6, max_pipeline=8, max_data=8)
     rows = rows.take(rows.sharding != layer_cuts.FULL)
-    every = blocks(OF, TRAIN, at(), rows)
+    every = pool_training_terms(OF, TRAIN, at(), rows)
     a, b = every.take(np.array([i * 7 % len(rows.data)])), every.take(np.array([j * 11 % len(rows.data)]))
     worse = replace(a, **{name: getattr(a, name) * (factor if name in NUMBERS else 1 / factor)})
     edge = PoolConnection(bytes_per_s=2e9, latency_s=1e-3, is_shared=is_shared)

@@ -1,4 +1,4 @@
-"""Windows of two versions on the same engines."""
+"""Generation windows of two versions that overlap on the same engines."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Fitting: what made the times is found again, and what is left out is not looked at."""
+"""The fit recovers the parameters that generated the times, and does not use rows that are held out."""
 
 from dataclasses import replace
 

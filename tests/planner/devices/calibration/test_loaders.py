@@ -1,4 +1,4 @@
-"""Tables as series: what is read, what is left out, what the sources say and the tables do not."""
+"""Tables as series: which rows are read, which are left out, and which facts come from the sources' text."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The minimiser: finds what made the data, is not pulled by outliers, falls back to priors where data are silent."""
+"""The minimiser recovers the parameters, resists outliers, and falls back to priors without data."""
 
 import numpy as np
 import pytest

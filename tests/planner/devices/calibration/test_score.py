@@ -1,4 +1,4 @@
-"""Scores by hand."""
+"""Error scores, compared with values computed by hand."""
 
 import numpy as np
 import pytest

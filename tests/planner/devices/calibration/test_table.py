@@ -1,4 +1,4 @@
-"""The packaged efficiencies: one for every packaged type, each number where physics puts it."""
+"""The packaged efficiencies: one row for every packaged type, each value in its physical range."""
 
 from dataclasses import fields
 

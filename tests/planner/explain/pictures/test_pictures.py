@@ -1,4 +1,4 @@
-"""Each picture is a well-formed document that stands by itself and says what it should; people look at how."""
+"""Each picture is a well-formed, self-contained document with the right texts. How it looks is not tested."""
 
 import re
 from dataclasses import replace

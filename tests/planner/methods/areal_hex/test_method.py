@@ -1,4 +1,4 @@
-"""AReaL-Hex's two phases, end to end."""
+"""AReaL-Hex's two phases on whole problems."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The two searches by chance keep their time, improve, and repeat themselves."""
+"""The two random searches keep their time budget, improve over time, and are reproducible."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Random keys say placements that the oracle accepts, and reach every part of the plan space."""
+"""Random keys decode to placements that the oracle accepts, and reach every part of the plan space."""
 
 from collections import Counter
 

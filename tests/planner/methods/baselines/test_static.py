@@ -1,4 +1,4 @@
-"""The static families hold what their docstrings say, and their best is the best of the whole family."""
+"""The static families contain what their docstrings say, and each search returns the best of its whole family."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Small problems with real catalogue data."""
+"""Fixtures with small problems of real catalogue data."""
 
 from collections.abc import Callable
 

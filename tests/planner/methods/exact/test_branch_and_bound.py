@@ -1,4 +1,4 @@
-"""The exact method against known plans: what it proves holds, and what it returns the oracle accepts."""
+"""The exact method against known placements: its proofs hold, and the oracle accepts its results."""
 
 import time
 from collections.abc import Callable

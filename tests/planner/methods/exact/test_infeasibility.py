@@ -1,4 +1,4 @@
-"""Conflicts are minimal: without any one of their facts there is a placement."""
+"""Conflicts are minimal: without any one of their facts a placement exists."""
 
 import itertools
 import time

@@ -1,4 +1,4 @@
-"""No good placement of a part beats any of the part's bounds: floors, dollars, linear relaxation, whole numbers."""
+"""No good placement of a subproblem is below any of its bounds: meshes, rent, relaxation, integer program."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -10,7 +10,7 @@ from planner.methods.exact.program.linear_model import INFINITE, Solution
 from planner.methods.exact.program.ortools_solver import solve_relaxed, solve_whole
 from planner.methods.exact.relaxation.relaxation import Relaxation
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
-from planner.methods.exact.subproblem.mesh_lower_bounds import floor
+from planner.methods.exact.subproblem.mesh_lower_bounds import mesh_lower_bounds
 from planner.methods.exact.subproblem.remaining_candidates import GroupLowerBounds, Subproblem, least_alone
 from planner.methods.exact.subproblem.rent_lower_bounds import least_usd
 from planner.problem.goal import STUDY, Goal, Objective
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.proofs
 
 TOLERANCE = 2e-6
 PARTS = 5
-"""Of each problem, the best ones."""
+"""Number of the best known placements of each problem that are tested."""
 GRPO, PPO = small.TASK_SETS[:4], small.TASK_SETS[4:]
 SIZE = replace(small.DEVICES, fewest_gpus=4, most_gpus=12, most_machines=3, etas=(0,), tensors=(1, 2, 4, 8))
 ODD = (3, 3, 6, 1)
@@ -49,14 +49,14 @@ SIZES[THREES] = replace(
 )
 OBJECTIVES = list(Objective)
 PROBLEMS = [(size, number) for size in SIZES for number in (0, 2, 4) if size != THREES] + [(THREES, 21)]
-"""For throughput, within a budget, and dollars at a throughput. In the last one units of two devices beside units of
-one make more of a machine of three than either size alone."""
+"""Problems with each objective. In the last one, units of one and of two devices together use a machine of three
+devices better than units of either size alone."""
 of_each = pytest.mark.parametrize(("size", "number"), PROBLEMS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A good placement of a part, and what the part is looked into with."""
+    """A good placement, with the arrays of its problem, its grouping and the region of the trainer."""
 
     name: str
     data: ProblemArrays
@@ -72,7 +72,9 @@ class Case:
         least = GroupLowerBounds()
         for tasks in self.grouping:
             trains = any(task in TRAINING for task in tasks)
-            least = least.with_other((floor if trains and not is_listed else least_alone)(self.data, tasks, self.home))
+            least = least.with_other(
+                (mesh_lower_bounds if trains and not is_listed else least_alone)(self.data, tasks, self.home)
+            )
         return least
 
     def relaxation(self) -> Relaxation:

@@ -1,7 +1,8 @@
-"""Whatever placement columns make is a point of each part that holds it, at no more than the oracle says.
+"""Each placement that columns form is a feasible point of every subproblem that contains it, at most at its true value.
 
-The parts' models are relaxations, so a placement that one of them forbids or overrates is a wrong certificate, however
-bad the placement is: random ones find such errors where the best ones do not come near.
+The models of subproblems are relaxations. A placement that a model forbids, or values higher than the oracle does,
+makes its bound wrong, however bad the placement is. Random placements find such errors in places that the best ones do
+not reach.
 """
 
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ CRITICS = replace(SIZE, task_sets=(*small.TASK_SETS[5:], small.MANY_TASKS[1]), m
 PLACEMENTS, TRIES = 10, 60
 LONGEST_S = 1e5
 Chosen = dict[Tasks, dict[int, int]]
-"""How many of each column, by its row."""
+"""Number of units or meshes of each column, by the column's row, for each group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""No placement of an arm beats the arm's bound."""
+"""No placement of an arm is better than the arm's lower bound."""
 
 import numpy as np
 import pytest
@@ -57,9 +57,9 @@ def test_what_a_search_finds_does_not_beat_the_bounds_of_its_arm(is_async: bool)
     asked = problem(is_async=is_async)
     cost_tables = CostTables(asked)
     bounds = Bounds(CandidateLists(cost_tables))
-    judge = EvaluationBudget(cost_tables, budget_s=1.0, now_s=still, max_evals=400)
-    Descent(cost_tables, np.random.default_rng(1)).run(judge)
-    for each in judge.trace:
+    budget = EvaluationBudget(cost_tables, budget_s=1.0, now_s=still, max_evals=400)
+    Descent(cost_tables, np.random.default_rng(1)).run(budget)
+    for each in budget.trace:
         groups = in_order(each.placement)
         grouping = tuple(tasks for tasks, _ in groups)
         value = each.value(asked.goal) * (1 + 1e-6)

@@ -1,4 +1,4 @@
-"""Levels 3 to 5: genomes decode into placements that fit, and swaps keep sizes."""
+"""Levels 3 to 5 of HetRL: genomes decode to placements that fit, and swaps keep group sizes."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ GROUPINGS = groupings(ASKED)
 @settings(max_examples=25, deadline=None)
 @given(which=st.integers(0, len(GROUPINGS) - 1), seed=st.integers(0, 1 << 20), data=st.data())
 def test_every_decoded_genome_fits_its_machines(which: int, seed: int, data: st.DataObject) -> None:
-    space = genome.space(MENU, GROUPINGS[which])
+    space = genome.grouping_decoder(MENU, GROUPINGS[which])
     rng = np.random.default_rng(seed)
     cuts = sorted(
         data.draw(st.lists(st.integers(1, 60), min_size=len(GROUPINGS[which]), max_size=len(GROUPINGS[which])))
@@ -47,7 +47,7 @@ def test_every_decoded_genome_fits_its_machines(which: int, seed: int, data: st.
 def test_a_region_that_is_forbidden_to_a_task_is_not_held_by_its_group() -> None:
     asked = problem(rules=Rules(forbidden_regions=frozenset({"cloud-b"})))
     lists = CandidateLists(CostTables(asked))
-    space = genome.space(lists, GROUPINGS[0])
+    space = genome.grouping_decoder(lists, GROUPINGS[0])
     held = evolution.seeded(space, (64,), np.random.default_rng(0)).held
     assert all(not n for at, n in zip(space.classes, held[0], strict=True) if at.region.name == "cloud-b")
 

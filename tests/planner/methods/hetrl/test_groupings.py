@@ -1,4 +1,4 @@
-"""Levels 1 and 2."""
+"""Levels 1 and 2 of HetRL: groupings of the tasks, and size vectors of the groups."""
 
 from dataclasses import replace
 from itertools import islice
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.methods.hetrl.group_sizes import sizes
+from planner.methods.hetrl.group_sizes import size_vectors
 from planner.problem.goal import STUDY
 from planner.problem.groupings import groupings
 from planner.problem.workload import Task
@@ -41,7 +41,7 @@ def test_roles_of_the_trainer_are_in_its_group() -> None:
 def test_sizes_are_at_least_one_each_and_at_most_the_fleet(num_gpus: int, seed: int, all_of_them: bool) -> None:
     asked = problem()
     for grouping in groupings(asked)[:: 4 + seed % 3]:
-        endless = sizes(asked.workload, grouping, num_gpus, np.random.default_rng(seed), all_of_them=all_of_them)
+        endless = size_vectors(asked.workload, grouping, num_gpus, np.random.default_rng(seed), all_of_them=all_of_them)
         for vector in islice(endless, 6):
             assert len(vector) == len(grouping)
             assert min(vector) >= 1

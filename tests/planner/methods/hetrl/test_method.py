@@ -1,4 +1,4 @@
-"""HetRL's search and the bounded one, end to end."""
+"""HetRL's search and its bounded variant on whole problems."""
 
 from collections.abc import Callable
 from dataclasses import replace

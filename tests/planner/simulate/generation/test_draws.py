@@ -1,4 +1,4 @@
-"""Draws follow the workload's quantiles, resemble each other within a group, and depend on nothing but the seed."""
+"""Drawn lengths follow the workload's quantiles, correlate within a group, and depend only on the seed."""
 
 import numpy as np
 import pytest

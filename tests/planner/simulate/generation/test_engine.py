@@ -1,4 +1,4 @@
-"""The engine's jumps against an engine that takes one decoding step at a time."""
+"""The engine, which jumps between completions, equals an engine that takes one decoding step at a time."""
 
 import math
 from collections import deque

@@ -1,4 +1,4 @@
-"""The deal of a synchronous step."""
+"""A synchronous step's groups are split over pools such that all pools end together."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from planner.devices.catalogue import architecture, gpu_types
 from planner.problem.lengths import lognormal
 from planner.problem.workload import Task, Workload
-from planner.simulate.generation.group_shares import Curve, curve, deal_groups
+from planner.simulate.generation.group_shares import Curve, curve, split_groups
 from planner.simulate.generation.replica_speed import Speed
 
 WORKLOAD = Workload(
@@ -30,13 +30,13 @@ FAST, SLOW = of("A100-80GB-SXM"), of("L4")
 @given(st.integers(1, 12), st.integers(1, 12), st.floats(0.0, 60.0))
 def test_every_group_is_dealt_and_ends_are_as_equal_as_groups_allow(fast: int, slow: int, lag_s: float) -> None:
     pools = [(fast, 0.0, FAST), (slow, lag_s, SLOW)]
-    dealt = deal_groups(32, 8, pools)
-    assert sum(dealt) == 32
-    assert min(dealt) >= 0
+    num_groups_by_pool = split_groups(32, 8, pools)
+    assert sum(num_groups_by_pool) == 32
+    assert min(num_groups_by_pool) >= 0
 
 
 def test_a_far_region_gets_less_the_farther_it_is() -> None:
-    far = [deal_groups(32, 8, [(1, 0.0, FAST), (1, lag_s, FAST)])[1] for lag_s in (0.0, 2.0, 5.0, 20.0, 500.0)]
+    far = [split_groups(32, 8, [(1, 0.0, FAST), (1, lag_s, FAST)])[1] for lag_s in (0.0, 2.0, 5.0, 20.0, 500.0)]
     assert far[0] == 16
     assert far == sorted(far, reverse=True)
     assert far[-1] == 0
@@ -49,6 +49,6 @@ def test_more_samples_take_longer_and_small_caches_longest() -> None:
 
 
 def test_a_deal_does_not_depend_on_the_order_of_pools() -> None:
-    one = deal_groups(32, 8, [(3, 0.0, FAST), (5, 1.0, SLOW)])
-    other = deal_groups(32, 8, [(5, 1.0, SLOW), (3, 0.0, FAST)])
+    one = split_groups(32, 8, [(3, 0.0, FAST), (5, 1.0, SLOW)])
+    other = split_groups(32, 8, [(5, 1.0, SLOW), (3, 0.0, FAST)])
     assert one == other[::-1]

@@ -1,4 +1,4 @@
-"""Speeds are the device model's, composed."""
+"""A replica's speeds are composed of the functions of `planner.devices`."""
 
 import pytest
 

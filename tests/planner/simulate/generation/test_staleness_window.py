@@ -1,4 +1,4 @@
-"""The window: AReaL's formula for one class, earliest-deadline-first for many."""
+"""The staleness window equals AReaL's formula for one class, and earliest-deadline-first for several."""
 
 from hypothesis import given
 from hypothesis import strategies as st

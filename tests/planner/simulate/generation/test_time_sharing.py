@@ -1,4 +1,4 @@
-"""Devices do one thing at a time."""
+"""Devices of a group run one task at a time."""
 
 from planner.simulate.event_queue import Agenda
 from planner.simulate.generation.time_sharing import Turns

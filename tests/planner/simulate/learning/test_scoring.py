@@ -1,4 +1,4 @@
-"""Dealing samples, and passes over them."""
+"""Samples are split over scoring workers, and each pass takes the seconds that its closed form gives."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from planner.problem.device_classes import classes_of
 from planner.problem.fleet import Fleet, Machines, Region
 from planner.problem.lengths import constant
 from planner.problem.workload import Lengths, Task, Workload
-from planner.simulate.learning.scoring import PACK_TOKENS, ScoringSpeed, deal
+from planner.simulate.learning.scoring import PACK_TOKENS, ScoringSpeed, split_samples
 
 GPU = gpu_types()["L40S"]
 MACHINES = Machines(gpu=GPU.name, gpus_per_machine=8, num_machines=1)
@@ -34,9 +34,9 @@ WORKLOAD = Workload(
 
 @given(st.lists(st.integers(1, 2000), max_size=60), st.lists(st.sampled_from([1.0, 2.0, 3.5]), min_size=1, max_size=8))
 def test_every_sample_is_dealt_once_and_nobody_is_far_behind(tokens: list[int], speeds: list[float]) -> None:
-    dealt = deal(tokens, speeds)
-    assert sorted(num for part in dealt for num in part) == sorted(tokens)
-    ends = [sum(part) / speed for part, speed in zip(dealt, speeds, strict=True)]
+    lengths_by_worker = split_samples(tokens, speeds)
+    assert sorted(num for part in lengths_by_worker for num in part) == sorted(tokens)
+    ends = [sum(part) / speed for part, speed in zip(lengths_by_worker, speeds, strict=True)]
     fair = sum(tokens) / sum(speeds)
     assert max(ends) <= fair + max(tokens, default=0) / min(speeds) + 1e-9
 

@@ -1,4 +1,4 @@
-"""Steps of a mesh: closed forms for equal lengths, and what lengths that differ cost."""
+"""Training steps of a mesh: closed forms for equal lengths, and the cost of unequal lengths."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Shared links: fair rates, caps, relays, links that change, queues."""
+"""Shared links: fair rates, caps, relays, links whose rates change, and queues."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A placement that is late is made to come in time, one that is early cheaper, a unit at a time."""
+"""A placement that misses its deadline gets units until it keeps it; one that is early loses units to cost less."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +9,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.exact.incumbents.repair import mended
+from planner.methods.exact.incumbents.repair import repaired
 from planner.methods.exact.method import search
 from planner.problem.goal import Goal, Objective, Problem
 from planner.problem.workload import Task
@@ -54,7 +54,7 @@ def test_a_placement_that_is_late_comes_in_time(apart: tuple[CostTables, Placeme
     cost_tables, placement = apart
     late = with_units(placement, lambda num: max(1, num // 2))
     assert not isinstance(evaluate(cost_tables, late), Evaluation)
-    found = mended(cost_tables, late, float("inf"))
+    found = repaired(cost_tables, late, float("inf"))
     assert found is not None
     assert usd(cost_tables, found) <= usd(cost_tables, placement)
 
@@ -62,12 +62,12 @@ def test_a_placement_that_is_late_comes_in_time(apart: tuple[CostTables, Placeme
 def test_a_placement_that_is_early_gets_cheaper(apart: tuple[CostTables, Placement]) -> None:
     cost_tables, placement = apart
     patient = prices_within(cost_tables.problem, SLOW_S * 4)
-    found = mended(patient, placement, float("inf"))
+    found = repaired(patient, placement, float("inf"))
     assert found is not None
     assert usd(patient, found) < usd(patient, placement)
 
 
 def test_what_cannot_be_in_time_or_is_too_dear_is_none(apart: tuple[CostTables, Placement]) -> None:
     cost_tables, placement = apart
-    assert mended(prices_within(cost_tables.problem, 1e-3), placement, float("inf")) is None
-    assert mended(cost_tables, placement, 0.01) is None
+    assert repaired(prices_within(cost_tables.problem, 1e-3), placement, float("inf")) is None
+    assert repaired(cost_tables, placement, 0.01) is None

@@ -1,4 +1,4 @@
-"""What the solver cannot read is an error of ours; what it gives up on is a bound of nothing."""
+"""A model that the solver cannot read is our error; a solve that it gives up proves no bound."""
 
 import pytest
 

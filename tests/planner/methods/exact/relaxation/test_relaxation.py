@@ -1,4 +1,4 @@
-"""Every plan that the oracle accepts is within the bound of its own part of the plan space, however that is split."""
+"""Every placement that the oracle accepts is above the bound of its own subproblem, however that is divided."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,7 +17,7 @@ from planner.methods.exact.program.linear_model import INFINITE, LinearModel
 from planner.methods.exact.program.ortools_solver import solve_relaxed, solve_whole
 from planner.methods.exact.relaxation.relaxation import Relaxation
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
-from planner.methods.exact.subproblem.mesh_lower_bounds import floor
+from planner.methods.exact.subproblem.mesh_lower_bounds import mesh_lower_bounds
 from planner.methods.exact.subproblem.reachable_candidates import units_at
 from planner.methods.exact.subproblem.remaining_candidates import GroupLowerBounds, Subproblem, least_alone
 from planner.methods.exact.subproblem.rent_lower_bounds import least_usd
@@ -27,7 +27,7 @@ from planner.problem.workload import TRAINING, Task
 
 TOLERANCE = 1e-6
 NARROW = 1 + 1e-7
-"""Nothing slower than the plan itself is of interest: the tightest that its part's model can be."""
+"""Limit on the step relative to the plan's own step. It makes the model of the subproblem as tight as possible."""
 
 
 def capped(fleet: Fleet, *, slower: float) -> Fleet:
@@ -143,7 +143,7 @@ def test_floors_and_groups_alone_are_below_every_plan(
     cost_tables = CostTables(make_problem(eta=eta, critic=critic))
     data = ProblemArrays(cost_tables, INFINITE, 2)
     for _, evaluation, node in plans(cost_tables, data):
-        for of in (least_alone, floor):
+        for of in (least_alone, mesh_lower_bounds):
             least = GroupLowerBounds()
             for tasks in node.grouping:
                 has_mesh = any(task in TRAINING for task in tasks)

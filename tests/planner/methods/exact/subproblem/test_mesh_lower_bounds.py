@@ -1,4 +1,4 @@
-"""Meshes that floors leave no room for are meshes that no part would have chosen among."""
+"""Meshes that lower bounds keep off the list are meshes that no subproblem would have kept as candidates."""
 
 from collections.abc import Callable
 
@@ -10,15 +10,15 @@ from planner.cost.tables.cost_tables import CostTables
 from planner.methods.baselines.sampling import drawn
 from planner.methods.exact.program.linear_model import INFINITE
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
-from planner.methods.exact.subproblem.mesh_lower_bounds import limit
-from planner.methods.exact.subproblem.remaining_candidates import Subproblem, choices
+from planner.methods.exact.subproblem.mesh_lower_bounds import limit_listed_meshes
+from planner.methods.exact.subproblem.remaining_candidates import Subproblem, remaining_candidates
 from planner.problem.goal import Problem
 from planner.problem.groupings import Tasks, groupings
 from planner.problem.workload import Task
 
 
 def chosen_among(data: ProblemArrays, node: Subproblem, most_s: float) -> dict[Tasks, set[Group]] | None:
-    found = choices(data, node, most_s)
+    found = remaining_candidates(data, node, most_s)
     if found is None:
         return None
     return {tasks: {at.block.columns[i].group for i in at.rows.tolist()} for tasks, at in found.meshes.items()}
@@ -35,7 +35,7 @@ def test_what_is_left_unlisted_is_left_out_of_every_part(
     nodes = [
         Subproblem(grouping=each, home=h) for each in groupings(cost_tables.problem) for h in range(len(whole.regions))
     ]
-    limit(limited, nodes)
+    limit_listed_meshes(limited, nodes)
     assert sum(room.path_s < INFINITE for room, _ in limited.rooms.values()) > 0
     for node in nodes:
         assert chosen_among(limited, node, most_s) == chosen_among(whole, node, most_s)
@@ -47,5 +47,5 @@ def test_fewer_meshes_are_listed_where_generation_takes_most_of_a_path(make_prob
     whole, limited = (ProblemArrays(cost_tables, most_s * 0.6, 2) for _ in range(2))
     apart = next(each for each in groupings(cost_tables.problem) if (Task.GENERATION,) in each)
     trains = next(tasks for tasks in apart if Task.ACTOR_TRAINING in tasks)
-    limit(limited, [Subproblem(grouping=apart, home=0)])
+    limit_listed_meshes(limited, [Subproblem(grouping=apart, home=0)])
     assert len(limited.meshes(trains, 0).columns) < len(whole.meshes(trains, 0).columns)
