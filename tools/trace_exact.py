@@ -21,7 +21,7 @@ from planner.methods.exact.branch_and_bound import Search, _Part
 from planner.methods.exact.program.linear_model import INFINITE, Floats, Solution
 from planner.methods.exact.relaxation.relaxation import Relaxation
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
-from planner.methods.exact.subproblem.mesh_lower_bounds import floor
+from planner.methods.exact.subproblem.mesh_lower_bounds import mesh_lower_bounds
 from planner.methods.exact.subproblem.remaining_candidates import GroupLowerBounds, Subproblem, least_alone
 from planner.problem.goal import STUDY, Problem
 from planner.problem.groupings import Grouping, groupings
@@ -65,7 +65,7 @@ class TracedSearch(Search):
             print(f"  {self._name(part)}: bound {part.bound:.4f} s{'' if is_open else ', not below the target'}")
             least = GroupLowerBounds()
             for tasks in part.node.grouping:
-                of = floor if any(task in TRAINING for task in tasks) else least_alone
+                of = mesh_lower_bounds if any(task in TRAINING for task in tasks) else least_alone
                 least = least.with_other(of(self._data, tasks, part.node.home))
             text = f"slowest group {least.busy_s:.4f} s, training {least.train_s:.4f} s, scoring {least.score_s:.4f} s"
             print(f"    at least: {text}, generation {least.after_s:.4f} s")

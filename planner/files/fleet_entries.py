@@ -1,7 +1,7 @@
 """Keys of a fleet file (`periplus.fleet/1`), with their types, ranges and meanings.
 
-The docstrings become the descriptions of `examples/fleet.schema.json`. Each model checks its own keys only. Rules that
-involve several entries, such as unique names, are checked in `planner.files.fleet_file`.
+The docstrings become the descriptions of `periplus/schemas/fleet.schema.json`. Each model checks its own keys only.
+Rules that involve several entries, such as unique names, are checked in `planner.files.fleet_file`.
 """
 
 from pydantic import Field

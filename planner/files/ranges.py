@@ -1,8 +1,8 @@
 """Ranges of the numbers and names in the planner's files.
 
 They are wider than any real fleet or workload needs. They are narrow enough that products and quotients of the numbers
-neither overflow nor underflow, and that a search can handle every valid file. `docs/planner-limits.md` lists them. The error
-of a value outside of its range names the key, the value and the range. All bounds were chosen by hand.
+neither overflow nor underflow, and that a search can handle every valid file. `docs/planner-limits.md` lists them. The
+error of a value outside of its range names the key, the value and the range. All bounds were chosen by hand.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Keys of a workload file (`periplus.workload/1`), with their types, ranges and meanings.
 
-The docstrings become the descriptions of `examples/workload.schema.json`. Each model checks its own keys only. Rules
-that involve several keys are checked in `planner.files.workload_file`.
+The docstrings become the descriptions of `periplus/schemas/workload.schema.json`. Each model checks its own keys only.
+Rules that involve several keys are checked in `planner.files.workload_file`.
 """
 
 from typing import Annotated, Literal

@@ -1,9 +1,10 @@
 """Margins: by how much a plan's predictions must stay below the operator's limits.
 
 Steps take longer in the simulator than the cost model predicts. By how much depends on the staleness bound: from a
-bound of 1 versions bunch, and at larger bounds batches wait for the last groups of a window 
-(docs/planner-limits.md, "Known errors of the cost model"). A plan under a limit on seconds is therefore predicted to take at most `max_step_s / (1 + step_margin)`. The
-proved bound is about such plans: no plan whose prediction keeps that limit costs less.
+bound of 1 versions bunch, and at larger bounds batches wait for the last groups of a window
+(docs/planner-limits.md, "Known errors of the cost model"). A plan under a limit on seconds is therefore predicted to
+take at most `max_step_s / (1 + step_margin)`. The proved bound is about such plans: no plan whose prediction keeps that
+limit costs less.
 
 The margin depends on the problem alone, not on the placement, so that every method searches the same plan space.
 Problems without a limit have no margin and are not changed.
