@@ -114,7 +114,7 @@ def newest_checkpoint(run_dir: Path) -> ResumePoint:
     manifests = sorted(run.checkpoints.glob(f"*/{MANIFEST}"))
     if not manifests:
         raise NotFound(
-            f"{run_dir} holds no checkpoint (checkpoints/FORK.VERSION/{MANIFEST}), so there is nothing to go on from; "
+            f"{run_dir} holds no checkpoint (checkpoints/FORK.VERSION/{MANIFEST}), so there is nothing to resume from; "
             "is it a run directory? If it is, submit its job again"
         )
     newest = max((_read(run.root, manifest) for manifest in manifests), key=lambda found: found.policy)

@@ -469,7 +469,7 @@ def test_a_trainer_gets_a_certificate_of_its_key_and_the_same_again(run: Run) ->
         ("eu", 1, KEYS[0], "j", "is at fork 0; a trainer of fork 1 is not followed"),
         ("us", 0, KEYS[0], "j", "is placed in eu, not in us"),
         ("eu", 0, KEYS[0], "k", "is placed in no region yet, not in eu"),
-        ("eu", 0, KEYS[0], "old", "no job 'old' here"),
+        ("eu", 0, KEYS[0], "old", "knows no job 'old'"),
     ],
 )
 def test_nobody_else_gets_one(run: Run, region: str, fork: int, key: bytes, job_id: str, why: str) -> None:

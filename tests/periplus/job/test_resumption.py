@@ -159,7 +159,7 @@ def test_fewer_steps_than_are_done_are_refused(run: Path) -> None:
 
 def test_what_is_missing_in_a_run_is_said(run: Path, tmp_path: Path) -> None:
     assert "give the directory of a run" in refusal(NotFound, tmp_path / "nowhere")
-    assert "nothing to go on from" in refusal(NotFound, tmp_path)
+    assert "nothing to resume from" in refusal(NotFound, tmp_path)
     (run / "config.yaml").unlink()
     assert "config.yaml" in refusal(NotFound, run)
 
