@@ -159,12 +159,14 @@ def _join(draft: _Draft, event: RegionJoined, now_s: float) -> None:
     before = draft.state.regions.get(hello.region)
     if before and before.connected and before.hello.boot_id != hello.boot_id:
         raise Conflict(
-            f"region {hello.region} is already served by the agent on {before.hello.inventory.hostname} (heard of "
+            f"region {hello.region} is already served by the agent on {before.hello.inventory.hostname} (last heard "
             f"{now_s - before.last_seen_s:.0f} s ago); start this one with another --region, or stop that one first"
         )
+    # The newer session replaces the older one, and the answer to a probe of the older one will not come.
     if before:
         draft.effects.append(FenceSession(hello.region, before.epoch))
         _forget_probe_of(draft, hello.region)
+    # The new session was sent no tasks yet (`sent` is None), so that `_settle` sends them; revisions go on rising.
     region = RegionState(
         hello=hello,
         epoch=before.epoch + 1 if before else 1,
@@ -174,6 +176,7 @@ def _join(draft: _Draft, event: RegionJoined, now_s: float) -> None:
         revision=before.revision if before else 0,
     )
     draft.put_region(hello.region, region)
+    # Links of this region that were given up are probed again.
     unmeasured = {pair: at_s for pair, at_s in draft.state.unmeasured.items() if hello.region not in pair}
     draft.state = replace(draft.state, unmeasured=unmeasured)
     _take_inventory(draft, hello, rebooted=before is not None and before.hello.boot_id != hello.boot_id)
@@ -185,6 +188,7 @@ def _take_inventory(draft: _Draft, hello: Hello, rebooted: bool) -> None:
     The report of a lost rollout worker is forgotten, so that the worker is started again. A lost trainer ends its job.
     """
     present = {report.task_id for report in hello.tasks}
+    # Forget the reports of rollout workers that the agent lost, so that they count as not started.
     for job in live_jobs(draft.state):
         tasks = {
             task_id: replace(status, report=None) if _may_start_again(status, rebooted) else status
@@ -269,11 +273,13 @@ def _measure(draft: _Draft, event: LinkMeasured, now_s: float) -> None:
 
 
 def _report(draft: _Draft, name: str, report: TaskReport) -> None:
+    # The region's list of tasks keeps this report, unless it is the end of a task of a job that is not live.
     region, job = draft.state.regions[name], draft.state.jobs.get(report.job_id)
     live = job is not None and not job.ended
     others = {task_id: other for task_id, other in region.tasks.items() if task_id != report.task_id}
     seen = {report.task_id: report} if live or report.state not in ENDED else {}
     draft.put_region(name, replace(region, tasks=others | seen))
+    # The job takes note of the report only if it is news about a task of its current fork, placed in this region.
     status = job.tasks.get(report.task_id) if job and report.fork == job.fork else None
     if job is None or status is None or status.region != name or status.report == report:
         return
@@ -305,7 +311,7 @@ def _end_by_trainer(draft: _Draft, job: Job, ended: TaskState, message: str) -> 
     assert job.trainer is not None
     where = f"the trainer in {job.trainer.region}"
     if job.cancelling and ended is not TaskState.FAILED:
-        how = f", but {where} did not end well: {message}" if message and job.files else ""
+        how = f", but {where} did not end cleanly: {message}" if message and job.files else ""
         _end(draft, job.job_id, JobState.CANCELLED, f"cancelled by the operator{how}; {_resume_advice(job)}")
     elif ended is TaskState.SUCCEEDED:
         _advance(draft, job.job_id, JobState.RUNNING)
@@ -324,10 +330,10 @@ def _resume_advice(job: Job) -> str:
     if files is None or report is None:
         return "no process of it has run: submit it again"
     if files.checkpoint is not None:
-        return f"go on from its checkpoint {files.checkpoint} with `{resume_command(files.run_dir)}`"
+        return f"resume from its checkpoint {files.checkpoint} with `{resume_command(files.run_dir)}`"
     if report.state in ENDED:
-        return f"there is no checkpoint in {files.run_dir} to go on from: submit it again"
-    return f"go on with `{resume_command(files.run_dir)}`, if it left a checkpoint there"
+        return f"there is no checkpoint in {files.run_dir} to resume from: submit it again"
+    return f"resume with `{resume_command(files.run_dir)}`, if it left a checkpoint there"
 
 
 def _rollout_reported(draft: _Draft, job_id: str, report: TaskReport) -> None:
@@ -387,6 +393,7 @@ def _advance(draft: _Draft, job_id: str, to: JobState) -> None:
 
 def _end(draft: _Draft, job_id: str, to: JobState, reason: str) -> None:
     draft.move_job(job_id, to, reason)
+    # Drop the reports of the job's ended tasks from the regions; running tasks stay listed until they have ended.
     for name, region in draft.state.regions.items():
         running = {
             task_id: report
@@ -397,13 +404,14 @@ def _end(draft: _Draft, job_id: str, to: JobState, reason: str) -> None:
 
 
 def _submit(draft: _Draft, event: JobSubmitted, now_s: float) -> None:
-    if event.request_id in draft.state.requests:
+    if event.request_id in draft.state.requests:  # a repeated request: the job exists already
         return
     request = event.request
     job_id = request.resume_job_id or event.job_id
     before = draft.state.jobs.get(job_id)
     if before and not before.ended:
         raise Conflict(f"job {job_id} is still {before.state}; cancel it before resuming it")
+    # A resumed job needs a fork above all that wrote to its directory, and above all that this coordinator started.
     fork = 0
     if request.resume_policy:
         fork = max(request.resume_policy.fork, before.fork if before else 0) + 1
@@ -442,10 +450,13 @@ def _plan_finished(draft: _Draft, event: PlanFinished) -> None:
     free = free_regions(draft.state)
     match event.outcome:
         case PlacedRoles() as placement:
+            # If a region was taken meanwhile, the job stays pending and `_settle_jobs` plans it again.
             if placement.regions <= free:
                 draft.put_job(replace(job, placement=placement, tasks=_tasks(job.job_id, placement)))
                 draft.move_job(job.job_id, JobState.PLANNED)
         case NoPlanExists(conflict=conflict):
+            # The proof is about the regions that were free then: it is void if these have changed. It ends the job only
+            # if no ready region is in use; otherwise the job waits until other regions are free.
             if event.regions != free:
                 return
             if free == ready_regions(draft.state):
@@ -467,7 +478,7 @@ def _tasks(job_id: str, placement: PlacedRoles) -> dict[str, TaskStatus]:
     return {trainer_task_id(job_id): TaskStatus(role=Role.TRAINER, region=placement.trainer_region)} | rollouts
 
 
-# ---- what follows ----------------------------------------------------------------------------------------------------
+# ---- what follows from a new state -----------------------------------------------------------------------------------
 
 
 def _settle(draft: _Draft, now_s: float) -> None:
@@ -475,6 +486,7 @@ def _settle(draft: _Draft, now_s: float) -> None:
     _settle_probe(draft, now_s)
     for name, region in draft.state.regions.items():
         tasks = desired_tasks(draft.state, name)
+        # An order would end the tasks that it does not list, so none goes to a region with an unknown job.
         if region.connected and tasks != region.sent and not runs_unknown_job(draft.state, region):
             draft.put_region(name, replace(region, sent=tasks, revision=region.revision + 1))
             draft.effects.append(SendDesired(name, region.epoch, region.revision + 1, tasks))
@@ -486,6 +498,7 @@ def _settle_jobs(draft: _Draft) -> None:
             continue
         waits = _waits_for(draft.state, job)
         draft.put_job(replace(job, reason=waits))
+        # The planner works on one job at a time, on all free regions.
         if not waits and draft.state.planning is None:
             draft.state = replace(draft.state, planning=job.job_id)
             draft.effects.append(RunPlanner(job.job_id, free_regions(draft.state)))
@@ -508,6 +521,7 @@ def _settle_probe(draft: _Draft, now_s: float) -> None:
     state, settings = draft.state, draft.state.settings
     if state.probe:
         return
+    # Pairs that were never probed come first, then those that were given up long ago, the oldest first.
     ready = ready_regions(state)
     again = [
         pair

@@ -331,12 +331,12 @@ def doing(state: State, job: Job) -> str:
     """
     if job.ended or job.placement is None:
         return ""
-    ready, home = ready_regions(state), job.placement.trainer_region
-    away = sorted(set(job.placement.regions) - ready - {home})
+    ready, trainer_region = ready_regions(state), job.placement.trainer_region
+    away = sorted(set(job.placement.regions) - ready - {trainer_region})
     others = [f"{', '.join(away)} {'is' if len(away) == 1 else 'are'} disconnected"] if away else []
-    if home not in ready:
+    if trainer_region not in ready:
         seen = f"; it last said: {job.phase}" if job.phase else ""
-        return "; ".join([f"not known: {home}, the region of its trainer, is disconnected{seen}", *others])
+        return "; ".join([f"not known: {trainer_region}, the region of its trainer, is disconnected{seen}", *others])
     return "; ".join([*([job.phase] if job.phase else []), *others])
 
 
@@ -385,14 +385,14 @@ def desired_tasks(state: State, region: str) -> tuple[AssignedTask, ...]:
 
 def _task(state: State, job: Job, task_id: str, role: Role) -> AssignedTask:
     assert job.placement is not None
-    home = state.regions[job.placement.trainer_region].hello
+    trainer_host = state.regions[job.placement.trainer_region].hello
     return AssignedTask(
         task_id=task_id,
         job_id=job.job_id,
         role=role,
         job_json=job.request.job_json,
-        trainer_region=home.region,
-        trainer_gateway=home.gateway_address,
+        trainer_region=trainer_host.region,
+        trainer_gateway=trainer_host.gateway_address,
         fork=job.fork,
         resume_from=job.request.resume_from,
         plan_json=job.placement.plan_json,

@@ -116,8 +116,8 @@ def _too_deep(source: str) -> str:
 
 def _too_many(source: str) -> str:
     return (
-        f"{source}: has more than {MAX_VALUES:,} keys and values, each alias counted as all that it stands for; "
-        "leave out what is not used"
+        f"{source}: has more than {MAX_VALUES:,} keys and values, where an alias counts as all values that it refers "
+        "to; leave out what is not used"
     )
 
 
@@ -201,7 +201,7 @@ class _Reader:
             _refuse(f"the alias {event.anchor!r} has no anchor before it", event)
         found = self._anchors[event.anchor]
         if found is None:
-            _refuse(f"the alias {event.anchor!r} stands for what it is in", event)
+            _refuse(f"the alias {event.anchor!r} refers to the value that contains it", event)
         value, num, height = found
         self._count(num, event)
         if depth + height > MAX_DEPTH:
@@ -211,7 +211,10 @@ class _Reader:
     def _count(self, num: int, event: Any) -> None:
         self._num += num
         if self._num > MAX_VALUES:
-            _refuse(f"more than {MAX_VALUES:,} keys and values, each alias counted as all that it stands for", event)
+            _refuse(
+                f"more than {MAX_VALUES:,} keys and values, where an alias counts as all values that it refers to",
+                event,
+            )
 
     def _list(self, depth: int) -> tuple[list[Any], int]:
         found, height = [], 0

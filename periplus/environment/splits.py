@@ -41,9 +41,9 @@ def split(prompts: Sequence[str], num_warmup: int, num_held_out: int, seed: int)
             "lines), or train.warmup.num_examples or eval.num_prompts lower"
         )
     order = np.random.default_rng(seed).permutation(len(distinct))
-    dealt = tuple(distinct[place] for place in order)
+    shuffled = tuple(distinct[place] for place in order)
     cut = num_held_out + num_warmup
-    splits = Splits(held_out=dealt[:num_held_out], warmup=dealt[num_held_out:cut], train=dealt[cut:])
+    splits = Splits(held_out=shuffled[:num_held_out], warmup=shuffled[num_held_out:cut], train=shuffled[cut:])
     _assert_disjoint(prompts, splits)
     return splits
 

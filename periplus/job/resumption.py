@@ -39,7 +39,7 @@ FIXED: Mapping[str, str] = {
     "data.size": _PROBLEMS,
     "eval.num_prompts": _PROBLEMS,
     "train.warmup.num_examples": _PROBLEMS,
-    "output.dir": "a run goes on in its own directory",
+    "output.dir": "a resumed run writes to its own directory",
 }
 """Keys and sections of the job that a resumption may never change, each with the reason."""
 

@@ -151,13 +151,13 @@ def checkpoint_files(directory: Path) -> tuple[SafetensorsFile, ...]:
         return (open_safetensors(directory / SINGLE_FILE),)
     shard_of = _weight_map(index_path)
     files = tuple(open_safetensors(directory / shard) for shard in sorted(set(shard_of.values())))
-    home: dict[str, str] = {}
+    file_of: dict[str, str] = {}
     for file in files:
-        if twice := home.keys() & file.tensors.keys():
+        if twice := file_of.keys() & file.tensors.keys():
             name = min(twice)
-            raise CorruptFrame(f"tensor {name!r} is in {home[name]} and in {file.path.name}; remove one of the two")
-        home |= dict.fromkeys(file.tensors, file.path.name)
-    if missing := shard_of.keys() - home.keys():
+            raise CorruptFrame(f"tensor {name!r} is in {file_of[name]} and in {file.path.name}; remove one of the two")
+        file_of |= dict.fromkeys(file.tensors, file.path.name)
+    if missing := shard_of.keys() - file_of.keys():
         raise CorruptFrame(f"{index_path} lists {sorted(missing)[:3]}, which no shard has; download it again")
     return files
 

@@ -120,7 +120,7 @@ def test_an_index_that_promises_what_no_shard_has_is_refused(tmp_path: Path) -> 
     index = json.loads((path / INDEX_FILE).read_text())
     index["weight_map"]["model.more"] = "model-00001-of-00002.safetensors"
     (path / INDEX_FILE).write_text(json.dumps(index))
-    with pytest.raises(ConfigError, match=r"promises \['model\.more'\]"):
+    with pytest.raises(ConfigError, match=r"lists \['model\.more'\]"):
         check_model_dir(path)
     (path / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(ConfigError, match="model-00002-of-00002"):
