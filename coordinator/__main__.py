@@ -1,4 +1,4 @@
-"""`python -m coordinator` is `periplus coordinator`."""
+"""Make `python -m coordinator ARGUMENTS` the same as `periplus coordinator ARGUMENTS`."""
 
 import sys
 

@@ -1,4 +1,9 @@
-"""The composition root: builds the coordinator, owns its tasks, and takes it down in order."""
+"""The composition root of the coordinator process: it builds the parts, owns the tasks and stops them in order.
+
+This is the only module, beside `__main__`, that constructs objects with I/O: the gRPC server, the job authority's key,
+the writer and the planner's call. The configuration is taken apart here; the parts get plain values. Time comes from
+the monotonic clock, so that a change of the machine's clock moves no deadline.
+"""
 
 import asyncio
 import importlib.metadata
@@ -33,17 +38,17 @@ from planner.solve import Thinking, plan_job
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 2.0
-"""For streams to deliver their last message."""
+"""Seconds that open streams have to deliver their last message when the server stops; chosen by hand."""
 
 PLAN_BUDGET_S = 10.0
-"""An operator waits for it with the command line open."""
+"""Seconds that the planner may search for one job; chosen by hand, because an operator waits for the answer."""
 
 
 async def run(config: CoordinatorConfig, ready_file: Path | None, stop_on_stdin_eof: bool) -> ShutdownReason:
-    """Serve until asked to stop, and tell by what.
+    """Serve until the process is asked to stop, and return what asked it.
 
-    Raises: Conflict if the port is taken, Unreachable if the emulator is not there, ConfigError if the key or the ready
-    file cannot be written.
+    Raises: Conflict if the port is taken, Unreachable if the WAN emulator does not answer, ConfigError if the
+    authority's key or the ready file cannot be written.
     """
     log_event(log, logging.INFO, "coordinator_config", **config.model_dump())
     server = rpc.server()
@@ -76,7 +81,10 @@ async def _serve(
 
 @asynccontextmanager
 async def serving(config: CoordinatorConfig, server: grpc.aio.Server) -> AsyncIterator[None]:
-    """A coordinator behind `server`, which is bound; both end with the context. Raises: ConfigError for its key."""
+    """Run a coordinator behind `server`, which is already bound to its port; both stop when the context ends.
+
+    Raises: ConfigError if the authority's key cannot be used.
+    """
     authority = open_authority(config.authority_key)
     public_key = authority.public_key.hex()
     log_event(log, logging.INFO, "job_authority", public_key=public_key, file=config.authority_key or "none")
@@ -122,7 +130,7 @@ def _ask(fleet: Fleet, job_json: str) -> Outcome:
 
 
 def _steady_unix_s() -> Callable[[], float]:
-    """Unix time that a jump of the machine's clock does not move: deadlines are measured with it."""
+    """Return a clock that starts at the Unix time and advances with the monotonic clock, for measuring deadlines."""
     started_s, at_s = clock.unix_s(), clock.monotonic_s()
     return lambda: started_s + clock.monotonic_s() - at_s
 

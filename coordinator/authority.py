@@ -1,7 +1,8 @@
-"""The job authority's private key: in a file that only its owner reads, or made anew for the life of the process.
+"""Loads or makes the private key of the job authority, which certifies the trainers of jobs.
 
-With a file, workers and gateways accept certificates from before a restart; without one, each coordinator is another
-authority, and what runs keeps the one that it was started under.
+The key lies in a file that only its owner may read, or is made anew for the life of the process. With a file, workers
+and gateways still accept certificates after the coordinator was restarted. Without one, each coordinator process is a
+new authority, and running tasks go on trusting the authority that they were started under.
 """
 
 import os
@@ -16,9 +17,10 @@ KEY_BYTES = 32
 
 
 def open_authority(path: Path | None) -> JobAuthority:
-    """The authority whose key is in this file; the file is made if it is not there.
+    """Return the authority whose private key is in this file; make the file if it does not exist.
 
-    Raises: ConfigError if the file cannot be made or read, holds no key, or lets others read it.
+    Without a path, return an authority with a new key that is not stored.
+    Raises: ConfigError if the file cannot be made or read, holds no key, or may be accessed by other users.
     """
     if path is None:
         return JobAuthority.generate()
@@ -36,7 +38,7 @@ def open_authority(path: Path | None) -> JobAuthority:
 
 
 def _make(path: Path) -> None:
-    """Whole or not at all; of two that start at once, the first one's stays."""
+    """Write a new key to `path` atomically. If two processes do so at the same time, the first one's key stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     partial.unlink(missing_ok=True)

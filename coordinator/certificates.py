@@ -1,9 +1,11 @@
-"""Which trainer the job authority vouches for: decided from the state alone, and signed elsewhere.
+"""Decides which trainer gets a certificate of the job authority, from the coordinator's state alone; others sign it.
 
-A certificate says that the holder of a key is the trainer of this fork of this job; with it, weights are accepted by
-every gateway and worker of the job. So: only the region in which the job's trainer is placed gets one, for the job's
-present fork and while the job lives; and a fork has one key. The same key gets the same answer again, since a session
-may end between question and answer; another key is refused, since two trainers of one fork could both be followed.
+A certificate says that the holder of a key is the trainer of this fork of this job. Every gateway and worker of the job
+accepts weights that are signed with that key. The rules therefore are:
+
+- Only the region in which the job's trainer is placed gets a certificate, for the job's current fork, while it lives.
+- A fork has one key. A repeated request with the same key gets the same answer, because a session may end between
+  request and answer. Another key is refused, because workers could otherwise follow two trainers of one fork.
 """
 
 from coordinator.events import CertificateRequested, RefuseCertificate, SendCertificate
@@ -11,22 +13,22 @@ from coordinator.state import State
 
 
 def answer_to(state: State, request: CertificateRequested) -> SendCertificate | RefuseCertificate:
-    """What the region that asked is told; a certificate that is sent must be noted in the job."""
+    """Return the answer to the region that asked. The caller must store a certified key as the job's `trainer_key`."""
     region, epoch = request.stamp.region, request.stamp.epoch
-    if reason := _why_not(state, request):
+    if reason := _refusal_reason(state, request):
         return RefuseCertificate(region=region, epoch=epoch, job_id=request.job_id, fork=request.fork, reason=reason)
     return SendCertificate(
         region=region, epoch=epoch, job_id=request.job_id, fork=request.fork, public_key=request.public_key
     )
 
 
-def _why_not(state: State, request: CertificateRequested) -> str:
-    """Empty if nothing speaks against it."""
+def _refusal_reason(state: State, request: CertificateRequested) -> str:
+    """Return the reason to refuse the request, or an empty string if there is none."""
     job, region = state.jobs.get(request.job_id), request.stamp.region
     if job is None:
         return (
-            f"no job {request.job_id!r} here; a coordinator that was started again knows none from before: resume it "
-            "with `periplus job submit --resume RUN_DIR`"
+            f"this coordinator knows no job {request.job_id!r}; a restarted coordinator forgets earlier jobs: resume "
+            "it with `periplus job submit --resume RUN_DIR`"
         )
     if job.ended:
         return f"job {job.job_id} has {job.state}; its trainer has nothing to publish"

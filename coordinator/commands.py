@@ -1,4 +1,4 @@
-"""`periplus coordinator`: runs the control plane."""
+"""The command `periplus coordinator`: it runs the coordinator and prints the public key of its job authority."""
 
 import asyncio
 import sys
@@ -18,7 +18,7 @@ from periplus.process.lifecycle import ShutdownReason
 
 @click.group(cls=DefaultGroup, default="run")
 def coordinator() -> None:
-    """The control plane: knows the regions, places jobs, never touches bulk data."""
+    """Run the control plane, which knows the regions and places jobs. Weights and samples never pass through it."""
 
 
 @coordinator.command()
@@ -26,7 +26,7 @@ def coordinator() -> None:
 def authority(file: Path) -> int:
     """Print the public key of the job authority whose private key is in FILE (`coordinator run --authority-key`).
 
-    `periplus job audit RUN --authority KEY` verifies a run's signatures with it. It is no secret.
+    `periplus job audit RUN --authority KEY` verifies a run's signatures with this key. The public key is no secret.
     """
     click.echo(open_authority(file).public_key.hex())
     return errors.EXIT_OK
@@ -39,9 +39,9 @@ def authority(file: Path) -> int:
     show_default=True,
     metavar="HOST:PORT",
     type=HOST_PORT,
-    help="Port 0: a free one.",
+    help="Address to listen on; with port 0 the system chooses a free port.",
 )
-@click.option("--region", default="", metavar="NAME", help="Where it stands; only with --wan.")
+@click.option("--region", default="", metavar="NAME", help="Region of the coordinator; only with --wan.")
 @click.option(
     "--wan",
     default="",
@@ -52,12 +52,13 @@ def authority(file: Path) -> int:
 @click.option(
     "--authority-key",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Private key that certifies the trainers of jobs; made if it is not there. Without it: a new one each start.",
+    help="File of the private key that certifies the trainers of jobs; made if it does not exist. "
+    "Without this option each start makes a new key.",
 )
 @click.option(
-    "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Written once it serves: its address."
+    "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="File to write the address to once it serves."
 )
-@click.option("--stop-on-stdin-eof", is_flag=True, help="Stop when standard input closes: the parent is gone.")
+@click.option("--stop-on-stdin-eof", is_flag=True, help="Stop when standard input closes, as when the parent ends.")
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )

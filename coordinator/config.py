@@ -1,4 +1,4 @@
-"""What an operator sets for the coordinator. Resolved once in the command, printed at start, taken apart in app.py."""
+"""The settings of one coordinator process: checked once in the command, logged at start, taken apart in `app.py`."""
 
 from pathlib import Path
 
@@ -9,38 +9,38 @@ from periplus.errors import ConfigError
 
 
 class CoordinatorConfig(Config):
-    """One coordinator."""
+    """The settings of one coordinator process."""
 
     listen: str = Field(default="127.0.0.1:7070", min_length=1)
-    """host:port for agents and operators; port 0: the system chooses."""
+    """host:port on which the coordinator listens for agents and operators; with port 0 the system chooses a port."""
 
     wan: str = ""
-    """Control address of the WAN emulator; empty: real networks."""
+    """Control address of the WAN emulator; empty when the coordinator uses the real network."""
 
     region: str = ""
-    """Where the coordinator stands, for the emulator only; empty without one."""
+    """Region in which the WAN emulator places the coordinator; empty without an emulator."""
 
     authority_key: Path | None = None
-    """File of the job authority's private key, made if it is not there; None: a new key for each start."""
+    """File of the job authority's private key, made if it does not exist; None makes a new key at each start."""
 
     heartbeat_s: float = Field(default=1.0, gt=0, le=60)
-    """Seconds between an agent's heartbeats, told to it in the welcome."""
+    """Seconds between an agent's heartbeats; the coordinator sends this value in its welcome."""
 
     silent_after_s: float = Field(default=10.0, gt=0, le=3600)
-    """Seconds without a word after which a region counts as disconnected, though its session is still open."""
+    """Seconds without a message after which a region counts as disconnected, even if its session is still open."""
 
     probe_payload_bytes: int = Field(default=1 << 20, ge=1 << 10, le=1 << 30)
-    """Bytes sent to measure one link in one direction."""
+    """Bytes that a probe sends to measure one link in one direction."""
 
     probe_timeout_s: float = Field(default=20.0, gt=0, le=600)
-    """Seconds after which a probe is given up and the next pair has its turn."""
+    """Seconds after which a probe is given up and the next pair of regions is probed."""
 
     probe_retry_s: float = Field(default=60.0, gt=0, le=86_400)
-    """Seconds after which a pair that was given up is probed again."""
+    """Seconds after which a pair of regions whose probe was given up is probed again."""
 
 
 def resolve(config: CoordinatorConfig) -> CoordinatorConfig:
-    """The configuration, once its parts agree. Raises: ConfigError."""
+    """Return the configuration unchanged if its settings agree. Raises: ConfigError if they contradict each other."""
     host, _, port = config.listen.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"--listen {config.listen!r} is not HOST:PORT, such as 127.0.0.1:7070 or [::]:7070")

@@ -1,6 +1,7 @@
-"""Protobuf <-> the coordinator's values. What an agent sends is checked here; inside, values are right.
+"""Converts between the messages of `control.proto` and the coordinator's own values.
 
-Raises, unless said otherwise: WireError, for a message that breaks the protocol.
+Everything that an agent sends is checked here, so that the rest of the coordinator gets only valid values. A function
+raises WireError for a message that breaks the protocol, unless its docstring says otherwise.
 """
 
 import math
@@ -56,10 +57,10 @@ _ROLE_TO_PB = {Role.TRAINER: control_pb2.ROLE_TRAINER, Role.ROLLOUT: control_pb2
 
 
 def hello_from_pb(message: control_pb2.Hello) -> Hello:
-    """The first word of an agent. Raises: ConfigError for a name that no region may have."""
+    """Return an agent's hello. Raises: ConfigError for an invalid region name, WireError if a field is missing."""
     if not re.fullmatch(REGION_NAME, message.region):
         raise ConfigError(
-            f"region name {message.region[:80]!r} is not usable; take up to 63 letters, digits and : . _ - "
+            f"region name {message.region[:80]!r} is not usable; use up to 63 letters, digits and : . _ - "
             "that begin with a letter or digit"
         )
     if not message.boot_id or not message.gateway_address:
@@ -84,7 +85,7 @@ def hello_from_pb(message: control_pb2.Hello) -> Hello:
 
 
 def agent_event_from_pb(region: str, message: control_pb2.AgentMessage) -> AgentEvent:
-    """What the agent of `region` says within its session."""
+    """Return the event of a message that the agent of `region` sent after its hello."""
     stamp = Stamp(region, message.epoch, message.sequence)
     match message.WhichOneof("body"):
         case "heartbeat":
@@ -111,8 +112,8 @@ def _measurement_from_pb(stamp: Stamp, link: control_pb2.LinkMeasurement) -> Lin
         raise WireError(f"region {stamp.region} reported a link that starts in {link.src_region!r}")
     if not (0 <= link.rtt_s < math.inf and 0 < link.throughput_bits_per_s < math.inf):
         raise WireError(
-            f"region {stamp.region} measured the impossible towards {link.dst_region}: a round trip of {link.rtt_s} s "
-            f"and {link.throughput_bits_per_s} bit/s"
+            f"region {stamp.region} reported an impossible measurement to {link.dst_region}: a round trip of "
+            f"{link.rtt_s} s and {link.throughput_bits_per_s} bit/s"
         )
     return LinkMeasured(
         stamp=stamp, dst_region=link.dst_region, rtt_s=link.rtt_s, throughput_bits_per_s=link.throughput_bits_per_s
@@ -129,7 +130,7 @@ def _certificate_request_from_pb(stamp: Stamp, request: control_pb2.CertificateR
 
 
 def report_from_pb(message: control_pb2.TaskReport) -> TaskReport:
-    """The state of one task."""
+    """Return an agent's report of one task."""
     if message.state not in TASK_STATE_FROM_PB:
         raise WireError(f"task {message.task_id} is reported in the unknown state {message.state}")
     return TaskReport(
@@ -144,7 +145,7 @@ def report_from_pb(message: control_pb2.TaskReport) -> TaskReport:
 
 
 def record_from_pb(message: control_pb2.StepRecord) -> Record:
-    """One record of a trainer."""
+    """Return one record of a trainer."""
     try:
         kind = RecordKind(message.kind)
     except ValueError as error:
@@ -167,7 +168,10 @@ def policy_from_pb(message: common_pb2.Policy) -> Policy:
 
 
 def order_to_pb(order: Order, certify: Callable[[str, int, bytes], Certificate]) -> control_pb2.CoordinatorMessage:
-    """What an agent is told; `certify` signs for a job, a fork and a public key. Never raises."""
+    """Return the message that carries an order to an agent. Never raises.
+
+    `certify` signs a certificate for a job, a fork and a public key; its refusal is sent as the answer.
+    """
     match order:
         case SendDesired():
             desired = control_pb2.DesiredTasks(revision=order.revision, tasks=map(_task_to_pb, order.tasks))
@@ -215,7 +219,7 @@ def _task_to_pb(task: AssignedTask) -> control_pb2.Task:
 
 
 def job_to_pb(job: Job, doing: str = "") -> control_pb2.Job:
-    """Everything that an operator may know of a job; `doing` is for answers about the present. Never raises."""
+    """Return all that an operator may know of a job. `doing` says what the job does at this moment. Never raises."""
     policy = common_pb2.Policy(fork=job.policy.fork, version=job.policy.version) if job.policy else None
     return control_pb2.Job(
         job_id=job.job_id,
@@ -236,7 +240,7 @@ def job_to_pb(job: Job, doing: str = "") -> control_pb2.Job:
 
 
 def job_event_to_pb(job_id: str, event: JobEvent) -> control_pb2.JobEvent:
-    """One event for a watcher. Never raises."""
+    """Return one event of a job for its watchers. Never raises."""
     message = control_pb2.JobEvent(sequence=event.sequence, time_s=event.time_s)
     match event.news:
         case Job() as job:
@@ -261,13 +265,13 @@ def _record_to_pb(job_id: str, record: Record) -> control_pb2.StepRecord:
 
 
 def fleet_to_pb(state: State) -> control_pb2.Fleet:
-    """Regions, and every link that was measured or carried something. Never raises."""
+    """Return all regions, and every link that was measured or that carried bytes. Never raises."""
     sent_bytes = {(src, dst): n for src, region in state.regions.items() for dst, n in region.sent_bytes.items()}
     return _fleet_to_pb(state, sent_bytes)
 
 
 def _job_fleet_to_pb(state: State, job: Job) -> control_pb2.Fleet:
-    """The same with the bytes that one job sent."""
+    """Return all regions and links, with the bytes that this one job sent over each link."""
     return _fleet_to_pb(state, {pair: sent.total_bytes for pair, sent in job.sent.items()})
 
 

@@ -1,6 +1,9 @@
-"""What happens to the coordinator (events) and what it does about it (effects): values, and nothing else.
+"""The inputs and outputs of the coordinator's state machine, as plain values.
 
-Events of agents carry a `Stamp`, by which the machine drops what a fenced session sent and what it has already seen.
+An *event* is something that happened: a message of an agent, a call of an operator, an answer of the planner, or time
+that passed. An *effect* is something that the writer must do: send an order to an agent, fence a session, publish news
+of a job, or run the planner. Each event of an agent carries a `Stamp`, by which the machine ignores repeated messages
+and messages of a fenced session.
 """
 
 from collections.abc import Mapping
@@ -16,7 +19,7 @@ from planner.plan import NoPlanExists
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Where a message of an agent came from: its session, and its place in it."""
+    """The origin of an agent's message: the region, the epoch of its session, and the message's number in it."""
 
     region: str
     epoch: int
@@ -25,13 +28,15 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class RegionJoined:
+    """An agent opened a session with this hello, whose sequence number is `sequence`."""
+
     hello: Hello
     sequence: int
 
 
 @dataclass(frozen=True, slots=True)
 class RegionLeft:
-    """The session of this epoch is over."""
+    """The region's session of this epoch has ended."""
 
     region: str
     epoch: int
@@ -39,7 +44,10 @@ class RegionLeft:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatSeen:
-    """`sent_bytes`: payload to each other region since the agent's start; `job_sent_bytes`: the part of each job."""
+    """An agent sent its heartbeat, with counts of payload bytes since the agent's start.
+
+    `sent_bytes` maps each destination region to its count; `job_sent_bytes` maps each job to such counts of its own.
+    """
 
     stamp: Stamp
     sent_bytes: Mapping[str, int]
@@ -48,6 +56,8 @@ class HeartbeatSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkMeasured:
+    """An agent measured the link from its region to `dst_region`."""
+
     stamp: Stamp
     dst_region: str
     rtt_s: float
@@ -56,12 +66,16 @@ class LinkMeasured:
 
 @dataclass(frozen=True, slots=True)
 class TaskReported:
+    """An agent reported the state of one of its tasks."""
+
     stamp: Stamp
     report: TaskReport
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecorded:
+    """A trainer recorded a step, an evaluation or another event of its job."""
+
     stamp: Stamp
     job_id: str
     record: Record
@@ -69,7 +83,7 @@ class StepRecorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateRequested:
-    """The trainer of this fork has made its key."""
+    """The trainer of this fork made its key and asks for a certificate."""
 
     stamp: Stamp
     job_id: str
@@ -79,7 +93,7 @@ class CertificateRequested:
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
-    """`job_id` is used unless the request resumes a job under its old id."""
+    """An operator submitted a job. `job_id` is a new id, unused if the request resumes a job under its old id."""
 
     request_id: str
     job_id: str
@@ -88,21 +102,21 @@ class JobSubmitted:
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled:
-    """`job_id` may be a unique prefix."""
+    """An operator cancelled a job. `job_id` may be a unique prefix of the id."""
 
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerFailed:
-    """No answer, for a reason other than the job."""
+    """The planner gave no answer: it failed, or its time was up before it found a plan."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class PlanFinished:
-    """What the planner made of the regions that it was given."""
+    """The planner's answer for a job on the regions that it was given."""
 
     job_id: str
     regions: frozenset[str]
@@ -111,7 +125,7 @@ class PlanFinished:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time has passed: about once a second."""
+    """Time has passed; this event comes about once a second."""
 
 
 AgentEvent = HeartbeatSeen | LinkMeasured | TaskReported | StepRecorded | CertificateRequested
@@ -122,7 +136,7 @@ Event = RegionJoined | RegionLeft | AgentEvent | JobSubmitted | JobCancelled | P
 
 @dataclass(frozen=True, slots=True)
 class SendDesired:
-    """Replace what the region should run. Revisions rise within a coordinator's life."""
+    """Tell a region the whole set of tasks that it should run. Revisions rise while the coordinator process lives."""
 
     region: str
     epoch: int
@@ -132,6 +146,8 @@ class SendDesired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendProbe:
+    """Tell a region to measure the link to `dst_region` with `payload_bytes`."""
+
     region: str
     epoch: int
     dst_region: str
@@ -141,7 +157,7 @@ class SendProbe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendCertificate:
-    """Sign that this key is the trainer's of this fork of this job."""
+    """Sign, and send to the region, that this key belongs to the trainer of this fork of this job."""
 
     region: str
     epoch: int
@@ -152,6 +168,8 @@ class SendCertificate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefuseCertificate:
+    """Tell the region that its request for a certificate was refused."""
+
     region: str
     epoch: int
     job_id: str
@@ -161,7 +179,7 @@ class RefuseCertificate:
 
 @dataclass(frozen=True, slots=True)
 class FenceSession:
-    """End the session of this epoch, if it is still open: a newer one took over."""
+    """End the region's session of this epoch if it is still open, because a newer session replaced it."""
 
     region: str
     epoch: int
@@ -169,7 +187,7 @@ class FenceSession:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Tell who watches the job: its state changed, or the trainer recorded something."""
+    """Tell the watchers of the job that its state changed, or that its trainer recorded something."""
 
     job_id: str
     news: Job | Record
@@ -177,13 +195,13 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class RunPlanner:
-    """Place the job on these regions and answer with PlanFinished."""
+    """Ask the planner to place the job on these regions; the answer comes back as a PlanFinished event."""
 
     job_id: str
     regions: frozenset[str]
 
 
 Order = SendDesired | SendProbe | SendCertificate | RefuseCertificate
-"""What goes down a region's session."""
+"""An effect that is sent to an agent over its region's session."""
 
 Effect = Order | FenceSession | Publish | RunPlanner

@@ -1,8 +1,9 @@
-"""What happened to one job, in order, for watchers: a bounded list with sequences that only rise.
+"""The events of one job in order, for its watchers: a bounded list with rising sequence numbers.
 
-A job that is resumed gets a new fork, and with it an empty log: what became of the earlier fork is no news of this one,
-and the run directory has it. State changes are kept for good. Pictures of the fleet are worth something while they are
-fresh, so only the newest few stay. Of the trainer's records the oldest go first; they are all in the run directory.
+There are three kinds of event: changes of the job's state, records of its trainer, and pictures of the fleet. State
+changes are kept. Only the newest few pictures are kept, because a picture is useful only while it is fresh. When the
+list is full, the oldest trainer's record is dropped; all records are also in the run directory. A resumed job gets a
+new fork and an empty log, because the events of earlier forks are in the run directory.
 """
 
 from bisect import bisect_right
@@ -12,15 +13,18 @@ from coordinator.state import Job, State
 from periplus.values.record import Record
 
 MAX_EVENTS = 10_000
-"""Hours of steps at one a second, in some MB."""
+"""Events kept for one job. Chosen by hand: almost three hours at one step a second, in a few megabytes."""
 
 MAX_PICTURES = 8
-"""More than the window over which watchers average rates (periplus/view/state.py) at one a second."""
+"""Pictures of the fleet kept for one job, one a second.
+
+It must exceed the window in seconds over which watchers average rates (`periplus/view/state.py`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """`news`: the job after its state changed, a record of its trainer, or the state whose fleet is to be shown."""
+    """One event: `news` is the job after a state change, a trainer's record, or a state whose fleet is shown."""
 
     sequence: int
     time_s: float
@@ -28,7 +32,7 @@ class JobEvent:
 
 
 class JobLog:
-    """Append and read; sequences go on when a job is resumed under its id."""
+    """The events of one job. Sequence numbers go on rising when the job is resumed under its id."""
 
     def __init__(self) -> None:
         self._events: list[JobEvent] = []
@@ -36,7 +40,7 @@ class JobLog:
         self._fork = 0
 
     def append(self, time_s: float, news: Job | Record | State) -> None:
-        """Add one event, and thin out old ones."""
+        """Add one event and drop old ones that exceed the limits."""
         if isinstance(news, Job) and news.fork > self._fork:
             self._fork = news.fork
             self._events.clear()
@@ -51,6 +55,6 @@ class JobLog:
             self._events.remove(oldest)
 
     def after(self, sequence: int) -> tuple[JobEvent, ...]:
-        """What came after this sequence and is still kept."""
+        """Return the kept events with a sequence number above this one."""
         start = bisect_right(self._events, sequence, key=lambda event: event.sequence)
         return tuple(self._events[start:])

@@ -1,21 +1,25 @@
-"""The coordinator's decisions: `step(state, event, now_s) -> (state, effects)`, with no clock, socket or randomness.
+"""All decisions of the coordinator, as one pure state machine: `step(state, event, now_s) -> (state, effects)`.
 
-- Sessions: a join raises the region's epoch and fences the one before. Another agent may take a region over only when
-  its predecessor is disconnected. A message of another epoch, or of a sequence already seen, changes nothing.
-- Links: every directed pair of ready regions is probed once, one probe at a time in the fleet. A probe without an
-  answer gives the pair up for `probe_retry_s`, so that one bad link delays a job and never stops it.
-- Jobs: a pending job is planned when enough regions are free and their links are settled; first come first, but a job
-  that must wait holds up nobody. A plan is a proposal: it is committed only if its regions are still free, and made
-  anew otherwise. Infeasible on the whole ready fleet is final; infeasible on a part of it waits for the rest.
-- The trainer decides a job: its end is the job's end. Rollout workers may come and go; a job fails for want of them
-  only when all have failed for good. A trainer is never started twice, since that would repeat a fork: if its agent
-  lost it, the job has failed and says how to resume.
-- A trainer signs its weights with a key of its own, which is certified once a fork (`certificates.py`).
-- Silence is not death: a disconnected region keeps its tasks, and a silent one is only marked. A coordinator that lost
-  its memory orders nothing in a region that runs a job it does not know, so that the job goes on to its end.
+It has no clock, socket, file or randomness. The rules are:
 
-After every accepted event `_settle` brings about what follows from the new state: plans, probes, desired tasks.
-Errors (Conflict, NotFound, StateError) are raised before the caller's state is replaced, so it stands.
+- Sessions: a join raises the region's epoch and fences the session before. Another agent may take over a region only
+  while the previous agent is disconnected. A message of another epoch, or with a sequence number that was already seen,
+  changes nothing.
+- Links: every directed pair of ready regions is probed once, with one probe at a time in the whole fleet. A pair whose
+  probe gets no answer is given up for `probe_retry_s`, so that one bad link delays a job but never blocks it.
+- Jobs: a pending job is planned when enough regions are free and their links are measured or given up. Earlier jobs
+  come first, but a job that must wait does not block later ones. A plan is a proposal: it is committed only if its
+  regions are still free; otherwise the job is planned again. A job that is infeasible on all ready regions fails; one
+  that is infeasible on the free regions waits for those in use.
+- The end of the trainer is the end of the job. Rollout workers may come and go; the job fails for lack of them only
+  when all have failed permanently. A trainer is never started twice, because two trainers would write the same fork: if
+  its agent lost it, the job fails with a reason that says how to resume it.
+- A trainer signs its weights with its own key, which is certified once for each fork (`certificates.py`).
+- A region that falls silent is only marked as disconnected: it keeps its tasks. A restarted coordinator, which has lost
+  its state, sends no orders to a region that runs a job unknown to it, so that this job runs to its end.
+
+After every accepted event `_settle` does what follows from the new state: it orders plans, probes and desired tasks.
+An error (Conflict, NotFound, StateError) leaves the caller's state unchanged.
 """
 
 from dataclasses import replace
@@ -79,10 +83,10 @@ from planner.plan import NoPlanExists
 
 
 def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect, ...]]:
-    """The next state and what to do about it.
+    """Return the next state and the effects that the caller must perform, in order.
 
-    Raises: Conflict for a region or job that another holds, NotFound for an unknown job, StateError for a cancellation
-    of a job that has ended; the state is unchanged.
+    Raises: Conflict if another agent serves the region, the job to resume still runs or an id is ambiguous; NotFound
+    for an unknown job; StateError for a cancellation of a job that has ended. The caller's state is then unchanged.
     """
     draft = _Draft(state)
     match event:
@@ -111,7 +115,7 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect,
 
 
 class _Draft:
-    """The state in the making. Values are replaced, never changed."""
+    """The state that one step builds, and its effects. State values are replaced, never changed."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -140,7 +144,7 @@ def _is_open(state: State, name: str, epoch: int) -> bool:
 
 
 def _accept(draft: _Draft, stamp: Stamp, now_s: float) -> bool:
-    """Take note of a message, unless a newer session or a repeat makes it void."""
+    """Record that a message arrived and return True; return False if it is a repeat or of a fenced session."""
     if not _is_open(draft.state, stamp.region, stamp.epoch):
         return False
     region = draft.state.regions[stamp.region]
@@ -155,12 +159,14 @@ def _join(draft: _Draft, event: RegionJoined, now_s: float) -> None:
     before = draft.state.regions.get(hello.region)
     if before and before.connected and before.hello.boot_id != hello.boot_id:
         raise Conflict(
-            f"region {hello.region} is already served by the agent on {before.hello.inventory.hostname} (heard of "
+            f"region {hello.region} is already served by the agent on {before.hello.inventory.hostname} (last heard "
             f"{now_s - before.last_seen_s:.0f} s ago); start this one with another --region, or stop that one first"
         )
+    # The newer session replaces the older one, and the answer to a probe of the older one will not come.
     if before:
         draft.effects.append(FenceSession(hello.region, before.epoch))
         _forget_probe_of(draft, hello.region)
+    # The new session was sent no tasks yet (`sent` is None), so that `_settle` sends them; revisions go on rising.
     region = RegionState(
         hello=hello,
         epoch=before.epoch + 1 if before else 1,
@@ -170,14 +176,19 @@ def _join(draft: _Draft, event: RegionJoined, now_s: float) -> None:
         revision=before.revision if before else 0,
     )
     draft.put_region(hello.region, region)
+    # Links of this region that were given up are probed again.
     unmeasured = {pair: at_s for pair, at_s in draft.state.unmeasured.items() if hello.region not in pair}
     draft.state = replace(draft.state, unmeasured=unmeasured)
     _take_inventory(draft, hello, rebooted=before is not None and before.hello.boot_id != hello.boot_id)
 
 
 def _take_inventory(draft: _Draft, hello: Hello, rebooted: bool) -> None:
-    """Compare what the agent has with what it was given: a lost worker is asked for again, a lost trainer is final."""
+    """Compare the tasks that the agent has with those that it was given.
+
+    The report of a lost rollout worker is forgotten, so that the worker is started again. A lost trainer ends its job.
+    """
     present = {report.task_id for report in hello.tasks}
+    # Forget the reports of rollout workers that the agent lost, so that they count as not started.
     for job in live_jobs(draft.state):
         tasks = {
             task_id: replace(status, report=None) if _may_start_again(status, rebooted) else status
@@ -247,7 +258,7 @@ def _count_sent(draft: _Draft, name: str, event: HeartbeatSeen) -> None:
     for job_id, counters in event.job_sent_bytes.items():
         job = draft.state.jobs.get(job_id)
         if job is None:
-            continue  # a coordinator before this one knew it
+            continue  # the job was submitted to an earlier coordinator process
         none = SentBytes(boot_id=boot_id, counter_bytes=0)
         seen = {(name, dst): job.sent.get((name, dst), none).counted(boot_id, n) for dst, n in counters.items()}
         draft.put_job(replace(job, sent={**job.sent, **seen}))
@@ -262,16 +273,18 @@ def _measure(draft: _Draft, event: LinkMeasured, now_s: float) -> None:
 
 
 def _report(draft: _Draft, name: str, report: TaskReport) -> None:
+    # The region's list of tasks keeps this report, unless it is the end of a task of a job that is not live.
     region, job = draft.state.regions[name], draft.state.jobs.get(report.job_id)
     live = job is not None and not job.ended
     others = {task_id: other for task_id, other in region.tasks.items() if task_id != report.task_id}
     seen = {report.task_id: report} if live or report.state not in ENDED else {}
     draft.put_region(name, replace(region, tasks=others | seen))
+    # The job takes note of the report only if it is news about a task of its current fork, placed in this region.
     status = job.tasks.get(report.task_id) if job and report.fork == job.fork else None
     if job is None or status is None or status.region != name or status.report == report:
         return
     if job.ended and status.role is Role.TRAINER and status.report and report.files:
-        # A trainer that outlived its job saves its state: where, is worth knowing. The job stays as it ended.
+        # A trainer that outlived its job still saves its state; record where. The job's own state stays as it ended.
         status = replace(status, report=replace(status.report, files=report.files))
         draft.put_job(replace(job, tasks={**job.tasks, report.task_id: status}))
     if job.ended or status.ended:
@@ -298,29 +311,29 @@ def _end_by_trainer(draft: _Draft, job: Job, ended: TaskState, message: str) -> 
     assert job.trainer is not None
     where = f"the trainer in {job.trainer.region}"
     if job.cancelling and ended is not TaskState.FAILED:
-        how = f", but {where} did not end well: {message}" if message and job.files else ""
-        _end(draft, job.job_id, JobState.CANCELLED, f"cancelled by the operator{how}; {_way_on(job)}")
+        how = f", but {where} did not end cleanly: {message}" if message and job.files else ""
+        _end(draft, job.job_id, JobState.CANCELLED, f"cancelled by the operator{how}; {_resume_advice(job)}")
     elif ended is TaskState.SUCCEEDED:
         _advance(draft, job.job_id, JobState.RUNNING)
         _end(draft, job.job_id, JobState.SUCCEEDED, "")
     elif ended is TaskState.FAILED:
         log_file = f"; its log is {job.files.log}" if job.files else ""
-        _end(draft, job.job_id, JobState.FAILED, f"{where} failed: {message}{log_file}; {_way_on(job)}")
+        _end(draft, job.job_id, JobState.FAILED, f"{where} failed: {message}{log_file}; {_resume_advice(job)}")
     else:
         why = f": {message}" if message else ", as when its agent is shut down"
-        _end(draft, job.job_id, JobState.FAILED, f"{where} stopped{why}; {_way_on(job)}")
+        _end(draft, job.job_id, JobState.FAILED, f"{where} stopped{why}; {_resume_advice(job)}")
 
 
-def _way_on(job: Job) -> str:
-    """How to go on with a job whose trainer has ended, as far as its agent could tell."""
+def _resume_advice(job: Job) -> str:
+    """Tell the operator how to continue a job whose trainer has ended, from what the agent reported about its files."""
     files, report = job.files, job.trainer.report if job.trainer else None
     if files is None or report is None:
-        return "nothing of it has run, submit it again"
+        return "no process of it has run: submit it again"
     if files.checkpoint is not None:
-        return f"go on from its checkpoint {files.checkpoint} with `{resume_command(files.run_dir)}`"
+        return f"resume from its checkpoint {files.checkpoint} with `{resume_command(files.run_dir)}`"
     if report.state in ENDED:
-        return f"there is no checkpoint in {files.run_dir} to go on from: submit it again"
-    return f"go on with `{resume_command(files.run_dir)}`, if it left a checkpoint there"
+        return f"there is no checkpoint in {files.run_dir} to resume from: submit it again"
+    return f"resume with `{resume_command(files.run_dir)}`, if it left a checkpoint there"
 
 
 def _rollout_reported(draft: _Draft, job_id: str, report: TaskReport) -> None:
@@ -328,7 +341,7 @@ def _rollout_reported(draft: _Draft, job_id: str, report: TaskReport) -> None:
     rollouts = [status for status in job.tasks.values() if status.role is Role.ROLLOUT]
     if all(status.report is not None and status.report.state is TaskState.FAILED for status in rollouts):
         log_file = f"; its log is {report.files.log}" if report.files else ""
-        on = f"; {_way_on(job)}" if job.files else ""
+        on = f"; {_resume_advice(job)}" if job.files else ""
         _end(
             draft,
             job_id,
@@ -348,7 +361,7 @@ def _record(draft: _Draft, name: str, job_id: str, record: Record) -> None:
 
 
 def _phase(job: Job, record: Record) -> str:
-    """Return what the trainer does after this record; the first step after an evaluation or a wait ends that phase."""
+    """Return the trainer's phase after this record. A step record ends an earlier phase, such as an evaluation."""
     match record.kind:
         case RecordKind.PHASE:
             return record.text
@@ -367,19 +380,20 @@ def _certify(draft: _Draft, request: CertificateRequested) -> None:
 
 # ---- jobs ------------------------------------------------------------------------------------------------------------
 
-_WAY_UP = (JobState.PLANNED, JobState.STARTING, JobState.RUNNING)
+_FORWARD_STATES = (JobState.PLANNED, JobState.STARTING, JobState.RUNNING)
 
 
 def _advance(draft: _Draft, job_id: str, to: JobState) -> None:
-    """Bring a placed job up to `to`, through every state between, without a way back."""
+    """Move a placed job forward to the state `to`, through every state between; never move it back."""
     state = draft.state.jobs[job_id].state
-    if state in _WAY_UP:
-        for between in _WAY_UP[_WAY_UP.index(state) + 1 : _WAY_UP.index(to) + 1]:
+    if state in _FORWARD_STATES:
+        for between in _FORWARD_STATES[_FORWARD_STATES.index(state) + 1 : _FORWARD_STATES.index(to) + 1]:
             draft.move_job(job_id, between, draft.state.jobs[job_id].reason)
 
 
 def _end(draft: _Draft, job_id: str, to: JobState, reason: str) -> None:
     draft.move_job(job_id, to, reason)
+    # Drop the reports of the job's ended tasks from the regions; running tasks stay listed until they have ended.
     for name, region in draft.state.regions.items():
         running = {
             task_id: report
@@ -390,13 +404,14 @@ def _end(draft: _Draft, job_id: str, to: JobState, reason: str) -> None:
 
 
 def _submit(draft: _Draft, event: JobSubmitted, now_s: float) -> None:
-    if event.request_id in draft.state.requests:
+    if event.request_id in draft.state.requests:  # a repeated request: the job exists already
         return
     request = event.request
     job_id = request.resume_job_id or event.job_id
     before = draft.state.jobs.get(job_id)
     if before and not before.ended:
         raise Conflict(f"job {job_id} is still {before.state}; cancel it before resuming it")
+    # A resumed job needs a fork above all that wrote to its directory, and above all that this coordinator started.
     fork = 0
     if request.resume_policy:
         fork = max(request.resume_policy.fork, before.fork if before else 0) + 1
@@ -415,7 +430,7 @@ def _cancel(draft: _Draft, prefix: str) -> None:
         raise StateError(f"job {job_id} has already {job.state}; there is nothing to cancel")
     trainer = job.trainer
     if trainer is None or trainer.report is None:
-        _end(draft, job_id, JobState.CANCELLED, f"cancelled by the operator before it ran; {_way_on(job)}")
+        _end(draft, job_id, JobState.CANCELLED, f"cancelled by the operator before it ran; {_resume_advice(job)}")
     elif draft.state.regions[trainer.region].connected:
         waits = f"cancelling: the trainer in {trainer.region} saves its state"
         draft.put_job(replace(job, cancelling=True, reason=waits))
@@ -423,7 +438,7 @@ def _cancel(draft: _Draft, prefix: str) -> None:
         waits = f"cancelling: waits for {trainer.region}, which is disconnected; cancel again to give it up"
         draft.put_job(replace(job, cancelling=True, reason=waits))
     else:
-        given_up = f"cancelled by the operator while {trainer.region} was disconnected; {_way_on(job)}"
+        given_up = f"cancelled by the operator while {trainer.region} was disconnected; {_resume_advice(job)}"
         _end(draft, job_id, JobState.CANCELLED, given_up)
 
 
@@ -435,10 +450,13 @@ def _plan_finished(draft: _Draft, event: PlanFinished) -> None:
     free = free_regions(draft.state)
     match event.outcome:
         case PlacedRoles() as placement:
+            # If a region was taken meanwhile, the job stays pending and `_settle_jobs` plans it again.
             if placement.regions <= free:
                 draft.put_job(replace(job, placement=placement, tasks=_tasks(job.job_id, placement)))
                 draft.move_job(job.job_id, JobState.PLANNED)
         case NoPlanExists(conflict=conflict):
+            # The proof is about the regions that were free then: it is void if these have changed. It ends the job only
+            # if no ready region is in use; otherwise the job waits until other regions are free.
             if event.regions != free:
                 return
             if free == ready_regions(draft.state):
@@ -460,7 +478,7 @@ def _tasks(job_id: str, placement: PlacedRoles) -> dict[str, TaskStatus]:
     return {trainer_task_id(job_id): TaskStatus(role=Role.TRAINER, region=placement.trainer_region)} | rollouts
 
 
-# ---- what follows ----------------------------------------------------------------------------------------------------
+# ---- what follows from a new state -----------------------------------------------------------------------------------
 
 
 def _settle(draft: _Draft, now_s: float) -> None:
@@ -468,6 +486,7 @@ def _settle(draft: _Draft, now_s: float) -> None:
     _settle_probe(draft, now_s)
     for name, region in draft.state.regions.items():
         tasks = desired_tasks(draft.state, name)
+        # An order would end the tasks that it does not list, so none goes to a region with an unknown job.
         if region.connected and tasks != region.sent and not runs_unknown_job(draft.state, region):
             draft.put_region(name, replace(region, sent=tasks, revision=region.revision + 1))
             draft.effects.append(SendDesired(name, region.epoch, region.revision + 1, tasks))
@@ -479,13 +498,14 @@ def _settle_jobs(draft: _Draft) -> None:
             continue
         waits = _waits_for(draft.state, job)
         draft.put_job(replace(job, reason=waits))
+        # The planner works on one job at a time, on all free regions.
         if not waits and draft.state.planning is None:
             draft.state = replace(draft.state, planning=job.job_id)
             draft.effects.append(RunPlanner(job.job_id, free_regions(draft.state)))
 
 
 def _waits_for(state: State, job: Job) -> str:
-    """What keeps a pending job from being planned, empty when nothing does."""
+    """Return the reason why a pending job cannot be planned yet, or an empty string if it can."""
     free, missing = free_regions(state), unsettled_pairs(state, free_regions(state))
     if len(free) < job.request.min_regions:
         taken = ", ".join(f"{name} runs {by}" for name, by in sorted(occupants(state).items()))
@@ -501,6 +521,7 @@ def _settle_probe(draft: _Draft, now_s: float) -> None:
     state, settings = draft.state, draft.state.settings
     if state.probe:
         return
+    # Pairs that were never probed come first, then those that were given up long ago, the oldest first.
     ready = ready_regions(state)
     again = [
         pair

@@ -1,4 +1,9 @@
-"""The planner, seen from the machine: a snapshot of the offered regions goes in, a placement or a refusal comes out."""
+"""Translates between the coordinator's state and the planner.
+
+A snapshot of the free regions and of their measured links goes in as a `Fleet`; a placement, a proof that none exists,
+or a failure comes out as a `PlanFinished` event. A crash of the planner fails the job and leaves the coordinator
+running.
+"""
 
 import logging
 from collections.abc import Callable
@@ -14,11 +19,11 @@ from planner.propose import without_question
 log = logging.getLogger(__name__)
 
 Ask = Callable[[Fleet, str], Outcome]
-"""Plans a job, given as its JSON, on a fleet."""
+"""A function that plans a job, given as its JSON text, on a fleet."""
 
 
 def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
-    """Answer the machine's question."""
+    """Run the planner for one RunPlanner effect and return its answer. Never raises: a crash becomes PlannerFailed."""
     try:
         outcome = placement(ask(fleet_of(state, order.regions), state.jobs[order.job_id].request.job_json))
     except (PeriplusError, ValueError) as error:
@@ -31,7 +36,10 @@ def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
 
 
 def fleet_of(state: State, regions: frozenset[str]) -> Fleet:
-    """What the planner may use: these regions' hosts, and the links among them as far as they were measured."""
+    """Return the fleet of these regions: the hosts' cores and memory, and the measured links between the regions.
+
+    It lists no accelerators, since the coordinator places jobs on cores and memory.
+    """
     inventories = {name: state.regions[name].hello.inventory for name in sorted(regions)}
     return Fleet(
         regions=tuple(
@@ -54,7 +62,7 @@ def fleet_of(state: State, regions: frozenset[str]) -> Fleet:
 
 
 def placement(outcome: Outcome) -> PlacedRoles | NoPlanExists | PlannerFailed:
-    """What the machine needs of the planner's answer."""
+    """Reduce the planner's answer to what the machine uses. A timeout with an incumbent plan counts as that plan."""
     match outcome:
         case Plan():
             rollouts = {a.region: a.num_workers for a in outcome.assignments if a.task is TaskKind.ROLLOUT}

@@ -1,7 +1,9 @@
-"""The gRPC servicer: convert, call, convert.
+"""The gRPC servicer of the coordinator: each method converts the request, calls the writer and converts the answer.
 
-A session's two directions run side by side: a reader hands what the agent says to the writer, and the stream itself
-sends the session's orders. Whichever ends first ends the session, with the reason as its status.
+An agent's session is one bidirectional stream whose two directions run concurrently: a reader task hands the agent's
+messages to the writer, and the stream's own coroutine sends the session's orders. Whichever ends first ends the
+session, and its error becomes the status of the stream. Calls that only read use the writer's current state. No
+decision is made here.
 """
 
 import asyncio
@@ -19,12 +21,15 @@ from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from periplus.publication import Certificate
 
 HELLO_DEADLINE_S = 10.0
-"""From the opening of a session to its hello: three round trips around the world, with room for a busy machine."""
+"""Seconds from the opening of a session to its hello; chosen by hand: three intercontinental round trips, and slack."""
 
 
 class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
-    """Translates between the protocol and the writer. `make_job_id` gives a new id that begins with the name;
-    `certify` signs for a job, a fork and a public key."""
+    """Translates between the gRPC protocol and the writer.
+
+    `make_job_id` returns a new id that begins with the job's name. `certify` signs a certificate for a job, a fork and
+    a public key.
+    """
 
     def __init__(
         self,
@@ -41,7 +46,7 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         self._certify = certify
 
     async def Session(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
-        """One agent, from its hello to the end of the stream."""
+        """Serve one agent, from its hello to the end of the stream."""
         first = await _first(request_iterator)
         hello, session = convert.hello_from_pb(first.hello), AgentSession()
         try:
@@ -61,7 +66,7 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         raise Unreachable(f"the agent of {region} ended its session")
 
     async def SubmitJob(self, request: control_pb2.SubmitJobRequest, context: Any) -> control_pb2.SubmitJobResponse:
-        """Validate, and answer with the job as it stands; a repeat gets the same job."""
+        """Validate and submit a job, and return it. A repeated request with the same request id gets the same job."""
         job = JobFile.from_json(request.job_json)
         if bool(request.resume_from) != request.HasField("resume_policy"):
             raise ConfigError("resume_from and resume_policy go together: a run directory, and the policy found in it")
@@ -79,12 +84,13 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         return control_pb2.SubmitJobResponse(job=convert.job_to_pb(state.jobs[state.requests[request_id]]))
 
     async def GetJob(self, request: control_pb2.GetJobRequest, context: Any) -> control_pb2.Job:
+        """Return one job with its file and plan. Raises: NotFound, or Conflict for an ambiguous prefix of an id."""
         state = self._writer.state
         job = find_job(state, request.job_id)
         return convert.job_to_pb(job, doing(state, job))
 
     async def ListJobs(self, request: control_pb2.ListJobsRequest, context: Any) -> control_pb2.ListJobsResponse:
-        """All jobs, without their files and plans: these would not fit into one message."""
+        """Return all jobs without their files and plans, which would not fit into one message."""
         state = self._writer.state
         jobs = [convert.job_to_pb(job, doing(state, job)) for job in state.jobs.values()]
         for job in jobs:
@@ -93,18 +99,21 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         return control_pb2.ListJobsResponse(jobs=jobs)
 
     async def CancelJob(self, request: control_pb2.CancelJobRequest, context: Any) -> control_pb2.Job:
+        """Ask for the job's cancellation and return the job. Raises: NotFound, Conflict, StateError if it has ended."""
         state = await self._writer.apply(JobCancelled(request.job_id))
         return convert.job_to_pb(find_job(state, request.job_id))
 
     async def WatchJob(  # type: ignore[override]
         self, request: control_pb2.WatchJobRequest, context: Any
     ) -> None:
+        """Stream the job's events after `after_sequence`, until the job has ended."""
         job_id = find_job(self._writer.state, request.job_id).job_id
         async with aclosing(self._writer.follow(job_id, request.after_sequence)) as events:
             async for event in events:
                 await context.write(convert.job_event_to_pb(job_id, event))
 
     async def GetFleet(self, request: control_pb2.GetFleetRequest, context: Any) -> control_pb2.Fleet:
+        """Return all regions and links."""
         return convert.fleet_to_pb(self._writer.state)
 
 

@@ -1,14 +1,16 @@
-"""What the coordinator knows: regions, links and jobs as immutable values, and the questions that are asked of them.
+"""The coordinator's state: regions, links and jobs as immutable values, and functions that read them.
 
-Nothing here changes anything; `machine.py` does. Invariants that the machine keeps and the tests hold:
+Nothing here changes the state; `machine.py` computes each next state. The machine keeps these invariants, and the tests
+check them:
 
-- What a region should run is *derived* from the jobs (`desired_tasks`), never stored in two places.
-- A job has at most one trainer, in the region of its placement; an ended job desires nothing.
-- At most one live job has tasks in a region, and at most one probe is under way in the whole fleet.
+- The tasks that a region should run are *derived* from the jobs (`desired_tasks`) and never stored.
+- A job has at most one trainer, in the region of its placement. A job that has ended has no desired tasks.
+- At most one live job has tasks in a region, and at most one probe is in progress in the whole fleet.
 - A job's state changes only along `TRANSITIONS`.
 
-PENDING: waits for regions, links, the planner or another job. PLANNED: placed, and its tasks are desired. STARTING: an
-agent has begun. RUNNING: the trainer is up. REPLANNING: a better placement is being applied.
+A *fork* is one life of a job's trainer: each resumption of a job starts the next fork. The *epoch* of a region counts
+its sessions, and messages of an older epoch are ignored. A *live* job is one that has not ended. All times are in
+seconds on the writer's clock, which starts at the Unix time.
 """
 
 from collections.abc import Mapping
@@ -22,6 +24,13 @@ from periplus.values.task import ENDED, AssignedTask, Role, RunFiles, TaskReport
 
 
 class JobState(StrEnum):
+    """The state of a job.
+
+    PENDING: it waits for regions, links, the planner or another job. PLANNED: it is placed, and its tasks are desired.
+    STARTING: an agent has reported one of its tasks. RUNNING: the trainer runs. REPLANNING: another placement is being
+    applied. SUCCEEDED, FAILED and CANCELLED are final.
+    """
+
     PENDING = "pending"
     PLANNED = "planned"
     STARTING = "starting"
@@ -44,24 +53,27 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     _S.FAILED: frozenset(),
     _S.CANCELLED: frozenset(),
 }
+"""The states that may follow each state of a job."""
+
 ENDED_STATES = frozenset(state for state, successors in TRANSITIONS.items() if not successors)
+"""The final states of a job."""
 
 Pair = tuple[str, str]
-"""Source and destination region."""
+"""A directed pair of region names: source, destination."""
 
 INFEASIBLE_PREFIX = "infeasible: "
-"""Begins the reason of a job that failed because no placement satisfies it: clients tell it from a crash by this."""
+"""Prefix of the reason of a job that failed because no placement satisfies it; clients recognise this failure by it."""
 
 
 def check_transition(job_id: str, present: JobState, to: JobState) -> None:
-    """Raises: StateError if a job may not go from `present` to `to`."""
+    """Check that a job may go from the state `present` to the state `to`. Raises: StateError if it may not."""
     if to not in TRANSITIONS[present]:
         raise StateError(f"job {job_id} is {present} and cannot become {to}; see `periplus job show {job_id}`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Time limits and sizes that the machine decides with; their meaning is in `config.py`."""
+    """Time limits and sizes that the machine uses; `coordinator/config.py` describes each."""
 
     silent_after_s: float
     probe_payload_bytes: int
@@ -71,7 +83,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerators:
-    """Equal ones of one host; name and memory as their driver says."""
+    """Accelerators of one kind in one host: the name and memory that the driver reports for each, and their number."""
 
     name: str
     memory_bytes: int
@@ -80,7 +92,7 @@ class Accelerators:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """What an agent's host offers."""
+    """The resources of an agent's host."""
 
     num_cores: int
     memory_bytes: int
@@ -90,7 +102,11 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """How an agent introduces itself; `tasks` is everything that it runs, or ran and still holds."""
+    """The first message of an agent's session.
+
+    `boot_id` is new at each start of the agent process. `tasks` has a report of every task that the agent runs, and of
+    every ended one that it still keeps.
+    """
 
     region: str
     boot_id: str
@@ -102,7 +118,13 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionState:
-    """A region and its newest session. `sent`: what was last sent down, None when this session got nothing yet."""
+    """A region and its newest session.
+
+    `last_sequence` is the sequence number of the last accepted message, -1 before any. `tasks` maps a task's id to its
+    last report. `sent_bytes` maps another region to the payload bytes sent to it since the agent's start. `sent` holds
+    the desired tasks that were last sent to the agent, or None if this session was sent none yet; `revision` is their
+    number.
+    """
 
     hello: Hello
     epoch: int
@@ -117,7 +139,7 @@ class RegionState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredLink:
-    """A measurement from one region to another."""
+    """The newest measurement of the link from one region to another."""
 
     rtt_s: float
     throughput_bits_per_s: float
@@ -126,7 +148,7 @@ class MeasuredLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """The measurement under way."""
+    """The link measurement that is in progress."""
 
     src_region: str
     dst_region: str
@@ -135,7 +157,11 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """What the operator asked for. `resume_policy`: of the checkpoint in the run directory `resume_from`."""
+    """The job that an operator submitted.
+
+    To resume a run, `resume_from` is its directory, `resume_job_id` its id, and `resume_policy` gives the version of
+    its newest checkpoint and the highest fork that wrote there. For a new job they are empty or None.
+    """
 
     name: str
     min_regions: int
@@ -147,7 +173,10 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedRoles:
-    """What the coordinator takes from a plan; the rest travels to the workers as `plan_json`."""
+    """The part of a plan that the coordinator uses: the trainer's region and the number of workers in each region.
+
+    The whole plan goes to the workers as `plan_json`.
+    """
 
     trainer_region: str
     num_rollout_workers: Mapping[str, int]
@@ -155,12 +184,13 @@ class PlacedRoles:
 
     @property
     def regions(self) -> frozenset[str]:
+        """The regions in which the job has tasks."""
         return frozenset({self.trainer_region, *self.num_rollout_workers})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatus:
-    """A task of a placed job and the last that was heard of it."""
+    """A task of a placed job, and the last report about it, or None before the first."""
 
     role: Role
     region: str
@@ -173,8 +203,11 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentBytes:
-    """Payload that a job sent from one region to another. `counter` is the newest of the sending agent `boot_id`, and
-    `before_bytes` what its counters said before they began anew, as they do when an agent restarts."""
+    """Payload bytes that a job sent from one region to another.
+
+    `counter_bytes` is the newest reading of the counter in the sending agent, whose process is `boot_id`. The counter
+    starts at zero when the agent restarts; `before_bytes` is the sum of the last readings before each restart.
+    """
 
     boot_id: str
     counter_bytes: int
@@ -185,7 +218,7 @@ class SentBytes:
         return self.before_bytes + self.counter_bytes
 
     def counted(self, boot_id: str, counter_bytes: int) -> "SentBytes":
-        """The same after one more reading of the counter."""
+        """Return the counts after one more reading of the counter."""
         begins_anew = boot_id != self.boot_id or counter_bytes < self.counter_bytes
         before_bytes = self.total_bytes if begins_anew else self.before_bytes
         return SentBytes(boot_id=boot_id, counter_bytes=counter_bytes, before_bytes=before_bytes)
@@ -193,9 +226,14 @@ class SentBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """`phase`: what the trainer said last that it does. `infeasible_on`: the free regions on which it has no placement
-    because of `conflict`, while others are in use. `trainer_key`: the one that was certified for the trainer of this
-    fork, empty before it asked. `sent`: by (source, destination), over all forks that this coordinator knows."""
+    """One job.
+
+    `reason` says why the job is in its state. `phase` is what the trainer last reported to be doing. `tasks` maps a
+    task's id to its status. `infeasible_on` is the set of free regions on which the job has no placement, because of
+    `conflict`, while other regions are in use. `trainer_key` is the public key that was certified for the trainer of
+    this fork, empty before the trainer asked. `sent` counts bytes by directed pair of regions, over all forks that
+    this coordinator knows.
+    """
 
     job_id: str
     request: JobRequest
@@ -216,7 +254,7 @@ class Job:
 
     @property
     def wan_bytes(self) -> int:
-        """Payload between regions in all directions, as the gateways count."""
+        """Payload bytes that the job sent between regions, over all pairs, as counted by the gateways."""
         return sum(sent.total_bytes for sent in self.sent.values())
 
     @property
@@ -225,11 +263,12 @@ class Job:
 
     @property
     def trainer(self) -> TaskStatus | None:
+        """The trainer's task, or None before the job is placed."""
         return self.tasks.get(trainer_task_id(self.job_id))
 
     @property
     def files(self) -> RunFiles | None:
-        """Where the trainer's host keeps the run, as last reported."""
+        """The run's files on the trainer's host, as last reported; None before the first report of them."""
         return self.trainer.report.files if self.trainer and self.trainer.report else None
 
     @property
@@ -239,8 +278,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Everything. `planning`: the job that the planner works on; `unmeasured`: when a pair's last probe gave up;
-    `authority_key`: public, in hexadecimal, of the job authority."""
+    """The whole state of the coordinator.
+
+    `authority_key` is the public key of the job authority in hexadecimal. `unmeasured` maps a pair whose last probe was
+    given up to the time of that. `requests` maps a submission's request id to its job. `planning` is the job that the
+    planner works on, or None.
+    """
 
     settings: Settings
     authority_key: str
@@ -262,14 +305,14 @@ def rollout_task_id(job_id: str, region: str, index: int) -> str:
 
 
 def live_jobs(state: State) -> tuple[Job, ...]:
-    """Jobs that have not ended, in the order of their submission."""
+    """Return the jobs that have not ended, in the order of their submission."""
     return tuple(job for job in state.jobs.values() if not job.ended)
 
 
 def find_job(state: State, prefix: str) -> Job:
-    """The job with this id, or the only one whose id begins so.
+    """Return the job with this id, or the only job whose id begins with `prefix`.
 
-    Raises: NotFound, or Conflict naming the candidates.
+    Raises: NotFound if there is none, Conflict with the candidates if there are several.
     """
     if prefix in state.jobs:
         return state.jobs[prefix]
@@ -282,24 +325,28 @@ def find_job(state: State, prefix: str) -> Job:
 
 
 def doing(state: State, job: Job) -> str:
-    """What a live job does now, for an operator: the trainer's phase, and which of its regions are disconnected."""
+    """Describe what a live job does now: the trainer's phase, and which of the job's regions are disconnected.
+
+    The text is empty for a job that has ended or is not placed yet.
+    """
     if job.ended or job.placement is None:
         return ""
-    ready, home = ready_regions(state), job.placement.trainer_region
-    away = sorted(set(job.placement.regions) - ready - {home})
+    ready, trainer_region = ready_regions(state), job.placement.trainer_region
+    away = sorted(set(job.placement.regions) - ready - {trainer_region})
     others = [f"{', '.join(away)} {'is' if len(away) == 1 else 'are'} disconnected"] if away else []
-    if home not in ready:
+    if trainer_region not in ready:
         seen = f"; it last said: {job.phase}" if job.phase else ""
-        return "; ".join([f"not known: {home}, the region of its trainer, is disconnected{seen}", *others])
+        return "; ".join([f"not known: {trainer_region}, the region of its trainer, is disconnected{seen}", *others])
     return "; ".join([*([job.phase] if job.phase else []), *others])
 
 
 def ready_regions(state: State) -> frozenset[str]:
+    """Return the regions whose agent is connected."""
     return frozenset(name for name, region in state.regions.items() if region.connected)
 
 
 def occupants(state: State) -> dict[str, str]:
-    """Region -> the job that is placed there, or whose processes are still ending there."""
+    """Map each occupied region to the job that is placed there or that still has processes there."""
     ending = {
         name: report.job_id
         for name, region in state.regions.items()
@@ -311,23 +358,23 @@ def occupants(state: State) -> dict[str, str]:
 
 
 def runs_unknown_job(state: State, region: RegionState) -> bool:
-    """Whether something runs there that was started by a coordinator before this one."""
+    """Return whether the region still runs a task that an earlier coordinator process had started."""
     return any(report.job_id not in state.jobs and report.state not in ENDED for report in region.tasks.values())
 
 
 def free_regions(state: State) -> frozenset[str]:
-    """Ready regions in which nothing runs and nothing is placed."""
+    """Return the ready regions in which nothing runs and no job is placed."""
     return ready_regions(state) - occupants(state).keys()
 
 
 def unsettled_pairs(state: State, regions: frozenset[str]) -> list[Pair]:
-    """Directed pairs that were neither measured nor given up, in the order in which to probe them."""
+    """Return the directed pairs that were neither measured nor given up, in the order in which to probe them."""
     pairs = [(src, dst) for src in sorted(regions) for dst in sorted(regions) if src != dst]
     return [pair for pair in pairs if pair not in state.links and pair not in state.unmeasured]
 
 
 def desired_tasks(state: State, region: str) -> tuple[AssignedTask, ...]:
-    """What this region should run now: the tasks of live jobs that are placed there and have not ended."""
+    """Return the tasks that this region should run now: those of live jobs that are placed there and have not ended."""
     return tuple(
         _task(state, job, task_id, status.role)
         for job in live_jobs(state)
@@ -338,14 +385,14 @@ def desired_tasks(state: State, region: str) -> tuple[AssignedTask, ...]:
 
 def _task(state: State, job: Job, task_id: str, role: Role) -> AssignedTask:
     assert job.placement is not None
-    home = state.regions[job.placement.trainer_region].hello
+    trainer_host = state.regions[job.placement.trainer_region].hello
     return AssignedTask(
         task_id=task_id,
         job_id=job.job_id,
         role=role,
         job_json=job.request.job_json,
-        trainer_region=home.region,
-        trainer_gateway=home.gateway_address,
+        trainer_region=trainer_host.region,
+        trainer_gateway=trainer_host.gateway_address,
         fork=job.fork,
         resume_from=job.request.resume_from,
         plan_json=job.placement.plan_json,

@@ -1,8 +1,9 @@
-"""The one writer: applies events to the machine, one after the other, and performs what the machine answers.
+"""The single writer of the coordinator's state: it applies events to the state machine one by one.
 
-Whoever has an event awaits `apply` and gets the new state, or the machine's refusal; the wait is the back-pressure.
-Orders for agents go into their session's outbox, news into the job's log, questions to the planner's task, which
-answers with an event like anyone else. Nothing is decided here.
+A caller that has an event awaits `Writer.apply` and gets the new state, or the machine's error. This wait is the
+back-pressure. The writer then performs the machine's effects: orders for agents go into the queue of their session,
+news goes into the job's log, and planning requests go to the planner's task, which answers with an event like any
+other caller. Nothing is decided here. The state lives in memory only.
 """
 
 import asyncio
@@ -37,17 +38,20 @@ from periplus.values.record import Record
 log = logging.getLogger(__name__)
 
 MAX_WAITING_EVENTS = 1024
-"""Several for each session of the largest fleet; whoever finds the queue full waits."""
+"""Events that may wait to be applied; a caller that finds the queue full waits. Chosen by hand: several a session."""
 
 MAX_OUTBOX = 64
-"""An agent that leaves so many orders unread is not there any more."""
+"""Orders that may wait for one agent; an agent that leaves more unread is considered gone. Chosen by hand."""
 
 TICK_S = 1.0
-"""Timeouts are tens of seconds; watchers see the fleet as often."""
+"""Seconds between two ticks, by which the machine notices timeouts and watchers get a new picture of the fleet.
+
+Chosen by hand: the shortest timeout is about ten seconds.
+"""
 
 
 class AgentSession:
-    """The way down to one agent. `epoch` is 0 until it has joined."""
+    """The queue of orders for one agent. `epoch` is 0 until the agent's session has joined."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -56,19 +60,19 @@ class AgentSession:
         self._changed = asyncio.Event()
 
     def put(self, order: Order) -> None:
-        """Queue an order; an agent that does not read is given up."""
+        """Queue an order. If MAX_OUTBOX orders already wait, end the session."""
         if len(self._orders) >= MAX_OUTBOX:
             self.end(TimedOut(f"region {order.region} left {MAX_OUTBOX} orders unread; join again"))
         self._orders.append(order)
         self._changed.set()
 
     def end(self, error: PeriplusError) -> None:
-        """Make `get` raise; the first reason stays."""
+        """Make `get` raise this error; if the session has ended already, the first error stays."""
         self._ended = self._ended or error
         self._changed.set()
 
     async def get(self) -> Order:
-        """The next order. Raises: the reason for which the session ended."""
+        """Wait for the next order and return it. Raises: the error with which the session ended."""
         while not self._orders or self._ended:
             if self._ended:
                 raise self._ended
@@ -78,7 +82,10 @@ class AgentSession:
 
 
 class Writer:
-    """Owns the state. `now_s` must not go back; `plan` may take its time, it runs in a thread."""
+    """Owns the coordinator's state, the open sessions and the jobs' logs.
+
+    `now_s` must never go back. `plan` may take seconds, because it runs in a thread.
+    """
 
     def __init__(
         self, state: State, now_s: Callable[[], float], plan: Callable[[State, RunPlanner], PlanFinished]
@@ -97,16 +104,16 @@ class Writer:
         self._closed: PeriplusError | None = None
 
     async def apply(self, event: Event, session: AgentSession | None = None) -> State:
-        """Hand an event to the machine and return the state after it. `session`: of a RegionJoined.
+        """Apply an event to the machine and return the state after it.
 
-        Raises: the machine's refusal.
+        A RegionJoined event comes with the session that it opens. Raises: the machine's error.
         """
         done: asyncio.Future[State] = asyncio.get_running_loop().create_future()
         await self._events.put((event, session, done))
         return await done
 
     async def leave(self, region: str, session: AgentSession) -> None:
-        """A session is over, however it ended."""
+        """Remove a session that has ended for any reason, and tell the machine if it had joined."""
         if self._sessions.get((region, session.epoch)) is session:
             del self._sessions[(region, session.epoch)]
             log_event(log, logging.INFO, "session_over", region=region, epoch=session.epoch)
@@ -114,7 +121,10 @@ class Writer:
             await self.apply(RegionLeft(region, session.epoch))
 
     async def follow(self, job_id: str, after_sequence: int) -> AsyncGenerator[JobEvent, None]:
-        """The job's events, past and coming, until it has ended and all were given."""
+        """Yield the job's events after a sequence number, past and future ones, until the job has ended.
+
+        Raises: Unreachable when the coordinator stops.
+        """
         with self._watching(job_id):
             while True:
                 news, ended = self._news, self.state.jobs[job_id].ended
@@ -128,7 +138,7 @@ class Writer:
                 await news.wait()
 
     async def run(self) -> None:
-        """Apply events until cancelled."""
+        """Apply the queued events one by one, until this task is cancelled."""
         while True:
             event, session, done = await self._events.get()
             if done.cancelled():
@@ -145,13 +155,13 @@ class Writer:
             done.set_result(self.state)
 
     async def run_planner(self) -> None:
-        """Answer the machine's questions until cancelled."""
+        """Run the planner for each RunPlanner effect and apply its answer, until this task is cancelled."""
         while True:
             order = await self._plans.get()
             await self.apply(await asyncio.to_thread(self._plan, self.state, order))
 
     async def run_ticks(self) -> None:
-        """Let the machine see time pass, and watchers the fleet, until cancelled."""
+        """Apply a tick every TICK_S seconds and publish the fleet to jobs that are watched, until cancelled."""
         while True:
             await asyncio.sleep(TICK_S)
             state = await self.apply(Ticked())
@@ -160,7 +170,7 @@ class Writer:
                     self._publish(job_id, state)
 
     def close(self) -> None:
-        """Send everybody away: agents and watchers come back to the next coordinator."""
+        """End all sessions and watches with Unreachable; agents and watchers may then reach the next coordinator."""
         self._closed = Unreachable("the coordinator is stopping; running jobs go on without it")
         for session in self._sessions.values():
             session.end(self._closed)

@@ -1,7 +1,8 @@
-"""The `periplus` command: mounts what the installed packages export, and turns every error into one line and a code.
+"""The `periplus` command: it runs commands of the installed packages, and reports an error as a line and an exit code.
 
-Commands come from the entry-point group `periplus.commands`; the kernel names none of them. Nothing heavy is imported
-before a command runs: each entry point is loaded when it is called for.
+Packages register their commands in the entry-point group `periplus.commands`, so this module names none of them. An
+entry point is loaded only when its command, or its line in the help, is needed, so that heavy packages are not imported
+by other commands.
 """
 
 import contextlib
@@ -22,14 +23,17 @@ from periplus.process import threads
 log = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP = "periplus.commands"
+"""Entry-point group in which packages register their commands."""
+
 TRACEBACK_VARIABLE = "PERIPLUS_TRACEBACK"
-"""An environment variable: when it is set, a command that fails by a defect of ours shows the Python traceback."""
+"""Environment variable that makes a command which fails by a bug show the Python traceback."""
+
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Error numbers of a write to standard output that fails."""
+"""Error numbers of a failed write to standard output."""
 
 
 class MountedGroup(click.Group):
-    """A click group whose commands are entry points, loaded on demand."""
+    """A click group whose commands are entry points, which are loaded on demand."""
 
     def _entry_points(self) -> dict[str, importlib.metadata.EntryPoint]:
         return {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}
@@ -53,7 +57,7 @@ def root() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code. One message for an error, never a traceback."""
+    """Run one command line and return its exit code. An error is printed as one message, without a traceback."""
     try:
         code = root.main(args=list(arguments), prog_name="periplus", standalone_mode=False)
     except click.exceptions.Exit as exit_:
@@ -64,13 +68,13 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return errors.EXIT_INTERRUPTED
-    except Exception as error:  # the root of the process: a person gets a sentence and a code, whatever it is
+    except Exception as error:  # the root of the process: the user gets a sentence and an exit code for any error
         return _failed(error)
     return code if isinstance(code, int) else errors.EXIT_OK
 
 
 def _failed(error: Exception) -> int:
-    """Say why the command failed, and return its exit code."""
+    """Print why the command failed, and return its exit code."""
     cause = errors.innermost(error)
     if isinstance(cause, OSError) and cause.errno in _NO_ROOM and cause.filename is None:
         _drop_output()
@@ -80,17 +84,21 @@ def _failed(error: Exception) -> int:
     if isinstance(cause, errors.PeriplusError):
         click.echo(f"error: {errors.explained_error(error)}", err=True)
         return errors.meaning(cause).exit_code
-    if logging.getLogger().handlers:  # a service, which keeps a log
+    if logging.getLogger().handlers:  # the command is a service, which keeps a log
         log.exception("command_crashed")
     elif os.environ.get(TRACEBACK_VARIABLE):
         raise error
-    hint = "" if isinstance(cause, OSError) else f"; this is a defect: {TRACEBACK_VARIABLE}=1 shows where it is"
+    hint = (
+        ""
+        if isinstance(cause, OSError)
+        else f"; this is a defect of Periplus: {TRACEBACK_VARIABLE}=1 shows the traceback"
+    )
     click.echo(f"error: {errors.explained_error(error)}{hint}", err=True)
     return errors.MEANING[errors.PeriplusError].exit_code
 
 
 def _drop_output() -> None:
-    """What is still buffered goes nowhere: else the interpreter fails to write it again when it ends."""
+    """Redirect standard output to the null device, so that the interpreter does not fail again when it flushes it."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -98,14 +106,17 @@ def _drop_output() -> None:
 
 
 def never_fail_to_encode(streams: Iterable[TextIO]) -> None:
-    """Characters that a stream's encoding lacks, as in the locale C, are written as question marks."""
+    """Let streams write a question mark for each character that their encoding lacks, as in the locale C."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def main() -> None:
-    """Entry point of the script."""
+    """Run the `periplus` command with the process's arguments and exit.
+
+    The exit skips the interpreter's clean-up if a thread with native code still runs (`periplus.process.threads`).
+    """
     never_fail_to_encode((sys.stdout, sys.stderr))
     logging.captureWarnings(True)
     code = run(sys.argv[1:])

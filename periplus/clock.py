@@ -1,18 +1,18 @@
-"""The only door to the time of day. What decides takes `now_s` as an argument; shells ask here."""
+"""The clocks of the product. Only code with I/O calls them; code that decides gets the time as an argument `now_s`."""
 
 import time
 
 
 def unix_s() -> float:
-    """Seconds since 1970: for people and records."""
+    """Return the Unix time in seconds, for people and records."""
     return time.time()
 
 
 def monotonic_s() -> float:
-    """Seconds since an arbitrary point, never going back: for durations and deadlines."""
+    """Return seconds since an arbitrary point, which never go back, for durations and deadlines."""
     return time.monotonic()
 
 
 def process_s() -> float:
-    """Seconds that the processor spent on this process: for rates that other processes must not spoil."""
+    """Return the processor seconds of this process, for rates that other processes must not influence."""
     return time.process_time()

@@ -1,33 +1,33 @@
-"""The one error tree, and what each class means to a caller.
+"""The tree of the product's errors, and the gRPC status, retry advice and exit code of each class.
 
     PeriplusError
-    ├── ConfigError          the operator's input is wrong: a file, a key, a value            exit 2
-    ├── NotFound             a job, region or run that nobody knows                           exit 3
+    ├── ConfigError          the user's input is wrong: a file, a key or a value              exit 2
+    ├── NotFound             a job, region, run or file does not exist                        exit 3
     ├── PlanInfeasible       no placement satisfies the job on this fleet                     exit 4
-    ├── Unreachable          no answer from an address                                        exit 5
-    ├── Denied               an identity or an owner's policy refuses                         exit 6
-    ├── Conflict             the state moved, or a name or port is taken                      exit 7
-    │   └── Fenced           a newer session or fork took over from the caller
+    ├── Unreachable          an address does not answer                                       exit 5
+    ├── Denied               an identity, a permission or an owner's policy refuses           exit 6
+    ├── Conflict             the state has changed, or a name or port is taken                exit 7
+    │   └── Fenced           a newer session or fork has replaced the caller
     ├── TimedOut             an answer came too late                                          exit 8
     ├── WireError            bytes that break the protocol: the peer's fault, never retried   exit 1
-    │   ├── CorruptFrame     checksum, length or layout
-    │   ├── Forged           a signature or certificate that does not verify, or of another job
-    │   ├── UnknownCodec     a codec id that this build does not have
+    │   ├── CorruptFrame     a wrong checksum, length or layout
+    │   ├── Forged           a signature or certificate that does not verify, or is of another job
+    │   ├── UnknownCodec     a codec id that this version does not have
     │   └── WrongBase        a delta against a state that the reader does not hold
-    ├── StorageError         a disk refuses to write, to sync or to read                      exit 1
-    │   ├── DiskFull         the disk has no room now; nothing has changed, the same write may be tried again
-    │   ├── SpoolFull        the spool holds as much as it may; nothing was lost, it goes on when something is retired
-    │   └── CorruptSpool     a record that was durable once is damaged or gone
+    ├── StorageError         the disk refuses to write, to sync or to read                    exit 1
+    │   ├── DiskFull         the disk has no space now; nothing has changed, and the write may be retried
+    │   ├── SpoolFull        the spool has reached its limit; nothing was lost; retire records and retry
+    │   └── CorruptSpool     a record that was durable is damaged or missing
     ├── StateError           an event that is illegal in the present state                    exit 1
-    └── TrainingError        the step must not be applied                                     exit 1
-        └── NonFiniteLoss    loss or gradient is NaN or infinite; the weights are untouched
+    └── TrainingError        the training step must not be applied                            exit 1
+        └── NonFiniteLoss    the loss or a gradient is NaN or infinite; the weights are unchanged
 
-Every message says what is wrong, the offending value and what to do. Each class maps once to a gRPC status, whether a
-retry can help, and an exit code; `tests/periplus/test_errors.py` holds that the table is complete. `ValueError` stays
-for a caller's bad argument and `assert` for our own invariants.
+Every message says what is wrong, the wrong value, and what to do. `MEANING` maps each class to its gRPC status, whether
+a retry can help, and its exit code; `tests/periplus/test_errors.py` checks that the table is complete. `ValueError` is
+for a caller's bad argument, and `assert` for our own invariants.
 
-A TaskGroup hides what happened in an ExceptionGroup, whose own text says nothing. Whoever shows an error to a person,
-at the root of a process or in a message, asks `explained_error` for the text; `innermost` finds the error behind it.
+A TaskGroup wraps errors in an ExceptionGroup, whose own text does not say what happened. Code that shows an error to a
+person gets the text from `explained_error`; `innermost` finds the original error.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ import grpc
 
 
 class PeriplusError(Exception):
-    """Root of everything that Periplus raises for its callers. `str(error)` is the message for a person."""
+    """Base class of every error that Periplus raises for its callers. `str(error)` is the message for a person."""
 
 
 class ConfigError(PeriplusError): ...
@@ -83,7 +83,7 @@ class StorageError(PeriplusError): ...
 
 
 class DiskFull(StorageError):
-    """`path`: the file or folder that could not be written; None if a peer sent the error."""
+    """The disk has no space for a write. `path` is the file or folder; it is None if a peer sent the error."""
 
     def __init__(self, message: str, path: Path | None = None) -> None:
         super().__init__(message)
@@ -107,7 +107,7 @@ class NonFiniteLoss(TrainingError): ...
 
 @dataclass(frozen=True, slots=True)
 class ErrorMeaning:
-    """What a class tells a remote caller and the shell."""
+    """The gRPC status and retry advice of an error class for a remote caller, and its exit code for the shell."""
 
     status: grpc.StatusCode
     retryable: bool
@@ -140,23 +140,28 @@ MEANING: dict[type[PeriplusError], ErrorMeaning] = {
 }
 
 EXIT_OK = 0
+"""Exit code of a command that succeeded."""
+
 EXIT_USAGE = 2
+"""Exit code for a wrong command line, the same as for a ConfigError."""
+
 EXIT_INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 plus the number of SIGINT, as shells report it."""
 
 
 def meaning(error: PeriplusError) -> ErrorMeaning:
-    """The row of the error's own class."""
+    """Return the status, retry advice and exit code of an error's class."""
     return MEANING[type(error)]
 
 
 def reason(error: PeriplusError) -> str:
-    """The stable UPPER_SNAKE name that travels in `ErrorDetail.reason`."""
+    """Return the stable UPPER_SNAKE name of an error's class, which is sent in `ErrorDetail.reason`."""
     name = type(error).__name__
     return "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name)).upper()
 
 
 def from_reason(reason_: str, message: str) -> PeriplusError:
-    """The error that a peer sent; an unknown reason becomes the root class."""
+    """Return the error that a peer sent. An unknown reason becomes a plain PeriplusError."""
     for cls in MEANING:
         error = cls(message)
         if reason(error) == reason_:
@@ -165,23 +170,23 @@ def from_reason(reason_: str, message: str) -> PeriplusError:
 
 
 def leaves(error: BaseException) -> tuple[BaseException, ...]:
-    """Return the errors inside an exception group, however deep, in order; any other error is its own only leaf."""
+    """Return the errors inside an exception group at any depth, in order; for any other error, only itself."""
     if isinstance(error, BaseExceptionGroup):
         return tuple(leaf for inner in error.exceptions for leaf in leaves(inner))
     return (error,)
 
 
 def innermost(error: BaseException) -> BaseException:
-    """Return the first error that says what happened, behind groups and behind the errors that it caused.
+    """Return the first original error behind exception groups and chains of causes.
 
-    A cancellation, which is no Exception, counts only where nothing else happened. An error of ours is not followed to
-    its `__cause__`, because its message was written for a person who need not know the cause.
+    A cancellation, which is not an Exception, is returned only if there is no other error. The `__cause__` of a
+    PeriplusError is not followed, because the message of a PeriplusError was written for the person who reads it.
     """
     return _causes(error)[0]
 
 
 def explained_error(error: BaseException) -> str:
-    """Return the text that a person is shown for an error: the innermost one's, and how many others there were."""
+    """Return the text to show a person for an error: that of the innermost error, and the number of other errors."""
     texts = list(dict.fromkeys(map(_text, _causes(error))))
     if len(texts) == 1:
         return texts[0]
@@ -190,7 +195,7 @@ def explained_error(error: BaseException) -> str:
 
 
 def _causes(error: BaseException, seen: frozenset[int] = frozenset()) -> list[BaseException]:
-    """Return what happened, in order; `seen` are the errors on the way here, since one may come from its own group."""
+    """Return the original errors in order. `seen` holds visited errors, since one may be raised from its own group."""
     found: list[BaseException] = []
     for leaf in leaves(error):
         cause = None if isinstance(leaf, PeriplusError) or id(leaf) in seen else leaf.__cause__

@@ -1,5 +1,7 @@
-"""The operator's side: commands that talk to a coordinator over gRPC, and those that read a run's directory.
+"""The operator's side: the commands `periplus job`, `periplus region` and `periplus links`.
 
-In come words of a command line; out come requests, tables and exit codes. Nothing here decides anything about a job,
-and nothing here is imported by the coordinator.
+Command lines and job files come in, gRPC calls go to a coordinator, and tables, JSON or YAML are printed.
+`commands` has the commands, `connection` the calls, `preflight` and `resuming` prepare a submission, `listing` and
+`fleet_file` format answers, and `audit`, `report` and `runs` read run directories without a coordinator. Nothing here
+knows how the coordinator decides; it shares only the names of job states with it.
 """

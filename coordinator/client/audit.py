@@ -1,7 +1,7 @@
-"""`periplus job audit RUN`: what a run's records prove of its promises, recomputed. Asks no coordinator.
+"""The command `periplus job audit RUN`: it checks a run's guarantees by recomputing them from the run's own records.
 
-Exits with 0 for a clean run, 1 for one that is not, 3 if there is no such run. The report goes to standard output,
-progress of a long audit to standard error.
+It needs no coordinator. It exits with 0 for a clean run, 1 for a run with findings, and 3 if there is no such run. The
+report goes to standard output, and the progress of a long audit to standard error.
 """
 
 import re
@@ -19,10 +19,13 @@ from periplus.errors import NotFound
 
 EXIT_NOT_CLEAN = 1
 QUIET_S = 1.0
-"""Most audits are done by then, and need no progress."""
+"""Seconds before any progress is shown; chosen by hand, because most audits take less."""
+
 REDRAW_S = 0.1
+"""Least seconds between two updates of the progress line on a terminal; chosen by hand."""
+
 LINE_S = 10.0
-"""Between two lines of progress where nothing can be drawn over."""
+"""Least seconds between two lines of progress where a line cannot be redrawn, as in a log file; chosen by hand."""
 
 _KEY = re.compile("[0-9a-fA-F]{64}")
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
@@ -36,9 +39,9 @@ def _key(value: str) -> bytes:
     try:
         text = value if _KEY.fullmatch(value) else Path(value).read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:
-        raise click.BadParameter(f"{value[:80]!r} is no key, and no file that can be read: {error}") from error
+        raise click.BadParameter(f"{value[:80]!r} is neither a key nor a readable file: {error}") from error
     if not _KEY.fullmatch(text):
-        raise click.BadParameter(f"{value[:80]!r} holds no public key, which is 64 hexadecimal digits")
+        raise click.BadParameter(f"{value[:80]!r} does not hold a public key of 64 hexadecimal digits")
     return bytes.fromhex(text)
 
 
@@ -69,9 +72,9 @@ def _key(value: str) -> bytes:
     show_default=True,
 )
 def audit_command(run: Path, spools: tuple[Path, ...], authorities: tuple[bytes, ...], output: str) -> None:
-    """Recompute from the files in the run directory RUN what was trained on, and hold it against what was promised.
+    """Recompute from the files in the run directory RUN what was trained on, and check the run's guarantees.
 
-    No token older than the bound, no sample trained on twice, none lost. Works with everything stopped.
+    No token may be older than the staleness bound, and no sample may be trained on twice or lost. Nothing needs to run.
     """
     if not run.is_dir():
         raise NotFound(f"{run} does not exist; give the directory of a run, such as runs/JOB-ID")
@@ -87,7 +90,11 @@ def audit_command(run: Path, spools: tuple[Path, ...], authorities: tuple[bytes,
 def progress_of(
     can_redraw: bool, write: Callable[[str], object], flush: Callable[[], None], now_s: Callable[[], float]
 ) -> Progress:
-    """Nothing for a second; then one line that is drawn over and cleared at the end, or a line now and then."""
+    """Return a function that shows an audit's progress, first after QUIET_S seconds.
+
+    On a terminal it redraws one line, which it clears when it is called with an empty text at the end. Elsewhere it
+    writes a line at most every LINE_S seconds.
+    """
     started_s = shown_s = now_s()
     width = 0
 

@@ -1,7 +1,7 @@
-"""`periplus job`, `periplus region`, `periplus links`: what operators ask of a coordinator.
+"""The commands `periplus job`, `periplus region` and `periplus links`, which ask a coordinator.
 
-Results go to standard output, everything else to standard error. A command that waits for a job ends as the job did: 0
-when it succeeded, 4 when it fits no placement, 1 otherwise.
+Results go to standard output and everything else to standard error. The exit code of a command that waits for a job
+follows the job: 0 when it succeeded, 4 when no placement satisfies it, 1 otherwise.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from periplus.view.terminal.watch import watch as show
 T = TypeVar("T")
 
 LOG_POLL_S = 0.5
-"""How soon a new log line is seen; each look reads only what is new."""
+"""Seconds between two looks for new log lines; chosen by hand. Each look reads only what is new."""
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
@@ -48,13 +48,13 @@ _coordinator_option = click.option(
     show_envvar=True,
     default="127.0.0.1:7070",
     show_default=True,
-    help="Where the coordinator listens.",
+    help="Address of the coordinator.",
 )
 
 
 @click.group()
 def job() -> None:
-    """Submit jobs, and see what becomes of them."""
+    """Submit jobs, watch them and check their results."""
 
 
 job.add_command(audit_command)
@@ -65,13 +65,13 @@ job.add_command(report_command)
 @click.argument("file", type=_FILE, required=False)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--dry-run", is_flag=True, help="Check the job and print it as it would run; ask no coordinator.")
-@click.option("--wait", is_flag=True, help="Return when the job has ended, with its exit code.")
-@click.option("--watch", is_flag=True, help="Show the job until it has ended; implies --wait.")
+@click.option("--wait", is_flag=True, help="Wait until the job has ended; the exit code tells how.")
+@click.option("--watch", is_flag=True, help="Show the job until it has ended; this implies --wait.")
 @click.option(
     "--resume",
     type=_DIRECTORY,
     metavar="RUN",
-    help="Go on from the newest checkpoint in this run directory, with the run's own job; FILE is not needed.",
+    help="Resume from the newest checkpoint in this run directory, with the run's own job; FILE is not needed.",
 )
 @click.option("--change", is_flag=True, help="With --resume: let FILE and KEY=VALUE change the run's job.")
 @output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
@@ -87,7 +87,7 @@ def submit(
     output: str,
     coordinator: str,
 ) -> None:
-    """Submit the job in FILE, with dotted keys overridden, and print its id."""
+    """Submit the job in FILE, with keys such as optimizer.lr overridden by KEY=VALUE, and print its id."""
     job_file, checkpoint = job_to_submit(file, overrides, resume, may_change=change)
     for left in check_job(job_file):
         _say(left)
@@ -104,7 +104,7 @@ def submit(
         submitted = await remote.submit(request)
         _say(f"submitted {submitted.job_id}; `periplus job watch {submitted.job_id}` shows it")
         if job_file.checkpoint.replicate == "none":
-            _say("checkpoints stay in the trainer's region (checkpoint.replicate: none): losing it loses the job")
+            _say("checkpoints stay in the trainer's region (checkpoint.replicate: none): the job is lost if it is lost")
         if not (wait or watch):
             _print_job(submitted, form)
             return
@@ -124,7 +124,7 @@ def submit(
 @output_option()
 @_coordinator_option
 def list_jobs(output: str, coordinator: str) -> None:
-    """All jobs, the newest last."""
+    """List all jobs, the newest last."""
     jobs = _ask(coordinator, lambda remote: remote.jobs())
     _print_listing(listing.JOBS, [listing.job_tree(job) for job in jobs], output)
 
@@ -134,7 +134,10 @@ def list_jobs(output: str, coordinator: str) -> None:
 @output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
 @_coordinator_option
 def show_job(job_id: str, output: str, coordinator: str) -> None:
-    """One job: state, reason, placement; as json or yaml also its file and plan. JOB may be the beginning of an id."""
+    """Show one job: its state, reason and placement, and with -o json or yaml also its job file and plan.
+
+    JOB may be the beginning of an id.
+    """
     found = _ask(coordinator, lambda remote: remote.job(job_id))
     if output == Output.TABLE:
         click.echo(listing.describe_job(found, clock.unix_s()))
@@ -147,7 +150,7 @@ def show_job(job_id: str, output: str, coordinator: str) -> None:
 @output_option(Output.TABLE, Output.JSON)
 @_coordinator_option
 def watch_job(job_id: str, output: str, coordinator: str) -> None:
-    """Show a job until it has ended: live on a terminal, as lines elsewhere, as one JSON object an event with json."""
+    """Show a job until it has ended: live on a terminal, as lines elsewhere, or as one JSON object for each event."""
 
     async def call(remote: Coordinator) -> None:
         found = await remote.job(job_id)
@@ -168,7 +171,7 @@ def watch_job(job_id: str, output: str, coordinator: str) -> None:
 @output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
 @_coordinator_option
 def cancel(job_id: str, output: str, coordinator: str) -> None:
-    """Cancel a job: its trainer writes a checkpoint and ends, then the workers."""
+    """Cancel a job. Its trainer writes a checkpoint and ends; then its rollout workers end."""
     cancelled = _ask(coordinator, lambda remote: remote.cancel(job_id))
     _say(cancelled.reason)
     _print_job(cancelled, Output(output))
@@ -177,9 +180,9 @@ def cancel(job_id: str, output: str, coordinator: str) -> None:
 @job.command()
 @click.argument("job_id", metavar="JOB")
 @click.option("--task", default="", metavar="TASK", help="Only this task, such as trainer or rollout-REGION-0.")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
-@click.option("--all-forks", is_flag=True, help="Also what was logged before the job was resumed.")
-@click.option("--runs-dir", type=_DIRECTORY, help="Where the agents on this machine keep runs  [default: the job's]")
+@click.option("-f", "--follow", is_flag=True, help="Print new lines until the job has ended.")
+@click.option("--all-forks", is_flag=True, help="Also print what was logged before the job was resumed.")
+@click.option("--runs-dir", type=_DIRECTORY, help="Directory of the runs on this machine  [default: the job's]")
 @_coordinator_option
 def logs(job_id: str, task: str, follow: bool, all_forks: bool, runs_dir: Path | None, coordinator: str) -> None:
     """Print the logs of a job's processes that ran on this machine."""
@@ -210,14 +213,14 @@ def schema() -> None:
 
 @click.group()
 def region() -> None:
-    """The regions that have joined."""
+    """Show the regions that have joined."""
 
 
 @region.command("list")
 @output_option()
 @_coordinator_option
 def list_regions(output: str, coordinator: str) -> None:
-    """All regions."""
+    """List all regions."""
     fleet = _ask(coordinator, lambda remote: remote.fleet())
     _print_listing(listing.REGIONS, [listing.region_tree(region) for region in fleet.regions], output)
 
@@ -227,7 +230,7 @@ def list_regions(output: str, coordinator: str) -> None:
 @output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
 @_coordinator_option
 def show_region(name: str, output: str, coordinator: str) -> None:
-    """One region and what runs there. REGION may be the beginning of a name."""
+    """Show one region and the tasks that run there. REGION may be the beginning of a name."""
     fleet = _ask(coordinator, lambda remote: remote.fleet())
     tree = listing.region_tree(_find_region(list(fleet.regions), name))
     match Output(output):
@@ -244,9 +247,9 @@ def show_region(name: str, output: str, coordinator: str) -> None:
 @region.command("export")
 @_coordinator_option
 def export_regions(coordinator: str) -> None:
-    """Print what regions offer and what was measured between them as a fleet file, for `periplus plan --fleet`.
+    """Print the regions' accelerators and the measured links as a fleet file, for `periplus plan --fleet`.
 
-    Machines are those of the agents' hosts, as long as nobody adds more; prices are for the operator to add.
+    The file lists only the hosts on which agents run. Add other machines and the prices by hand.
     """
     fleet = _ask(coordinator, lambda remote: remote.fleet())
     if not fleet.regions:
@@ -261,7 +264,7 @@ def export_regions(coordinator: str) -> None:
 @output_option()
 @_coordinator_option
 def links(output: str, coordinator: str) -> None:
-    """The links between regions, as measured, and what they carried."""
+    """List the links between regions, with their measurements and the bytes that they carried."""
     fleet = _ask(coordinator, lambda remote: remote.fleet())
     _print_listing(listing.LINKS, [listing.link_tree(link) for link in fleet.links], output)
 
@@ -308,7 +311,10 @@ async def _events(remote: Coordinator, job_id: str) -> AsyncIterator[control_pb2
 
 
 def _log_folders(found: control_pb2.Job, runs_dir: Path | None) -> tuple[Path, ...]:
-    """Where logs may be: the trainer's beside its run, the others under the output directory of the job."""
+    """Return the folders that may hold logs of the job, resolved and each once.
+
+    The trainer's logs are in its run directory; those of other tasks are under the job's output directory.
+    """
     root = runs_dir or Path(JobFile.from_json(found.job_json).output.dir)
     at_the_trainer = [Path(found.files.run_dir)] if found.files.run_dir and runs_dir is None else []
     return tuple(dict.fromkeys((run / "logs").resolve() for run in (*at_the_trainer, root / found.job_id)))
@@ -319,10 +325,10 @@ async def _elsewhere(remote: Coordinator, found: control_pb2.Job, folder: Path) 
     fleet = await remote.fleet()
     hosts = [f"{region.name} on {region.inventory.hostname}" for region in fleet.regions if region.name in placed]
     if not hosts:
-        return f"job {found.job_id} has no logs yet: it is {job_state(found)}, and nothing of it has run"
+        return f"job {found.job_id} has no logs yet: it is {job_state(found)}, and no process of it has run"
     return (
-        f"{folder} is not on this machine; the logs of {found.job_id} are where its agents keep runs: "
-        f"{', '.join(hosts)}; run this there, or name the place with --runs-dir"
+        f"{folder} is not on this machine; the logs of {found.job_id} are on the hosts of its agents: "
+        f"{', '.join(hosts)}; run this command there, or name their directory with --runs-dir"
     )
 
 

@@ -1,4 +1,8 @@
-"""A connection to a coordinator, and what it streams as the view's events."""
+"""Calls a coordinator over gRPC, and converts the job events that it streams into events of the live view.
+
+Every call has a deadline, and every error is a PeriplusError. `raise_outcome` turns the end of a job into an exception
+for commands that waited for it.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,18 +21,18 @@ from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from periplus.view.state import Event, FleetSeen, JobChanged, LinkSeen, RecordSeen, RegionSeen, TaskRole, TaskSeen
 
 CONNECT_DEADLINE_S = 5.0
-"""One round trip around the world is 0.3 s; a person waits no longer for a wrong address."""
+"""Seconds to wait for a connection; chosen by hand: many intercontinental round trips of 0.3 s, and a short wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """Calls to one coordinator. Every method raises a PeriplusError: the coordinator's own, Unreachable or TimedOut."""
+    """The calls to one coordinator. Each raises the coordinator's own PeriplusError, Unreachable or TimedOut."""
 
     address: str
     _stub: Any
 
     async def submit(self, request: control_pb2.SubmitJobRequest) -> control_pb2.Job:
-        """Once, however often it is sent: the request's id sees to that, so a lost answer is asked for again."""
+        """Submit a job and return it. A lost answer is asked for once more; the request's id prevents a second job."""
         response: control_pb2.SubmitJobResponse
         try:
             response = await self._call("SubmitJob", request)
@@ -37,25 +41,27 @@ class Coordinator:
         return response.job
 
     async def job(self, job_id: str) -> control_pb2.Job:
-        """`job_id` may be a unique prefix."""
+        """Return one job. `job_id` may be a unique prefix of the id."""
         job: control_pb2.Job = await self._call("GetJob", control_pb2.GetJobRequest(job_id=job_id))
         return job
 
     async def jobs(self) -> list[control_pb2.Job]:
-        """Without their files and plans."""
+        """Return all jobs, without their job files and plans."""
         response: control_pb2.ListJobsResponse = await self._call("ListJobs", control_pb2.ListJobsRequest())
         return list(response.jobs)
 
     async def cancel(self, job_id: str) -> control_pb2.Job:
+        """Ask for the job's cancellation and return the job. `job_id` may be a unique prefix of the id."""
         job: control_pb2.Job = await self._call("CancelJob", control_pb2.CancelJobRequest(job_id=job_id))
         return job
 
     async def fleet(self) -> control_pb2.Fleet:
+        """Return all regions and links."""
         fleet: control_pb2.Fleet = await self._call("GetFleet", control_pb2.GetFleetRequest())
         return fleet
 
     async def watch(self, job_id: str, after_sequence: int = 0) -> AsyncIterator[control_pb2.JobEvent]:
-        """The job's events until it has ended."""
+        """Yield the job's events after a sequence number, until the job has ended."""
         with rpc.remote_errors(self.address):
             request = control_pb2.WatchJobRequest(job_id=job_id, after_sequence=after_sequence)
             async for event in self._stub.WatchJob(request):
@@ -68,7 +74,7 @@ class Coordinator:
 
 @asynccontextmanager
 async def connect(address: str) -> AsyncIterator[Coordinator]:
-    """A coordinator that answers. Raises: Unreachable, within CONNECT_DEADLINE_S."""
+    """Connect to a coordinator that answers. Raises: Unreachable if none answers within CONNECT_DEADLINE_S."""
     async with rpc.channel(address) as channel:
         if not await _connected(channel):
             raise Unreachable(
@@ -79,7 +85,7 @@ async def connect(address: str) -> AsyncIterator[Coordinator]:
 
 
 async def _connected(channel: grpc.aio.Channel) -> bool:
-    """Whether the first attempt succeeds: what refuses now is not worth waiting for."""
+    """Return whether the first attempt to connect succeeds. A refused connection is not tried again."""
     state = channel.get_state(try_to_connect=True)
     try:
         async with asyncio.timeout(CONNECT_DEADLINE_S):
@@ -92,7 +98,7 @@ async def _connected(channel: grpc.aio.Channel) -> bool:
 
 
 def view_event(event: control_pb2.JobEvent) -> Event | None:
-    """What the view shows of an event; None for a kind that this version does not know."""
+    """Return the view's event for a job event, or None for a kind that this version does not know."""
     match event.WhichOneof("body"):
         case "job":
             job = event.job
@@ -116,13 +122,13 @@ def view_event(event: control_pb2.JobEvent) -> Event | None:
 
 
 def job_state(job: control_pb2.Job) -> str:
-    """The lower-case name of its state."""
+    """Return the lower-case name of the job's state, or "unknown" for a state that this version does not know."""
     state = JOB_STATE_FROM_PB.get(job.state)
     return state.value if state else "unknown"
 
 
 def task_state(task: control_pb2.TaskReport) -> str:
-    """The lower-case name of its state."""
+    """Return the lower-case name of the task's state, or "unknown" for a state that this version does not know."""
     state = TASK_STATE_FROM_PB.get(task.state)
     return state.value if state else "unknown"
 
@@ -157,7 +163,10 @@ def _link(link: control_pb2.Link) -> LinkSeen:
 
 
 def raise_outcome(ended: control_pb2.Job) -> None:
-    """What a job that ended means to who waited for it. Raises: PlanInfeasible, PeriplusError; nothing on success."""
+    """Raise the error with which a command that waited for this job should end; return if the job succeeded.
+
+    Raises: PlanInfeasible if no placement satisfies the job, PeriplusError if it failed or was cancelled.
+    """
     state = job_state(ended)
     if state == JobState.SUCCEEDED:
         return

@@ -1,4 +1,4 @@
-"""What the joined regions offer and what was measured between them, as a fleet file of the planner."""
+"""Converts the regions that have joined, and the links measured between them, into a fleet file of the planner."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,10 @@ from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Machines, R
 
 
 def fleet_tree(fleet: control_pb2.Fleet, now_s: float) -> tuple[Tree, list[str]]:
-    """(`periplus.fleet/1`, what was left out and why). Links that nobody has measured are absent."""
+    """Return the tree of a `periplus.fleet/1` file, and a sentence for each accelerator that it leaves out.
+
+    Links that were never measured are absent from the tree.
+    """
     left_out: list[str] = []
     regions = tuple(
         Region(
@@ -38,7 +41,7 @@ def fleet_tree(fleet: control_pb2.Fleet, now_s: float) -> tuple[Tree, list[str]]
 
 
 def _machines(region: str, offered: Iterable[control_pb2.Accelerators], left_out: list[str]) -> Iterable[Machines]:
-    """The machines of the agent's host."""
+    """Yield the machines of one agent's host; append to `left_out` for an unknown or partitioned accelerator."""
     for each in offered:
         try:
             name = gpu_name(each.name)

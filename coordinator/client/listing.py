@@ -1,5 +1,8 @@
-"""Jobs, regions and links of the control plane as trees under the protocol's names, and the columns of their
-listings (`periplus/view/terminal/listing.py`). Pure: time comes in."""
+"""Converts jobs, regions and links of the coordinator into trees and tables for an operator.
+
+A tree has the protocol's field names and is printed as JSON or YAML. A `Listing` names the columns of a table that is
+made of such trees (`periplus/view/terminal/listing.py`). All functions are pure; the current time is an argument.
+"""
 
 import json
 import shlex
@@ -39,7 +42,7 @@ __all__ = [
 
 
 def job_tree(job: control_pb2.Job) -> Tree:
-    """Without its file and plan; see job_details."""
+    """Return a job as a tree, without its job file and plan, which `job_details` adds."""
     policy = {"fork": job.policy.fork, "version": job.policy.version} if job.HasField("policy") else None
     return {
         "job_id": job.job_id,
@@ -56,7 +59,7 @@ def job_tree(job: control_pb2.Job) -> Tree:
 
 
 def _files_tree(files: control_pb2.RunFiles) -> Tree:
-    """Paths on the trainer's host; null for what is not there, or not known before the trainer has ended."""
+    """Return the run's paths on the trainer's host; None for a file that does not exist or is not known yet."""
     checkpoint = {"fork": files.checkpoint.fork, "version": files.checkpoint.version}
     return {
         "run_dir": files.run_dir,
@@ -67,7 +70,10 @@ def _files_tree(files: control_pb2.RunFiles) -> Tree:
 
 
 def job_details(job: control_pb2.Job) -> Tree:
-    """With the bytes between each two regions, the resolved job and the plan, null before there is one."""
+    """Return a job as a tree with the bytes sent between each pair of regions, its job file and its plan.
+
+    The plan is None before the job is placed.
+    """
     plan = json.loads(job.plan_json) if job.plan_json else None
     return {
         "schema": "periplus.job-status/1",
@@ -82,6 +88,7 @@ def job_details(job: control_pb2.Job) -> Tree:
 
 
 def region_tree(region: control_pb2.Region) -> Tree:
+    """Return a region as a tree, with its accelerators and tasks."""
     return {
         "name": region.name,
         "state": region.state,
@@ -108,7 +115,7 @@ def region_tree(region: control_pb2.Region) -> Tree:
 
 
 def link_tree(link: control_pb2.Link) -> Tree:
-    """What was not measured is null."""
+    """Return a link as a tree; its measurements are None if it was never measured."""
     measured = link.throughput_bits_per_s > 0
     return {
         "src_region": link.src_region,
@@ -198,7 +205,7 @@ LINKS = Listing(
         Column("SENT", _size("sent_bytes"), right=True),
         Column("MEASURED", _age("measured_at_s"), right=True),
     ),
-    empty="no link was measured yet; it takes two regions",
+    empty="no link was measured yet; at least two regions must join",
 )
 TASKS = Listing(
     key="tasks",
@@ -209,12 +216,12 @@ TASKS = Listing(
         Column("RESTARTS", _text("restarts"), right=True),
         Column("MESSAGE", _text("message")),
     ),
-    empty="nothing runs there",
+    empty="no task runs in this region",
 )
 
 
 def describe_job(job: control_pb2.Job, now_s: float) -> str:
-    """A job for a person, without its file: `-o yaml` has that."""
+    """Return the lines that describe a job to a person, without its job file and plan."""
     tree = job_details(job)
     lines = [(heading, printable(value)) for heading, value in _job_lines(tree, now_s) if value]
     width = max(len(heading) for heading, _ in lines)
@@ -222,7 +229,7 @@ def describe_job(job: control_pb2.Job, now_s: float) -> str:
 
 
 def describe_files(job: control_pb2.Job) -> list[str]:
-    """What a job that has ended left, a line each; nothing if none of it ever ran."""
+    """Return a line for each path and command that a job's run has; no line if no process of it ever ran."""
     lines = [(heading, printable(value)) for heading, value in _file_lines(job_tree(job)) if value]
     return [f"{heading}: {value}" for heading, value in lines]
 
@@ -234,7 +241,7 @@ def _file_lines(tree: Tree) -> list[tuple[str, str]]:
     checkpoint = str(Policy(**files["checkpoint"])) if files["checkpoint"] else ""
     done, ended = tree["state"] == JobState.SUCCEEDED, tree["state"] in ENDED_STATES
     later = (
-        f"not yet, its trainer may still be ending; `periplus job report {shlex.quote(files['run_dir'])}` writes one"
+        f"none yet, the trainer may still be ending; `periplus job report {shlex.quote(files['run_dir'])}` writes one"
     )
     return [
         ("run directory", files["run_dir"]),

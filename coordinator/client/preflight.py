@@ -1,8 +1,8 @@
-"""The checks of a job on the machine that submits it, before any coordinator hears of it.
+"""Checks a job on the machine that submits it, before it is sent to a coordinator.
 
-Files are checked here; what needs a tokenizer, an environment or the model's class is checked by a process of the
-trainer's package (`trainer/preflight.py`), whose errors come back as they are. On a machine without that package's
-libraries the rest is left to the trainer, which runs the same checks when it starts.
+Model and data files are checked in this process. Checks that need a tokenizer, an environment or the model's class run
+in a child process of the trainer's package (`trainer/preflight.py`), whose errors are raised here unchanged. On a
+machine without that package's libraries these checks are left to the trainer, which runs them again when it starts.
 """
 
 import importlib.util
@@ -18,15 +18,18 @@ from periplus.job.inputs import check_inputs
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 
 DEADLINE_S = 120.0
-"""The child limits its own processor time to a sixth of this; what is slower waits for a disk or for other programs."""
+"""Seconds that the child process may take; chosen by hand.
+
+The child limits its processor time to a sixth of this; a slower check waits for a disk or for other programs.
+"""
 
 _SHOWN_CHARACTERS = 300
 
 
 def check_job(job: JobFile) -> tuple[str, ...]:
-    """Check everything about a job that can be checked here; return what could not, one sentence each.
+    """Check a job as far as this machine can, and return a sentence for each check that was left to the trainer.
 
-    Raises: ConfigError.
+    Raises: ConfigError if the job cannot run, PeriplusError if the child process failed.
     """
     check_inputs(job)
     needed: tuple[str, ...] = (
@@ -45,7 +48,7 @@ def check_job(job: JobFile) -> tuple[str, ...]:
 
 
 def _ask_child(job: JobFile) -> dict[str, Any]:
-    # -P: a folder named trainer where the command runs is not ours.
+    # -P keeps a folder named `trainer` in the current directory from being imported in place of the package.
     command = [sys.executable, "-P", "-m", "trainer.preflight"]
     try:
         done = subprocess.run(
@@ -61,14 +64,16 @@ def _ask_child(job: JobFile) -> dict[str, Any]:
     except (IndexError, ValueError) as error:
         if done.returncode == -signal.SIGXCPU:
             raise ConfigError(
-                "the check of model, data and environment took all the processor time that it may; is a setting in "
+                "the check of model, data and environment used up its processor time; is a setting in "
                 "environment.config so large that one problem takes that long, or is the file of data.path huge?"
             ) from error
         if done.returncode < 0:
             raise ConfigError(
                 f"the check of model, data and environment was killed by signal {-done.returncode}; does a setting in "
-                "environment.config ask for more memory than there is?"
+                "environment.config need more memory than this machine has?"
             ) from error
         last = (done.stderr.splitlines() or ["no output"])[-1][:_SHOWN_CHARACTERS]
-        raise PeriplusError(f"the check of model, data and environment ended with {done.returncode}: {last}") from error
+        raise PeriplusError(
+            f"the check of model, data and environment failed with exit code {done.returncode}: {last}"
+        ) from error
     return found

@@ -1,4 +1,4 @@
-"""`periplus job report RUN`: writes the page about a run from its directory. Asks no coordinator."""
+"""The command `periplus job report RUN`: it writes a run's report page from its directory, without a coordinator."""
 
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from periplus.view.page.write_report import write_report
 @click.command("report")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path, file_okay=False))
 def report_command(run: Path) -> None:
-    """Write report.html anew into the run directory RUN, and print its path.
+    """Write report.html into the run directory RUN, replacing an older one, and print its path.
 
-    The agent writes it whenever a trainer ends. This is for a run whose agent died too, or that still goes on.
+    The agent writes it whenever a trainer ends. Use this command if the agent died too, or while the run goes on.
     """
     click.echo(write_report(RunDirectory(run.resolve())))

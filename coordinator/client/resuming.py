@@ -1,4 +1,4 @@
-"""Which job a command line submits: that of a file, or that of a run which it resumes."""
+"""Finds the job that a command line submits: the job of a file, or the job of a run that it resumes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,18 +13,19 @@ from periplus.pb.v1 import common_pb2, control_pb2
 def job_to_submit(
     file: Path | None, overrides: Sequence[str], resume: Path | None, *, may_change: bool
 ) -> tuple[JobFile, ResumePoint | None]:
-    """Return the job, and the checkpoint from which it goes on if it resumes a run; what is new is said on stderr.
+    """Return the job to submit, and the checkpoint from which it resumes a run, or None for a new job.
 
-    Raises: click.UsageError if the words make no sense together; NotFound, Conflict, ConfigError.
+    For a resumed run, print the checkpoint and each change of the run's job to standard error.
+    Raises: click.UsageError if the arguments do not fit together; NotFound, Conflict or ConfigError from `resumption`.
     """
-    if file is not None and "=" in file.name and not file.exists():  # the first KEY=VALUE, without a job file
+    if file is not None and "=" in file.name and not file.exists():  # FILE was left out: this is the first KEY=VALUE
         file, overrides = None, (str(file), *overrides)
     if resume is not None:
         return _resumed(resume, file, overrides, may_change=may_change)
     if may_change:
-        raise click.UsageError("--change is for --resume RUN: a new job is what its file and the overrides say")
+        raise click.UsageError("--change is only for --resume RUN: a new job is made of its file and the overrides")
     if file is None:
-        raise click.UsageError("give the job's FILE, or --resume RUN to go on with a run")
+        raise click.UsageError("give the job's FILE, or --resume RUN to resume a run")
     return load_job(file, overrides), None
 
 
@@ -39,7 +40,7 @@ def _resumed(
 
 
 def set_resumption(request: control_pb2.SubmitJobRequest, checkpoint: ResumePoint) -> None:
-    """Let the request go on from this checkpoint."""
+    """Set the fields of the request that make it resume from this checkpoint."""
     policy = checkpoint.resume_policy
     request.resume_from = str(checkpoint.run_dir)
     request.resume_policy.CopyFrom(common_pb2.Policy(fork=policy.fork, version=policy.version))

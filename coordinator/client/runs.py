@@ -1,4 +1,8 @@
-"""What the client reads of a run's logs."""
+"""Finds and reads the log files of a run's processes, for `periplus job logs`.
+
+Several processes may write to the same log in turn. Each process that an agent starts begins its output with a start
+line, which names the fork, so that the output of earlier forks can be skipped.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,9 +12,10 @@ from periplus.job.run_directory import fork_of_start_line
 
 
 def log_files(folders: Sequence[Path], job_id: str, task: str) -> tuple[Path, ...]:
-    """The logs of one task (its id, or the part after the job), or of all when `task` is empty.
+    """Return the log files of one task, or of all tasks when `task` is empty.
 
-    Raises: NotFound naming those there are.
+    `task` is a task's id, or the part of it after the job's id.
+    Raises: NotFound with the names of the existing logs, if the task has none.
     """
     files = sorted(file for folder in folders for file in folder.glob("*.log"))
     if not task:
@@ -19,14 +24,15 @@ def log_files(folders: Sequence[Path], job_id: str, task: str) -> tuple[Path, ..
     chosen = tuple(file for file in files if file.stem == wanted)
     if not chosen:
         there = ", ".join(file.stem for file in files) or "none yet"
-        raise NotFound(f"no log of task {task!r} in {', '.join(map(str, folders))}; there: {there}")
+        raise NotFound(f"no log of task {task!r} in {', '.join(map(str, folders))}; logs there: {there}")
     return chosen
 
 
 def newest_fork_starts(files: Sequence[Path]) -> dict[Path, int]:
-    """Return where the newest fork's output begins in each log: at its end if it is of earlier forks alone.
+    """Return the byte position in each log at which the newest fork's output begins.
 
-    A log without start lines, as services write, belongs to no fork and is new from its beginning.
+    This is the end of the file for a log with output of earlier forks only. A log without start lines, such as that of
+    a service, belongs to no fork: it is left out, and so is read from its beginning.
     """
     starts = {file: _fork_starts(file) for file in files}
     newest = max((fork for found in starts.values() for fork in found), default=0)
@@ -46,13 +52,13 @@ def _fork_starts(file: Path) -> dict[int, int]:
 
 
 class RunTail:
-    """Whole lines as they are added to a set of growing files, each from where `begin_bytes` says."""
+    """Reads the whole lines that are added to growing files, each from its position in `begin_bytes`, or from 0."""
 
     def __init__(self, begin_bytes: Mapping[Path, int]) -> None:
         self._read_bytes = dict(begin_bytes)
 
     def new_lines(self, files: Sequence[Path]) -> Iterator[tuple[Path, str]]:
-        """What came since the last call, file by file."""
+        """Yield the lines added since the last call, file by file; an unfinished last line is left for later."""
         for file in files:
             with file.open("rb") as stream:
                 stream.seek(self._read_bytes.get(file, 0))

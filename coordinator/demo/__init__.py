@@ -1,2 +1,6 @@
-"""`periplus demo`: the whole runtime on one machine, every part in its own process, talking over an emulated
-network."""
+"""The command `periplus demo`: it runs the whole runtime on one machine over an emulated WAN.
+
+`commands` reads the command line, `job` names the default job, `services` starts and stops the processes, `run` leads
+one demo from launch to summary. The demo uses only what an operator has: commands and gRPC calls. It must not reach
+into a service.
+"""

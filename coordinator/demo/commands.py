@@ -1,4 +1,4 @@
-"""`periplus demo`: everything on one machine, three regions over an emulated network."""
+"""The command line of `periplus demo`: it builds the job and the settings of a demo, and runs it."""
 
 import asyncio
 import sys
@@ -25,7 +25,7 @@ from periplus.wan import grid
     default="intercontinental",
     show_default=True,
     metavar="|".join((*grid.PRESETS, "FILE")),
-    help="The network between the regions.",
+    help="The emulated network: a preset, or a grid file.",
 )
 @click.option("--regions", default="", metavar="A,B,C", help="Regions of the grid to use  [default: the grid's three]")
 @click.option(
@@ -37,21 +37,25 @@ from periplus.wan import grid
     help="Job file  [default: examples/spelling.yaml]",
 )
 @click.option("--steps", type=int, default=None, help="Training steps.")
-@click.option("--staleness", type=int, default=None, help="Bound on staleness; 0 is synchronous.")
+@click.option("--staleness", type=int, default=None, help="Bound on staleness, in versions; 0 is synchronous.")
 @click.option("--seed", type=int, default=None, help="Seed of everything random.")
-@click.option("--control", is_flag=True, help="Shuffle the rewards: nothing must be learnt.")
+@click.option("--control", is_flag=True, help="Control run: shuffle the rewards, so that nothing can be learnt.")
 @click.option(
     "--resume",
     type=click.Path(path_type=Path, file_okay=False),
     default=None,
     metavar="RUN",
-    help="Go on from the newest checkpoint in this run directory, with the run's own job.",
+    help="Resume from the newest checkpoint in this run directory, with the run's own job.",
 )
-@click.option("--change", is_flag=True, help="With --resume: let the other words change the run's job.")
-@click.option("--json", "as_json", is_flag=True, help="The last line on standard output is one JSON object.")
-@click.option("--plain", is_flag=True, help="Plain lines in place of the live view.")
+@click.option("--change", is_flag=True, help="With --resume: let the other arguments change the run's job.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on the last line.")
+@click.option("--plain", is_flag=True, help="Print plain lines instead of the live view.")
 @click.option(
-    "--work-dir", type=DirectoryToWrite(), default=Path(), show_default=True, help="Where output.dir of the job lies."
+    "--work-dir",
+    type=DirectoryToWrite(),
+    default=Path(),
+    show_default=True,
+    help="Directory to which the job's output.dir is relative.",
 )
 def demo(
     overrides: tuple[str, ...],
@@ -68,7 +72,7 @@ def demo(
     plain: bool,
     work_dir: Path,
 ) -> int:
-    """Train a small model over three emulated regions, every part a process of its own.
+    """Train a small model over three emulated regions, each service in its own process.
 
     KEY=VALUE overrides dotted keys of the job file, such as optimizer.lr=1e-3.
     """
@@ -84,7 +88,7 @@ def demo(
         job = in_directory_of(checkpoint, job)
         if job.regions.min > len(names):
             raise ConfigError(
-                f"{resume} runs over at least {job.regions.min} regions (regions.min), and {len(names)} are to be "
+                f"{resume} needs at least {job.regions.min} regions (regions.min), but only {len(names)} would be "
                 f"emulated; name as many of {', '.join(network.regions)} with --regions"
             )
     for left in check_job(job):

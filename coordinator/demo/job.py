@@ -1,10 +1,10 @@
-"""Which job the demo runs when nobody names one: the example file."""
+"""Finds the example job file, which the demo runs when no job is named."""
 
 from pathlib import Path
 
 _HERE = Path(__file__).parent
 EXAMPLE = "spelling.yaml"
-"""Lies in examples/ of a checkout; the wheel packs a copy beside this module."""
+"""Name of the example job file. A checkout has it in examples/; the wheel has a copy beside this module."""
 
 
 def example_file() -> Path:

@@ -1,8 +1,9 @@
-"""One demo from launch to summary: emulator, coordinator, agents, one job, its watchers, and a clean end.
+"""Runs one demo from launch to summary: WAN emulator, coordinator, agents, one job and its live view.
 
-The steps are an operator's: start the services, wait until all regions have joined and measured their links, submit,
-watch. Nothing here reaches into a service. What crosses between regions is counted by the emulator; that count is
-`wan_bytes`.
+The demo does what an operator would do: start the services, wait until all regions have joined and all links are
+measured, submit the job, watch it to its end, audit the run and print the summary. It uses only commands and gRPC calls
+and never reaches into a service. The first interrupts cancel the job, so that its trainer writes a checkpoint. The
+`wan_bytes` of the summary are counted by the emulator.
 """
 
 import asyncio
@@ -40,21 +41,24 @@ from periplus.view.terminal.watch import watch
 from periplus.wan.client import WanControl
 
 SESSIONS_FILE = "demo.jsonl"
-"""One line for each demo that worked on a run, so that a resumed one reports bytes and time of all of them."""
+"""File in the run's log folder with one line for each demo that worked on the run.
+
+A resumed demo sums the bytes and times of all lines.
+"""
 
 INTERRUPTS_TO_GIVE_UP = 3
-"""The first two ask the coordinator to cancel, as an operator would; the third no longer waits for anybody."""
+"""Number of interrupts at which the demo stops waiting; each earlier one asks the coordinator to cancel the job."""
 
 CHECK_S = 1.0
-"""How soon a service that died is noticed."""
+"""Seconds between two checks that all services still run; chosen by hand."""
 
 JOIN_DEADLINE_S = 120.0
-"""For all regions to join and every pair to be measured: seconds on an idle machine."""
+"""Seconds for all regions to join and all links to be measured; chosen by hand: an idle machine needs a few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:
-    """What the command line says. `launched_s` is on the monotonic clock."""
+    """The settings of one demo, from its command line. `launched_s` is the start time on the monotonic clock."""
 
     job: JobFile
     resume: ResumePoint | None
@@ -68,7 +72,7 @@ class DemoSettings:
 
 
 async def run_demo(settings: DemoSettings) -> int:
-    """Run the demo to its end and return the exit code. Raises: PeriplusError."""
+    """Run the demo to its end, stop its services, and return the exit code. Raises: PeriplusError."""
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="periplus-demo-") as scratch:
         services = Services(Path(scratch))
@@ -101,7 +105,7 @@ class _Demo:
         self._is_done = False
 
     async def run(self) -> int:
-        """Every step; Ctrl-C at any of them leads to a clean end."""
+        """Run every step of the demo and return the exit code. An interrupt at any step leads to a clean end."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt)
@@ -196,7 +200,7 @@ class _Demo:
     # ---- the job --------------------------------------------------------------------------------------------------
 
     async def _watch(self, remote: Coordinator, job_id: str, run: RunDirectory) -> ViewState | None:
-        """What was seen when the job had ended; None if a person gave up waiting for that."""
+        """Watch the job to its end and return what the view then showed; None if the user gave up waiting."""
         job = self._settings.job
         launched_at_s = clock.unix_s() - (clock.monotonic_s() - self._settings.launched_s)
         start = ViewState(steps_total=job.steps, staleness_bound=job.staleness, started_at_s=launched_at_s)
@@ -215,14 +219,14 @@ class _Demo:
             await asyncio.gather(watching, guarding, return_exceptions=True)
 
     async def _guard(self, remote: Coordinator, job_id: str) -> None:
-        """Cancel the job at each interrupt; end when a person gave up. Raises: PeriplusError if a service has ended."""
+        """Cancel the job at each interrupt; return when the user gives up. Raises: PeriplusError if a service ended."""
         num_heard = 0
         while self.num_interrupts < INTERRUPTS_TO_GIVE_UP:
             self._services.check()
             if num_heard < self.num_interrupts:
                 num_heard += 1
                 self._say("stopping: the trainer writes a checkpoint first (Ctrl-C twice more gives up waiting)")
-                with contextlib.suppress(PeriplusError):  # it may have ended by itself; watch will tell
+                with contextlib.suppress(PeriplusError):  # the job may have ended by itself; the watcher then shows it
                     await remote.cancel(job_id)
             self._interrupted.clear()
             with contextlib.suppress(TimeoutError):
@@ -247,7 +251,7 @@ class _Demo:
         self._is_done = True
         sessions = [json.loads(line) for line in read_lines(run.logs / SESSIONS_FILE)]
         summary = summary_from(state.summary, self._settings.regions)
-        all_known = len(sessions) == run.records()[-1].policy.fork + 1  # one that was killed left no line
+        all_known = len(sessions) == run.records()[-1].policy.fork + 1  # a demo that was killed left no line
         summary = replace(
             summary,
             wan_bytes=sum(session["wan_bytes"] for session in sessions) if all_known else None,
@@ -266,19 +270,19 @@ class _Demo:
         return EXIT_OK
 
     async def _audit(self, run: RunDirectory) -> None:
-        """Hold the run to its promises. Raises: PeriplusError if it broke one."""
+        """Audit the finished run. Raises: PeriplusError if the audit found anything wrong."""
         report = await asyncio.to_thread(audit_run, run.root, (), lambda *_: None)
         if not report.is_clean:
             first = report.findings[0].message
             raise PeriplusError(
-                f"the audit found {len(report.findings)} things wrong, the first: {first}; see them all with: "
+                f"the audit found {len(report.findings)} errors; the first is: {first}; see all of them with: "
                 f"periplus job audit {run.root}"
             )
         assert report.surviving is not None
         self._say(f"audit: clean, {report.surviving.trained:,} samples trained on (periplus job audit {run.root})")
 
     def say_what_is_left(self, run: RunDirectory) -> None:
-        """Once everything has stopped: where a run that is not done lies, its report, and how to go on with it."""
+        """After all services stopped, tell where an unfinished run's report and logs are and how to resume the run."""
         if self._is_done:
             return
         try:
@@ -289,16 +293,16 @@ class _Demo:
         try:
             checkpoint = newest_checkpoint(run.root)
         except NotFound:
-            self._say("stopped before the first checkpoint: there is nothing to go on from, start again")
+            self._say("stopped before the first checkpoint: there is nothing to resume from, start again")
             return
         except PeriplusError as error:
             self._say(f"no checkpoint can be read: {explained_error(error)}")
             return
         again = f"periplus demo --resume {shlex.quote(str(run.root))}"
-        self._say(f"stopped; checkpoint {checkpoint.policy} is kept. Go on with: {again}")
+        self._say(f"stopped; checkpoint {checkpoint.policy} is kept. Resume with: {again}")
 
     def _doing(self, message: str) -> None:
-        """Say what begins, at the time since the launch, which the view's clock continues."""
+        """Print the step that begins, with the time since launch; the live view's clock continues from it."""
         self._say(f"{units.clock(clock.monotonic_s() - self._settings.launched_s):>7}  {message}")
 
     def _say(self, message: str) -> None:

@@ -1,8 +1,8 @@
-"""The demo's processes: the same commands that an operator types, started in order and ended in order.
+"""Starts and stops the processes of a demo, which are the same commands that an operator would type.
 
-Each child writes a ready file once it serves and ends when its standard input closes, so that nothing is left behind
-even if the demo itself is killed. Logs go to files; a child that dies early is an error that quotes the end of its
-log.
+Each child process writes a ready file once it serves, and ends when its standard input closes. So no process is left
+behind even if the demo itself is killed. The children's output goes to log files. If a child ends early, the error
+quotes the last lines of its log.
 """
 
 import asyncio
@@ -17,18 +17,18 @@ from periplus import clock
 from periplus.errors import PeriplusError, TimedOut
 
 READY_DEADLINE_S = 60.0
-"""Starting a service takes a second; a machine that is busy with other things may take many."""
+"""Seconds until a started service must be ready; chosen by hand: it takes about one, and more on a busy machine."""
 
 AGENT = "agent-"
-"""Names of agents begin so."""
+"""Prefix of the service name of each agent."""
 
 STOP_GRACE_S = 40.0
-"""An agent gives its workers 30 s, in which a trainer writes its checkpoint."""
+"""Seconds for services to stop; more than the 30 s that an agent gives its tasks to end and write a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """One running child."""
+    """One running child process and its log file."""
 
     name: str
     popen: "subprocess.Popen[bytes]"
@@ -36,16 +36,16 @@ class Service:
 
 
 class Services:
-    """All children of one demo. `start` in order, `stop` in the reverse."""
+    """All child processes of one demo. Agents, which are started last, are stopped first."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._running: list[Service] = []
 
     async def start(self, name: str, arguments: Sequence[str]) -> Mapping[str, str]:
-        """Start `periplus ARGUMENTS` and return what its ready file says.
+        """Start `periplus ARGUMENTS` and return the content of its ready file.
 
-        Raises: PeriplusError if it ends first, TimedOut if it takes too long.
+        Raises: PeriplusError if the process ends before it is ready, TimedOut after READY_DEADLINE_S.
         """
         file_name = name.replace(":", "-")
         ready_file, log = self._folder / f"{file_name}.ready.json", self._folder / f"{file_name}.log"
@@ -55,23 +55,26 @@ class Services:
         deadline_s = clock.monotonic_s() + READY_DEADLINE_S
         while not ready_file.exists():
             if popen.poll() is not None:
-                raise PeriplusError(f"{name} ended at its start: {_last_words(log)}")
+                raise PeriplusError(f"{name} ended before it was ready; its log ends with: {_end_of_log(log)}")
             if clock.monotonic_s() > deadline_s:
                 raise TimedOut(
-                    f"{name} was not ready within {READY_DEADLINE_S:.0f} s; its log says: {_last_words(log)}"
+                    f"{name} was not ready within {READY_DEADLINE_S:.0f} s; its log says: {_end_of_log(log)}"
                 )
             await asyncio.sleep(0.05)
         ready: dict[str, str] = json.loads(ready_file.read_text(encoding="utf-8"))
         return ready
 
     def check(self) -> None:
-        """Raises: PeriplusError if a child has ended by itself."""
+        """Check that all children still run. Raises: PeriplusError if one has ended."""
         for service in self._running:
             if service.popen.poll() is not None:
-                raise PeriplusError(f"{service.name} ended unexpectedly: {_last_words(service.log)}")
+                raise PeriplusError(f"{service.name} ended unexpectedly; its log ends with: {_end_of_log(service.log)}")
 
     async def stop(self, in_a_hurry: Callable[[], bool]) -> None:
-        """Ask all to stop, agents before what they lean on, and kill what does not, at once when in a hurry."""
+        """Terminate the agents, then the services that they use; wait for each wave to end.
+
+        Kill what still runs after STOP_GRACE_S, or as soon as `in_a_hurry()` is true.
+        """
         agents = [service for service in self._running if service.name.startswith(AGENT)]
         others = [service for service in self._running if service not in agents]
         for wave in (agents, others):
@@ -89,7 +92,7 @@ class Services:
         self._running.clear()
 
     def move_logs(self, folder: Path) -> None:
-        """Put the logs where the run's other logs are."""
+        """Append the services' logs to files of the same names in `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
         for log in self._folder.glob("*.log"):
             with (folder / log.name).open("ab") as target:
@@ -101,6 +104,6 @@ def _spawn(command: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True)
 
 
-def _last_words(log: Path) -> str:
+def _end_of_log(log: Path) -> str:
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return " / ".join(lines[-3:]) or "nothing"

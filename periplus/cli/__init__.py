@@ -1,5 +1,5 @@
-"""What the packages' command groups share: how commands are mounted and which types their options have.
+"""What the command groups of several packages share: a group with a default command, and types of options.
 
-In come click commands and words of a command line; out come values that cannot fail later, or an error with the
-documented exit code. Nothing here knows a job, a fleet or a service.
+Words of a command line come in; checked values, or a usage error, come out. `mounting` has the command group and
+`option_types` the types. Nothing here knows a job, a fleet or a service.
 """

@@ -1,4 +1,4 @@
-"""Shapes of commands that several packages mount."""
+"""A click group with a default command, which several packages use for their commands."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +8,10 @@ from click.shell_completion import CompletionItem
 
 
 class DefaultGroup(click.Group):
-    """A group with a default verb: `periplus agent --region X` is `periplus agent run --region X`.
+    """A command group with a default command: `periplus agent --region X` means `periplus agent run --region X`.
 
-    `takes`: which first words, of those that are no verb, are the default verb's.
+    A command line that is empty or begins with an option goes to the default command. `takes` decides whether one that
+    begins with a word that is not a command goes there too.
     """
 
     def __init__(
@@ -21,7 +22,7 @@ class DefaultGroup(click.Group):
         self._takes = takes
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Also the options of the default verb: `periplus agent --help` is where somebody looks for `--region`."""
+        """Add the options of the default command to the group's help, because users look for them there."""
         super().format_options(ctx, formatter)
         command, inner = self._default_command(ctx)
         own = (param for param in command.params if isinstance(param, click.Option))
@@ -30,13 +31,13 @@ class DefaultGroup(click.Group):
             formatter.write_dl(rows)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Also how to call the default verb without naming it."""
+        """Add a usage line for the default command called without its name."""
         super().format_usage(ctx, formatter)
         command, inner = self._default_command(ctx)
         formatter.write_usage(ctx.command_path, " ".join(command.collect_usage_pieces(inner)), prefix="or:    ")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Verbs and options; and files, where no verb begins so and the default verb takes one."""
+        """Complete commands and options; complete files if none matches and the default command takes an argument."""
         found = super().shell_complete(ctx, incomplete)
         takes_file = any(isinstance(param, click.Argument) for param in self._default_command(ctx)[0].params)
         return found or ([CompletionItem(incomplete, type="file")] if takes_file else [])

@@ -1,4 +1,4 @@
-"""Types of options that several packages' commands have: they refuse what cannot work before anything starts."""
+"""Types of command-line options that several packages share; they refuse invalid values before a command starts."""
 
 import os
 import tempfile
@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 MAX_PORT = 65535
+"""Largest TCP port."""
 
 
 class HostPort(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no generic one
-    """An address as HOST:PORT. Empty is allowed where it is the option's default: it then stands for no address."""
+    """An address as HOST:PORT. An empty text is allowed if it is the option's default, and then means no address."""
 
     name = "HOST:PORT"
 
@@ -23,17 +24,18 @@ class HostPort(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no g
 
 
 HOST_PORT = HostPort()
+"""The one instance of `HostPort` that options use."""
 
 
 class DirectoryToWrite(click.Path):
-    """A directory in which files can be made; it is made if it is not there."""
+    """A directory in which files can be created; it is made if it does not exist."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path, file_okay=False)
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Path:
         folder = Path(os.fsdecode(super().convert(value, param, ctx)))
-        if ctx is not None and ctx.resilient_parsing:  # a shell completes; nothing is to be made yet
+        if ctx is not None and ctx.resilient_parsing:  # the shell only asks for completions
             return folder
         try:
             folder.mkdir(parents=True, exist_ok=True)

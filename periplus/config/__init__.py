@@ -1,6 +1,7 @@
-"""From the text of a configuration file to a validated, frozen value, and errors that name the key.
+"""Turns the text of a configuration file into a validated, frozen value, or into an error that names the wrong key.
 
-`loading` has the base class of all configurations, overrides and checks; `yaml_text` reads and writes YAML with limits,
-`file_kinds` tells our files apart, `finite_json` writes JSON that every reader can read. In come texts; out come
-values. Nothing here knows which keys a job or a fleet has.
+Texts come in; values come out. `loading` has the base class of all configurations, overrides and validation,
+`yaml_text` reads and writes YAML within limits, `file_kinds` recognises which kind of file a user gave, and
+`finite_json` writes JSON that every parser accepts. Nothing here knows the keys of a job, except the few by which
+`file_kinds` recognises a file without a schema.
 """

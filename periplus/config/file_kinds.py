@@ -1,7 +1,8 @@
-"""Which of our files a parsed file is, so that a wrong one is called what it is and not a heap of unknown keys.
+"""Recognises the kind of a parsed file: job, fleet or workload.
 
-A file says so by its `schema`, as in `periplus.fleet/1`; jobs as people write them have none. One without its schema
-is known by keys that no other kind has.
+A user who gives the wrong kind of file then gets one error that says so, rather than a list of unknown keys. A file
+names its kind in `schema`, as in `periplus.fleet/1`; job files that people write have no schema. A file without a
+schema is recognised by keys that only one kind has.
 """
 
 import re
@@ -11,6 +12,7 @@ from typing import Any
 from periplus.errors import ConfigError
 
 _SCHEMA = re.compile(r"periplus\.(?P<kind>[a-z-]+)/\d+")
+# Keys that only one kind of file has.
 _OWN_KEYS: Mapping[str, frozenset[str]] = {
     "fleet": frozenset({"links", "gpu_types"}),
     "workload": frozenset({"eta", "prompt_tokens", "completion_tokens", "architectures", "prompts_per_step"}),
@@ -19,9 +21,10 @@ _OWN_KEYS: Mapping[str, frozenset[str]] = {
 
 
 def need_kind(tree: Mapping[str, Any], source: str, wanted: Sequence[str]) -> None:
-    """Raises: ConfigError if the file is seen to be none of `wanted`, such as fleet, or lacks the schema of one.
+    """Check that a parsed file is of one of the kinds `wanted`, such as "fleet".
 
-    What is not seen to be anything passes: its keys say what is wrong with it.
+    A file whose kind cannot be recognised passes; the validation of its keys then says what is wrong.
+    Raises: ConfigError if the file is recognised as another kind, or if it is no job and lacks its schema.
     """
     asked = " or ".join(map(_named, wanted))
     match = _SCHEMA.fullmatch(str(tree.get("schema", "")))
@@ -37,7 +40,7 @@ def need_kind(tree: Mapping[str, Any], source: str, wanted: Sequence[str]) -> No
 
 
 def _seen(tree: Mapping[str, Any]) -> str:
-    """The kind that has most of its own keys there; empty if none has more than all others."""
+    """Return the kind with the most of its own keys in the file; empty if two kinds have equally many."""
     counts = {kind: len(keys & tree.keys()) for kind, keys in _OWN_KEYS.items()}
     regions = tree.get("regions")
     counts["fleet"] += isinstance(regions, list) and all(isinstance(region, dict) for region in regions)

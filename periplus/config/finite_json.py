@@ -1,7 +1,7 @@
-"""JSON that every reader of JSON can read: a float that is NaN or infinite is written as null.
+"""Writes JSON that every parser accepts: a float that is NaN or infinite becomes null.
 
-Python writes `NaN` and `Infinity`, which RFC 8259 does not know, and which other parsers refuse together with the whole
-line. What must not be lost instead of such a number is checked where it is made; here the line is kept readable.
+Python's `json` writes such floats as `NaN` and `Infinity`, which RFC 8259 does not allow, so that other parsers refuse
+the whole line. Code for which a NaN is an error must check for it where the number is made.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def finite(value: Any) -> Any:
-    """The same mappings, sequences and scalars with None for every float that is not finite."""
+    """Return the same tree of mappings, sequences and scalars, with None for every float that is not finite."""
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, Mapping):
@@ -22,5 +22,8 @@ def finite(value: Any) -> Any:
 
 
 def dumps(value: Any, **options: Any) -> str:
-    """`json.dumps` of the finite value. Raises: TypeError for what is no JSON."""
+    """Return `json.dumps` of the value, with null for floats that are not finite.
+
+    Raises: TypeError for a value that JSON cannot hold.
+    """
     return json.dumps(finite(value), allow_nan=False, **options)

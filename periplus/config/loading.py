@@ -1,12 +1,10 @@
-"""Configuration: one frozen model a file, read from YAML, overridden by `dotted.key=value`, refused with a reason.
+"""Reads configuration files: one frozen pydantic model per kind of file, with overrides `dotted.key=value`.
 
-What it decides: which text is a valid configuration and what to tell a person whose text is not. A file is
-read as YAML 1.2 (`periplus.config.yaml_text`); after that the tree is plain JSON and is validated as JSON, strictly:
-text is never turned into a number.
-
-Every refusal is a ConfigError which names the file, the dotted key, the offending value and what is allowed. The
-refusals of a file come at once: the first ten are said, and the others counted. What it refuses to know: what the keys
-mean.
+A file is read as YAML 1.2 (`periplus.config.yaml_text`). The resulting tree holds only JSON values, and it is validated
+strictly: text is never turned into a number. Every error is a ConfigError that names the file, the dotted key, the
+wrong value and what is allowed. All errors of a file are reported together: the first ten in words, the others as a
+number. An unknown key gets a suggestion, from the model's own keys or from names of other tools. This module does not
+know what the keys mean.
 """
 
 import dataclasses
@@ -28,17 +26,24 @@ from periplus.config import yaml_text
 from periplus.errors import ConfigError
 
 Tree = dict[str, Any]
-"""What a YAML file holds: JSON values under text keys."""
+"""The content of a YAML file: JSON values under text keys."""
 
 MAX_FILE_BYTES = 64_000_000
-"""Largest text file that is read: twice the longest JSON text that `periplus.config.yaml_text` takes."""
+"""Largest text file that is read, in bytes: twice the longest JSON text that `periplus.config.yaml_text` accepts."""
+
 MAX_REFUSALS = 10
-"""Most refusals of one file that are shown, the others are counted: a wrong file is wrong in each of its lines, and the
-suggestion for an unknown key takes half a millisecond."""
+"""Number of errors of one file that are shown; the others are only counted.
+
+Chosen by hand: a file of the wrong kind may have an error in every line, and each suggestion for an unknown key takes
+half a millisecond.
+"""
 
 
 class Config(pydantic.BaseModel):
-    """Base of every configuration. A docstring under a field is its description in the JSON schema."""
+    """Base class of every configuration: frozen, strict, without unknown keys and without infinite numbers.
+
+    The docstring under a field is its description in the JSON schema.
+    """
 
     model_config = pydantic.ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -47,7 +52,7 @@ class Config(pydantic.BaseModel):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Words:
-    """Says in an annotation what a field's `pattern` allows, for people who do not read patterns."""
+    """An annotation that says in words what a field's `pattern` allows, for use in error messages."""
 
     text: str
 
@@ -57,13 +62,13 @@ M = TypeVar("M", bound=Config)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NotSupported:
-    """What to say of a name that other tools have and a model has not: why not, and what to do instead."""
+    """The advice for a setting that other tools have and a model has not: why not, and what to do instead."""
 
     instead: str
 
 
 KnownElsewhere = Mapping[str, "str | NotSupported"]
-"""Names of other tools, each with our dotted key for it, or with why there is none. For messages only."""
+"""Maps names of settings in other tools to our dotted key, or to the advice if we have none. For messages only."""
 
 
 def load(
@@ -72,9 +77,9 @@ def load(
     overrides: Sequence[str] = (),
     known_elsewhere: KnownElsewhere | None = None,
 ) -> M:
-    """Read a file (none: start from the defaults), apply the overrides from left to right, validate.
+    """Read a file, apply the overrides from left to right, and validate the result.
 
-    Raises: ConfigError.
+    Without a file the defaults are the start. Raises: ConfigError.
     """
     tree = read_yaml(path) if path else {}
     return of_tree(model, tree, str(path) if path else "the overrides", overrides, known_elsewhere)
@@ -87,7 +92,7 @@ def of_tree(
     overrides: Sequence[str] = (),
     known_elsewhere: KnownElsewhere | None = None,
 ) -> M:
-    """Apply the overrides to a parsed file from left to right, and validate. Raises: ConfigError."""
+    """Apply the overrides to a parsed file from left to right, and validate the result. Raises: ConfigError."""
     if not tree and not overrides and any(field.is_required() for field in model.model_fields.values()):
         raise ConfigError(f"{source}: is empty")
     elsewhere = known_elsewhere or {}
@@ -95,7 +100,7 @@ def of_tree(
 
 
 def read_yaml(path: Path, max_bytes: int = MAX_FILE_BYTES) -> Tree:
-    """The mapping in a YAML (or JSON) file. Raises: ConfigError with the line of what is wrong."""
+    """Return the mapping in a YAML or JSON file; empty for an empty file. Raises: ConfigError with the wrong line."""
     tree = yaml_text.parse(read_text(path, max_bytes), str(path))
     if tree is None:
         return {}
@@ -105,7 +110,7 @@ def read_yaml(path: Path, max_bytes: int = MAX_FILE_BYTES) -> Tree:
 
 
 def read_text(path: Path, max_bytes: int = MAX_FILE_BYTES) -> str:
-    """Return a file's text. Raises: ConfigError, also where the file is longer than `max_bytes`."""
+    """Return the text of a UTF-8 file. Raises: ConfigError if it is unreadable or longer than `max_bytes`."""
     try:
         with path.open("rb") as file:
             content = file.read(max_bytes + 1)
@@ -119,7 +124,10 @@ def read_text(path: Path, max_bytes: int = MAX_FILE_BYTES) -> str:
 
 
 def refuse(source: str, refusals: Iterable[str]) -> None:
-    """Refuse a source if there is any refusal. Raises: ConfigError with the first ones and the number of the others."""
+    """Raise a ConfigError with the first MAX_REFUSALS sentences and the number of the others; return if there is none.
+
+    `source` is put before each sentence.
+    """
     every = iter(refusals)
     if lines := [f"{source}: {refusal}" for refusal in itertools.islice(every, MAX_REFUSALS)]:
         if more := sum(1 for _ in every):
@@ -131,7 +139,7 @@ def refuse(source: str, refusals: Iterable[str]) -> None:
 
 
 def overlay(model: type[Config], tree: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
-    """Return the tree with every key that `over` gives, section by section; a value that is no section is replaced."""
+    """Return the tree with the values of `over` laid over it. Sections are merged; any other value is replaced."""
     result = dict(tree)
     for key, value in over.items():
         field = model.model_fields.get(key)
@@ -144,9 +152,9 @@ def overlay(model: type[Config], tree: Mapping[str, Any], over: Mapping[str, Any
 def override(
     model: type[Config], tree: Mapping[str, Any], overrides: Sequence[str], known_elsewhere: KnownElsewhere
 ) -> Tree:
-    """A copy of the tree with each `dotted.key=value` set; the right-most wins, values are YAML.
+    """Return a copy of the tree with each `dotted.key=value` set. Values are YAML; the right-most override wins.
 
-    Raises: ConfigError.
+    Raises: ConfigError for an unknown key or a malformed override.
     """
     result: Tree = json.loads(json.dumps(tree))
     for text in overrides:
@@ -185,7 +193,7 @@ def _check_key(model: type[Config], path: Sequence[str], source: str, known_else
 
 
 def validate(model: type[M], tree: object, source: str, known_elsewhere: KnownElsewhere | None = None) -> M:
-    """The model that a tree stands for. Raises: ConfigError with the first refusals, one a line."""
+    """Return the model that a tree describes. Raises: ConfigError with the first errors, one per line."""
     try:
         return model.model_validate_json(json.dumps(tree))
     except pydantic.ValidationError as error:
@@ -196,7 +204,7 @@ def validate(model: type[M], tree: object, source: str, known_elsewhere: KnownEl
 
 
 def check_schema(tree: object, schema: str, source: str) -> Tree:
-    """The tree without its `schema` key. Raises: ConfigError if it is not a mapping that carries this schema."""
+    """Return the tree without its `schema` key. Raises: ConfigError if it is not a mapping with this schema."""
     if tree == {}:
         raise ConfigError(f"{source}: is empty; it must carry schema: {schema}")
     if not isinstance(tree, dict) or "schema" not in tree:
@@ -208,7 +216,7 @@ def check_schema(tree: object, schema: str, source: str) -> Tree:
 
 
 def parse_json(text: str, source: str) -> object:
-    """The value that a JSON text stands for. Raises: ConfigError."""
+    """Return the value of a JSON text. Raises: ConfigError."""
     return yaml_text.parse_json(text, source)
 
 
@@ -239,7 +247,10 @@ def _refusal(model: type[Config], detail: Any, known_elsewhere: KnownElsewhere) 
 def _unknown(
     model: type[Config], location: Sequence[int | str], known_elsewhere: KnownElsewhere, inner: Sequence[str] = ()
 ) -> str:
-    """`inner`: names below the unknown one; the last that other tools have says what is meant."""
+    """Return the sentence about the unknown key at `location`, with a suggestion.
+
+    `inner` are the names below the unknown one in an override. The last name that is known from other tools decides.
+    """
     *parents, name = map(str, location)
     meant = next((known_elsewhere[each] for each in (*reversed(inner), name) if each in known_elsewhere), None)
     if isinstance(meant, NotSupported):
@@ -267,24 +278,27 @@ def _unknown(
 
 _Path = tuple[str, ...]
 _KEY = "[key]"
-"""Ends the location of a mapping's key."""
+"""The last part of a location in pydantic's errors when a mapping's key, and not its value, is wrong."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Place:
-    """What may stand at one location of a file."""
+    """The type and bounds of the value at one location of a file."""
 
     annotation: Any
     bounds: tuple[Any, ...] = ()
 
 
 def dotted_keys(model: type[Config]) -> tuple[str, ...]:
-    """Every key of the model, sections included, such as `sampling.temperature`; not what is in lists."""
+    """Return every dotted key of the model, sections included, such as `sampling.temperature`.
+
+    Keys inside lists are left out.
+    """
     return tuple(".".join(path) for path in _paths(model, lambda path: None))
 
 
 def _paths(model: type[Config], index_of: Callable[[_Path], str | None], at: _Path = ()) -> Iterator[_Path]:
-    """Every key below `at`; of a list of sections, those of the entry that `index_of` names, if it does."""
+    """Yield every key below `at`. In a list of sections, yield the keys of the entry that `index_of` names, if any."""
     for name, field in model.model_fields.items():
         path = (*at, name)
         yield path
@@ -296,7 +310,11 @@ def _paths(model: type[Config], index_of: Callable[[_Path], str | None], at: _Pa
 
 
 def _indices(location: Sequence[int | str]) -> Callable[[_Path], str | None]:
-    """On the way to an unknown key the entries that it is in; below its section the first ones; elsewhere none."""
+    """Return the `index_of` for suggestions about an unknown key.
+
+    For a list on the path to the key it returns the entry that holds the key; for a list below the key's section it
+    returns the first entry; for any other list None.
+    """
     there = tuple(map(str, location))
 
     def index_of(path: _Path) -> str | None:
@@ -308,7 +326,7 @@ def _indices(location: Sequence[int | str]) -> Callable[[_Path], str | None]:
 
 
 def _place_at(model: type[Config], location: Sequence[int | str]) -> _Place | None:
-    """None where the model has nothing."""
+    """Return the type and bounds at a location, or None if the model has no such location."""
     place: _Place | None = _Place(model)
     for part in location:
         if place is None:
@@ -322,7 +340,7 @@ def _place_at(model: type[Config], location: Sequence[int | str]) -> _Place | No
 
 
 def _entry(annotation: Any, part: int | str) -> _Place | None:
-    """One entry of a list or a mapping, or a mapping's key; None of what is neither."""
+    """Return the place of one entry of a list or mapping, or of a mapping's key; None for any other type."""
     for choice in _alternatives(annotation):
         origin, args = typing.get_origin(choice), typing.get_args(choice)
         if origin is dict:
@@ -335,7 +353,7 @@ def _entry(annotation: Any, part: int | str) -> _Place | None:
 
 
 def _bare(annotation: Any) -> _Place:
-    """An annotation without its bounds, and those."""
+    """Split an annotation into the bare type and its bounds."""
     if typing.get_origin(annotation) is not Annotated:
         return _Place(annotation)
     inner, *metadata = typing.get_args(annotation)
@@ -403,7 +421,7 @@ def _allowed(place: _Place | None) -> str:
 
 
 def _number(bound: Any) -> Any:
-    """A bound that is long to write is said in powers of ten."""
+    """Return a bound for a message; a large one is written in powers of ten."""
     is_long = isinstance(bound, float) or (isinstance(bound, int) and abs(bound) >= 10**7)
     return f"{bound:g}" if is_long else bound
 
@@ -420,10 +438,10 @@ def _cut(text: str) -> str:
 
 
 def dump_json(config: Config) -> str:
-    """Every key with its value, defaults included, as JSON."""
+    """Return every key with its value, defaults included, as JSON text."""
     return json.dumps(config.model_dump(mode="json"), indent=2)
 
 
 def dump_yaml(config: Config) -> str:
-    """Every key with its value, defaults included, as YAML that load() reads back."""
+    """Return every key with its value, defaults included, as YAML text that `load` reads back."""
     return yaml_text.dump(config.model_dump(mode="json"))

@@ -1,12 +1,12 @@
-"""YAML by the core schema of YAML 1.2, in both directions: `1e-3` is a number, `no` is a word, `010` is ten.
+"""Reads and writes YAML by the core schema of YAML 1.2: `1e-3` is a number, `no` is text, `010` is ten.
 
-PyYAML alone reads YAML 1.1, where these are a text, false and eight. Keys are text, and a key that is given twice is an
-error, not a silent choice of the last. What comes out is what JSON can hold: a tag makes nothing else.
+PyYAML alone reads YAML 1.1, where these three are a text, false and eight. Keys must be text, and a key that is given
+twice is an error. The result holds only values that JSON can hold; any other tag is refused.
 
-A text from a stranger costs little before it is refused. It has at most so many characters; lists and mappings are
-nested at most `MAX_DEPTH` deep; and there are at most `MAX_VALUES` values, where an alias counts as often as all that
-it stands for, so that a few lines of aliases cannot stand for millions of values. JSON is YAML, too, and is read
-twenty times faster: it may be longer.
+The cost of reading an untrusted text is bounded. A text has at most `MAX_CHARACTERS` characters; lists and mappings are
+nested at most `MAX_DEPTH` deep; and there are at most `MAX_VALUES` values. An alias counts as all values that it refers
+to, so that a few lines of aliases cannot expand to millions of values. JSON is also valid YAML; it is read by Python's
+JSON parser, which is twenty times faster, and so it may be longer.
 """
 
 import json
@@ -19,22 +19,26 @@ import yaml
 from periplus.errors import ConfigError
 
 MAX_CHARACTERS = 8_000_000
-"""Most characters of a text in YAML: about two seconds of reading with libyaml."""
+"""Largest number of characters of a YAML text. Chosen by hand: libyaml takes about two seconds for it."""
+
 MAX_JSON_CHARACTERS = 32_000_000
-"""Most characters of a text in JSON: about a second of reading."""
+"""Largest number of characters of a JSON text. Chosen by hand: reading it takes about a second."""
+
 MAX_DEPTH = 64
-"""Lists and mappings within each other. No file of ours needs ten; Python's own recursion ends near a thousand."""
+"""Largest depth of nested lists and mappings. Chosen by hand: our files need fewer than ten, and Python's recursion
+limit is near a thousand."""
+
 MAX_VALUES = 1_000_000
-"""Keys, values, lists and mappings of one text together."""
+"""Largest number of keys, values, lists and mappings of one text together. Chosen by hand."""
 
 
 def parse(text: str, source: str) -> Any:
-    """The value that a YAML text stands for. Raises: ConfigError naming `source` and the line."""
+    """Return the value of a YAML text, or None for an empty one. Raises: ConfigError with `source` and the line."""
     if text.lstrip()[:1] in ("{", "["):
         try:
             return _json_value(text, source)
         except ValueError:
-            pass  # YAML's flow style allows more than JSON, and its reader says what is wrong
+            pass  # YAML's flow style allows more than JSON, and the YAML reader has better messages
     _check_length(text, MAX_CHARACTERS, "YAML", source)
     try:
         return _Reader(text).document()
@@ -47,7 +51,7 @@ def parse(text: str, source: str) -> Any:
 
 
 def parse_json(text: str, source: str) -> Any:
-    """The value that a JSON text stands for. Raises: ConfigError naming `source` and, where it is known, the line."""
+    """Return the value of a JSON text. Raises: ConfigError with `source` and, where it is known, the line."""
     try:
         return _json_value(text, source)
     except json.JSONDecodeError as error:
@@ -60,14 +64,14 @@ def parse_json(text: str, source: str) -> Any:
 
 
 def _json_value(text: str, source: str) -> Any:
-    """Raises: ValueError for what is no JSON; ConfigError for what is too much of it."""
+    """Return the value of a JSON text. Raises: ValueError if it is not JSON, ConfigError if it exceeds a limit."""
     _check_length(text, MAX_JSON_CHARACTERS, "JSON", source)
     try:
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except RecursionError as error:
         raise ConfigError(_too_deep(source)) from error
     _check_size(value, source)
-    if r"\ud" in text.lower():  # escapes of half a character, which no output can show
+    if r"\ud" in text.lower():  # refuse the escape of half a surrogate pair, which cannot be written as UTF-8
         json.dumps(value, ensure_ascii=False).encode()
     return value
 
@@ -86,7 +90,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _check_size(value: Any, source: str) -> None:
-    """Raises: ConfigError where containers are too deep or values too many."""
+    """Check the depth and the number of values. Raises: ConfigError if either exceeds its limit."""
     level, depth, num = [value], 0, 1
     while level := [each for each in level if isinstance(each, (dict, list))]:
         depth += 1
@@ -112,8 +116,8 @@ def _too_deep(source: str) -> str:
 
 def _too_many(source: str) -> str:
     return (
-        f"{source}: has more than {MAX_VALUES:,} keys and values, each alias counted as all that it stands for; "
-        "leave out what is not used"
+        f"{source}: has more than {MAX_VALUES:,} keys and values, where an alias counts as all values that it refers "
+        "to; leave out what is not used"
     )
 
 
@@ -127,11 +131,11 @@ _SCALARS: tuple[tuple[str, str, str], ...] = (
     ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan", "-+.0123456789"),
     ("merge", r"<<", "<"),
 )
-"""Tag, pattern and first characters of every plain scalar that is not text."""
+"""The plain scalars that are not text: tag, pattern, and the characters with which such a scalar may begin."""
 
 
 class _CoreResolver(yaml.resolver.BaseResolver):
-    """Says which tag a plain scalar has in the core schema."""
+    """Resolves the tag of a plain scalar by the core schema of YAML 1.2."""
 
 
 for _name, _pattern, _first in _SCALARS:
@@ -141,18 +145,21 @@ for _name, _pattern, _first in _SCALARS:
 
 
 class _Reader:
-    """Makes values of the events of one text. libyaml reads them where PyYAML was built with it: ten times faster."""
+    """Builds the value of one text from its parsing events.
+
+    The events come from libyaml if PyYAML was built with it, which is ten times faster.
+    """
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._events: Iterator[Any] = iter(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
         self._resolver = _CoreResolver()
         self._anchors: dict[str, tuple[Any, int, int] | None] = {}
-        """Each anchor's value, how many values it has, and how deep they are nested; None while it is being read."""
+        """Anchor -> (its value, the number of values in it, their depth); None while its value is being read."""
         self._num = 0
 
     def document(self) -> Any:
-        """The only document of the text; None if there is none."""
+        """Return the value of the only document of the text, or None if there is no document."""
         self._next(yaml.StreamStartEvent)
         if isinstance(next(self._events), yaml.StreamEndEvent):
             return None
@@ -167,7 +174,7 @@ class _Reader:
         assert isinstance(event, kind), event
 
     def _value(self, event: Any, depth: int) -> tuple[Any, int]:
-        """The value that begins with an event, and how many levels of lists and mappings it has."""
+        """Return the value that begins with this event, and its number of nested levels of lists and mappings."""
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, depth)
         self._count(1, event)
@@ -194,7 +201,7 @@ class _Reader:
             _refuse(f"the alias {event.anchor!r} has no anchor before it", event)
         found = self._anchors[event.anchor]
         if found is None:
-            _refuse(f"the alias {event.anchor!r} stands for what it is in", event)
+            _refuse(f"the alias {event.anchor!r} refers to the value that contains it", event)
         value, num, height = found
         self._count(num, event)
         if depth + height > MAX_DEPTH:
@@ -204,7 +211,10 @@ class _Reader:
     def _count(self, num: int, event: Any) -> None:
         self._num += num
         if self._num > MAX_VALUES:
-            _refuse(f"more than {MAX_VALUES:,} keys and values, each alias counted as all that it stands for", event)
+            _refuse(
+                f"more than {MAX_VALUES:,} keys and values, where an alias counts as all values that it refers to",
+                event,
+            )
 
     def _list(self, depth: int) -> tuple[list[Any], int]:
         found, height = [], 0
@@ -234,7 +244,7 @@ class _Reader:
         return {**merged, **own}, height + 1
 
     def _key(self, event: Any) -> str | None:
-        """None of the merge key."""
+        """Return the text of a key, or None for the merge key `<<`."""
         if isinstance(event, yaml.AliasEvent):
             key, _ = self._alias(event, 0)
         elif isinstance(event, yaml.ScalarEvent):
@@ -266,7 +276,7 @@ class _Reader:
                 case "float":
                     return float(text.replace(".inf", "inf").replace(".nan", "nan"))
                 case "str" | "merge":
-                    text.encode()  # half a character cannot be shown
+                    text.encode()  # raises ValueError for half a surrogate pair
                     return text
                 case _:
                     return _refuse(f"the tag {tag} is none of JSON's kinds of values", event)
@@ -276,7 +286,7 @@ class _Reader:
 
 
 def _merged(value: Any, event: Any) -> dict[str, Any]:
-    """What `<<: value` adds; of several mappings the first that has a key counts."""
+    """Return the keys that `<<: value` adds. Of several mappings, the first one with a key gives its value."""
     parts = value if isinstance(value, list) else [value]
     if not all(isinstance(part, dict) for part in parts):
         _refuse("'<<' takes a mapping or a list of mappings", event)
@@ -291,11 +301,11 @@ def _refuse(problem: str, event: Any) -> NoReturn:
 
 
 class _CoreDumper(yaml.SafeDumper):
-    """Quotes exactly the texts that parse() would read as something else."""
+    """A YAML dumper that quotes exactly the texts that `parse` would not read as text."""
 
     yaml_implicit_resolvers = _CoreResolver.yaml_implicit_resolvers
 
 
 def dump(tree: Any) -> str:
-    """Text that parse() reads back as the same tree, keys in their order."""
+    """Return YAML text that `parse` reads back as the same tree, with the keys in their order."""
     return str(yaml.dump(tree, Dumper=_CoreDumper, sort_keys=False, width=120))

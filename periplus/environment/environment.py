@@ -1,8 +1,8 @@
-"""What a source of prompts promises: a fixed, indexed set of items, and a verifiable score for a completion.
+"""The protocol of an environment: a fixed, indexed set of items (problems), and a verifiable score for a completion.
 
-Items are addressed by index, so that a lease can name one without carrying it, and any process that built the
-environment from the same configuration sees the same item. Scoring is a function of (index, completion) alone: which
-worker scores, and when, changes nothing. An environment knows neither tokens nor policies.
+Items are addressed by index, so that a lease names an item by its index alone. Every process that builds the
+environment from the same configuration sees the same items. A score depends only on (index, completion), not on the
+worker or the time of scoring. An environment knows neither tokens nor policies.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ EXACT = 1.0  # the score of a right answer: accuracy counts scores that equal it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One prompt with the answer that a warm-up may teach."""
+    """One problem: its prompt, and the answer that a supervised warm-up may train on."""
 
     index: int
     prompt: str
@@ -26,9 +26,9 @@ class Environment(Protocol):
     def __len__(self) -> int: ...
 
     def item(self, index: int) -> Item:
-        """The item at `index`, the same in every process."""
+        """Return the item at `index`, which is the same in every process."""
         ...
 
     def score(self, index: int, completion: str) -> float:
-        """How good the decoded completion is, in [0, 1]; `EXACT` means right."""
+        """Return the score of a decoded completion, from 0 to 1; `EXACT` means a right answer."""
         ...

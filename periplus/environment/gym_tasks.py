@@ -1,10 +1,9 @@
 """Tasks of the library reasoning-gym as environments.
 
-The reward is the library's own `score_answer`, unshaped: many tasks give partial credit, accuracy counts only the exact
-score. reasoning-gym derives item i from `seed + i`, so two seeds share items, and one set may repeat a prompt: disjoint
-sets come from `periplus.environment.splits` on the prompts' text, never from different seeds.
-
-The library is imported inside `load`: a process that only plans or relays never pays for it.
+The score is that of the library's own `score_answer`, clamped to 0 to 1. Many tasks give partial credit; accuracy
+counts only the exact score. reasoning-gym derives item i from `seed + i`, so that two seeds share items, and one data
+set may repeat a prompt. So disjoint sets are made by `periplus.environment.splits` from the prompts' text, never by
+different seeds. The library is imported inside `load`, so that processes without environments do not import it.
 """
 
 import difflib
@@ -16,7 +15,7 @@ from periplus.environment.environment import Environment, Item
 from periplus.errors import ConfigError
 
 DECIDED_BY_THE_JOB = ("seed", "size")
-"""Settings of every task that the job has keys of its own for."""
+"""Settings of every task that the job's own keys set: seed and data.size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +30,11 @@ class GymEnvironment:
         return self.size
 
     def item(self, index: int) -> Item:
-        """The item at `index`. Raises: ConfigError if the task cannot make it with the job's settings."""
+        """Return the item at `index`. Raises: ConfigError if the task cannot make it with the job's settings."""
         self._check(index)
         try:
             entry = self.dataset[index]
-        except Exception as error:  # the library's code on a person's settings: what is wrong may show first here
+        except Exception as error:  # the library may find a wrong setting only here, and raise anything
             raise ConfigError(
                 f"the task {self.task!r} of reasoning-gym cannot make its problem {index}: {_shown(error)}; change "
                 "environment.config"
@@ -43,6 +42,7 @@ class GymEnvironment:
         return Item(index=index, prompt=str(entry["question"]), answer=str(entry["answer"]))
 
     def score(self, index: int, completion: str) -> float:
+        """Return the library's score of a completion for the item at `index`, clamped to 0 to 1."""
         self._check(index)
         score = float(self.dataset.score_answer(completion.strip(), self.dataset[index]))
         return min(1.0, max(0.0, score))
@@ -53,7 +53,7 @@ class GymEnvironment:
 
 
 def load(task: str, task_config: Mapping[str, object], seed: int, size: int) -> Environment:
-    """The reasoning-gym task `task`, with `size` items drawn from `seed`.
+    """Return the reasoning-gym task `task` as an environment, with `size` items generated from `seed`.
 
     Raises: ConfigError if the library is not installed, for a task that it lacks, or a configuration that it refuses.
     """
@@ -68,11 +68,11 @@ def load(task: str, task_config: Mapping[str, object], seed: int, size: int) -> 
     if task not in DATASETS:
         close = difflib.get_close_matches(task, sorted(DATASETS), n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(sorted(DATASETS))}"
-        raise ConfigError(f"environment.name is {task!r}, which is no task of reasoning-gym; {hint}")
+        raise ConfigError(f"environment.name is {task!r}, which is not a task of reasoning-gym; {hint}")
     _refuse_unknown(task, task_config, DATASETS[task][1])
     try:
         dataset = reasoning_gym.create_dataset(task, seed=seed, size=size, **task_config)
-    except Exception as error:  # the library's code on a person's settings: a wrong type fails anywhere in it
+    except Exception as error:  # a setting of a wrong type may raise anything anywhere in the library
         raise ConfigError(
             f"reasoning-gym refuses environment.config {dict(task_config)!r} for the task {task!r}: {_shown(error)}; "
             "change environment.config"
@@ -86,7 +86,7 @@ def _refuse_unknown(task: str, task_config: Mapping[str, object], config_class: 
         if key not in known:
             close = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean environment.config.{close[0]}?" if close else f"it has {', '.join(known) or 'none'}"
-            raise ConfigError(f"environment.config.{key} is no setting of the task {task!r}; {hint}")
+            raise ConfigError(f"environment.config.{key} is not a setting of the task {task!r}; {hint}")
 
 
 def _shown(error: Exception) -> str:

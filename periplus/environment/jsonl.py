@@ -1,7 +1,7 @@
-"""A local JSON Lines file as an environment: one object a line, a prompt column and `answer`.
+"""A local JSON Lines file as an environment: one object per line, with a prompt and the key `answer`.
 
-The prompt column is the first present of `prompt`, `question`, `problem` (the names used by common data sets). Scoring
-is exact match after stripping white space, nothing else: a looser comparison belongs in a reward of one's own.
+The prompt is under the first key present of `prompt`, `question` and `problem`, which are the names in common data
+sets. A completion scores 1 if it equals the answer after white space is stripped from both ends, else 0.
 """
 
 import json
@@ -13,15 +13,18 @@ from periplus.environment.environment import EXACT, Environment, Item
 from periplus.errors import ConfigError
 
 PROMPT_COLUMNS = ("prompt", "question", "problem")
+"""Keys that may hold the prompt; the first one present is taken."""
+
 ANSWER_COLUMN = "answer"
+"""Key that holds the answer."""
 
 MAX_REFUSALS = 5
-"""Most lines of a file that one error names: a wrong file is wrong in each of its lines."""
+"""Number of wrong lines that one error names. Chosen by hand: a file of the wrong kind is wrong in every line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonlEnvironment:
-    """Prompts and answers held in memory."""
+    """An environment whose prompts and answers are held in memory."""
 
     items: tuple[Item, ...]
 
@@ -29,23 +32,25 @@ class JsonlEnvironment:
         return len(self.items)
 
     def item(self, index: int) -> Item:
+        """Return the item at `index`. Raises: ValueError if there is no such item."""
         if not 0 <= index < len(self.items):
             raise ValueError(f"item {index} of an environment with {len(self.items)} items")
         return self.items[index]
 
     def score(self, index: int, completion: str) -> float:
+        """Return EXACT if the completion equals the answer up to surrounding white space, else 0."""
         return EXACT if completion.strip() == self.item(index).answer.strip() else 0.0
 
 
 def load(path: Path) -> Environment:
-    """The environment in the file at `path`; blank lines are skipped.
+    """Return the environment of the file at `path`; blank lines are skipped.
 
-    Raises: ConfigError naming the file, and the lines and reasons of what cannot be used.
+    Raises: ConfigError with the file, the wrong lines and the reasons.
     """
     items: list[Item] = []
     refusals: list[str] = []
     try:
-        # Lines end where a file's lines end: str.splitlines would also cut at separators inside a JSON text.
+        # Iterate over the file's own lines: str.splitlines would also cut at separators inside a JSON text.
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 if not line.strip():
@@ -86,7 +91,7 @@ def _item(index: int, line: str) -> Item:
     if not prompt.strip():
         raise ValueError(f"has an empty {column}")
     for text in (prompt, str(answer)):
-        text.encode()  # half a surrogate pair is a JSON text, but none that a tokenizer takes
+        text.encode()  # raises ValueError for half a surrogate pair, which JSON allows but tokenizers do not
     return Item(index=index, prompt=prompt, answer=str(answer))
 
 

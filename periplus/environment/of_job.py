@@ -1,4 +1,4 @@
-"""From a job to its environment and its prompts' tokens: the same in the trainer and in every rollout worker."""
+"""Builds the environment of a job and encodes its prompts, identically in the trainer and in every rollout worker."""
 
 from pathlib import Path
 from typing import Any
@@ -8,13 +8,14 @@ from periplus.environment.environment import Environment
 from periplus.job.job_file import JobFile
 
 DATA_FILE = "data.jsonl"
-"""Name of the job's data file within the bundle that workers receive."""
+"""Name of the job's data file in the bundle of files that workers receive."""
 
 
 def environment_of(job: JobFile, data_file: Path | None) -> Environment:
-    """The environment that the job names; `data_file` is where its JSONL lies on this machine, if it has one.
+    """Return the environment of a resolved job.
 
-    Raises: ConfigError.
+    `data_file` is the path of the job's JSONL file on this machine, or None if the job has none.
+    Raises: ConfigError if the environment cannot be built.
     """
     if job.environment is not None:
         assert job.data.size is not None, "resolve() fills it in"
@@ -24,7 +25,10 @@ def environment_of(job: JobFile, data_file: Path | None) -> Environment:
 
 
 def encode_prompt(tokenizer: Any, prompt: str) -> tuple[int, ...]:
-    """Token ids up to where the model answers: by the tokenizer's chat template if it has one, else as plain text."""
+    """Return the token ids of a prompt up to where the model's answer begins.
+
+    The prompt is framed by the tokenizer's chat template if there is one, and encoded as plain text otherwise.
+    """
     if getattr(tokenizer, "chat_template", None):
         messages = [{"role": "user", "content": prompt}]
         ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)

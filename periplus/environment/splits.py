@@ -1,9 +1,9 @@
-"""Who may see which prompt: warm-up, training and held-out sets, disjoint by the prompts' text.
+"""Splits a job's prompts into warm-up, training and held-out sets that are disjoint by the prompts' text.
 
-A procedural task repeats itself, so equal indices are not the criterion: of equal prompts only the first is used, the
-rest are dropped. Case does not count: to a tokenizer without it, two spellings are one prompt. The choice is a function
-of (prompts, sizes, seed); held-out and warm-up sets are taken first, training gets everything else. That the three are
-disjoint is asserted on the text, each time.
+A procedural task may repeat prompts, so disjoint indices would not suffice. Of prompts that are equal up to letter case
+only the first is used, because some tokenizers ignore case. The split is a function of (prompts, sizes, seed): the
+held-out and warm-up sets are drawn first, and training gets all other prompts. Each call asserts that the three sets
+are disjoint.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from periplus.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splits:
-    """Indices into the prompts, pairwise disjoint by text."""
+    """The indices of the prompts in each set. The sets are pairwise disjoint by the prompts' text."""
 
     warmup: tuple[int, ...]
     train: tuple[int, ...]
@@ -24,9 +24,9 @@ class Splits:
 
 
 def split(prompts: Sequence[str], num_warmup: int, num_held_out: int, seed: int) -> Splits:
-    """Deals distinct prompts to the three sets in a seeded order.
+    """Split the distinct prompts into the three sets, in a random order given by `seed`.
 
-    Raises: ConfigError if too few distinct prompts are left for training.
+    Raises: ConfigError if no distinct prompt is left for training, ValueError for a negative size.
     """
     if num_warmup < 0 or num_held_out < 0:
         raise ValueError(f"sizes must not be negative: warm-up {num_warmup}, held-out {num_held_out}")
@@ -36,14 +36,14 @@ def split(prompts: Sequence[str], num_warmup: int, num_held_out: int, seed: int)
     distinct = list(first_index.values())
     if len(distinct) <= num_warmup + num_held_out:
         raise ConfigError(
-            f"of {len(prompts)} prompts {len(distinct)} are distinct, which cannot give {num_warmup} for warm-up, "
+            f"only {len(distinct)} of {len(prompts)} prompts are distinct, too few for {num_warmup} for warm-up, "
             f"{num_held_out} held out and at least one for training; set data.size higher (a data file needs more "
             "lines), or train.warmup.num_examples or eval.num_prompts lower"
         )
     order = np.random.default_rng(seed).permutation(len(distinct))
-    dealt = tuple(distinct[place] for place in order)
+    shuffled = tuple(distinct[place] for place in order)
     cut = num_held_out + num_warmup
-    splits = Splits(held_out=dealt[:num_held_out], warmup=dealt[num_held_out:cut], train=dealt[cut:])
+    splits = Splits(held_out=shuffled[:num_held_out], warmup=shuffled[num_held_out:cut], train=shuffled[cut:])
     _assert_disjoint(prompts, splits)
     return splits
 

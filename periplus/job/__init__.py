@@ -1,6 +1,7 @@
-"""A job as its files say it: the job file, its algorithm section, what it reads, and the directory of its run.
+"""A job as its files describe it: the job file, the files that it names, and the directory of its run.
 
-`job_file` has every key, `algorithm` the algorithms' keys and defaults, `inputs` checks model and data without torch,
-`run_directory` names the files of a run, `resumption` says how a run goes on, `unsupported` answers keys that other
-trainers have. Nothing here runs a job.
+Files and command-line overrides come in; a validated `JobFile` or a ConfigError comes out. `job_file` has every key,
+`algorithm` the algorithm's keys and defaults, `inputs` checks model and data files, `run_directory` names and writes
+the files of a run, `resumption` finds how a run can be resumed, and `unsupported` answers keys of other trainers.
+Nothing here runs a job, imports torch or knows which regions exist.
 """

@@ -1,9 +1,9 @@
-"""The job's `algorithm` section: which algorithm turns samples into a gradient, with which options.
+"""The `algorithm` section of a job: the RL algorithm that turns samples into a gradient, and its options.
 
-Options are named as in the papers (docs/design/0004-losses.md has the list). One left out takes the value that its
-algorithm uses: `filled_in` writes it down, so that the resolved job says what will run. One that the chosen algorithm
-has no use for is refused rather than ignored; `disagreements` says why. What an option does to a gradient is the
-trainer's: nothing here knows a tensor.
+Options are named as in the papers; docs/design/0004-losses.md lists them. `filled_in` gives every option that was left
+out the default of the chosen algorithm, so that the resolved job says what will run. `disagreements` refuses an option
+that the chosen algorithm does not use, and combinations that make no sense. The losses themselves are in the trainer;
+this module knows no tensors.
 """
 
 from collections.abc import Mapping
@@ -16,103 +16,108 @@ from periplus.config.loading import Config
 
 
 class AlgorithmSection(Config):
-    """How samples become a gradient. Options left out take the values that the algorithm uses."""
+    """The RL algorithm and its options. An option that is left out gets the algorithm's default."""
 
     name: Literal["grpo", "dapo", "dr_grpo", "gspo", "cispo", "rloo", "reinforce_plus_plus", "ppo"] = "grpo"
-    """`grpo`: the samples of one prompt are each other's baseline. `dapo`: with clip-higher and overlong handling.
-    `dr_grpo`: without the biases of length and spread. `gspo`: ratio and clip of whole sequences. `cispo`: clipped
-    weights, no clipped gradients. `rloo`: leave-one-out baseline. `reinforce_plus_plus`: normalised over the step.
-    `ppo`: with a critic."""
+    """`grpo`: the mean reward of a prompt's samples is their baseline. `dapo`: GRPO with clip-higher and handling of
+    overlong samples. `dr_grpo`: GRPO without its biases of length and of standard deviation. `gspo`: ratio and clip of
+    whole sequences. `cispo`: clips importance weights and keeps the gradient of every token. `rloo`: leave-one-out
+    baseline. `reinforce_plus_plus`: advantages normalised over the step. `ppo`: with a critic."""
 
     group_size: int = Field(default=8, ge=1, le=1024)
-    """Samples drawn for each prompt and compared with each other; 1 only with reinforce_plus_plus and ppo, which do not
-    compare them."""
+    """Number of samples drawn for each prompt, which are compared with each other. 1 is allowed only with
+    reinforce_plus_plus and ppo, which do not compare them."""
 
     advantage_normalisation: Literal["std", "batch", "none"] | None = None
-    """`std` divides a group's centred rewards by their standard deviation; `batch` brings the advantages of all tokens
-    of a step to mean 0 and deviation 1; `none` does neither. Default: std for grpo, dapo, gspo and cispo, which also
-    take none; batch for reinforce_plus_plus and ppo, of which ppo also takes none; none for dr_grpo and rloo."""
+    """`std` divides a group's centred rewards by their standard deviation. `batch` scales the advantages of all tokens
+    of a step to mean 0 and standard deviation 1. `none` does neither. Default: std for grpo, dapo, gspo and cispo,
+    which also accept none; batch for reinforce_plus_plus and ppo, of which ppo also accepts none; none for dr_grpo and
+    rloo."""
 
     clip_low: float | None = Field(default=None, gt=0, le=1)
-    """The probability ratio is clipped from below at 1 - clip_low. No unit. Default: 0.2; gspo 0.0003; cispo 1, no
-    bound; rloo: no clip."""
+    """The probability ratio is clipped from below at 1 - clip_low. No unit. Default: 0.2; gspo 0.0003; cispo 1, which
+    is no bound; rloo does not clip."""
 
     clip_high: float | None = Field(default=None, gt=0, le=100)
     """The probability ratio is clipped from above at 1 + clip_high. No unit. Default: 0.28 for grpo and dapo, 0.2 for
-    dr_grpo, reinforce_plus_plus and ppo; gspo 0.0004; cispo 4; rloo: no clip."""
+    dr_grpo, reinforce_plus_plus and ppo; gspo 0.0004; cispo 4; rloo does not clip."""
 
     dual_clip: float | None = Field(default=None, gt=1, le=100)
-    """A token of negative advantage A costs at most -dual_clip x A. No unit. For grpo, dapo, dr_grpo,
-    reinforce_plus_plus and ppo; null: no such bound."""
+    """The loss of a token with a negative advantage A is at most -dual_clip x A. No unit. For grpo, dapo, dr_grpo,
+    reinforce_plus_plus and ppo; null for no such bound."""
 
     loss_aggregation: Literal["token_mean", "sequence_mean", "constant"] | None = None
-    """`token_mean`: over all tokens of a step; `sequence_mean`: over the tokens of each sample first; `constant`: the
-    sum over samples times loss_constant_tokens. Default: token_mean; gspo is always sequence_mean; dr_grpo always and
-    rloo by default constant."""
+    """How token losses become one loss. `token_mean`: the mean over all tokens of a step. `sequence_mean`: first the
+    mean over the tokens of each sample, then over the samples. `constant`: the sum divided by the number of samples
+    times loss_constant_tokens. Default: token_mean; gspo is always sequence_mean; dr_grpo always and rloo by default
+    constant."""
 
     loss_constant_tokens: int | None = Field(default=None, ge=1, le=1_000_000_000)
-    """The divisor of loss_aggregation: constant, in tokens. Default: sampling.max_new_tokens; rloo 1, the sum over each
-    sample."""
+    """The divisor of loss_aggregation: constant, in tokens per sample. Default: sampling.max_new_tokens; for rloo 1,
+    which is the sum over each sample."""
 
     importance_correction: Literal["truncated", "masked", "none"] = "truncated"
-    """What makes stale samples right: the weight of a token is the probability of the trainer's policy at the step's
-    start over the behaviour policy's, `truncated` at importance_cap or `masked`, set to 0, outside importance_low to
-    importance_high; the ratio is then clipped around the trainer's policy. `none` clips around the behaviour policy and
-    corrects for nothing, which is accepted only with staleness 0."""
+    """How stale samples are corrected. The importance weight of a token is its probability under the trainer's policy
+    at the step's start, divided by that under the behaviour policy. `truncated` limits it to importance_cap; `masked`
+    sets it to 0 outside importance_low to importance_high. The ratio is then clipped around the trainer's policy.
+    `none` clips around the behaviour policy and corrects nothing, which is accepted only with staleness 0."""
 
     importance_level: Literal["token", "sequence", "sequence_geometric"] | None = None
-    """What the weight is a ratio of: a token, the product over a sample, or its geometric mean a token. Default: token;
-    gspo sequence_geometric, and never token."""
+    """What the importance weight is the ratio of: one token, a whole sample (the product over its tokens), or the
+    geometric mean over a sample's tokens. Default: token; for gspo sequence_geometric, and never token."""
 
     importance_cap: float | None = Field(default=None, ge=1, le=100)
-    """Largest importance weight, with importance_correction: truncated. No unit. Default: 2."""
+    """Largest importance weight, used with importance_correction: truncated. No unit. Default: 2."""
 
     importance_low: float | None = Field(default=None, gt=0, le=1)
-    """Smallest importance weight that still counts, with importance_correction: masked. No unit. Default: 0.5."""
+    """Smallest importance weight that is not set to 0, with importance_correction: masked. No unit. Default: 0.5."""
 
     importance_high: float | None = Field(default=None, ge=1, le=1000)
-    """Largest importance weight that still counts, with importance_correction: masked. No unit. Default: 5."""
+    """Largest importance weight that is not set to 0, with importance_correction: masked. No unit. Default: 5."""
 
     kl_coefficient: float = Field(default=0.0, ge=0, le=100)
-    """Weight of the penalty on the distance to the policy that the job starts from, after the warm-up; 0: none, and no
-    reference policy is kept. Not with dapo."""
+    """Weight of the KL penalty towards the reference, which is the policy after the warm-up. 0 means no penalty, and no
+    reference policy is kept. Not allowed with dapo."""
 
     kl_estimator: Literal["k1", "k2", "k3"] | None = None
-    """With log-ratio k to the reference: k1 = k, k2 = k^2 / 2, k3 = exp(-k) - 1 + k. With kl_coefficient above 0.
-    Default: k1 in the reward, k3 in the loss, where k1 is not accepted."""
+    """Estimator of the KL divergence, from the log-ratio k to the reference: k1 = k, k2 = k^2 / 2,
+    k3 = exp(-k) - 1 + k. Only with kl_coefficient above 0. Default: k1 in the reward; k3 in the loss, where k1 is not
+    accepted."""
 
     kl_in: Literal["loss", "reward"] | None = None
-    """Whether the penalty is added to the loss or taken off the rewards. With kl_coefficient above 0. Default: reward
-    for rloo, reinforce_plus_plus and ppo, loss for the others."""
+    """Whether the KL penalty is added to the loss or subtracted from the rewards. Only with kl_coefficient above 0.
+    Default: reward for rloo, reinforce_plus_plus and ppo; loss for the others."""
 
     gamma: float | None = Field(default=None, gt=0, le=1)
-    """Discount of the reward, a token. For reinforce_plus_plus and ppo. Default: 1."""
+    """Discount factor of the reward per token. For reinforce_plus_plus and ppo. Default: 1."""
 
     gae_lambda: float | None = Field(default=None, ge=0, le=1)
-    """Weight of longer returns against the critic's values. For ppo. Default: 0.95."""
+    """The lambda of generalised advantage estimation: a larger value trusts returns more and the critic less. For ppo.
+    Default: 0.95."""
 
     value_clip: float | None = Field(default=None, gt=0, le=1000)
-    """A value that moved further than this from that at the step's start is not rewarded for it, in units of reward.
-    For ppo. Default: 0.2."""
+    """The critic's loss is clipped where a value moves further than this from its value at the step's start, in units
+    of reward. For ppo. Default: 0.2."""
 
     bootstrap_truncated: bool | None = None
-    """Whether a sample that was cut off at the length limit is credited with the critic's value of where it stopped,
-    beside its reward. For ppo; only where the limit is no part of the task: else an answer that never ends is worth
-    more than one that does. Default: false."""
+    """Whether a sample that was cut off at the length limit gets the critic's value of its last state in addition to
+    its reward. For ppo. Use it only where the limit is not part of the task; otherwise an answer that never ends is
+    worth more than one that ends. Default: false."""
 
     critic_lr: float | None = Field(default=None, ge=0, le=1)
     """Peak learning rate of the critic; it follows the optimizer's schedule. For ppo. Default: optimizer.lr."""
 
     overlong_filter: bool | None = None
-    """Samples that were cut off at the length limit teach nothing. For dapo. Default: false."""
+    """Whether samples that were cut off at the length limit get advantage 0, so that nothing is learnt from them. For
+    dapo. Default: false."""
 
     overlong_cache_tokens: int | None = Field(default=None, ge=1, le=131_072)
-    """The reward falls by up to 1 over so many last tokens before sampling.max_new_tokens. For dapo; null: it does
-    not."""
+    """The reward falls linearly by up to 1 over this number of last tokens before sampling.max_new_tokens. For dapo;
+    null for no such penalty."""
 
 
 GROUPLESS = frozenset({"reinforce_plus_plus", "ppo"})
-"""Algorithms whose baseline is not the group."""
+"""Algorithms whose baseline is not the mean of a group, so that groups of one sample are allowed."""
 
 _CLIP = {"clip_low": 0.2, "clip_high": 0.2, "dual_clip": None}
 _OWN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -128,7 +133,10 @@ _OWN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         | {"gamma": 1.0, "gae_lambda": 0.95, "value_clip": 0.2, "bootstrap_truncated": False, "critic_lr": None},
     }
 )
-"""Options that only some algorithms have, with their defaults; None: none, or taken from another key."""
+"""The options that only some algorithms have: option -> default, by algorithm.
+
+A default of None means that the option is off, or that another key gives its value.
+"""
 
 _STD, _BATCH, _NONE = ("std", "none"), ("batch", "none"), ("none",)
 _ANY = ("token_mean", "sequence_mean", "constant")
@@ -160,11 +168,14 @@ _CHOICES: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
         | dict.fromkeys(("rloo", "reinforce_plus_plus", "ppo"), ("reward", "loss")),
     }
 )
-"""What each algorithm accepts; the first is its default."""
+"""The values that each algorithm accepts, by option; the first is the algorithm's default."""
 
 
 def filled_in(section: AlgorithmSection, *, max_new_tokens: int, optimizer_lr: float) -> AlgorithmSection:
-    """The section with every option that its algorithm uses. What it has no use for stays null."""
+    """Return the section with the default of every option that its algorithm uses and that was left out.
+
+    Options that the algorithm does not use stay None.
+    """
     s = section
     values = {name: default for name, default in _OWN[s.name].items() if getattr(s, name) is None}
     if "critic_lr" in values:
@@ -183,8 +194,10 @@ def filled_in(section: AlgorithmSection, *, max_new_tokens: int, optimizer_lr: f
 
 
 def disagreements(section: AlgorithmSection, *, staleness: int, max_new_tokens: int) -> list[str]:
-    """Why the options do not go together, one sentence each, which ends with the keys and values that would do; the
-    section may be filled in or not."""
+    """Return a sentence for each contradiction between the options; each ends with the keys and values to set instead.
+
+    The section may be filled in or not.
+    """
     s = section
     return [*_inapplicable(s), *_off_policy(s, staleness), *_kl(s), *_other(s, max_new_tokens)]
 

@@ -1,9 +1,9 @@
-"""The files that a job names, checked without torch: before the job is sent anywhere, and again where its trainer runs.
+"""Checks the model and data files that a job names, without torch.
 
-Until job bundles travel, `model.path` and `data.path` must be the same place for who submits and for the trainer's
-region. Here the model's configuration is read as JSON, and of its weights the headers alone; what needs the model's own
-code (which tensors it has, and of which shapes) is checked in `trainer/data/pretrained.py`. docs/jobs.md lists every
-check.
+The checks run on the machine that submits a job, and again where its trainer runs. Both machines must see the same
+files at `model.path` and `data.path`, because files are not sent with a job yet. The model's configuration is read as
+JSON, and only the headers of its weights are read. Checks that need the model's own code, such as the names and shapes
+of its tensors, are in `trainer/data/pretrained.py`. docs/jobs.md lists every check.
 """
 
 import difflib
@@ -18,20 +18,29 @@ from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 from periplus.values.weight_state import checkpoint_files
 
 BUILTIN_MODELS: Mapping[str, int] = MappingProxyType({"builtin:qwen3-tiny": 512})
-"""What trainer/data/model.py can make, with its positions (a test holds that they agree)."""
+"""The built-in models and the number of positions of each. A test checks that `trainer/data/model.py` agrees."""
 
 CONFIG_FILE = "config.json"
+"""File name of a Hugging Face model configuration."""
+
 ADAPTER_FILE = "adapter_config.json"
+"""File name by which a LoRA adapter of the library peft is recognised."""
+
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+"""File names of a tokenizer; a checkpoint must have at least one of them."""
+
 CAUSAL_SUFFIXES = ("ForCausalLM", "LMHeadModel")
-"""How transformers names the classes that predict the next token; every other class has another head, or none."""
+"""Suffixes of the transformers classes that predict the next token; other classes have another head, or none."""
 
 _MAX_CONFIG_BYTES = 16 << 20
-"""Real configurations have a few kilobytes; a larger file under this name is something else."""
+"""Largest `config.json` that is read, in bytes. Chosen by hand: real configurations have a few kilobytes."""
 
 
 def check_inputs(job: JobFile) -> None:
-    """Raises: ConfigError for a model or a data file that is not there, or that is damaged."""
+    """Check that the job's model and data file exist, are usable, and that the model has enough positions.
+
+    Raises: ConfigError for a missing, damaged or unsupported file, or for samples longer than the model's positions.
+    """
     positions: object
     if job.model.path.startswith(BUILTIN_PREFIX):
         _check_builtin(job.model.path)
@@ -47,17 +56,20 @@ def check_inputs(job: JobFile) -> None:
         )
     if job.data.path is not None and not _is_file(Path(job.data.path)):
         raise ConfigError(
-            f"data.path {job.data.path!r} is no file; {_remote(Path(job.data.path), 'data sets')}give a local JSONL "
+            f"data.path {job.data.path!r} is not a file; {_remote(Path(job.data.path), 'data sets')}give a local JSONL "
             "file with a prompt and an answer in each line"
         )
 
 
 def check_model_dir(path: Path) -> Mapping[str, Any]:
-    """Return the model's configuration. Raises: ConfigError if `path` is no directory with a configuration, readable
-    weights and a tokenizer."""
+    """Return the configuration of a model in a Hugging Face checkpoint directory.
+
+    Raises: ConfigError if `path` is not a directory with a configuration, readable weights and a tokenizer, or if its
+    model is not supported.
+    """
     if not _is_dir(path):
         raise ConfigError(
-            f"model.path {str(path)!r} is no directory; {_remote(path, 'models')}give a Hugging Face checkpoint "
+            f"model.path {str(path)!r} is not a directory; {_remote(path, 'models')}give a Hugging Face checkpoint "
             f"directory or {next(iter(BUILTIN_MODELS))}"
         )
     if (path / ADAPTER_FILE).exists():
@@ -69,7 +81,7 @@ def check_model_dir(path: Path) -> Mapping[str, Any]:
     lacks = [what for what, names in wanted.items() if not any(any(path.glob(name)) for name in names)]
     if lacks:
         raise ConfigError(
-            f"model.path {str(path)!r} is no Hugging Face checkpoint: it lacks {', '.join(lacks)}; save model and "
+            f"model.path {str(path)!r} is not a Hugging Face checkpoint: it lacks {', '.join(lacks)}; save model and "
             "tokenizer there with save_pretrained"
         )
     tree = _config(path / CONFIG_FILE)
@@ -78,10 +90,15 @@ def check_model_dir(path: Path) -> Mapping[str, Any]:
 
 
 def refuse_config(tree: Mapping[str, Any], source: str, *, num_tensors: int) -> None:
-    """Refuse what a model's configuration alone shows to be unusable. Raises: ConfigError."""
+    """Refuse a model that its configuration alone shows to be unsupported.
+
+    `num_tensors` is the number of tensors in the weights beside the configuration.
+    Raises: ConfigError.
+    """
     if not isinstance(tree.get("model_type"), str):
         raise ConfigError(
-            f"{source} names no model_type, but {tree.get('model_type')!r}; is it a Hugging Face configuration?"
+            f"{source} has the model_type {tree.get('model_type')!r}, which is not text; is it a Hugging Face "
+            "configuration?"
         )
     if tree.get("quantization_config"):
         raise ConfigError(
@@ -99,8 +116,8 @@ def refuse_config(tree: Mapping[str, Any], source: str, *, num_tensors: int) -> 
     num_layers = tree.get("num_hidden_layers", 0)
     if isinstance(num_layers, int) and num_layers > num_tensors:
         raise ConfigError(
-            f"{source} says num_hidden_layers: {num_layers}, but the weights beside it are only {num_tensors} tensors; "
-            "give the config.json that belongs to the weights"
+            f"{source} says num_hidden_layers: {num_layers}, but the weights beside it have only {num_tensors} "
+            "tensors; give the config.json that belongs to the weights"
         )
 
 
@@ -128,8 +145,8 @@ def _config(path: Path) -> Mapping[str, Any]:
 def _check_builtin(name: str) -> None:
     if name not in BUILTIN_MODELS:
         close = difflib.get_close_matches(name, BUILTIN_MODELS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there is {', '.join(BUILTIN_MODELS)}"
-        raise ConfigError(f"model.path {name!r} is no built-in model; {hint}")
+        hint = f"did you mean {close[0]}?" if close else f"built-in models: {', '.join(BUILTIN_MODELS)}"
+        raise ConfigError(f"model.path {name!r} is not a built-in model; {hint}")
 
 
 def _is_dir(path: Path) -> bool:
@@ -147,7 +164,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _remote(path: Path, what: str) -> str:
-    """A sentence for a path that names something to download; empty for other paths."""
+    """Return advice for a path that looks like an address or a name on the Hugging Face Hub; empty for other paths."""
     here = Path.cwd()
     parts = path.relative_to(here).parts if path.is_relative_to(here) else ()
     if parts and parts[0].endswith(":"):

@@ -1,9 +1,9 @@
-"""The job file, `periplus.job/1`: everything that a person decides about one training run.
+"""The job file, `periplus.job/1`: every setting that a user chooses for one training run.
 
-Only keys that the runtime executes are here; what is not here is not supported. The JSON schema for editors is made of
-these classes and their docstrings (`periplus/schemas/job.schema.json`). What no single key can say is checked in
-`resolve()`. It knows no torch, no fleet and no environment: whether a task, a model or a region exists is said by
-whoever needs it.
+The file has only keys that the runtime executes; a setting that has no key here is not supported. Each section is a
+frozen pydantic model. The JSON schema for editors (`periplus/schemas/job.schema.json`) is generated from these classes and
+their docstrings. `resolve()` checks rules between keys and fills in defaults that depend on other keys. This module
+does not check whether a task, a model or a region exists; the code that needs them does.
 """
 
 import json
@@ -22,22 +22,27 @@ from periplus.job.algorithm import AlgorithmSection
 from periplus.job.unsupported import UNSUPPORTED
 
 SCHEMA = "periplus.job/1"
+"""Name and version of the job file's schema."""
+
 BUILTIN_PREFIX = "builtin:"
+"""Prefix of a `model.path` that names a built-in model and not a directory."""
+
 DEFAULT_SIZE = 16_384
-"""Enough for thousands of steps on a small task, and made in seconds."""
+"""Default of data.size. Chosen by hand: enough for thousands of steps on a small task, and generated in seconds."""
 
 MAX_COUNT = 1_000_000_000
-"""Bound of counts that have no other: more steps than any run has, and few enough for every arithmetic."""
+"""Largest value of counts that have no other bound. Chosen by hand: no run has more steps."""
 
 MAX_SAMPLES_PER_STEP = 1 << 20
-"""Samples of one step: the journal names each in one line, which an audit reads whole."""
+"""Largest number of samples of one step. The journal names each sample of a step in one line, which an audit reads
+whole. Chosen by hand."""
 
 MAX_FILE_BYTES = 1 << 20
-"""Largest job file: a thousand times what a job with every key has, and read in seconds."""
+"""Largest job file, in bytes. Chosen by hand: far more than a job with every key has, and still read in seconds."""
 
 
 class ModelSection(Config):
-    """Which actor is trained."""
+    """The model that is trained (the actor)."""
 
     path: str = Field(default="builtin:qwen3-tiny", min_length=1)
     """`builtin:qwen3-tiny` (a small Qwen3 with random weights and a character tokenizer), or a local directory with a
@@ -45,252 +50,258 @@ class ModelSection(Config):
 
 
 class DataSection(Config):
-    """Which problems are trained on."""
+    """The problems that the model is trained and evaluated on."""
 
     path: str | None = Field(default=None, min_length=1)
-    """A JSONL file, one object a line with the texts `prompt` and `answer`; null when `environment` makes the problems.
-    Relative to the directory where the command runs."""
+    """A JSONL file with one object per line that has the texts `prompt` and `answer`; null when `environment` makes the
+    problems. A relative path starts at the directory where the command runs."""
 
     size: int | None = Field(default=None, ge=1, le=100_000_000)
-    """Problems that the environment makes; null: 16384. Equal prompts count once, and the held-out and the warm-up
-    problems are taken out of these first. Only with `environment`: a file has as many as it has lines."""
+    """Number of problems that the environment makes; null means 16384. Equal prompts count once. The held-out and the
+    warm-up problems are taken from these first. Only allowed with `environment`: a file has one problem per line."""
 
 
 class EnvironmentSection(Config):
-    """A task of reasoning-gym that makes and scores problems."""
+    """A task of reasoning-gym, which makes the problems and scores the completions."""
 
     name: str = Field(min_length=1)
     """Name of a reasoning-gym data set, such as chain_sum."""
 
     config: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings of that data set, passed on as they are. Not `seed` and `size`: the job has its own."""
+    """Settings of that data set, passed to it unchanged. `seed` and `size` are not allowed here: the job's own keys
+    `seed` and `data.size` set them."""
 
 
 class RewardSection(Config):
-    """What scores a sample."""
+    """How a sample is scored."""
 
     name: Literal["verifier", "shuffled"] = "verifier"
-    """`verifier` compares with the problem's answer, from 0 to 1; `shuffled` deals the rewards of a batch to its
-    samples at random: the control in which nothing can be learnt."""
+    """`verifier` compares the completion with the problem's answer and gives 0 to 1. `shuffled` permutes the rewards of
+    a batch at random among its samples; it is a control run, in which nothing can be learnt."""
 
 
 class SamplingSection(Config):
-    """How completions are drawn for training. Evaluation is always greedy."""
+    """How completions are sampled for training. Evaluation always decodes greedily."""
 
     temperature: float = Field(default=1.0, gt=0, le=4)
-    """Divides the logits before sampling. No unit."""
+    """The logits are divided by this before sampling. No unit."""
 
     max_new_tokens: int = Field(default=16, ge=1, le=131_072)
-    """Largest length of a completion, in tokens, the end token included."""
+    """Largest length of a completion in tokens, including the end token."""
 
     prompt_tokens: int = Field(default=32, ge=1, le=131_072)
-    """Width in tokens to which prompts are padded on the left; a longer prompt is refused at start."""
+    """Length in tokens to which prompts are padded on the left. A job with a longer prompt is refused at its start."""
 
 
 class OptimizerSection(Config):
-    """How a gradient changes the weights."""
+    """The optimizer that updates the weights."""
 
     name: Literal["adamw"] = "adamw"
     """AdamW on float32 weights."""
 
     lr: float = Field(default=1e-3, ge=0, le=1)
-    """Peak learning rate of the reinforcement learning; 0 trains nothing, which is a check of everything else. No
+    """Peak learning rate of the reinforcement learning. 0 leaves the weights unchanged, to test everything else. No
     unit."""
 
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
-    """Decay of the first and of the second moment, each from 0 to below 1."""
+    """Decay rates of the first and of the second moment, each from 0 to below 1."""
 
     weight_decay: float = Field(default=0.0, ge=0, le=1)
     """Decoupled weight decay, times the learning rate, a step."""
 
     warmup_steps: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Steps over which the learning rate rises linearly from 0; a shorter job ends during the rise. Not the supervised
-    warm-up, which is train.warmup."""
+    """Number of steps over which the learning rate rises linearly from 0. A shorter job ends during the rise. This is
+    not the supervised warm-up, which is train.warmup."""
 
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Learning rate after the rise: kept, or brought to its floor at the last step in a line or half a cosine."""
+    """Learning rate after the rise. `constant` keeps it; `linear` and `cosine` lower it to its floor at the last step,
+    along a line or half a cosine."""
 
     floor: float = Field(default=0.0, ge=0, le=1)
-    """Learning rate at the last step, as a fraction of lr; with a schedule that is not constant."""
+    """Learning rate at the last step, as a fraction of lr. It is used only when the schedule is not constant."""
 
     max_grad_norm: float = Field(default=1.0, gt=0, le=1e12)
-    """The gradient is scaled down to this Euclidean norm."""
+    """A gradient with a larger Euclidean norm is scaled down to this norm."""
 
 
 class WarmupSection(Config):
-    """Supervised training on solved problems before the reinforcement learning, so that random weights can answer."""
+    """Supervised training on solved problems before the reinforcement learning, so that a model with random weights
+    learns to answer."""
 
     num_examples: int = Field(default=4096, ge=1, le=100_000_000)
-    """Solved problems, disjoint from those trained on and held out."""
+    """Number of solved problems. They are disjoint from those for training and from the held-out ones."""
 
     max_steps: int = Field(default=400, ge=1, le=MAX_COUNT)
-    """Most steps; the warm-up ends earlier when its loss reaches target_loss."""
+    """Largest number of steps. The warm-up ends earlier when its loss reaches target_loss."""
 
     target_loss: float = Field(default=0.0, ge=0, le=1000)
-    """Mean loss of the last five steps, nats a token, at which the warm-up ends. 0: only max_steps ends it."""
+    """Mean loss of the last five steps, in nats per token, at which the warm-up ends. With 0 only max_steps ends it."""
 
     batch_size: int = Field(default=64, ge=1, le=1_000_000)
-    """Examples a step."""
+    """Number of examples per step."""
 
     lr: float = Field(default=3e-3, gt=0, le=1)
     """Learning rate after the rise. No unit."""
 
     ramp_steps: int = Field(default=20, ge=0, le=MAX_COUNT)
-    """Steps over which the learning rate rises linearly from 0."""
+    """Number of steps over which the learning rate rises linearly from 0."""
 
     weight_decay: float = Field(default=0.0, ge=0, le=1)
     """Decoupled weight decay, times the learning rate, a step."""
 
 
 class TrainSection(Config):
-    """What one training step consumes."""
+    """What one training step consumes and how it uses it."""
 
     groups_per_step: int = Field(default=32, ge=1, le=65_536)
-    """Groups in a batch: a step trains on groups_per_step x algorithm.group_size samples and raises the version."""
+    """Number of groups in a batch. A step trains on groups_per_step x algorithm.group_size samples and raises the
+    version by one."""
 
     micro_batch_samples: int = Field(default=256, ge=1, le=MAX_COUNT)
-    """Most samples in one forward and backward pass: bounds memory, changes nothing else."""
+    """Largest number of samples in one forward and backward pass. It bounds memory and changes nothing else."""
 
     pipeline_depth: float | None = Field(default=None, ge=1, le=1001)
-    """Batches in the pipeline beside the one that is being trained: what is leased, or waits to be trained on. More
-    keep the trainer busy, and make samples older. null: as many as the measured times ask for. The bound on staleness
-    holds whatever this says."""
+    """Number of batches in the pipeline beside the one that is being trained: samples that are leased to workers or
+    wait to be trained on. More batches keep the trainer busy but make samples older. null derives the number from
+    measured times. The bound on staleness holds for any value."""
 
     filter_groups: bool = False
-    """Replace groups whose samples all have the same reward, which teach nothing, by others before they are trained on
-    (DAPO's dynamic sampling); at most four batches of them for each batch."""
+    """Replace each group whose samples all have the same reward, because such a group gives no gradient (DAPO's dynamic
+    sampling). At most four batches of groups are replaced for each batch that is trained on."""
 
     minibatches: int = Field(default=1, ge=1, le=65_536)
-    """Optimizer updates into which the groups of a step are divided; the version rises by one all the same."""
+    """Number of optimizer updates into which the groups of a step are divided. The version still rises by one."""
 
     epochs: int = Field(default=1, ge=1, le=64)
-    """Times that a step goes over its groups."""
+    """Number of times that a step trains on its groups."""
 
     logprob_mismatch_alarm: float | None = Field(default=0.02, gt=0, le=1000)
-    """Mean difference, in nats a token, between the engine's and the trainer's log-probabilities of samples of the very
-    policy that a step starts from, above which a warning is raised: the engine may hold other weights than it says.
-    null: never."""
+    """A warning is raised when the log-probabilities of the engine and of the trainer differ by more than this on
+    average, in nats per token, over the samples of the same policy that the step starts from: the engine may hold other
+    weights than it reports. null never warns."""
 
     warmup: WarmupSection | None = None
-    """Supervised warm-up before the first step; null: none."""
+    """Supervised warm-up before the first step; null for none."""
 
 
 class EvalSection(Config):
-    """Greedy accuracy on held-out problems."""
+    """Evaluation: accuracy of greedy completions on held-out problems."""
 
     num_prompts: int = Field(default=512, ge=1, le=1_000_000)
-    """Held-out problems, disjoint from warm-up and training."""
+    """Number of held-out problems. They are disjoint from those of the warm-up and of training."""
 
     every_steps: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Evaluate each time so many steps are done; 0: only before the first and after the last."""
+    """Evaluate after every so many steps. With 0 only before the first and after the last step."""
 
 
 class NetworkSection(Config):
-    """How bytes cross between regions."""
+    """How data travels between regions."""
 
     zstd_level: int = Field(default=15, ge=1, le=19)
-    """Zstandard level of trajectories: higher is smaller and slower."""
+    """Zstandard compression level of trajectories. A higher level gives smaller data and takes longer."""
 
     durability: Literal["process", "machine"] = "process"
-    """What trajectories that a gateway or the ledger has acknowledged survive: the death of a `process`, or of its
-    `machine` too, at the price of a disk sync for each group of them."""
+    """What trajectories survive that a gateway or the ledger has acknowledged: with `process` the death of the process;
+    with `machine` also a power cut of the machine, which costs a disk sync for each group of trajectories."""
 
     spool_mib: int = Field(default=256, ge=16, le=1_048_576)
-    """Room in MiB that each region's gateway has for results which the trainer has not committed yet; when it is full
-    the region's workers pause."""
+    """Disk space in MiB that each region's gateway has for results that the trainer has not committed yet. When it is
+    full, the region's workers pause."""
 
     chain_versions: int = Field(default=8, ge=1, le=256)
-    """How many versions each region's gateway keeps as deltas on top of its full copy of the weights: readers that far
-    behind catch up by what they lack, others by the copy."""
+    """Number of versions that each region's gateway keeps as deltas on top of its full copy of the weights. A reader at
+    most that far behind gets the deltas that it lacks; any other reader gets the full copy."""
 
     check_engine_every_versions: int = Field(default=10, ge=1, le=MAX_COUNT)
-    """Every so many versions, and after each recovery, a worker hashes what its engine itself holds and compares
-    log-probabilities of fixed prompts with the trainer's."""
+    """Every so many versions, and after each recovery, a worker hashes the tensors that its engine holds and compares
+    the engine's log-probabilities of fixed prompts with the trainer's."""
 
 
 class PlanSection(Config):
-    """Who decides what runs where."""
+    """How the job is placed on the regions."""
 
     method: Literal["auto", "exact", "static"] = "auto"
-    """`auto`: whichever placement takes least time a step by the planner's model of the measured regions and links,
-    with proof where time allows; `exact`: the same by the exact method alone; `static`: no model, the trainer where new
-    versions spread from fastest, rollout workers in every region with room."""
+    """`auto` takes the placement with the shortest time per step, by the planner's model of the measured regions and
+    links, and proves it optimal where time allows. `exact` does the same with the exact method alone. `static` uses no
+    model: it puts the trainer where new versions spread from fastest, and rollout workers in every region with room."""
 
     workers_per_region: int = Field(default=1, ge=1, le=1024)
-    """Rollout workers in each region that has any."""
+    """Number of rollout workers in each region that has any."""
 
 
 class RegionsSection(Config):
-    """Where the job may run."""
+    """The regions in which the job may run."""
 
     min: int = Field(default=1, ge=1, le=1024)
-    """The job waits until so many usable regions have joined."""
+    """The job waits until this number of usable regions have joined."""
 
     trainer: str | None = Field(default=None, min_length=1)
-    """Region that must host the trainer; null: the planner chooses."""
+    """Region that must host the trainer; with null the planner chooses."""
 
     rollout: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(default=None, min_length=1)
-    """Regions that must host rollout workers, and no others; null: every region that does not slow the job down."""
+    """The regions that host rollout workers: all of these and no others. With null, every region that does not slow the
+    job down."""
 
     max: int | None = Field(default=None, ge=1, le=1024)
-    """The job takes at most so many regions; null: any number."""
+    """Largest number of regions that the job uses; null for no limit."""
 
     forbid: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Regions where nothing of the job may run, as for data that must not go there."""
+    """Regions where no part of the job may run, for example because data must not go there."""
 
 
 class FailureSection(Config):
-    """When work is taken away from a worker."""
+    """When work is taken from a worker, and when a worker or a group is given up."""
 
     lease_timeout_s: float = Field(default=60.0, gt=0, le=86_400)
-    """Seconds after which a sample that was leased and did not come back is leased to another worker. The worker that
-    let it expire gets one lease at a time until it returns a result, and one more for each result."""
+    """Seconds after which a leased sample that did not come back is leased to another worker. The worker whose lease
+    expired gets one lease at a time until it returns a result, and one more for each result."""
 
     max_sample_attempts: int = Field(default=3, ge=1, le=100)
-    """Attempts at one sample before its group is given up. An attempt is over when a worker that had started the sample
-    fails, dies, or does not finish it within lease_timeout_s. What only waited in a worker's queue was no attempt."""
+    """Number of attempts at one sample before its group is given up. An attempt ends when a worker that had started the
+    sample fails, dies, or does not finish it within lease_timeout_s. Waiting in a worker's queue is not an attempt."""
 
     on_overrun: Literal["hold", "abandon"] = "hold"
-    """When a batch is there and older samples are missing that would be too old after it: `hold` the trainer for them,
-    up to max_hold_s; `abandon` them at once, which favours short answers. Abandoned samples are counted by length."""
+    """What to do when a batch is complete but older samples are missing that would be too old after this step. `hold`
+    makes the trainer wait for them, up to max_hold_s. `abandon` drops them at once, which favours short answers.
+    Abandoned samples are counted by length."""
 
     max_hold_s: float = Field(default=600.0, ge=0, le=86_400)
-    """Seconds that a step is held, at most."""
+    """Largest number of seconds that a step waits for older samples."""
 
     max_worker_restarts: int = Field(default=3, ge=0, le=1000)
-    """Times that one worker is started again before the job fails."""
+    """Number of times that one worker is restarted before it counts as failed."""
 
 
 class CheckpointSection(Config):
-    """What a restart finds."""
+    """The checkpoints from which a run can be resumed."""
 
     every_steps: int = Field(default=50, ge=0, le=MAX_COUNT)
-    """Write a checkpoint before the first step and each time so many steps are done; 0: only after the last."""
+    """Write a checkpoint before the first step and after every so many steps. With 0 only after the last step."""
 
     keep: int = Field(default=2, ge=1, le=1000)
-    """Newest checkpoints that stay on disk."""
+    """Number of newest checkpoints that stay on disk."""
 
     replicate: Literal["none"] = "none"
-    """Where else checkpoints are kept. `none`: only in the trainer's region, whose loss loses the job back to what was
-    copied from there."""
+    """Where else checkpoints are kept. `none` keeps them only in the trainer's region: if that region is lost, the job
+    is lost, except for what was copied from there."""
 
 
 class OutputSection(Config):
-    """Where results go."""
+    """Where the run writes its results."""
 
     dir: str = Field(default="runs", min_length=1)
-    """Directory under which the run makes its own, named by the job's id."""
+    """Directory in which the run makes its own directory, which is named by the job's id."""
 
     trajectories_mib: int = Field(default=1024, ge=0, le=1 << 30)
-    """MiB of trajectories kept in the run's directory for the audit once a checkpoint covers them, oldest given up
-    first. What no checkpoint covers yet is always kept."""
+    """MiB of trajectories that the run's directory keeps for the audit after a checkpoint covers them. The oldest are
+    removed first. Trajectories that no checkpoint covers yet are always kept."""
 
 
 class JobFile(Config):
     """A Periplus job: train one model with reinforcement learning across regions."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
-    """Short name: lower-case letters, digits and hyphens, at most 63."""
+    """Short name of the job: at most 63 lower-case letters, digits and hyphens."""
 
     model: ModelSection = ModelSection()
     algorithm: AlgorithmSection = AlgorithmSection()
@@ -303,14 +314,14 @@ class JobFile(Config):
     train: TrainSection = TrainSection()
 
     staleness: int = Field(default=2, ge=0, le=1000)
-    """Largest age of a token that is trained on, in versions: the version that the step starts from minus the version
-    that sampled the token. 0 is synchronous."""
+    """Largest staleness of a token that is trained on, in versions: the version that the step starts from minus the
+    version that sampled the token. 0 makes training synchronous."""
 
     steps: int = Field(default=200, ge=1, le=MAX_COUNT)
-    """Training steps of the reinforcement learning."""
+    """Number of training steps of the reinforcement learning."""
 
     seed: int = Field(default=0, ge=0, lt=2**32)
-    """All randomness of the job comes from it."""
+    """Seed of all random numbers of the job."""
 
     eval: EvalSection = EvalSection()
     network: NetworkSection = NetworkSection()
@@ -321,15 +332,16 @@ class JobFile(Config):
     output: OutputSection = OutputSection()
 
     trackers: tuple[Literal["jsonl"]] = ("jsonl",)
-    """Where step records go. There is one, `jsonl`, and it is always on: metrics.jsonl in the run's directory."""
+    """Where step records are written. There is only `jsonl`, which is always on: metrics.jsonl in the run's
+    directory."""
 
     def to_json(self) -> str:
-        """The resolved job on one line, with its schema: what travels to the services."""
+        """Return the job with its schema as one line of JSON, the form in which it is sent to the services."""
         return json.dumps({"schema": SCHEMA, **self.model_dump(mode="json")}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> "JobFile":
-        """The inverse of to_json. Raises: ConfigError."""
+        """Return the resolved job of a text that `to_json` made. Raises: ConfigError."""
         tree = loading.check_schema(loading.parse_json(text, "job"), SCHEMA, "job")
         return resolve(loading.validate(cls, tree, "job", _ELSEWHERE), "job")
 
@@ -421,30 +433,34 @@ KNOWN_ELSEWHERE = {
     "vllm_importance_sampling_cap": "algorithm.importance_cap",
     "vllm_importance_sampling_mode": "algorithm.importance_level",
 }
-"""What TRL, prime-rl and verl call it: for suggestions, never accepted in place of ours."""
+"""Names of settings in TRL, prime-rl and verl, with our dotted key for each. They are suggested in the error for an
+unknown key, and never accepted in place of ours."""
 
 _ELSEWHERE: loading.KnownElsewhere = {**UNSUPPORTED, **KNOWN_ELSEWHERE}
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
-    """Read, override, validate and resolve a job file; relative paths of model and data become absolute.
+    """Read a job file, apply the overrides, validate and resolve it, and make the paths of model and data absolute.
 
-    Raises: ConfigError.
+    Raises: ConfigError if the file cannot be read, or if the job is not valid.
     """
     tree = _job_tree(path)
     return _with_absolute_paths(resolve(loading.of_tree(JobFile, tree, str(path), overrides, _ELSEWHERE), str(path)))
 
 
 def recorded_job(path: Path) -> JobFile:
-    """Return the job of a run from its `config.yaml`. Raises: NotFound if it is not there, ConfigError."""
+    """Return the job of a run from its `config.yaml`.
+
+    Raises: NotFound if the file does not exist, ConfigError if it holds no valid job.
+    """
     if not path.is_file():
-        raise NotFound(f"{path} does not exist, so the job of that run is not known; give a run as Periplus left it")
+        raise NotFound(f"{path} does not exist, so the run's job is not known; give the directory of a complete run")
     tree = loading.check_schema(loading.read_yaml(path, MAX_FILE_BYTES), SCHEMA, str(path))
     return resolve(loading.validate(JobFile, tree, str(path), _ELSEWHERE), str(path))
 
 
 def changed_job(job: JobFile, file: Path | None, overrides: Sequence[str]) -> JobFile:
-    """Return the job with the keys that a job file and overrides give; the others stay. Raises: ConfigError."""
+    """Return the job with the keys changed that a job file and overrides give. Raises: ConfigError."""
     tree = job.model_dump(mode="json")
     source = "the overrides"
     if file is not None:
@@ -455,7 +471,7 @@ def changed_job(job: JobFile, file: Path | None, overrides: Sequence[str]) -> Jo
 
 
 def _job_tree(path: Path) -> loading.Tree:
-    """Return the keys of a job file; one that a run recorded names its schema, which must be known."""
+    """Return the keys of a job file. A file that a run recorded has a schema, which must be the known one."""
     tree = loading.read_yaml(path, MAX_FILE_BYTES)
     file_kinds.need_kind(tree, str(path), ("job",))
     return loading.check_schema(tree, SCHEMA, str(path)) if "schema" in tree else tree
@@ -471,9 +487,9 @@ def _with_absolute_paths(job: JobFile) -> JobFile:
 
 
 def resolve(job: JobFile, source: str = "job") -> JobFile:
-    """The job with what its keys imply filled in, once they agree with each other.
+    """Check that the keys of a job agree with each other, and return the job with dependent defaults filled in.
 
-    Raises: ConfigError with every disagreement, one a line.
+    Raises: ConfigError with every disagreement, one per line, each after `source`.
     """
     if refusals := _disagreements(job):
         raise ConfigError("\n".join(f"{source}: {refusal}" for refusal in refusals))
@@ -497,9 +513,11 @@ def _disagreements(job: JobFile) -> list[str]:
     refusals = []
     if (job.environment is None) == (job.data.path is None):
         given = "neither is" if job.environment is None else "both are"
-        refusals.append(f"exactly one of environment and data.path must be given, {given}")
+        refusals.append(f"exactly one of environment and data.path must be given, but {given}")
     if job.data.path is not None and job.data.size is not None:
-        refusals.append(f"data.size is {job.data.size}, but data.path is given: a file has as many problems as lines")
+        refusals.append(
+            f"data.size is {job.data.size}, but data.path is given: a file has one problem per line; set data.size=null"
+        )
     if job.environment:
         if not _is_finite(job.environment.config):
             refusals.append("environment.config holds a number that is infinite or NaN; give finite numbers")
@@ -514,7 +532,7 @@ def _disagreements(job: JobFile) -> list[str]:
     if job.train.minibatches > job.train.groups_per_step:
         refusals.append(
             f"train.minibatches is {job.train.minibatches}, but train.groups_per_step is only "
-            f"{job.train.groups_per_step}: a group is never divided"
+            f"{job.train.groups_per_step}, and a group is never divided; lower train.minibatches"
         )
     num_samples = job.train.groups_per_step * job.algorithm.group_size
     if num_samples > MAX_SAMPLES_PER_STEP:
@@ -555,6 +573,6 @@ def _region_refusals(job: JobFile) -> list[str]:
 
 
 def job_schema() -> dict[str, Any]:
-    """The JSON schema of the job file, for editors and for `periplus/schemas/job.schema.json`."""
+    """Return the JSON schema of the job file, for editors and for `periplus/schemas/job.schema.json`."""
     schema = JobFile.model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": SCHEMA, **schema}

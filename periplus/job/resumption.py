@@ -1,8 +1,9 @@
-"""What it takes to go on with a run: its newest checkpoint, its own job, and what of that job may change.
+"""Finds how a run is resumed: from its newest checkpoint, with its own job, and with which changes of that job.
 
-A run goes on with the job that it was begun with. What differs from it is shown and must be asked for; what would break
-the promises of the run, or what its audit compares between forks, is never changed. Reads run directories, and nothing
-else.
+A run is resumed with the job that it was started with (`config.yaml` in its directory). A change of the job is listed
+key by key and refused unless the user asked for it. Keys in `FIXED` can never be changed, because the run's guarantees
+would break or its audit compares them between forks. A *fork* is one life of the run's trainer; each resumption starts
+the next fork. This module only reads run directories.
 """
 
 import contextlib
@@ -21,7 +22,10 @@ from periplus.values.record import RecordKind
 from periplus.values.task import resume_command
 
 MANIFEST = "manifest.json"
+"""File name of a checkpoint's manifest, which only a complete checkpoint has."""
+
 CHECKPOINT_SCHEMA = "periplus.checkpoint/1"
+"""Schema of the manifests that this version reads."""
 
 _PROBLEMS = "it decides which problems are trained on and which are held out, so the accuracy would mean nothing"
 _AUDITED = "the audit of a run holds all its forks to one"
@@ -35,15 +39,18 @@ FIXED: Mapping[str, str] = {
     "data.size": _PROBLEMS,
     "eval.num_prompts": _PROBLEMS,
     "train.warmup.num_examples": _PROBLEMS,
-    "output.dir": "a run goes on in its own directory",
+    "output.dir": "a resumed run writes to its own directory",
 }
-"""Keys of the job, sections included, that no resumption may change, with the reason."""
+"""Keys and sections of the job that a resumption may never change, each with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePoint:
-    """The newest that a run directory holds. `highest_fork`: of any trainer that ever wrote there, whether or not it
-    lived to save a checkpoint; the next one needs a higher one, also from a coordinator that remembers none."""
+    """The newest checkpoint of a run directory.
+
+    `policy` is the checkpoint's policy. `highest_fork` is the highest fork of any trainer that wrote records there,
+    even if it saved no checkpoint; the next fork must be higher, also from a coordinator that does not know the job.
+    """
 
     run_dir: Path
     job_id: str
@@ -52,13 +59,13 @@ class ResumePoint:
 
     @property
     def resume_policy(self) -> Policy:
-        """What a request to resume names: where to go on from, and the fork to go beyond."""
+        """The policy that a request to resume names: the checkpoint's version, and the highest fork so far."""
         return Policy(self.highest_fork, self.policy.version)
 
 
 @dataclass(frozen=True, slots=True)
 class JobChange:
-    """A key of the job whose value differs from the run's own; a value is written as JSON."""
+    """A key of the job whose value differs from that of the run; both values are JSON texts."""
 
     key: str
     before: str
@@ -67,7 +74,7 @@ class JobChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumption:
-    """The job with which a run goes on, from which checkpoint, and what of the job is new."""
+    """How a run is resumed: the job, the checkpoint, and the changes from the run's own job."""
 
     job: JobFile
     checkpoint: ResumePoint
@@ -75,10 +82,11 @@ class Resumption:
 
 
 def resumption(run_dir: Path, file: Path | None, overrides: Sequence[str], *, may_change: bool) -> Resumption:
-    """Return how a run goes on: with its own job, changed by what `file` and `overrides` name if that is allowed.
+    """Return how to resume a run with its own job, changed by the keys that `file` and `overrides` give.
 
-    Raises: NotFound if there is no such run, checkpoint or job; Conflict if its trainer still runs; ConfigError for a
-    change that was not asked for or that no run may make, and if nothing is left to do.
+    Changes are allowed only with `may_change`.
+    Raises: NotFound if the run, a checkpoint or its job does not exist; Conflict if its trainer still runs; ConfigError
+    for a change that is not allowed, or if the run has no steps left.
     """
     checkpoint = newest_checkpoint(run_dir)
     run = RunDirectory(checkpoint.run_dir)
@@ -88,7 +96,7 @@ def resumption(run_dir: Path, file: Path | None, overrides: Sequence[str], *, ma
     _check_changes(run_dir, changes, may_change=may_change)
     if is_being_written(run.audit):
         raise Conflict(
-            f"{run_dir} is still being written by its trainer; end it first, with `periplus job cancel "
+            f"{run_dir} is still being written by its trainer; stop that first, with `periplus job cancel "
             f"{checkpoint.job_id}`, or by stopping its agent if no coordinator knows the job any more"
         )
     _check_steps(run_dir, run, checkpoint.policy.version, job.steps)
@@ -98,15 +106,16 @@ def resumption(run_dir: Path, file: Path | None, overrides: Sequence[str], *, ma
 
 
 def in_directory_of(checkpoint: ResumePoint, job: JobFile) -> JobFile:
-    """Return the job with all its output where its run lies, whatever directory its processes start in."""
+    """Return the job with its output directory set to the absolute path where its run lies."""
     output = job.output.model_copy(update={"dir": str(checkpoint.run_dir.parent)})
     return job.model_copy(update={"output": output})
 
 
 def newest_checkpoint(run_dir: Path) -> ResumePoint:
-    """Return the checkpoint with the highest (fork, version): only whole ones have a manifest.
+    """Return the complete checkpoint of a run with the highest (fork, version).
 
-    Raises: NotFound if there is none, ConfigError if a manifest says nothing sensible, or of another run.
+    Raises: NotFound if the directory or a checkpoint does not exist; ConfigError if a manifest is not readable, or if
+    the directory is not named by the job's id.
     """
     if not run_dir.is_dir():
         raise NotFound(f"{run_dir} does not exist; give the directory of a run, such as runs/JOB")
@@ -114,20 +123,20 @@ def newest_checkpoint(run_dir: Path) -> ResumePoint:
     manifests = sorted(run.checkpoints.glob(f"*/{MANIFEST}"))
     if not manifests:
         raise NotFound(
-            f"{run_dir} holds no checkpoint (checkpoints/FORK.VERSION/{MANIFEST}), so there is nothing to go on from; "
+            f"{run_dir} holds no checkpoint (checkpoints/FORK.VERSION/{MANIFEST}), so there is nothing to resume from; "
             "is it a run directory? If it is, submit its job again"
         )
     newest = max((_read(run.root, manifest) for manifest in manifests), key=lambda found: found.policy)
     if newest.job_id != run.root.name:
         raise ConfigError(
-            f"{run_dir} holds the checkpoints of job {newest.job_id}, under whose id the run goes on; rename the "
-            f"directory {run.root.name} to {newest.job_id}"
+            f"{run_dir} holds the checkpoints of job {newest.job_id}, and a run's directory must be named by its job's "
+            f"id; rename the directory {run.root.name} to {newest.job_id}"
         )
     return replace(newest, highest_fork=max([newest.policy.fork, *_forks_of_records(run)]))
 
 
 def changes_between(before: JobFile, after: JobFile) -> tuple[JobChange, ...]:
-    """Return every key whose value differs, in the order of the job file."""
+    """Return every key whose value differs between two jobs, in the order of the job file."""
     old, new = _flat(before.model_dump(mode="json")), _flat(after.model_dump(mode="json"))
     keys = dict.fromkeys((*old, *new))
     return tuple(
@@ -140,12 +149,12 @@ def _check_changes(run_dir: Path, changes: Sequence[JobChange], *, may_change: b
     if refused:
         lines = [f"  {each.key}: {each.before} in the run, {each.after} now: {reason}" for each, reason in refused]
         raise ConfigError(
-            "\n".join([f"{run_dir} cannot go on with another", *lines, "leave that out, or submit a new job"])
+            "\n".join([f"{run_dir} cannot be resumed with a changed", *lines, "leave these out, or submit a new job"])
         )
     if changes and not may_change:
         lines = [f"  {each.key}: {each.before} in the run, {each.after} now" for each in changes]
-        what = f"{run_dir} goes on with its own job, and this would change it:"
-        advice = "add --change if that is meant, else leave the job file and these keys out; nothing was submitted"
+        what = f"{run_dir} is resumed with its own job, but this would change it:"
+        advice = "add --change if you want that, or leave out the job file and these keys; nothing was submitted"
         raise ConfigError("\n".join([what, *lines, advice]))
 
 
@@ -154,17 +163,15 @@ def _fixed(key: str) -> str:
 
 
 def _check_steps(run_dir: Path, run: RunDirectory, version: int, steps: int) -> None:
-    advice = f"to train on, raise it: `{resume_command(str(run_dir))} steps=N --change`"
+    advice = f"to train longer, raise steps: `{resume_command(str(run_dir))} steps=N --change`"
     if version > steps:
         raise ConfigError(f"{run_dir} has already done {version} steps, more than steps={steps}; {advice}")
     if version == steps and _is_summed_up(run, steps):
-        raise ConfigError(
-            f"{run_dir} has done all its {steps} steps and its model is in {run.final}: nothing is left to do; {advice}"
-        )
+        raise ConfigError(f"{run_dir} has done all its {steps} steps and its model is in {run.final}; {advice}")
 
 
 def _is_summed_up(run: RunDirectory, steps: int) -> bool:
-    """Whether the evaluation and the export, which follow the last step, are done too."""
+    """Return whether the final evaluation and the export of the model, which follow the last step, are done too."""
     done = any(
         record.get("kind") == RecordKind.SUMMARY and record.get("version") == steps for record in _raw_records(run)
     )
@@ -176,18 +183,18 @@ def _read(run_dir: Path, manifest: Path) -> ResumePoint:
         data = json.loads(manifest.read_text(encoding="utf-8"))
         if data.get("schema", CHECKPOINT_SCHEMA) != CHECKPOINT_SCHEMA:
             raise ConfigError(
-                f"{manifest} has schema {data['schema']!r}, and this build reads {CHECKPOINT_SCHEMA}; resume with the "
-                "version of Periplus that wrote it"
+                f"{manifest} has schema {data['schema']!r}, but this version reads {CHECKPOINT_SCHEMA}; resume with "
+                "the version of Periplus that wrote it"
             )
         policy = Policy(int(data["fork"]), int(data["version"]))
         return ResumePoint(run_dir=run_dir, job_id=str(data["job_id"]), policy=policy, highest_fork=policy.fork)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{manifest} is no checkpoint manifest ({error!r}); remove that checkpoint") from error
+        raise ConfigError(f"{manifest} is not a checkpoint manifest ({error!r}); remove that checkpoint") from error
 
 
 def _forks_of_records(run: RunDirectory) -> Iterator[int]:
     for record in _raw_records(run):
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # whoever trains on says what is wrong with it
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # the trainer reports bad records when it resumes
             yield int(record["fork"])
 
 

@@ -1,17 +1,17 @@
-"""The folder that a run leaves behind, and the only writer of its small files.
+"""The directory of a run: its layout, and the functions that write its small files.
 
     runs/<job-id>/
-      config.yaml     the resolved job          metrics.jsonl   one Record a line
-      plan.json       where it ran              audit.jsonl     one line a lease, result, consumption, drop, ...
-      summary.json    what came out             report.html     the same for a person
-      outcome.json    how the last trainer ended
-      logs/           processes, links          checkpoints/    final/   weights
-      trajectories/   a spool of the frames that came in, until a checkpoint covers them and longer
+      config.yaml     the resolved job              metrics.jsonl   one Record per line
+      plan.json       the job's placement           audit.jsonl     one line per lease, result, consumption, drop, ...
+      summary.json    the run's results             report.html     a page about the run
+      outcome.json    how the last trainer ended    final/          the trained weights
+      logs/           logs of processes and links   checkpoints/    one folder per checkpoint
+      trajectories/   a spool of the received frames, kept at least until a checkpoint covers them
 
-Files that are replaced appear whole or not at all (temporary file, fsync, rename); a temporary file that a killed
-process left is removed by the next `create`. Files that grow take whole lines: after a refused write the file is as
-long as before; a line without its newline is torn, is never read, and is cut before the next append. Modes follow the
-umask. The operating system's refusals become PeriplusErrors that name the path. Nothing is created before `create`.
+A file that is replaced is replaced atomically (temporary file, fsync, rename); the next `create` removes a temporary
+file that a killed process left. A file that grows gets whole lines: after a failed write it is as long as before. A
+last line without a newline is torn: it is never read, and it is cut off before the next append. File modes follow the
+umask. Errors of the operating system become PeriplusErrors that name the path. Nothing is created before `create`.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ from periplus.values.record import Record
 
 _START_LINE = re.compile(r"===== fork (\d+), start \d+ =====")
 PARTIAL = ".partial"
-"""Suffix of a file or folder that is being written, and that nobody reads."""
+"""Suffix of a file or folder that is still being written and that must not be read."""
 
 
 class RunDirectory:
-    """The layout under `root`."""
+    """The paths of a run's files under its directory `root`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -49,8 +49,10 @@ class RunDirectory:
         self.final = root / "final"
 
     def create(self) -> None:
-        """Make the folders, and remove what dead processes left half-written; a repeat is harmless. `final` is made by
-        the export, since it is there only when it is whole."""
+        """Make the folders, and remove temporary files that dead processes left. Repeating the call is harmless.
+
+        `final` is not made here: the export makes it by a rename, so that it exists only when it is complete.
+        """
         for folder in (self.logs, self.checkpoints):
             with explained(folder):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -59,35 +61,35 @@ class RunDirectory:
                 path.unlink(missing_ok=True)
 
     def append(self, *records: Record) -> None:
-        """Add lines to metrics.jsonl and hand them to the operating system: all of them, or none and an error.
+        """Append records to metrics.jsonl as lines: all of them, or none and an error.
 
         Raises: DiskFull and other StorageErrors, Denied, NotFound.
         """
         append_lines(self.metrics, [record.to_json() for record in records])
 
     def records(self) -> tuple[Record, ...]:
-        """Every whole line of metrics.jsonl, in order.
+        """Return the record of every whole line of metrics.jsonl, in order.
 
-        Raises: NotFound if there is no such file, ConfigError if a whole line is no record.
+        Raises: NotFound if the file does not exist, ConfigError if a whole line is not a record.
         """
         return tuple(_parse(self.metrics, number, line) for number, line in enumerate(read_lines(self.metrics), 1))
 
 
 def start_line(fork: int, restarts: int) -> str:
-    """Return the line that begins the output of one process in its log, which several processes may share in turn."""
+    """Return the line that begins the output of one process in a log file that several processes write in turn."""
     return f"===== fork {fork}, start {restarts + 1} ====="
 
 
 def fork_of_start_line(line: str) -> int | None:
-    """Return the fork of a line that `start_line` made, None of any other line."""
+    """Return the fork of a line that `start_line` made, or None for any other line."""
     match = _START_LINE.fullmatch(line)
     return int(match[1]) if match else None
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace `path` by `content`: a reader, or a power cut, finds the old content or the new.
+    """Replace the content of `path` atomically: readers, also after a power cut, find the old content or the new.
 
-    Raises: DiskFull and other StorageErrors, Denied, NotFound; the old content is still there.
+    Raises: DiskFull and other StorageErrors, Denied, NotFound; the old content is then still there.
     """
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
@@ -105,12 +107,12 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line, cutting a torn one before it. Raises: as append_lines."""
+    """Append a line to a file, after cutting off a torn last line. Raises: the errors of `append_lines`."""
     append_lines(path, (line,))
 
 
 def append_lines(path: Path, lines: Sequence[str]) -> None:
-    """Add lines, cutting a torn one before them: all of them, or none and an error.
+    """Append lines to a file, after cutting off a torn last line: all of them, or none and an error.
 
     Raises: ValueError for an item of several lines; DiskFull and other StorageErrors, Denied, NotFound.
     """
@@ -124,7 +126,7 @@ def append_lines(path: Path, lines: Sequence[str]) -> None:
 
 
 def append_whole(descriptor: int, data: bytes) -> None:
-    """Append all of `data` to a file that is open for appending, or none of it. Raises: OSError."""
+    """Append all of `data`, or none of it, to a file that is open for appending. Raises: OSError."""
     size, view = os.fstat(descriptor).st_size, memoryview(data)
     try:
         while view:
@@ -132,13 +134,13 @@ def append_whole(descriptor: int, data: bytes) -> None:
     except OSError as error:
         try:
             os.ftruncate(descriptor, size)
-        except OSError as cut:  # no full disk any more: a second attempt would write behind the torn bytes
+        except OSError as cut:  # not reported as a full disk: a retry would write behind the torn bytes
             raise OSError(errno.EIO, f"half-written bytes could not be cut back: {cut.strerror}") from error
         raise
 
 
 def read_lines(path: Path) -> list[str]:
-    """The whole lines of a growing file; a torn last one is left out."""
+    """Return the whole lines of a growing file without a torn last line. Raises: NotFound, StorageError, Denied."""
     with explained(path):
         whole, _, _ = path.read_bytes().rpartition(b"\n")
     return whole.decode(errors="replace").split("\n") if whole else []
@@ -148,7 +150,7 @@ def _parse(path: Path, number: int, line: str) -> Record:
     try:
         return Record.from_json(line)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path} line {number} is no record ({error!r}): {line[:80]!r}; remove the line") from error
+        raise ConfigError(f"{path} line {number} is not a record ({error!r}): {line[:80]!r}; remove it") from error
 
 
 def _cut_torn_line(path: Path, size: int) -> None:
@@ -161,7 +163,7 @@ def _cut_torn_line(path: Path, size: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names that were added to or removed from a folder durable."""
+    """Make the names that were added to or removed from a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -175,7 +177,10 @@ def _is_alive(process_id: str) -> bool:
 
 @contextlib.contextmanager
 def explained(path: Path, needed_bytes: int = 0) -> Iterator[None]:
-    """Translate the operating system's refusal about `path`, into which `needed_bytes` go (0: not known)."""
+    """Translate an OSError about `path` into a PeriplusError that names it.
+
+    `needed_bytes` is the number of bytes that are written, or 0 if it is not known.
+    """
     try:
         yield
     except FileNotFoundError as error:
@@ -188,5 +193,5 @@ def explained(path: Path, needed_bytes: int = 0) -> Iterator[None]:
             ) from error
         full = no_room(path, error, needed_bytes)
         raise full or StorageError(
-            f"cannot use {path}: {error.strerror or error}; mend the disk, then resume the job"
+            f"cannot use {path}: {error.strerror or error}; repair the disk, then resume the job"
         ) from error

@@ -1,8 +1,8 @@
-"""Settings that other trainers have and a Periplus job does not: what to say to who gives one.
+"""Settings of other trainers that a Periplus job does not have, each with the advice that a user gets for it.
 
-Names are those of TRL, verl, OpenRLHF, prime-rl and vLLM. Each is refused as not supported yet, with what to do
-instead, and not as a misspelt key. Names for which a job has a key are in `periplus.job.job_file.KNOWN_ELSEWHERE`. A
-test holds that no name here is a key of ours.
+The names are those of TRL, verl, OpenRLHF, prime-rl and vLLM. Such a key is refused as not supported yet, with what to
+do instead, rather than as a misspelt key. Names for which a job has its own key are in
+`periplus.job.job_file.KNOWN_ELSEWHERE`. A test checks that no name here is a key of the job file.
 """
 
 from collections.abc import Mapping
@@ -267,4 +267,4 @@ _WHY: Mapping[str, tuple[str, ...]] = {
 UNSUPPORTED: Mapping[str, NotSupported] = MappingProxyType(
     {name: NotSupported(instead) for instead, names in _WHY.items() for name in names}
 )
-"""Sentences by the last part of a name, such as `top_p` in `sampling.top_p`."""
+"""The advice for each unsupported setting, by the last part of its name, such as `top_p` in `sampling.top_p`."""

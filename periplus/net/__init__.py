@@ -1,5 +1,6 @@
-"""What every service needs to speak gRPC: servers, channels and deadlines (`rpc`), and protobuf to values (`convert`).
+"""What every service needs for gRPC: servers, channels, deadlines and error translation.
 
-In come addresses and messages; out come calls with deadlines and the product's own values and errors. Nothing here
-knows what a service does.
+Addresses and protobuf messages come in; calls with deadlines, and the product's own values and errors, go out. `rpc`
+has servers, channels and errors; `convert` converts the messages that several services share. Nothing here knows what
+a service does.
 """

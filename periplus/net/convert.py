@@ -1,7 +1,8 @@
-"""Protobuf <-> the kernel's values. Beside rpc.py, the only module of the kernel that knows protobuf.
+"""Converts between protobuf messages and the values of `periplus` that several services share.
 
-Conversion proves that fields are there and enums are known, no more: what a value may be is checked by who uses it.
-What a peer left out or made up is CorruptFrame or UnknownCodec, never another exception.
+A conversion from protobuf checks only that required fields are present and that enum values are known; the code that
+uses a value checks its range. A message with a missing field or an unknown enum value raises CorruptFrame or
+UnknownCodec, and never another exception. Conversions to protobuf do not raise.
 """
 
 from collections.abc import Iterable
@@ -33,14 +34,17 @@ _KIND_FROM_PB = {value: kind for kind, value in _KIND_TO_PB.items()}
 
 
 def policy_to_pb(policy: Policy) -> common_pb2.Policy:
+    """Return the message of a policy."""
     return common_pb2.Policy(fork=policy.fork, version=policy.version)
 
 
 def policy_from_pb(message: common_pb2.Policy) -> Policy:
+    """Return the policy of a message."""
     return Policy(message.fork, message.version)
 
 
 def run_files_to_pb(files: RunFiles | None) -> control_pb2.RunFiles | None:
+    """Return the message of a run's paths, or None for None, which leaves the field unset."""
     if files is None:
         return None
     checkpoint = None if files.checkpoint is None else policy_to_pb(files.checkpoint)
@@ -48,13 +52,13 @@ def run_files_to_pb(files: RunFiles | None) -> control_pb2.RunFiles | None:
 
 
 def run_files_from_pb(message: control_pb2.RunFiles) -> RunFiles:
-    """The inverse, of a message that is set."""
+    """Return the paths of a run. The caller has checked that the field is set."""
     checkpoint = policy_from_pb(message.checkpoint) if message.HasField("checkpoint") else None
     return RunFiles(run_dir=message.run_dir, log=message.log, checkpoint=checkpoint, report=message.report)
 
 
 def publication_record_to_pb(record: PublicationRecord) -> gateway_pb2.PublicationRecord:
-    """One record of a publication."""
+    """Return the message of one record of a publication: its opening, a chunk, or its closing."""
     match record:
         case Opening():
             return gateway_pb2.PublicationRecord(opening=_opening_to_pb(record))
@@ -68,7 +72,7 @@ def publication_record_to_pb(record: PublicationRecord) -> gateway_pb2.Publicati
 
 
 def publication_record_from_pb(message: gateway_pb2.PublicationRecord) -> PublicationRecord:
-    """The inverse. Raises: CorruptFrame, UnknownCodec."""
+    """Return the record of a publication. Raises: CorruptFrame, UnknownCodec."""
     match message.WhichOneof("body"):
         case "opening":
             return _opening_from_pb(message.opening)
@@ -81,7 +85,7 @@ def publication_record_from_pb(message: gateway_pb2.PublicationRecord) -> Public
 
 
 def certificate_to_pb(certificate: Certificate) -> common_pb2.Certificate:
-    """The authority's word on a publisher's key."""
+    """Return the message of a certificate, in which the job authority certifies a publisher's key."""
     return common_pb2.Certificate(
         job_id=certificate.job_id,
         fork=certificate.fork,
@@ -91,24 +95,30 @@ def certificate_to_pb(certificate: Certificate) -> common_pb2.Certificate:
 
 
 def certificate_from_pb(message: common_pb2.Certificate) -> Certificate:
-    """The inverse; what it is worth is for Trust to say."""
+    """Return the certificate of a message. It is not verified here; `Trust` does that."""
     return Certificate(
         job_id=message.job_id, fork=message.fork, public_key=message.public_key, signature=message.signature
     )
 
 
 def trajectory_frame_to_pb(frame: Frame) -> gateway_pb2.TrajectoryFrame:
-    """Encoded trajectories. No checksum beside the codec's own and the transport's."""
+    """Return the message of a frame of encoded trajectories.
+
+    It adds no checksum to those of the codec and the transport.
+    """
     return gateway_pb2.TrajectoryFrame(codec=_codec_to_pb(frame.codec), payload=frame.payload)
 
 
 def trajectory_frame_from_pb(message: gateway_pb2.TrajectoryFrame) -> Frame:
-    """The inverse. Raises: UnknownCodec."""
+    """Return the frame of a message. Raises: UnknownCodec."""
     return Frame(codec_id(message.codec), message.payload)
 
 
 def keyed_frame_to_pb(key: FrameKey, frame: Frame, region: str) -> gateway_pb2.RolloutUp:
-    """A frame on its way up; `region` is where it is spooled, empty as long as it is nowhere."""
+    """Return the message that carries a frame with its transport key towards the trainer.
+
+    `region` is the region whose gateway has spooled the frame; it is empty before that.
+    """
     message = gateway_pb2.TrajectoryFrame(
         codec=_codec_to_pb(frame.codec), payload=frame.payload, epoch=key.epoch, sequence=key.sequence, region=region
     )
@@ -116,7 +126,10 @@ def keyed_frame_to_pb(key: FrameKey, frame: Frame, region: str) -> gateway_pb2.R
 
 
 def keyed_frame_from_pb(message: gateway_pb2.RolloutUp) -> tuple[FrameKey, Frame]:
-    """The inverse, but for the region. Raises: UnknownCodec, CorruptFrame for a frame without its transport key."""
+    """Return the transport key and the frame of a message.
+
+    Raises: UnknownCodec, or CorruptFrame for a frame without its transport key.
+    """
     if not message.frame.epoch:
         raise CorruptFrame(f"a frame of {message.worker_id} has no transport key; is the worker older?")
     key = FrameKey(worker_id=message.worker_id, epoch=message.frame.epoch, sequence=message.frame.sequence)
@@ -124,7 +137,10 @@ def keyed_frame_from_pb(message: gateway_pb2.RolloutUp) -> tuple[FrameKey, Frame
 
 
 def spooled_to_pb(keys: Iterable[FrameKey]) -> list[gateway_pb2.RolloutDown]:
-    """What tells workers that their gateway answers for these frames: one message a start of a worker."""
+    """Return the messages that tell workers that their gateway has spooled these frames.
+
+    There is one message for each start of a worker's process.
+    """
     return [
         gateway_pb2.RolloutDown(
             worker_id=worker_id, spooled=gateway_pb2.FramesSpooled(epoch=epoch, sequences=sequences)
@@ -134,7 +150,10 @@ def spooled_to_pb(keys: Iterable[FrameKey]) -> list[gateway_pb2.RolloutDown]:
 
 
 def committed_to_pb(region: str, keys: Iterable[FrameKey]) -> list[gateway_pb2.RolloutDown]:
-    """What tells a region's gateway that the ledger has these frames: one message a start of a worker."""
+    """Return the messages that tell a region's gateway that the trainer's ledger has committed these frames.
+
+    There is one message for each start of a worker's process.
+    """
     return [
         gateway_pb2.RolloutDown(
             worker_id=worker_id,
@@ -145,12 +164,12 @@ def committed_to_pb(region: str, keys: Iterable[FrameKey]) -> list[gateway_pb2.R
 
 
 def keys_from_pb(worker_id: str, epoch: int, sequences: Iterable[int]) -> tuple[FrameKey, ...]:
-    """The keys of one FramesSpooled or FramesCommitted."""
+    """Return the transport keys that one FramesSpooled or FramesCommitted message names."""
     return tuple(FrameKey(worker_id=worker_id, epoch=epoch, sequence=sequence) for sequence in sequences)
 
 
 def record_to_pb(job_id: str, record: Record) -> control_pb2.StepRecord:
-    """One line of a job's metrics."""
+    """Return the message of one record of a job's metrics."""
     return control_pb2.StepRecord(
         job_id=job_id,
         kind=record.kind.value,
@@ -163,11 +182,11 @@ def record_to_pb(job_id: str, record: Record) -> control_pb2.StepRecord:
 
 
 def record_from_pb(message: control_pb2.StepRecord) -> Record:
-    """The inverse; the job is in `message.job_id`. Raises: CorruptFrame."""
+    """Return the record of a message; its job is `message.job_id`. Raises: CorruptFrame for an unknown kind."""
     try:
         kind = RecordKind(message.kind)
     except ValueError as error:
-        raise CorruptFrame(f"a step record of kind {message.kind!r}; is the trainer newer?") from error
+        raise CorruptFrame(f"a step record has the unknown kind {message.kind!r}; is the trainer newer?") from error
     return Record(
         kind=kind,
         policy=policy_from_pb(message.policy),
@@ -198,7 +217,7 @@ def _opening_to_pb(opening: Opening) -> gateway_pb2.Opening:
 def _opening_from_pb(message: gateway_pb2.Opening) -> Opening:
     kind = _KIND_FROM_PB.get(message.kind)
     if kind is None:
-        raise CorruptFrame(f"a publication of kind {message.kind}; is the peer newer?")
+        raise CorruptFrame(f"a publication has the unknown kind {message.kind}; is the peer newer?")
     if not message.HasField("policy"):
         raise CorruptFrame(f"the opening of a {kind} of job {message.job_id[:80]!r} names no policy")
     return Opening(

@@ -1,9 +1,10 @@
-"""gRPC at its edges: channels, servers, deadlines, and the one translation between our errors and gRPC's.
+"""gRPC channels and servers, their limits and deadlines, and the one translation between our errors and gRPC's.
 
-Servers run every handler behind `ErrorInterceptor`: a PeriplusError leaves with its status and an `ErrorDetail` in the
-trailing metadata. Clients wrap calls in `remote_errors(address)`: an `AioRpcError` with a detail becomes the same
-class again, one without becomes Unreachable or TimedOut. Keepalive is set on both sides, since gRPC's default notices
-a frozen peer after minutes or never. Transport is plain TCP for now: identities come with the fleet's certificates.
+A server runs every handler behind `ErrorInterceptor`, which ends a call that raised a PeriplusError with its status and
+an `ErrorDetail` in the trailing metadata. A client wraps its calls in `remote_errors(address)`: an `AioRpcError` with a
+detail becomes the same PeriplusError class again, and one without becomes Unreachable or TimedOut. Keepalive is set on
+both sides, because by default gRPC notices a frozen peer after minutes or never. The transport is plain TCP without
+TLS for now.
 """
 
 import asyncio
@@ -21,16 +22,17 @@ from periplus.pb.v1 import common_pb2
 log = logging.getLogger(__name__)
 
 CALL_DEADLINE_S = 10.0
-"""For unary calls between processes: three round trips around the world, with room for a busy machine."""
+"""Deadline of a unary call, in seconds. Chosen by hand: three intercontinental round trips, and slack for a busy
+machine."""
 
 MAX_MESSAGE_BYTES = 12 << 20
-"""A chunk of a publication has up to 10 MiB, control messages are far smaller; what is larger is an error."""
+"""Largest gRPC message, in bytes: a chunk of a publication has up to 10 MiB, and control messages are far smaller."""
 
 CHUNK_BYTES = 256 << 10
-"""Payload of one streamed message: gRPC in Python is fastest between 256 KiB and 4 MiB."""
+"""Payload bytes of one streamed message. Chosen by hand: gRPC in Python is fastest between 256 KiB and 4 MiB."""
 
 MAX_ERROR_BYTES = 4 << 10
-"""Most bytes of an error message to the caller: gRPC refuses more than 8 KiB of metadata."""
+"""Largest error message that is sent to the caller, in bytes, because gRPC refuses more than 8 KiB of metadata."""
 
 _DETAIL_KEY = "periplus-error-bin"
 _KEEPALIVE = [
@@ -56,17 +58,17 @@ _SERVER_OPTIONS = [
 
 
 def channel(address: str) -> grpc.aio.Channel:
-    """A channel to `host:port`. Nothing is sent before the first call."""
+    """Return a channel to `host:port`. It connects at the first call."""
     return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
 
 
 def server() -> grpc.aio.Server:
-    """A server that translates errors; add servicers, then bind()."""
+    """Return a server that translates errors. Add servicers to it, and give it an address with `bind`."""
     return grpc.aio.server(interceptors=[ErrorInterceptor()], options=_SERVER_OPTIONS)
 
 
 def bind(server_: grpc.aio.Server, address: str) -> str:
-    """Bind `host:port` (port 0: the system chooses) and return the address that was bound.
+    """Bind a server to `host:port` and return the bound address. With port 0 the system chooses a port.
 
     Raises: Conflict if the address cannot be bound.
     """
@@ -76,13 +78,13 @@ def bind(server_: grpc.aio.Server, address: str) -> str:
     except RuntimeError as error:
         raise errors.Conflict(
             f"cannot listen on {address}: the port is in use or the address is not this machine's; "
-            "choose another, or port 0 for a free one"
+            "choose another address, or port 0 for a free port"
         ) from error
     return f"{host}:{port}"
 
 
 def error_detail(error: errors.PeriplusError) -> bytes:
-    """What travels to the caller."""
+    """Return the serialized `ErrorDetail` that tells the caller about an error."""
     return common_pb2.ErrorDetail(
         reason=errors.reason(error),
         message=_cut(str(error), MAX_ERROR_BYTES),
@@ -91,7 +93,7 @@ def error_detail(error: errors.PeriplusError) -> bytes:
 
 
 def translate(error: grpc.aio.AioRpcError, address: str) -> errors.PeriplusError:
-    """Our error for gRPC's."""
+    """Return the PeriplusError for an error that gRPC raised in a call to `address`."""
     for key, value in error.trailing_metadata() or ():
         if key == _DETAIL_KEY and isinstance(value, bytes):
             detail = common_pb2.ErrorDetail.FromString(value)
@@ -105,9 +107,10 @@ def translate(error: grpc.aio.AioRpcError, address: str) -> errors.PeriplusError
 
 @contextmanager
 def remote_errors(address: str) -> Iterator[None]:
-    """Everything that a call to `address` raises inside, in a TaskGroup too, leaves as a PeriplusError.
+    """Translate gRPC errors that a call to `address` raises in this context, also inside exception groups.
 
-    A task that is being cancelled leaves as cancelled: a TaskGroup with an error of its own forgets that it was.
+    A group that holds only PeriplusErrors afterwards leaves as its first one. If the current task is being cancelled,
+    CancelledError is raised instead, because a TaskGroup that raises an error of its own loses the cancellation.
     """
     try:
         yield
@@ -121,7 +124,10 @@ def remote_errors(address: str) -> Iterator[None]:
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Ends a call that raised an error with its status and detail; what is not a PeriplusError leaves as one."""
+    """Ends a call that raised an error with the error's gRPC status and detail.
+
+    An exception that is not a PeriplusError is logged and sent as a plain PeriplusError.
+    """
 
     async def intercept_service(
         self,
@@ -165,9 +171,9 @@ async def _aborting(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterato
         yield
     except errors.PeriplusError as error:
         await _abort(context, error)
-    except grpc.aio.BaseError:  # gRPC's own, about this call
+    except grpc.aio.BaseError:  # an error of gRPC itself about this call
         raise
-    except Exception as error:  # the root of a call: whatever it is, the caller hears what happened
+    except Exception as error:  # the root of a call: the caller must learn of any error
         ours = first_of(error) if isinstance(error, ExceptionGroup) else None
         if ours is None:
             log.exception("call_crashed")
@@ -176,7 +182,7 @@ async def _aborting(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterato
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> errors.PeriplusError | None:
-    """The first PeriplusError among what a TaskGroup raised, however deep; None if something else was raised too."""
+    """Return the first PeriplusError inside an exception group, or None if the group holds any other exception."""
     found = errors.leaves(group)
     ours = [leaf for leaf in found if isinstance(leaf, errors.PeriplusError)]
     return ours[0] if len(ours) == len(found) else None
@@ -191,7 +197,7 @@ def _stay_cancelled(error: BaseException) -> None:
 def _ours(error: BaseException, address: str) -> BaseException:
     if isinstance(error, grpc.aio.AioRpcError):
         return translate(error, address)
-    if isinstance(error, asyncio.InvalidStateError):  # what gRPC raises for a write on a call that has ended
+    if isinstance(error, asyncio.InvalidStateError):  # gRPC raises this for a write on a call that has ended
         return errors.Unreachable(f"{address} has ended the call; is it stopping?")
     return error
 
@@ -209,7 +215,7 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.Peri
     detail = ((_DETAIL_KEY, error_detail(error)),)
     try:
         await context.abort(errors.meaning(error).status, _cut(str(error), 200), trailing_metadata=detail)
-    except grpc.aio.InternalError as gone:  # the call is dead already: nobody to tell
+    except grpc.aio.InternalError as gone:  # the call has ended already, so that no caller is left to tell
         raise asyncio.CancelledError from gone
 
 

@@ -1,6 +1,7 @@
-"""A process and its machine: start and stop, task files, threads, logs, and what a full disk means.
+"""What every Periplus process needs from its machine: start and stop, logs, and the meaning of disk errors.
 
-`lifecycle` handles signals and exit codes, `task_process` is the frame of every worker process, `telemetry` writes
-logs, `disk` reads the operating system's refusals, `threads` runs threads that may be left behind. Nothing here knows
-jobs.
+Signals, task files and errors of the operating system come in; stop events, exit codes, log lines and PeriplusErrors go
+out. `lifecycle` waits for signals and writes ready files, `task_process` runs the work of a trainer or rollout worker,
+`telemetry` writes logs and registers metric names, `disk` classifies disk errors, and `threads` starts threads that a
+process need not wait for. Nothing here knows what a job does.
 """

@@ -1,10 +1,10 @@
-"""What the operating system's refusal to write a file means: no room now, or an error that waiting does not mend.
+"""Classifies a failed write by its OSError: the disk is full now, or the error will not go away by waiting.
 
-Room comes back: a person removes files, or another job ends. So `DiskFull` leaves everything as it was, and whoever
-writes may try the same write again. Any other refusal (no permission, a read-only file system, no free inode, a limit
-on the size of one file) stays until a person changes something, and is an error that ends the job.
+A full disk may get free space again, because a person removes files or another job ends. So after `DiskFull` nothing
+has changed, and the caller may try the same write again. Any other error (no permission, a read-only file system, no
+free inode, a limit on the size of a file) stays until a person changes something, and it ends the job.
 
-`open_regular` is for files that somebody else may have put there: of a pipe nothing may ever come.
+`open_regular` opens files that another program may have put there; it never waits for the writer of a pipe.
 """
 
 import errno
@@ -15,13 +15,18 @@ from pathlib import Path
 from periplus.errors import DiskFull, StorageError
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers that mean a full disk or an exhausted quota."""
 
 _SMALLEST_FILE_BYTES = 4096
-"""One block of most file systems: with less than this free, a new file fails for want of room, not of inodes."""
+"""The block size of most file systems. With fewer free bytes a new file fails for lack of space, not of inodes."""
 
 
 def no_room(path: Path, error: OSError, needed_bytes: int = 0) -> StorageError | None:
-    """Return the error for a write of `needed_bytes` (0: not known) to `path`; None if `error` is not about room."""
+    """Return the StorageError for a write to `path` that failed for lack of space, or None for any other OSError.
+
+    The result is DiskFull, which may be retried, unless the file system has free space but no free inode.
+    `needed_bytes` is the number of bytes of the write, or 0 if it is not known.
+    """
     if error.errno not in NO_ROOM:
         return None
     found = _file_system(path)
@@ -30,7 +35,7 @@ def no_room(path: Path, error: OSError, needed_bytes: int = 0) -> StorageError |
         has_bytes = free_bytes >= max(needed_bytes, _SMALLEST_FILE_BYTES)
         if found.f_files and not found.f_favail and has_bytes:
             return StorageError(
-                f"no inode is free for {path}: its file system holds {found.f_files} files and takes no more, though "
+                f"no inode is free for {path}: its file system can hold only {found.f_files} files, although "
                 f"{free_bytes} bytes are free; remove files, then resume the job"
             )
     what = "the disk quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
@@ -40,15 +45,16 @@ def no_room(path: Path, error: OSError, needed_bytes: int = 0) -> StorageError |
 
 
 def open_regular(path: str, flags: int) -> int:
-    """Open as `open(..., opener=open_regular)` asks, but without waiting for the writer of a pipe.
+    """Open a regular file, for use as `open(..., opener=open_regular)`.
 
-    Raises: OSError, also for what is no regular file (a pipe, a device): reading it might never end.
+    It does not wait for the writer of a pipe. Raises: OSError, also if the path is a pipe or a device, because reading
+    those might never end.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.EINVAL, "it is no regular file", path)
+    raise OSError(errno.EINVAL, "it is not a regular file", path)
 
 
 def _file_system(path: Path) -> os.statvfs_result | None:

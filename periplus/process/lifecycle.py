@@ -1,8 +1,8 @@
-"""How a Periplus process meets the process that started it: it says when it is ready, and it knows when to stop.
+"""The start and stop protocol between a Periplus process and the process that started it.
 
-A parent that passed port 0 learns the addresses from the ready file, which appears whole or not at all. A parent that
-dies cannot send a signal, but the kernel closes its pipes: a child that was started with `stdin=PIPE` and
-`--stop-on-stdin-eof` ends with it, so that no process stays behind.
+A process writes a ready file once it serves. The file is written atomically and has the addresses, for a parent that
+passed port 0. A process stops on SIGTERM or SIGINT. A parent that dies cannot send a signal, but the kernel closes its
+pipes: a child that was started with `stdin=PIPE` and `--stop-on-stdin-eof` then stops too, so that none is left behind.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _DISCARD_BYTES = 1 << 16
 
 
 class ShutdownReason(StrEnum):
-    """Why a process was asked to stop."""
+    """The cause for which a process was asked to stop."""
 
     SIGTERM = "SIGTERM"
     SIGINT = "SIGINT"
@@ -28,7 +28,7 @@ class ShutdownReason(StrEnum):
 
 
 def write_ready_file(path: str | Path, mapping: Mapping[str, str | int]) -> None:
-    """Write `mapping` as one JSON object, atomically: a reader sees nothing or all of it.
+    """Write `mapping` to a file as one JSON object, atomically: a reader sees no file or the whole object.
 
     Raises: ConfigError if the path cannot be written.
     """
@@ -44,11 +44,11 @@ def write_ready_file(path: str | Path, mapping: Mapping[str, str | int]) -> None
 
 
 async def wait_for_stop(stop_on_stdin_eof: bool, on_waiting: Callable[[], None] | None = None) -> ShutdownReason:
-    """Wait for SIGTERM, SIGINT or, if asked for, the end of stdin, and tell which came.
+    """Wait for SIGTERM, SIGINT or, with `stop_on_stdin_eof`, the end of stdin, and return which came.
 
-    The handlers are set only while this waits: a second Ctrl-C during a graceful stop interrupts it. Say that you are
-    ready in `on_waiting`, which is called once they are set: a parent may stop its child the moment that it is ready.
-    A stdin that is closed, or that cannot be waited for (a file, /dev/null), counts as ended.
+    The signal handlers are set only during this call, so that a second Ctrl-C interrupts a graceful stop. `on_waiting`
+    is called once they are set. Write the ready file there, because a parent may stop its child as soon as it is ready.
+    A stdin that is closed, or that cannot be polled (a file, /dev/null), counts as ended.
     """
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[ShutdownReason] = loop.create_future()
@@ -86,5 +86,5 @@ def _watch_stdin(loop: asyncio.AbstractEventLoop, stop: Callable[[ShutdownReason
 
     try:
         loop.add_reader(_STDIN_FD, read)
-    except OSError:  # epoll takes pipes, sockets and terminals only
+    except OSError:  # epoll accepts only pipes, sockets and terminals
         stop(ShutdownReason.STDIN_CLOSED)

@@ -1,9 +1,10 @@
-"""The frame of every worker process: from a task file to an exit code, with the last word in the status file.
+"""Runs the work of every trainer and rollout worker process: from a task file to a status file and an exit code.
 
-What a worker prints goes to its log file. A log that the disk has no room for loses lines and ends no work.
+The region's agent writes the task file and starts the process. The process writes its outcome into the status file
+before it exits. Its output goes to its log file; when the disk is full, log lines are lost but the work goes on.
 
-A worker is asked to stop by SIGTERM from its agent, or by the end of its standard input when the agent died. What that
-means is the worker's own: `work` gets an event that is set then, and returns how it ended.
+A process is asked to stop by SIGTERM from its agent, or by the end of its standard input when the agent died. `work`
+gets an event that is set then; it decides how to stop, and returns the state in which it ended.
 """
 
 import asyncio
@@ -25,13 +26,17 @@ from periplus.values.task import EXIT_FAILED, EXIT_STOPPED, EXIT_SUCCEEDED, Task
 log = logging.getLogger(__name__)
 
 Work = Callable[[asyncio.Event], Awaitable[TaskState]]
+"""The work of a process: it gets the event that asks it to stop, and returns the state in which it ended."""
 
 EXIT_CODE = {TaskState.SUCCEEDED: EXIT_SUCCEEDED, TaskState.STOPPED: EXIT_STOPPED, TaskState.FAILED: EXIT_FAILED}
+"""The exit code for each final state."""
 
 
 class Forgiving(io.TextIOBase):
-    """A text stream that drops what the stream behind it cannot take: progress bars and prints of libraries raise no
-    error, and neither does the interpreter's last flush."""
+    """A text stream that drops text which the stream behind it cannot write, as on a full disk.
+
+    So neither the prints and progress bars of libraries nor the interpreter's last flush raise an error.
+    """
 
     def __init__(self, behind: TextIO) -> None:
         self._behind = behind
@@ -53,7 +58,7 @@ class Forgiving(io.TextIOBase):
 
 
 def command(make_work: Callable[[TaskSpec], Work]) -> click.Command:
-    """The command line of a worker package: `--task-file FILE`."""
+    """Return the command line of a trainer or rollout worker: `--task-file FILE`."""
 
     @click.command()
     @click.option("--task-file", type=click.Path(path_type=Path), required=True, help="Written by the region's agent.")
@@ -72,17 +77,17 @@ def command(make_work: Callable[[TaskSpec], Work]) -> click.Command:
 
 
 def run(spec: TaskSpec, make_work: Callable[[TaskSpec], Work]) -> int:
-    """Run the work to its end and write its outcome."""
+    """Run the work to its end, write its outcome into the status file, and return the exit code. Never raises."""
     telemetry.event(log, logging.INFO, "task_started", task=spec.task_id, region=spec.region, threads=spec.num_threads)
     try:
         outcome = TaskOutcome(state=asyncio.run(_until_stopped(make_work(spec))), message="")
-    except Exception as error:  # the root of the process: whatever it is, the agent must hear of it
+    except Exception as error:  # the root of the process: the agent must learn of any error
         if not all(isinstance(leaf, PeriplusError) for leaf in leaves(error)):
             log.exception("task_crashed")
         outcome = TaskOutcome(state=TaskState.FAILED, message=explained_error(error))
     try:
         Path(spec.status_file).write_text(outcome.to_json(), encoding="utf-8")
-    except OSError as error:  # the exit code says how it ended, though not why
+    except OSError as error:  # the exit code still tells the agent the state, though not the message
         telemetry.event(log, logging.ERROR, "outcome_not_written", path=spec.status_file, why=error)
     level = logging.ERROR if outcome.state is TaskState.FAILED else logging.INFO
     telemetry.event(log, level, "task_ended", task=spec.task_id, state=outcome.state, message=outcome.message)
@@ -95,7 +100,7 @@ async def _until_stopped(work: Work) -> TaskState:
     signals = asyncio.ensure_future(wait_for_stop(stop_on_stdin_eof=True, on_waiting=listening.set))
     signals.add_done_callback(lambda _: stop.set())
     try:
-        await listening.wait()  # a worker that is at work can be stopped
+        await listening.wait()  # the signal handlers must be set before the work starts
         return await work(stop)
     finally:
         signals.cancel()

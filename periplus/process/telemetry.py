@@ -1,11 +1,11 @@
-"""What the services say about themselves: one line a log record, and the one registry of metric names.
+"""The log format of all services, and the registry of metric names.
 
-A log line is `time level logger event key=value ...`: UTC, a fixed event name, then the fields. Whatever a field holds,
-a record stays one line (text with spaces, quotes or control characters is written as a JSON string), so logs can be cut
-by line and searched by field. Library code logs through `event`; only a service's `__main__` calls `configure`.
+A log line is `time level logger event key=value ...`: the time in UTC, a fixed event name, then the fields. A record is
+always one line, because text with spaces, quotes or control characters is written as a JSON string. So logs can be
+split by line and searched by field. Library code logs through `event`; only a process's entry point calls `configure`.
 
-The registry names every value that may stand in a Record, and so in `metrics.jsonl`, with its unit and its meaning.
-`check_names` refuses a name that is not in it. This module knows no metric's value and keeps none.
+The registry lists every value that a Record, and so `metrics.jsonl`, may have, with its unit and meaning. `check_names`
+refuses other names. This module holds no metric's value.
 """
 
 import json
@@ -23,12 +23,12 @@ from periplus import errors
 
 
 def event(log: logging.Logger, level: int, name: str, **fields: object) -> None:
-    """Log the fixed event `name` with its fields (job, region, worker, policy_version, ...)."""
+    """Log an event with a fixed name and its fields, such as job, region, worker or policy_version."""
     log.log(level, "%s", name, extra={"fields": fields})
 
 
 def configure(level: str, stream: TextIO | TextIOBase) -> None:
-    """Send every logger's records of `level` and above to `stream`, one line each, in place of earlier handlers.
+    """Send the records of all loggers from `level` up to `stream`, one line each; replace earlier handlers.
 
     Raises: ValueError for a level that logging does not know.
     """
@@ -40,7 +40,10 @@ def configure(level: str, stream: TextIO | TextIOBase) -> None:
 
 
 class LineFormatter(logging.Formatter):
-    """`2026-01-31T12:00:00.123Z INFO region_agent.control.session session_opened region=eu epoch=4`."""
+    """Formats a record as one line.
+
+    Example: `2026-01-31T12:00:00.123Z INFO region_agent.control.session session_opened region=eu epoch=4`.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -77,13 +80,15 @@ def _field(value: object) -> str:
 
 
 class MetricKind(StrEnum):
+    """How a metric's values combine over records: those of a counter are summed, those of a gauge are not."""
+
     GAUGE = "gauge"
     COUNTER = "counter"
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One name of the registry. A counter's values add up over records; a gauge's do not."""
+    """One entry of the registry: a metric's name, unit, meaning in one sentence, and kind."""
 
     name: str
     unit: str
@@ -180,10 +185,11 @@ _ALL = (
     Metric("probe_max_difference", "nats", "Largest difference of a probed log-probability at a reader."),
 )
 METRICS = MappingProxyType({metric.name: metric for metric in _ALL})
+"""The registry: every metric by its name."""
 
 
 def check_names(values: Iterable[str]) -> None:
-    """Refuse names that are not in the registry. Raises: ValueError with each of them."""
+    """Check that all names are in the registry. Raises: ValueError with those that are not."""
     unknown = sorted(set(values) - METRICS.keys())
     if unknown:
         raise ValueError(f"not in the metric registry: {', '.join(unknown)}; add them to periplus/process/telemetry.py")

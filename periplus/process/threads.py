@@ -1,6 +1,7 @@
-"""Threads that may be left alone inside native code, such as a solver's, which aborts if the interpreter ends first.
+"""Starts daemon threads for native code, such as a solver, that a process may have to leave running when it exits.
 
-Who waits for such a thread may give up; the process must then be ended without the interpreter's own clean-up.
+A caller may stop waiting for such a thread. If one still runs at the end, the process must exit with `os._exit`: native
+code may abort the process when the interpreter shuts down under it.
 """
 
 import threading
@@ -10,10 +11,10 @@ _NAME = "may-be-left-alone"
 
 
 def start(run: Callable[[], None]) -> None:
-    """Run it in a thread that no exit waits for."""
+    """Call `run` in a daemon thread, for which the process does not wait when it exits."""
     threading.Thread(target=run, daemon=True, name=_NAME).start()
 
 
 def is_any_running() -> bool:
-    """Whether one of them has not ended."""
+    """Return whether a thread that `start` started still runs."""
     return any(thread.name == _NAME for thread in threading.enumerate())

@@ -1,4 +1,7 @@
-"""The door between a spool and the disk. Tests put a disk behind it that lies as much as disks may."""
+"""The file operations that a spool needs, as a protocol, and their implementation by the operating system.
+
+Tests put a simulated disk behind the protocol, which loses unsynced data as a real disk may after a power cut.
+"""
 
 import contextlib
 import fcntl
@@ -14,55 +17,56 @@ from periplus.spool.format import Buffer
 
 
 class AppendFile(Protocol):
-    """A file that only grows at its end."""
+    """An open file to which data is appended."""
 
     def append(self, parts: Sequence[Buffer]) -> None:
-        """Hand all parts to the operating system, in order. On OSError some of their bytes may have been written."""
+        """Hand all parts to the operating system in order. After an OSError some of their bytes may be written."""
 
     def truncate(self, num_bytes: int) -> None:
-        """Cut what follows."""
+        """Cut the file to its first `num_bytes` bytes."""
 
     def sync(self) -> None:
-        """Return when what was appended survives a power cut; the file's name is the folder's matter."""
+        """Return when all appended data survives a power cut. The file's name needs `FileLayer.sync_folder` too."""
 
     def close(self) -> None: ...
 
 
 class FileLayer(Protocol):
-    """What a spool asks of a file system. Every method may raise OSError."""
+    """The file system operations that a spool needs. Every method may raise OSError."""
 
     def make_folder(self, folder: Path) -> None:
-        """A repeat is harmless. The names of the folders made survive a power cut."""
+        """Make a folder and its missing parents, whose names then survive a power cut. Repeating it is harmless."""
 
     def names(self, folder: Path) -> list[str]:
-        """Raises: FileNotFoundError."""
+        """Return the names of the entries of a folder. Raises: FileNotFoundError if it does not exist."""
 
     def create(self, path: Path) -> AppendFile:
-        """A new empty file. Raises: FileExistsError."""
+        """Create an empty file. Raises: FileExistsError."""
 
-    def reopen(self, path: Path) -> AppendFile: ...
+    def reopen(self, path: Path) -> AppendFile:
+        """Open an existing file for appending."""
 
     def num_bytes(self, path: Path) -> int:
-        """The file's size."""
+        """Return the file's size in bytes."""
 
     def read(self, path: Path, offset: int = 0, num_bytes: int = -1) -> bytes:
-        """Up to `num_bytes` bytes, all that are there when negative."""
+        """Return up to `num_bytes` bytes from `offset` on, or all when `num_bytes` is negative."""
 
     def unlink(self, path: Path) -> None:
-        """A repeat is harmless."""
+        """Remove a file. Repeating it is harmless."""
 
     def remove_folder(self, folder: Path) -> None:
-        """Raises: OSError if it is not empty."""
+        """Remove an empty folder. Raises: OSError if it is not empty."""
 
     def sync_folder(self, folder: Path) -> None:
-        """Return when the names that were made and removed in it survive a power cut."""
+        """Return when the names that were added to and removed from the folder survive a power cut."""
 
     def lock(self, path: Path) -> AbstractContextManager[object]:
-        """Held until left or until the process dies. Raises: BlockingIOError when another holds it."""
+        """Lock a file until the context ends or the process dies. Raises: BlockingIOError if another holds the lock."""
 
 
 class OsFiles:
-    """The operating system's files."""
+    """The `FileLayer` of the operating system."""
 
     def make_folder(self, folder: Path) -> None:
         missing = [folder]
@@ -129,7 +133,7 @@ class _OsFile:
         if written == sum(len(part) for part in parts):
             return
         views = [memoryview(part) for part in parts]
-        while views:  # the disk filled up, or a signal came: the next write says which
+        while views:  # the disk filled up or a signal came: a full disk makes the next write fail
             while views and written >= len(views[0]):
                 written -= len(views.pop(0))
             if views:
@@ -148,7 +152,7 @@ class _OsFile:
 
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Translate the operating system's refusal about `path`."""
+    """Translate an OSError about `path` into a PeriplusError."""
     try:
         yield
     except OSError as error:
@@ -156,8 +160,11 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def refusal(path: Path, error: OSError, needed_bytes: int = 0) -> PeriplusError:
-    """What an OSError about `path` means to the one who spools; `needed_bytes` were to be written (0: not known)."""
+    """Return the PeriplusError for an OSError about `path`: Conflict for a lock, DiskFull, or another StorageError.
+
+    `needed_bytes` is the number of bytes of the failed write, or 0 if it is not known.
+    """
     if isinstance(error, BlockingIOError):
-        return Conflict(f"{path} is locked by another process that spools there; stop it first")
+        return Conflict(f"{path} is locked by another process that uses this spool; stop that process first")
     full = no_room(path, error, needed_bytes)
-    return full or StorageError(f"cannot use {path}: {error.strerror or error}; mend the disk or its permissions")
+    return full or StorageError(f"cannot use {path}: {error.strerror or error}; repair the disk or its permissions")

@@ -1,18 +1,18 @@
-"""The bytes of a spool's segment files, and what can be known of a file that nobody vouches for.
+"""The byte format of a spool's segment files, and a scan that finds the valid records of a file after a crash.
 
     segment   magic "PSPOOL1\\n", epoch u64, first sequence u64, first 8 bytes of BLAKE3 of these 24       32 bytes
     record    magic "PSR1", length u32, sequence u64, promised u64, first 8 bytes of BLAKE3(data),
               CRC-32 of these 32 seeded with the epoch                                                     36 bytes
               data
-    seal      a record header of length 2^32 - 1 and no data: nothing follows in this segment
+    seal      a record header with length 2^32 - 1 and no data, which ends the segment
 
 All numbers are little-endian. A file is named `<epoch>-<first sequence>.spool`, both with leading zeros, so that names
 sort as positions do.
 
-A record says how many records of its epoch had been *promised* when it was written. This tells a torn tail from
-damage: what lies at or beyond every promise found in the epoch was never reported durable and may be cut; what lies
-below one was, and its loss is an error. The header has a checksum of its own, so that a record whose data is damaged
-can still be stepped over, and what follows it be heard.
+Each record header has the number of records of its epoch that were *promised*, which means reported durable, when it
+was written. This number distinguishes a torn tail from damage: a record at or beyond the largest promise in the epoch
+was never reported durable and may be cut; a missing record below it is an error. The header has its own checksum, so
+that a scan can step over a record with damaged data and still read the promises after it.
 """
 
 import re
@@ -28,12 +28,17 @@ from blake3 import blake3
 Buffer = bytes | bytearray | memoryview
 
 SEGMENT_HEADER_BYTES = 32
+"""Size of the header of a segment, in bytes."""
+
 RECORD_HEADER_BYTES = 36
+"""Size of the header of a record, in bytes."""
+
 MAX_RECORD_BYTES = 1 << 30
-"""Far above any frame; a length beyond it is damage, whatever its checksum says."""
+"""Largest data of a record, in bytes. Chosen by hand, far above any frame; a greater length in a header is damage."""
 
 MAX_SEGMENT_BYTES = SEGMENT_HEADER_BYTES + 2 * (RECORD_HEADER_BYTES + MAX_RECORD_BYTES)
-"""Largest file of a segment: a new one is begun beyond at most MAX_RECORD_BYTES, so one record may lie behind these."""
+"""Largest segment file, in bytes: a new segment is begun at MAX_RECORD_BYTES or before, so at most one record of that
+size follows."""
 
 _SEGMENT_MAGIC = b"PSPOOL1\n"
 _RECORD_MAGIC = b"PSR1"
@@ -46,7 +51,7 @@ _NAME = re.compile(r"(\d{10})-(\d{14})\.spool")
 
 
 class Durability(StrEnum):
-    """What a promise survives: the death of the process (kill -9), or that of the machine (power cut)."""
+    """What a durable record survives: the death of the process (kill -9), or also that of the machine (power cut)."""
 
     PROCESS = "process"
     MACHINE = "machine"
@@ -54,7 +59,11 @@ class Durability(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """Names one record for ever: the epoch rises with each opening that writes, the sequence by one a record from 0."""
+    """The permanent name of one record in a spool.
+
+    The epoch rises with each opening of the spool that writes. The sequence starts at 0 in each epoch and rises by one
+    with each record.
+    """
 
     epoch: int
     sequence: int
@@ -65,7 +74,11 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Header of one record. With `is_seal` no record follows: the segment ends here."""
+    """The header of one record, or the seal that ends a segment.
+
+    `length` is that of the data in bytes, `promised` the number of promised records of the epoch, `checksum` that of
+    the data.
+    """
 
     length: int
     sequence: int
@@ -79,10 +92,10 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """A segment's contents up to the first byte that is not as it was written.
+    """The content of a segment file up to the first damaged byte.
 
-    `offsets`: where each whole record starts. `end`: the first byte after them, and after the seal. `promised`: the
-    largest promise in any header of the file, those behind `end` included.
+    `offsets` holds the start of each whole record. `end` is the first byte after them and after the seal. `promised` is
+    the largest promise in any header of the file, including headers behind `end`.
     """
 
     offsets: "array[int]"
@@ -92,23 +105,24 @@ class Scan:
 
 
 def segment_name(first: Position) -> str:
-    """The file name of the segment whose first record is `first`."""
+    """Return the file name of the segment whose first record is `first`."""
     return f"{first.epoch:010d}-{first.sequence:014d}.spool"
 
 
 def first_position(name: str) -> Position | None:
-    """The inverse; None for a file that is no segment."""
+    """Return the first position of a segment from its file name, or None for a file that is not a segment."""
     found = _NAME.fullmatch(name)
     return Position(int(found[1]), int(found[2])) if found else None
 
 
 def segment_header(first: Position) -> bytes:
+    """Return the header of the segment whose first record is `first`."""
     head = _SEGMENT.pack(_SEGMENT_MAGIC, first.epoch, first.sequence)
     return head + blake3(head).digest(length=_CHECKSUM_BYTES)
 
 
 def data_checksum(parts: Iterable[Buffer]) -> bytes:
-    """Return the checksum of a record's data, which is given in pieces."""
+    """Return the checksum of a record's data, given in pieces."""
     hasher = blake3()
     for part in parts:
         hasher.update(part)
@@ -116,17 +130,18 @@ def data_checksum(parts: Iterable[Buffer]) -> bytes:
 
 
 def record_header(position: Position, length: int, promised: int, checksum: bytes) -> bytes:
+    """Return the header of a record with `length` bytes of data."""
     head = _RECORD.pack(_RECORD_MAGIC, length, position.sequence, promised, checksum)
     return head + _CRC.pack(_crc(head, position.epoch))
 
 
 def seal(end: Position, promised: int) -> bytes:
-    """What ends a segment whose next record would have been `end`."""
+    """Return the seal that ends a segment whose next record would have been `end`."""
     return record_header(end, _SEAL_LENGTH, promised, bytes(_CHECKSUM_BYTES))
 
 
 def read_header(data: Buffer, offset: int, epoch: int) -> Header | None:
-    """The record header at `offset`; None if there is none, or if it is damaged."""
+    """Return the record header at `offset`, or None if there is none or if it is damaged."""
     end = offset + RECORD_HEADER_BYTES
     if end > len(data):
         return None
@@ -140,12 +155,12 @@ def read_header(data: Buffer, offset: int, epoch: int) -> Header | None:
 
 
 def is_whole(data: Buffer, header: Header) -> bool:
-    """Whether `data` is what the header was written for."""
+    """Return whether `data` has the length and checksum that the header names."""
     return len(data) == header.length and data_checksum((data,)) == header.checksum
 
 
 def scan(data: bytes, first: Position) -> Scan:
-    """What a segment's file holds. Never raises: whether what is missing may be missing is the caller's to judge."""
+    """Scan the data of a segment file for whole records. Never raises; the caller checks for missing records."""
     offsets = array("Q")
     sequence, promised, at = first.sequence, 0, SEGMENT_HEADER_BYTES
     if data[:SEGMENT_HEADER_BYTES] != segment_header(first):

@@ -1,10 +1,12 @@
-"""What was retired, written down now and then so that less of it comes back after a restart.
+"""Notes: small files that list the retired records of a spool, so that fewer of them come back after a restart.
 
-    note    (epoch u64, first sequence u64, end sequence u64) a run, little-endian, then the first 8 bytes of BLAKE3
+    note    for each run of sequences: epoch u64, first sequence u64, end sequence u64, little-endian;
+            then the first 8 bytes of BLAKE3 of these
 
-Advisory: never synced, and without it only repeats come back. An old note is as true as a new one, since retiring is
-for ever and positions are never used twice (an opening takes an epoch above those of its segments and of its note). A
-note that is not whole is none. Files are named `<number>.retired`; the highest whole one counts.
+A note is advisory and never synced; without it, retired records are merely read again. An old note is still true,
+because a retired record stays retired and a position is never used twice: each opening takes an epoch above those of
+its segments and its note. A damaged note is ignored. Files are named `<number>.retired`; the highest undamaged one
+counts.
 """
 
 import re
@@ -17,7 +19,7 @@ from blake3 import blake3
 from periplus.spool.files import FileLayer, explained
 
 Run = tuple[int, int, int]
-"""Epoch, first sequence, end sequence."""
+"""A run of consecutive records: epoch, first sequence, and the sequence after the last."""
 
 _RUN = struct.Struct("<QQQ")
 _CHECKSUM_BYTES = 8
@@ -25,7 +27,7 @@ _NAME = re.compile(r"(\d{10})\.retired")
 
 
 def runs_of(epoch: int, sequences: Iterable[int]) -> list[Run]:
-    """The sequences of one epoch as runs, in order."""
+    """Return the sequences of one epoch as runs, in order."""
     runs: list[Run] = []
     for sequence in sorted(sequences):
         if runs and runs[-1][2] == sequence:
@@ -36,16 +38,18 @@ def runs_of(epoch: int, sequences: Iterable[int]) -> list[Run]:
 
 
 def note_name(number: int) -> str:
+    """Return the file name of a note."""
     return f"{number:010d}.retired"
 
 
 def pack_note(runs: Sequence[Run]) -> bytes:
+    """Return the bytes of a note that lists these runs."""
     data = b"".join(_RUN.pack(*run) for run in runs)
     return data + blake3(data).digest(length=_CHECKSUM_BYTES)
 
 
 def unpack_note(note: bytes) -> list[Run]:
-    """The inverse; nothing for a note that is not whole."""
+    """Return the runs that a note lists; none for a damaged note."""
     data = note[:-_CHECKSUM_BYTES]
     if len(data) % _RUN.size or note[-_CHECKSUM_BYTES:] != blake3(data).digest(length=_CHECKSUM_BYTES):
         return []
@@ -53,7 +57,7 @@ def unpack_note(note: bytes) -> list[Run]:
 
 
 def read_notes(layer: FileLayer, folder: Path) -> tuple[list[Run], list[int]]:
-    """The newest whole note, and the numbers of all. Raises: StorageError."""
+    """Return the runs of the newest undamaged note, and the numbers of all notes. Raises: StorageError."""
     with explained(folder):
         numbers = sorted(int(found[1]) for name in layer.names(folder) if (found := _NAME.fullmatch(name)))
         for number in reversed(numbers):

@@ -1,7 +1,7 @@
-"""A spool read by someone who does not own it: nothing is written, cut, locked or made.
+"""Reads a spool without owning it: nothing is written, cut, locked or created.
 
-For an auditor, with everything stopped. A torn tail is told as `torn` and left where it is. What was retired and is
-still on disk is read like everything else: it is evidence.
+The audit uses it while the spool's owner is stopped. A torn tail is reported in `torn` and left in place. Retired
+records that are still on disk are read like all others, because they are evidence for the audit.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from periplus.spool.segment import SpoolRecord, Survey, TornTail, read_record, r
 
 
 class SpoolReader:
-    """What lay in the folder when it was opened."""
+    """The records that a spool's folder held when the reader was opened."""
 
     def __init__(self, folder: Path, layer: FileLayer, found: Survey) -> None:
         self._folder = folder
@@ -26,28 +26,32 @@ class SpoolReader:
     def open(
         cls, folder: Path, layer: FileLayer | None = None, *, max_segment_bytes: int = MAX_SEGMENT_BYTES
     ) -> "SpoolReader":
-        """Raises: NotFound if there is no such folder, CorruptSpool, also for a segment's file of more than
-        `max_segment_bytes`, which would have to be read into memory; StorageError."""
+        """Survey the spool in a folder.
+
+        Raises: NotFound if the folder does not exist; StorageError; CorruptSpool, also for a segment file of more than
+        `max_segment_bytes`, because each file is read into memory.
+        """
         layer = layer or OsFiles()
         try:
             layer.names(folder)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise NotFound(f"{folder} is no spool; check the run directory's path") from error
+            raise NotFound(f"{folder} is not a spool; check the run directory's path") from error
         except OSError:
-            pass  # the survey says it better
+            pass  # the survey below raises a better error for this
         return cls(folder, layer, survey(layer, folder, max_segment_bytes))
 
     @property
     def num_records(self) -> int:
+        """The number of records on disk, including retired ones."""
         return sum(segment.num_records for segment in self._segments)
 
     def records(self) -> Iterator[SpoolRecord]:
-        """Every record in order of position. Raises: CorruptSpool, StorageError."""
+        """Yield every record in order of position. Raises: CorruptSpool, StorageError."""
         for segment in self._segments:
             yield from read_segment(self._layer, self._folder, segment)
 
     def read(self, position: Position) -> bytes:
-        """One record's data. Raises: NotFound, CorruptSpool, StorageError."""
+        """Return the data of one record. Raises: NotFound, CorruptSpool, StorageError."""
         for segment in self._segments:
             if segment.holds(position):
                 return read_record(self._layer, self._folder, segment, position)

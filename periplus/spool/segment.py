@@ -1,10 +1,10 @@
-"""One segment's file as a process knows it, and the survey of a folder of them.
+"""The in-memory state of a segment file, and the survey of all segment files in a spool's folder.
 
-`survey` reads every segment once and judges it. In the newest epoch a tail that was never promised may be torn: it is
-reported as `torn`, with the segments behind it, and left alone; whoever owns the spool cuts it. Anything else that is
-not as it was written is CorruptSpool: damage below a promise, a segment of an older epoch without its seal, a segment
-that ends before the next one begins. What it cannot see is a whole segment's file removed from outside: so are retired
-ones, and only the owner's own records know which those were.
+`survey` reads every segment once and checks it. In the newest epoch, records that were never promised may be torn by a
+crash. Such a tail is reported as `torn`, together with the segments behind it, and left in place; the spool's owner
+cuts it. Any other difference from what was written raises CorruptSpool: damage below a promise, a segment of an older
+epoch without its seal, or a segment that ends before the next one begins. The survey cannot detect a whole segment file
+that was removed from outside, because the spool itself removes files whose records are all retired.
 """
 
 from array import array
@@ -29,7 +29,7 @@ from periplus.spool.format import (
 
 @dataclass(frozen=True, slots=True)
 class SpoolRecord:
-    """What was appended, and where it lies."""
+    """One record: its position and its data."""
 
     position: Position
     data: bytes
@@ -37,7 +37,10 @@ class SpoolRecord:
 
 @dataclass(frozen=True, slots=True)
 class TornTail:
-    """What was written last and never promised: in `path` everything from byte `offset` on."""
+    """Data that a crash tore and that was never promised: everything in `path` from byte `offset` on.
+
+    `num_bytes` counts that data, including the segments behind `path`.
+    """
 
     path: Path
     offset: int
@@ -46,7 +49,12 @@ class TornTail:
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """`num_synced` records and, with `is_settled`, the seal survive a power cut. `file`: open for appending."""
+    """One segment file of a spool.
+
+    `offsets` holds the start of each record in the file, and `num_bytes` is the file's size. The first `num_synced`
+    records survive a power cut, and so does the seal if `is_settled`. `retired` holds the sequences of retired records.
+    `file` is open for appending, or None.
+    """
 
     first: Position
     offsets: "array[int]" = field(default_factory=lambda: array("Q"))
@@ -67,22 +75,30 @@ class Segment:
 
     @property
     def num_live(self) -> int:
+        """The number of records that are not retired."""
         return len(self.offsets) - len(self.retired)
 
     @property
     def end_sequence(self) -> int:
+        """The sequence after the last record of this segment."""
         return self.first.sequence + len(self.offsets)
 
     def holds(self, position: Position) -> bool:
+        """Return whether a record with this position was written to this segment."""
         return position.epoch == self.first.epoch and self.first.sequence <= position.sequence < self.end_sequence
 
     def position(self, index: int) -> Position:
+        """Return the position of the record with this index in the segment."""
         return Position(self.first.epoch, self.first.sequence + index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """`segments` in order, torn ones up to their last whole record; `behind_tear`: files that lie behind `torn`."""
+    """The segments of a spool's folder.
+
+    `segments` are in order; a torn one counts up to its last whole record. `behind_tear` names the segment files that
+    lie behind the torn tail.
+    """
 
     segments: list[Segment]
     torn: TornTail | None
@@ -91,10 +107,11 @@ class Survey:
 
 
 def survey(layer: FileLayer, folder: Path, max_segment_bytes: int = MAX_SEGMENT_BYTES) -> Survey:
-    """What the folder holds.
+    """Read and check all segment files of a folder.
 
-    Raises: CorruptSpool, also for a file of more than `max_segment_bytes`, which would have to be read into memory;
-    StorageError; NotFound is for the caller to say.
+    The caller checks that the folder exists.
+    Raises: StorageError; CorruptSpool, also for a file of more than `max_segment_bytes`, because each file is read into
+    memory.
     """
     firsts = _firsts(layer, folder)
     newest_epoch = firsts[-1].epoch if firsts else 0
@@ -136,9 +153,9 @@ def survey(layer: FileLayer, folder: Path, max_segment_bytes: int = MAX_SEGMENT_
 
 
 def read_segment(layer: FileLayer, folder: Path, segment: Segment, start: int = 0) -> Iterator[SpoolRecord]:
-    """The records from index `start` on that are not retired. Raises: CorruptSpool, StorageError."""
+    """Yield the records from index `start` on that are not retired. Raises: CorruptSpool, StorageError."""
     path = folder / segment.name
-    num_records = segment.num_records  # later ones may not be in what is read now
+    num_records = segment.num_records  # records that are appended later may be missing from the data read below
     if start >= num_records:
         return
     with explained(path):
@@ -149,7 +166,7 @@ def read_segment(layer: FileLayer, folder: Path, segment: Segment, start: int = 
 
 
 def read_record(layer: FileLayer, folder: Path, segment: Segment, position: Position) -> bytes:
-    """One record's data. Raises: CorruptSpool, StorageError."""
+    """Return the data of one record that the segment holds. Raises: CorruptSpool, StorageError."""
     index = position.sequence - segment.first.sequence
     start = segment.offsets[index]
     end = segment.offsets[index + 1] if index + 1 < segment.num_records else segment.num_bytes
@@ -176,7 +193,10 @@ def _firsts(layer: FileLayer, folder: Path) -> list[Position]:
 
 
 def _first_break(folder: Path, segments: list[Segment], scans: list[Scan], sizes: list[int], epoch: int) -> int | None:
-    """Index of the first segment of the newest epoch that ends early. Raises: CorruptSpool if a promise is broken."""
+    """Return the index of the first segment of the newest epoch that ends early, or None.
+
+    Raises: CorruptSpool if a promised record is missing.
+    """
     newest = [index for index, segment in enumerate(segments) if segment.first.epoch == epoch]
     promised = max((scans[index].promised for index in newest), default=0)
     for index in newest:

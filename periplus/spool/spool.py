@@ -1,25 +1,25 @@
 """A bounded log of records on disk: append, make durable, read again, retire.
 
-    append(parts) -> position      handed to the operating system: survives kill -9 of this process
-    sync()                         returns when everything appended before survives what `durability` says
-    records(start), read(position) what is there and not retired, in order
-    retire(position), trim(upto)   no longer needed; a segment's file goes when all of its records are retired
+    append(parts) -> position       hand a record to the operating system: it survives kill -9 of this process
+    sync()                          return when everything appended before is durable, as `durability` defines
+    records(start), read(position)  read the records that are not retired, in order
+    retire(position), trim(upto)    mark records as no longer needed; a segment file whose records are all retired goes
 
-Invariants: positions rise and are never used twice; what was reported durable is found by the next opening, in order,
-with nothing between that was not appended; a full spool is SpoolFull, a full disk DiskFull: both leave everything as it
-was, and heal.
-What is retired is not read again by this process; after a crash the last of it may come back if its segment's file is
-still there, since only every `NOTE_EVERY` retirements and `close` write a note of it (note.py): whoever reads must bear
-repeats. The newest segment is never removed, so that epochs rise.
+Invariants: Positions rise and are never used twice. The next opening finds every record that was reported durable, in
+order, and no record that was not appended. A full spool raises SpoolFull and a full disk DiskFull; both leave the spool
+unchanged, and the append may be tried again. A retired record is not read again by this process. After a crash, some
+retired records may come back if their segment file still exists, because a note of them (`note.py`) is written only
+after every `NOTE_EVERY` retirements and by `close`; so a reader must tolerate repeats. The newest segment is never
+removed, so that epochs always rise.
 
-Durability. `process`: an append is promised at once. `machine`: by the `sync` that follows; one sync serves all who
-wait for it (group commit), runs without the lock, and may run in a thread while others append. A sync that fails
-leaves nobody knowing what is on the disk, so nothing works afterwards until the spool is opened again. With `process`
-a power cut may leave damage that the next opening reports as CorruptSpool.
+Durability: With `process`, a record is promised (reported durable) at once by `append`. With `machine`, it is promised
+by the next `sync`. One sync serves all callers that wait for it (group commit); it does not hold the lock, and may run
+in a thread while others append. After a failed sync the content of the disk is unknown, so every call fails until the
+spool is opened again. With `process`, a power cut may leave damage, which the next opening reports as CorruptSpool.
 
-Opening cuts a torn tail (segment.py says what is one), writes nothing else, and takes a lock: a second process is
-Conflict. The first append seals the epoch before and begins a new one. A record's data may come in several pieces and
-is never copied; `append` costs a hash and one system call.
+Opening cuts off a torn tail (defined in `segment.py`), writes nothing else, and takes a lock, so that a second process
+gets Conflict. The first append seals the previous epoch and begins a new one. A record's data may come in several
+pieces and is not copied; `append` costs one hash and one system call.
 """
 
 import bisect
@@ -47,18 +47,21 @@ from periplus.spool.note import Run, note_name, pack_note, read_notes, runs_of
 from periplus.spool.segment import Segment, SpoolRecord, TornTail, read_record, read_segment, survey
 
 SEGMENT_BYTES = 64 << 20
-"""A new file is begun beyond: large enough that making and removing files costs nothing, small enough to free space."""
+"""Size in bytes from which a new segment file is begun. Chosen by hand: large enough that creating and removing files
+costs little, and small enough that retired records free space soon."""
 
 NOTE_EVERY = 64
-"""Retirements between two notes: at most so many records come back after a kill."""
+"""Retirements between two notes; at most this number of retired records come back after a kill. Chosen by hand."""
 
 LOCK_FILE = "lock"
+"""Name of the file in the spool's folder that its owner locks."""
+
 _OVERHEAD_BYTES = SEGMENT_HEADER_BYTES + 2 * RECORD_HEADER_BYTES
-"""What an append may need beside its data: a seal, the header of a new segment, its own header."""
+"""Bytes that an append may write beside its data: a seal, the header of a new segment, and its own header."""
 
 
 class Spool:
-    """Open for one process; `append`, `retire` and `sync` may be called from several threads."""
+    """A spool that this process owns. `append`, `retire` and `sync` may be called from several threads."""
 
     def __init__(
         self,
@@ -100,9 +103,9 @@ class Spool:
         segment_bytes: int = SEGMENT_BYTES,
         layer: FileLayer | None = None,
     ) -> Self:
-        """The spool in `folder`, which is made if need be; what is there already counts as durable.
+        """Open the spool in `folder`, which is made if it does not exist. Records found there count as durable.
 
-        Raises: CorruptSpool, Conflict if another process has it open, StorageError.
+        Raises: CorruptSpool; Conflict if another process has the spool open; StorageError.
         """
         layer = layer or OsFiles()
         if not 0 < segment_bytes <= MAX_RECORD_BYTES or max_bytes < 1:
@@ -116,7 +119,7 @@ class Spool:
             with explained(folder):
                 if found.torn is not None:
                     _cut(layer, folder, found.torn, found.behind_tear)
-                if durability is Durability.MACHINE:  # pages of a process that was killed may not have been written
+                if durability is Durability.MACHINE:  # data of a killed process may still be in the page cache only
                     _sync_all(layer, folder, found.segments)
             _apply(runs, found.segments)
             newest_epoch = max([found.newest_epoch, *(epoch for epoch, _, _ in runs)])
@@ -137,25 +140,25 @@ class Spool:
 
     @property
     def num_records(self) -> int:
-        """Not retired."""
+        """The number of records that are not retired."""
         with self._lock:
             return sum(segment.num_live for segment in self._segments)
 
     @property
     def num_bytes(self) -> int:
-        """On disk, retired records included whose segment is still there."""
+        """The bytes on disk, including retired records whose segment file still exists."""
         with self._lock:
             return self._num_bytes()
 
     def is_durable(self, position: Position) -> bool:
-        """Whether the record survives what `durability` says. Positions of earlier epochs do, if they are there."""
+        """Return whether a record is durable. All records found from earlier epochs are."""
         with self._lock:
             return position.epoch < self.epoch or position.sequence < self._promised
 
     def records(self, start: Position | None = None) -> Iterator[SpoolRecord]:
-        """Every record from `start` on that is not retired, in order of position; appends meanwhile may be seen.
+        """Yield every record from `start` on that is not retired, in order of position.
 
-        Raises: CorruptSpool, StorageError.
+        Records that are appended meanwhile may be included. Raises: CorruptSpool, StorageError.
         """
         with self._lock:
             segments = list(self._segments)
@@ -168,7 +171,7 @@ class Spool:
                 yield from read_segment(self._layer, self.folder, segment, first)
 
     def read(self, position: Position) -> bytes:
-        """One record's data. Raises: NotFound if it was never there or is retired, CorruptSpool, StorageError."""
+        """Return the data of one record. Raises: NotFound if it is retired or unknown, CorruptSpool, StorageError."""
         with self._lock:
             segment = self._find(position)
             if segment is None or position.sequence in segment.retired:
@@ -178,10 +181,10 @@ class Spool:
     # ---- writing --------------------------------------------------------------------------------------------------
 
     def append(self, *parts: Buffer) -> Position:
-        """Add one record, given in pieces, and hand it to the operating system.
+        """Append one record, given in pieces, and return its position. The data is handed to the operating system.
 
-        Raises: SpoolFull or DiskFull (nothing is changed; retire something, or free the disk, and try again),
-        StorageError, ValueError for a record that no spool holds.
+        Raises: SpoolFull or DiskFull, after which nothing is changed and the call may be repeated once records were
+        retired or disk space was freed; another StorageError; ValueError for a record above MAX_RECORD_BYTES.
         """
         length = sum(len(part) for part in parts)
         if length > MAX_RECORD_BYTES:
@@ -226,7 +229,7 @@ class Spool:
                 self._reap()
 
     def retire(self, position: Position) -> None:
-        """This record is no longer needed; a repeat is harmless. Raises: StorageError."""
+        """Mark a record as no longer needed. Repeating it is harmless. Raises: StorageError."""
         with self._lock:
             segment = self._find(position)
             if segment is not None and position.sequence not in segment.retired:
@@ -252,11 +255,11 @@ class Spool:
             self._note(num_retired)
 
     def close(self) -> None:
-        """Make everything durable and let go of the folder; a repeat is harmless. Raises: StorageError."""
+        """Make everything durable and release the folder's lock. Repeating it is harmless. Raises: StorageError."""
         try:
             if not self._failed:
                 self.sync()
-                with self._lock, contextlib.suppress(DiskFull):  # a seal lets damage of the last record be seen
+                with self._lock, contextlib.suppress(DiskFull):  # with a seal, damage to the last record is detected
                     if self._next and not self._segments[-1].is_sealed:
                         self._seal(self._segments[-1])
                 self.sync()
@@ -270,7 +273,7 @@ class Spool:
                 self._held.close()
 
     def remove(self) -> None:
-        """Close, and remove the folder with everything in it. Raises: StorageError."""
+        """Close the spool, and remove its files and its folder. Raises: StorageError."""
         self.close()
         with explained(self.folder):
             for name in [segment.name for segment in self._segments] + [note_name(number) for number in self._notes]:
@@ -291,7 +294,7 @@ class Spool:
         return sum(len(segment.retired) for segment in self._segments)
 
     def _note(self, num_retired: int) -> None:
-        """Count, and write down what is retired and still on disk when enough was."""
+        """Count retirements, and write a note of the retired records still on disk after every NOTE_EVERY of them."""
         self._num_unnoted += num_retired
         if self._num_unnoted < NOTE_EVERY:
             return
@@ -299,7 +302,7 @@ class Spool:
         if not runs:
             return
         number = max(self._notes, default=0) + 1
-        with contextlib.suppress(OSError):  # a note saves repeats, no more
+        with contextlib.suppress(OSError):  # a note is advisory
             file = self._layer.create(self.folder / note_name(number))
             self._notes.append(number)
             try:
@@ -319,13 +322,13 @@ class Spool:
         if self._num_bytes() + num_bytes <= self.max_bytes:
             return
         if self._segments and self._segments[-1].num_records and not self._segments[-1].num_live:
-            self._begin_segment()  # so that the newest, all retired, may go
+            self._begin_segment()  # the newest segment is never removed; make room by replacing one that is all retired
             self._reap()
         held = self._num_bytes()
         if held + num_bytes > self.max_bytes:
             raise SpoolFull(
                 f"{self.folder} holds {held} bytes of at most {self.max_bytes} and cannot take {num_bytes} more; "
-                "it goes on when something has been retired, or give it more room"
+                "wait until records are retired, or raise its limit"
             )
 
     def _writable(self) -> Segment:
@@ -345,7 +348,7 @@ class Spool:
         try:
             with explained(path):
                 segment.file.append((segment_header(segment.first),))
-                if self._durability is Durability.MACHINE:  # else a power cut could let the epoch be used again
+                if self._durability is Durability.MACHINE:  # a power cut must not let the epoch be used again
                     segment.file.sync()
                     self._layer.sync_folder(self.folder)
         except BaseException as error:
@@ -361,7 +364,7 @@ class Spool:
         return segment
 
     def _seal(self, segment: Segment) -> None:
-        """Seal a segment. One of an earlier epoch is settled at once: that epoch is judged by its seal from now on."""
+        """Seal a segment. The seal of an earlier epoch is synced at once, because a survey requires it from now on."""
         earlier = segment.first.epoch < self.epoch
         if segment.file is None:
             with explained(self.folder / segment.name):
@@ -394,7 +397,9 @@ class Spool:
         try:
             segment.file.sync()
         except OSError as error:
-            self._failed = f"{path} could not be synced ({error.strerror or error}): nobody knows what is on the disk"
+            self._failed = (
+                f"{path} could not be synced ({error.strerror or error}): it is not known what is on the disk"
+            )
             raise StorageError(f"{self._failed}; open the spool again") from error
 
     def _close_file(self, segment: Segment) -> None:
@@ -403,7 +408,7 @@ class Spool:
             segment.file = None
 
     def _reap(self) -> None:
-        """Remove the files of segments that hold nothing live and that no crash can bring back torn."""
+        """Remove the files of segments whose records are all retired and whose seal is durable, but not the newest."""
         kept: list[Segment] = []
         for index, segment in enumerate(self._segments):
             is_newest = index == len(self._segments) - 1

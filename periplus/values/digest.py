@@ -1,4 +1,4 @@
-"""Digests that prove a state, defined so that anyone can recompute them. They have 32 bytes, and are raw on the wire.
+"""Digests of weights, defined so that anyone can recompute them. A digest has 32 bytes, which are sent raw.
 
 A tensor's bytes (row-major, little-endian) are cut into blocks of 1 MiB. The last block may be shorter, and an empty
 tensor has one empty block.
@@ -12,10 +12,10 @@ tensor has one empty block.
 
 All integers are little-endian, name is UTF-8, dtype is the safetensors name (`BF16`). `root` is a Merkle root: it pairs
 neighbours level by level, an odd last one moves up unchanged, and the root of one hash is that hash. The root of an
-empty state is the derive_key hash of no bytes in the context of entries. BLAKE3's modes keep leaves, nodes and entries
-apart: none can be passed off as another, and blocks stay aligned, which a prefix byte would not allow.
+empty state is the derive_key hash of no bytes in the context of entries. BLAKE3's modes separate leaves, nodes and
+entries, so that none can be passed off as another, and blocks stay aligned, which a prefix byte would prevent.
 
-Shards that hold whole blocks can compute their leaves alone: block i of a tensor is bytes [i, i + 1) x 2^20.
+A process that holds only whole blocks of a tensor can compute their leaves: block i is bytes [i, i + 1) x 2^20.
 """
 
 import struct
@@ -27,7 +27,10 @@ from periplus.values.weight_state import Tensor, WeightState
 
 BLOCK_BYTES = 1 << 20
 """Size of a block of a tensor's bytes."""
+
 DIGEST_BYTES = 32
+"""Size of a digest."""
+
 _NODE = "periplus.digest/1 node"
 _ENTRY = "periplus.digest/1 tensor"
 

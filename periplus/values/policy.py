@@ -1,4 +1,4 @@
-"""Policies, lineages and staleness: the arithmetic on which every promise about freshness rests.
+"""Policies, lineages and staleness: the arithmetic on which the bound on staleness rests.
 
 A policy is `(fork, version)`, ordered lexicographically. The version rises by one for each batch consumed. The fork
 rises by one at each restore from a checkpoint. Forks form a tree: each new one begins at a version of an earlier fork,

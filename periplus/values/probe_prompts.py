@@ -20,7 +20,7 @@ import numpy.typing as npt
 from blake3 import blake3
 
 NUM_SEQUENCES = 4
-"""Number of prompts. On CPU, matrix products of one to three rows use other kernels than larger ones."""
+"""Number of prompts. On CPU, matrix products of one to three rows use other kernels than larger products do."""
 
 NUM_TOKENS = 16
 """Tokens of a prompt. Chosen by hand."""

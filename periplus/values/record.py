@@ -1,7 +1,6 @@
-"""What one moment of a job's training looked like: the line of `metrics.jsonl`, and what watchers receive.
+"""Records of a job's training: a record is one line of `metrics.jsonl`, and it is sent to the job's watchers.
 
-Kinds: `phase` (text says what began), `warmup`, `eval` (text: before, during, after), `step`, `summary`. The names of
-the values are those of `periplus/process/telemetry.py`.
+The names of a record's values are those of the registry in `periplus/process/telemetry.py`.
 """
 
 import json
@@ -14,6 +13,12 @@ from periplus.values.policy import Policy
 
 
 class RecordKind(StrEnum):
+    """The kind of a record.
+
+    PHASE: the trainer began something, which the text names. WARMUP: a step of the supervised warm-up. EVAL: an
+    evaluation; the text is before, during or after. STEP: a training step. SUMMARY: the end of the run.
+    """
+
     PHASE = "phase"
     WARMUP = "warmup"
     EVAL = "eval"
@@ -23,7 +28,11 @@ class RecordKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """`time_s` counts from the trainer's start; `staleness_tokens` maps staleness to tokens consumed."""
+    """One record of a trainer.
+
+    `time_s` counts from the trainer's start. `staleness_tokens` maps a staleness in versions to the number of tokens
+    consumed with it.
+    """
 
     kind: RecordKind
     policy: Policy
@@ -33,7 +42,7 @@ class Record:
     text: str = ""
 
     def to_json(self) -> str:
-        """One line of `metrics.jsonl`; a value that is not finite is null in it."""
+        """Return the record as one line of `metrics.jsonl`, with null for a value that is not finite."""
         line: dict[str, object] = {
             "kind": self.kind.value,
             "fork": self.policy.fork,
@@ -49,8 +58,10 @@ class Record:
 
     @classmethod
     def from_json(cls, line: str) -> "Record":
-        """The inverse of to_json, without values that are null. Raises: ValueError, KeyError or TypeError for a line
-        that is no record."""
+        """Return the record of a line that `to_json` made, without the values that are null.
+
+        Raises: ValueError, KeyError or TypeError for a line that is not a record.
+        """
         data = json.loads(line)
         if not isinstance(data, dict):
             raise ValueError(f"a record is an object, not {type(data).__name__}")

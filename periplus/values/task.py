@@ -1,8 +1,9 @@
-"""What an agent is asked to run, and what it hands to the process that runs it.
+"""The values by which the coordinator, an agent and a worker process agree on a task and its result.
 
-`AssignedTask` is the coordinator's wish. `TaskSpec` is the file that the agent writes for one process: the task, and
-where its gateway, run directory and status file are. The process ends by writing a `TaskOutcome` into the status file;
-the exit code alone says which of the three it was, for a process that could not write.
+A task is one process: the trainer of a job, or one of its rollout workers. `AssignedTask` is what the coordinator tells
+a region's agent to run. `TaskSpec` is the file that the agent writes for the process: the task, its gateway, its run
+directory and its status file. The process writes a `TaskOutcome` into the status file when it ends; if it could not,
+its exit code gives the state. `TaskReport` is what the agent reports to the coordinator.
 """
 
 import dataclasses
@@ -17,23 +18,34 @@ from periplus.errors import ConfigError
 from periplus.values.policy import Policy
 
 EXIT_SUCCEEDED = 0
+"""Exit code of a process that finished its task."""
+
 EXIT_FAILED = 1
+"""Exit code of a process that failed."""
+
 EXIT_STOPPED = 75
-"""Stopped on request with its state saved: not a failure, and not to be restarted (EX_TEMPFAIL of sysexits.h)."""
+"""Exit code of a process that was asked to stop and saved its state: it has not failed, and is not restarted.
+
+The number is EX_TEMPFAIL of sysexits.h.
+"""
 
 REGION_NAME = r"[A-Za-z0-9][A-Za-z0-9:._-]{0,62}"
-"""Pattern of a region's name, as in aws:us-east-1. It becomes a part of file names and of task ids."""
+"""Pattern of a region's name, such as aws:us-east-1. The name becomes a part of file names and of task ids."""
 
 PUBLIC_KEY_BYTES = 32
 """Length of a raw Ed25519 public key, in bytes."""
 
 
 class Role(StrEnum):
+    """What a task does in its job."""
+
     TRAINER = "trainer"
     ROLLOUT = "rollout"
 
 
 class TaskState(StrEnum):
+    """The state of a task; the last three are final. STOPPED means that it ended because it was asked to."""
+
     STARTING = "starting"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -42,12 +54,16 @@ class TaskState(StrEnum):
 
 
 ENDED = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.STOPPED})
+"""The final states of a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignedTask:
-    """One process that the coordinator wants in a region. `stopping`: save your state and end. `authority_key`: the
-    coordinator's job authority, in hexadecimal; readers of the job's weights accept the trainers that it certified."""
+    """A task that the coordinator wants a region to run.
+
+    With `stopping` the process must save its state and end. `authority_key` is the public key of the coordinator's job
+    authority in hexadecimal; readers of the job's weights accept only trainers that this authority certified.
+    """
 
     task_id: str
     job_id: str
@@ -63,14 +79,17 @@ class AssignedTask:
 
 
 def resume_command(run_dir: str) -> str:
-    """Return the command that an operator types to go on with a run."""
+    """Return the command line with which an operator resumes a run."""
     return f"periplus job submit --resume {shlex.quote(run_dir)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFiles:
-    """Where the host of a task keeps its run: absolute paths there. `log` is the task's own. Of a trainer that has
-    ended, `checkpoint` is the newest complete one and `report` the page about the run, if there are such."""
+    """Absolute paths of a run on the host of one of its tasks.
+
+    `log` is the task's own log. For a trainer that has ended, `checkpoint` is the policy of the newest complete
+    checkpoint, or None, and `report` is the page about the run, or empty.
+    """
 
     run_dir: str
     log: str
@@ -80,8 +99,10 @@ class RunFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
-    """What became of a task so far, in the fork that it was asked for; `message` is for a person and set on failure.
-    `files` is None if no process of it was ever started."""
+    """The state of a task in the fork that it was assigned for.
+
+    `message` explains a failure to a person. `files` is None if no process of the task was ever started.
+    """
 
     task_id: str
     job_id: str
@@ -94,7 +115,7 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """Everything that one worker process needs to know; `authority_key` as in its task."""
+    """Everything that the process of a task needs to know; `authority_key` is that of the `AssignedTask`."""
 
     task_id: str
     job_id: str
@@ -111,22 +132,23 @@ class TaskSpec:
     authority_key: str
 
     def to_json(self) -> str:
+        """Return the spec as the JSON text of a task file."""
         return json.dumps(dataclasses.asdict(self), indent=1)
 
     @classmethod
     def load(cls, path: Path) -> "TaskSpec":
-        """Read a spec. Raises: ConfigError if the file is missing or is no spec."""
+        """Read the spec from a task file. Raises: ConfigError if the file is missing or is not a spec."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             return cls(**{**data, "role": Role(data["role"])})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ConfigError(
-                f"{path} is no task file ({error}); agents write these, start one with `periplus agent`"
+                f"{path} is not a task file ({error}); an agent writes task files, start one with `periplus agent`"
             ) from error
 
 
 def authority_key_of(task: AssignedTask | TaskSpec) -> bytes:
-    """The task's authority key as raw bytes. Raises: ConfigError if it is none."""
+    """Return the task's authority key as raw bytes. Raises: ConfigError if it is not a public key."""
     try:
         key = bytes.fromhex(task.authority_key)
     except ValueError:
@@ -141,17 +163,18 @@ def authority_key_of(task: AssignedTask | TaskSpec) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOutcome:
-    """The last word of a process."""
+    """How the process of a task ended: the content of its status file."""
 
     state: TaskState
     message: str
 
     def to_json(self) -> str:
+        """Return the outcome as the JSON text of a status file."""
         return json.dumps({"state": self.state.value, "message": self.message})
 
     @classmethod
     def of_exit(cls, exit_code: int, status: str) -> "TaskOutcome":
-        """From the exit code and the text of the status file, which may be empty."""
+        """Return the outcome of a process from its exit code and the text of its status file, which may be empty."""
         try:
             data = json.loads(status)
             return cls(state=TaskState(data["state"]), message=str(data["message"]))
@@ -159,7 +182,7 @@ class TaskOutcome:
             pass
         if exit_code == EXIT_SUCCEEDED:
             return cls(state=TaskState.SUCCEEDED, message="")
-        if exit_code in (EXIT_STOPPED, -signal.SIGTERM):  # asked to stop, maybe before it could listen
+        if exit_code in (EXIT_STOPPED, -signal.SIGTERM):  # killed by SIGTERM: stopped before its handler was set
             return cls(state=TaskState.STOPPED, message="")
         how = f"killed by signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
-        return cls(state=TaskState.FAILED, message=f"the process ended without a word ({how})")
+        return cls(state=TaskState.FAILED, message=f"the process ended without an outcome ({how})")

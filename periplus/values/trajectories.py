@@ -1,12 +1,12 @@
-"""Many trajectories as columns: how a frame holds them in memory, and how they are checked at once.
+"""Many trajectories as columns: the form of a decoded frame in memory, and the validation of all of them at once.
 
-Tokens of all samples stand end to end in one array a kind; `Rows` say how many belong to each sample, which prompt,
-worker and metadata are its own, and the numbers that a sample has once. `views` cuts the arrays into `Trajectory`
-values without copying a token. `validate_all` accepts exactly what `periplus.values.trajectory.validate` accepts of
-every view, but looks at tokens a frame at a time. A frame has few rows, so their columns are plain tuples: numpy would
-take longer.
+The tokens of all samples lie end to end in one array for each kind of value. `Rows` has a row for each sample: its
+number of tokens, the indices of its prompt, worker and metadata, and its scalar values. `views` cuts the arrays into
+`Trajectory` values without copying. `validate_all` accepts exactly those frames of which
+`periplus.values.trajectory.validate` accepts every view, but it checks the tokens of a whole frame at once. A frame has
+few rows, so the columns of `Rows` are plain tuples, which are faster here than numpy.
 
-Whoever builds `Trajectories` has proved that counts and indices fit each other; what the values mean is judged here.
+The code that builds `Trajectories` must check that counts and indices fit together; only values are checked here.
 """
 
 import math
@@ -35,11 +35,18 @@ from periplus.values.trajectory import (
 )
 
 LEAST_FINITE_BITS = -(1 << 23) - 1
-"""The bits of the float32 farthest below 0, as int32: those of all finite negative numbers are at most that."""
+"""Largest int32 bit pattern of a finite negative float32.
+
+As int32, -0.0 is the smallest pattern, and the pattern grows with the magnitude; -inf and negative NaNs are above this.
+"""
 
 
 class Rows(NamedTuple):
-    """What a sample has once, as columns. The last five count into prompts, texts, texts, PURPOSES, STOP_REASONS."""
+    """The scalar values of the samples as columns, one entry per sample.
+
+    The last five columns are indices: `prompt` into the prompts, `worker` and `metadata` into the texts, `purpose` into
+    PURPOSES, and `stop_reason` into STOP_REASONS.
+    """
 
     lease_id: tuple[int, ...] = ()
     group: tuple[int, ...] = ()
@@ -60,18 +67,21 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, rows: Iterable[tuple[Any, ...]]) -> "Rows":
-        """Rows turned into columns."""
+        """Return the columns of rows, which are tuples in the order of the fields."""
         return cls(*zip(*rows, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trajectories:
-    """The samples of one frame; arrays are read-only. *Shapes*: T completion tokens of all rows, end to end."""
+    """The samples of one frame. All arrays are read-only.
+
+    *Shapes*: T is the number of completion tokens of all rows, which lie end to end.
+    """
 
     rows: Rows
-    runs: Sequence[tuple[int, int, int]]  # of all rows, end to end: fork, version, completion tokens
+    runs: Sequence[tuple[int, int, int]]  # the policy runs of all rows, end to end: fork, version, number of tokens
     prompt_lengths: Sequence[int]
-    ids: npt.NDArray[np.int32]  # of all prompts, then [T]
+    ids: npt.NDArray[np.int32]  # the ids of all prompts, then those of all completions [T]
     logprobs: npt.NDArray[np.float32]  # [T]
     mask: npt.NDArray[np.bool_]  # [T]
     texts: Sequence[str]
@@ -80,11 +90,11 @@ class Trajectories:
         return len(self.rows.lease_id)
 
     def views(self) -> tuple[Trajectory, ...]:
-        """One trajectory a row, in order; arrays are views of the columns."""
+        """Return one trajectory for each row, in order. Its arrays are views of the columns."""
         views, at, runs_at = [], 0, 0
         completion_ids, logprobs, mask = self.ids[len(self.ids) - len(self.mask) :], self.logprobs, self.mask
         prompts = [self.ids[a:b] for a, b in pairwise(accumulate(self.prompt_lengths, initial=0))]
-        sampled_with: dict[tuple[float, float, int], SamplingParams] = {}  # most often one for all
+        sampled_with: dict[tuple[float, float, int], SamplingParams] = {}  # usually one for all rows
         for (
             lease_id,
             group,
@@ -133,9 +143,9 @@ class Trajectories:
 
 
 def validate_all(trajectories: Trajectories, limits: TrajectoryLimits) -> None:
-    """`validate` for every row, and for prompts that no row has.
+    """Check every row as `validate` does, and also the prompts that no row uses.
 
-    Raises: CorruptFrame, as `validate` does for the first row that is not fit.
+    Raises: CorruptFrame, with the message of `validate` for the first row that is not valid.
     """
     t = trajectories
     if _tokens_are_fit(t, limits) and _rows_are_fit(t, limits) and _runs_are_fit(t):
@@ -146,11 +156,12 @@ def validate_all(trajectories: Trajectories, limits: TrajectoryLimits) -> None:
 
 
 def _tokens_are_fit(t: Trajectories, limits: TrajectoryLimits) -> bool:
-    if len(t.ids) and t.ids.view(np.uint32).max() >= limits.vocab_size:  # a negative id is a large one
+    if len(t.ids) and t.ids.view(np.uint32).max() >= limits.vocab_size:  # as uint32 a negative id is a large one
         return False
-    if not len(t.logprobs) or t.logprobs.view(np.int32).max() <= LEAST_FINITE_BITS:  # one pass is cheaper than two
+    # Fast path in one pass: all log-probabilities are finite and negative, so that no token may be context.
+    if not len(t.logprobs) or t.logprobs.view(np.int32).max() <= LEAST_FINITE_BITS:
         return bool(t.mask.all())
-    # Either is NaN if any is, and then compares false.
+    # If any value is NaN, then min and max are NaN, and both comparisons are false.
     if not (t.logprobs.min() > -math.inf and t.logprobs.max() <= LOGPROB_TOLERANCE):
         return False
     return bool(t.mask.all()) or not t.logprobs.view(np.int32)[~t.mask].any()
@@ -175,7 +186,7 @@ def _rows_are_fit(t: Trajectories, limits: TrajectoryLimits) -> bool:
 
 
 def _runs_are_fit(t: Trajectories) -> bool:
-    """Runs are not empty, cover the tokens of their row, and rise within it."""
+    """Return whether the policy runs of each row are not empty, cover the row's tokens, and rise within the row."""
     at = 0
     for num_runs, num_ids in zip(t.rows.num_runs, t.rows.num_ids, strict=True):
         covered, before = 0, (-1, -1)

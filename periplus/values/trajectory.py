@@ -1,16 +1,17 @@
-"""One sampled completion as it travels from a rollout worker to the ledger, and what makes it acceptable.
+"""A trajectory: one sampled completion on its way from a rollout worker to the trainer's ledger, and its validation.
 
-A completion is what the policy sampled, and, in episodes of several turns, what the environment put between: tool
-output, a later user turn. The mask tells them apart. A sampled token has its log-probability under the policy that
-sampled it (the behaviour policy), and the loss sees it; a token of context has log-probability exactly 0 and is never
-trained on. The policy of each token is run-length encoded; context belongs to the run around it. Weights may be swapped
-within a generation, so there may be several runs; policies only rise, thus the first run is the oldest.
+A completion has the tokens that the policy sampled. In episodes of several turns it also has the environment's tokens
+between them (context), such as tool output or a later user turn. The mask tells them apart. A sampled token has its
+log-probability under the policy that sampled it (the behaviour policy), and it enters the loss. A context token has
+log-probability exactly 0 and is never trained on. The policy of each token is run-length encoded; context belongs to
+the run around it. Weights may be swapped within a generation, so that there may be several runs. Policies only rise
+from run to run, so the first run is the oldest.
 
-Arrays are read-only; those of a decoded frame are views of its columns. `content_digest` names what is trained on, so
-that an audit can compare what was sampled with what the optimizer was given.
+Arrays are read-only; those of a decoded frame are views of its columns. `content_digest` identifies the content that is
+trained on, so that an audit can compare what was sampled with what the optimizer got.
 
-`validate` is the one gate between a peer's values and ours. It refuses to know what a token means, whether the lease is
-live, and whether the tokens are fresh enough: that is the ledger's.
+`validate` is the only check of values that come from a peer. It does not know what a token means. Whether the lease is
+still valid and the tokens are fresh enough is checked by the ledger.
 """
 
 import json
@@ -33,17 +34,21 @@ LOGPROB_TOLERANCE = 1e-4
 """How far above 0 a log-probability may lie: float32 log-softmax over large vocabularies overshoots by about 1e-6."""
 
 MAX_REWARD = 1e6
-"""Largest magnitude of a reward. Rewards are of the order of 1 (a share of tests passed, a score to 100), and float32,
-in which losses are computed, still tells 1e6 from 1e6 + 0.1. What training makes of such a reward is finite in float32:
-a critic's squared error is 4e12, an unnormalised advantage times the largest ratio (losses/log_ratio.py) 1e15."""
+"""Largest magnitude of a reward. Chosen by hand: usual rewards are of the order of 1 to 100, and float32, in which
+losses are computed, still distinguishes 1e6 from 1e6 + 0.1. The results of training on such a reward are finite in
+float32: a critic's squared error is 4e12, and an unnormalised advantage times the largest ratio
+(losses/log_ratio.py) is 1e15."""
 
 MAX_WORKER_ID_BYTES = 256
-"""Region, job and a counter fit in a quarter of this."""
+"""Longest worker id, in bytes of UTF-8. Chosen by hand: a region, a job and a counter need a quarter of it."""
 
 MAX_METADATA_BYTES = 1 << 16
-"""What an environment may say of one sample: a page of text, not a transcript, which is in the tokens."""
+"""Longest metadata of one sample, in bytes of UTF-8. Chosen by hand: pages of text, but no transcript, which is already
+in the tokens."""
 
 DIGEST_BYTES = 16
+"""Size of a content digest."""
+
 _DIGEST_HEAD = struct.Struct("<B QIQB dB ddI 3I")
 _DIGEST_LAYOUT = 1
 _RUN = struct.Struct("<IQI")
@@ -66,7 +71,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PolicyRun:
-    """So many consecutive completion tokens were sampled by this policy."""
+    """A run of `num_tokens` consecutive completion tokens that this policy sampled."""
 
     policy: Policy
     num_tokens: int
@@ -76,21 +81,21 @@ class PolicyRun:
 class SamplingParams:
     """How tokens were drawn from the policy's distribution."""
 
-    temperature: float  # 0: greedy
-    top_p: float = 1.0  # 1: off
-    top_k: int = 0  # 0: off
+    temperature: float  # 0 means greedy
+    top_p: float = 1.0  # 1 means no nucleus sampling
+    top_k: int = 0  # 0 means no limit
 
 
 PURPOSES = (Purpose.TRAIN, Purpose.EVAL)
 STOP_REASONS = (StopReason.EOS, StopReason.LENGTH, StopReason.ABANDONED)
-"""Their places stand in frames and digests: append only."""
+"""Every purpose and every stop reason, in the order of their numbers in frames and digests. New ones go to the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trajectory:
-    """A finished sample. Equal means equal bit for bit: arrays are compared by their bytes.
+    """A finished sample. Trajectories are equal if they are equal bit for bit: arrays are compared by their bytes.
 
-    *Shapes*: one element a completion token in `completion_ids`, `logprobs`, `mask`.
+    *Shapes*: `completion_ids`, `logprobs` and `mask` have one element per completion token.
     """
 
     lease_id: int
@@ -100,18 +105,18 @@ class Trajectory:
     purpose: Purpose
     prompt_ids: npt.NDArray[np.int32]
     completion_ids: npt.NDArray[np.int32]
-    logprobs: npt.NDArray[np.float32]  # of the behaviour policy; 0.0 where the token is context
-    mask: npt.NDArray[np.bool_]  # True: sampled, and the loss sees it; False: context
-    policies: tuple[PolicyRun, ...]  # cover the completion tokens, strictly rising
+    logprobs: npt.NDArray[np.float32]  # under the behaviour policy; 0.0 where the token is context
+    mask: npt.NDArray[np.bool_]  # True for a sampled token, which enters the loss; False for context
+    policies: tuple[PolicyRun, ...]  # the runs cover the completion tokens, and their policies rise strictly
     reward: float
     stop_reason: StopReason
     sampling: SamplingParams
-    metadata: str = ""  # the environment's: a JSON object as text, or nothing
+    metadata: str = ""  # from the environment: a JSON object as text, or empty
     worker_id: str
     generation_s: float
 
     def key(self) -> tuple[object, ...]:
-        """All fields as one hashable value."""
+        """Return all fields as one hashable value."""
         values = (getattr(self, f.name) for f in fields(self))
         return tuple(v.tobytes() if isinstance(v, np.ndarray) else v for v in values)
 
@@ -124,7 +129,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryLimits:
-    """What a job's model and sampling allow."""
+    """The largest sizes that a job's model and sampling settings allow."""
 
     vocab_size: int
     max_prompt_tokens: int
@@ -132,33 +137,34 @@ class TrajectoryLimits:
 
 
 def policy_runs(policies: Iterable[Policy]) -> tuple[PolicyRun, ...]:
-    """Run-length encode the policy of each token."""
+    """Return the run-length encoding of the policy of each token."""
     return tuple(PolicyRun(policy, len(list(run))) for policy, run in groupby(policies))
 
 
 def oldest_policy(trajectory: Trajectory) -> Policy | None:
-    """The policy of the oldest token; None if there is no token."""
+    """Return the policy of the oldest token, or None if there is no token."""
     return trajectory.policies[0].policy if trajectory.policies else None
 
 
 def read_only(values: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """A fresh array of the values that nobody can write to."""
+    """Return a new read-only array of the values."""
     array = np.array(values, dtype)
     array.flags.writeable = False
     return array
 
 
 def token_ids(values: Iterable[int]) -> npt.NDArray[np.int32]:
-    """Ids as a trajectory holds them. Raises: OverflowError for one that is no int32."""
+    """Return token ids as the read-only int32 array of a trajectory. Raises: OverflowError if one is not an int32."""
     return read_only(tuple(values), np.int32)
 
 
 def content_digest(trajectory: Trajectory) -> bytes:
-    """16 bytes of BLAKE3 over all that training sees of a trajectory, but not who made it, when, and for which lease.
+    """Return 16 bytes of BLAKE3 over the content of a trajectory that training uses.
 
-    Hashed, little-endian: u8 layout (1), u64 group, u32 sample, u64 item, u8 purpose, f64 reward, u8 stop reason,
-    f64 temperature, f64 top_p, u32 top_k, u32 prompt ids, u32 completion ids, u32 policy runs; a run: u32 fork,
-    u64 version, u32 tokens; prompt ids and completion ids i32, logprobs f32, mask u8.
+    The lease, the worker, the metadata and the generation time are left out. The hashed bytes are, little-endian:
+    u8 layout (1), u64 group, u32 sample, u64 item, u8 purpose, f64 reward, u8 stop reason, f64 temperature, f64 top_p,
+    u32 top_k, u32 number of prompt ids, u32 number of completion ids, u32 number of policy runs; for each run u32 fork,
+    u64 version, u32 number of tokens; then the prompt ids and completion ids as i32, logprobs as f32, mask as u8.
     """
     t, sampling = trajectory, trajectory.sampling
     head = _DIGEST_HEAD.pack(
@@ -184,9 +190,9 @@ def content_digest(trajectory: Trajectory) -> bytes:
 
 
 def validate(trajectory: Trajectory, limits: TrajectoryLimits) -> None:
-    """Check everything about a trajectory that needs no history.
+    """Check everything about a trajectory that can be checked without the ledger's state.
 
-    Raises: CorruptFrame, naming what is wrong and the value.
+    Raises: CorruptFrame with the wrong field and its value.
     """
     t, num_tokens = trajectory, len(trajectory.completion_ids)
     for name, array, dtype in (
@@ -212,7 +218,7 @@ def validate(trajectory: Trajectory, limits: TrajectoryLimits) -> None:
 
 
 def is_metadata(text: str) -> bool:
-    """Whether a trajectory may carry this text: nothing, or a JSON object of at most `MAX_METADATA_BYTES`."""
+    """Return whether a text is valid metadata: empty, or a JSON object of at most `MAX_METADATA_BYTES`."""
     if not text:
         return True
     if len(text) > MAX_METADATA_BYTES or len(text.encode()) > MAX_METADATA_BYTES:
@@ -224,7 +230,7 @@ def is_metadata(text: str) -> bool:
 
 
 def is_reward(value: float) -> bool:
-    """Whether a trajectory may carry this reward: a number of at most `MAX_REWARD` in magnitude."""
+    """Return whether a reward is valid: a number of at most `MAX_REWARD` in magnitude, and not NaN."""
     return -MAX_REWARD <= value <= MAX_REWARD
 
 
@@ -242,7 +248,7 @@ def _check_logprobs(trajectory: Trajectory) -> None:
     logprobs, mask = trajectory.logprobs, trajectory.mask
     if not len(logprobs):
         return
-    # Either is NaN if any is, and then compares false.
+    # If any value is NaN, then min and max are NaN, and both comparisons are false.
     if not (float(logprobs.min()) > -math.inf and float(logprobs.max()) <= LOGPROB_TOLERANCE):
         bad = ~(np.isfinite(logprobs) & (logprobs <= LOGPROB_TOLERANCE))
         _check(False, "logprob", logprobs[bad][:1], trajectory)

@@ -1,10 +1,10 @@
 """Transport keys of frames: the key of a frame, the set of keys seen, and a frame with its key as one record.
 
-A frame travels from its worker over gateways to the trainer. Each of them may see it again after a lost connection. The
-key (worker, epoch, sequence) identifies it permanently: the epoch is one start of the worker's process, and the
-sequence rises by one per frame. Whoever remembers a key drops the resend. Whoever has forgotten it passes the frame on,
-and the next hop drops it. So forgetting is harmless, and all memory here is bounded. Remembering a key that was never
-seen would lose a frame, and never happens.
+A frame travels from its worker over gateways to the trainer. Each of them may receive it again after a lost connection.
+The key (worker, epoch, sequence) identifies the frame permanently: the epoch is one start of the worker's process, and
+the sequence rises by one per frame. A receiver that remembers the key drops the repeated frame. A receiver that has
+forgotten it passes the frame on, and the next one drops it. So forgetting is harmless, and all memory here is bounded.
+A key that was never added is never reported as seen, because that would lose a frame.
 
     record    a packed codec frame (codec/frame.py), epoch u64, sequence u64 little-endian, worker id in UTF-8
 """
@@ -18,18 +18,19 @@ from periplus.codec.frame import Frame, pack, read
 from periplus.errors import CorruptFrame
 
 MAX_RUNS = 1024
-"""Most runs of consecutive sequence numbers remembered per sender. Frames in order make one run; a gap is a frame that
-is still under way."""
+"""Largest number of runs of consecutive sequence numbers that are remembered per sender. Frames that arrive in order
+make one run; a gap is a frame that is still in transit. Chosen by hand."""
 
 MAX_SENDERS = 4096
-"""Most (worker, epoch) pairs remembered; the one that was silent longest is forgotten first."""
+"""Largest number of (worker, epoch) pairs that are remembered; the one that was silent longest is forgotten first.
+Chosen by hand."""
 
 _NUMBERS = struct.Struct("<QQ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameKey:
-    """Key of a frame: its sender, the start of the sender's process, and its number."""
+    """The key of a frame: its worker, the start of the worker's process, and the frame's number."""
 
     worker_id: str
     epoch: int
@@ -38,7 +39,7 @@ class FrameKey:
 
 @dataclass(slots=True)
 class _Runs:
-    """A set of numbers as sorted runs [start, end)."""
+    """A set of numbers, stored as sorted runs [start, end)."""
 
     starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
@@ -68,7 +69,7 @@ class _Runs:
 
 
 class SeenFrames:
-    """The set of keys that were added, except for those that were forgotten for room."""
+    """The set of keys that were added, except for those that were forgotten to bound its size."""
 
     def __init__(self) -> None:
         self._senders: OrderedDict[tuple[str, int], _Runs] = OrderedDict()

@@ -1,16 +1,17 @@
 """The weights of a policy as plain bytes: a mapping from checkpoint name to tensor, without torch.
 
-A state is a value: nobody writes into a tensor's `data`, and decoders may share it between states. Data are the
-tensor's row-major little-endian bytes, whatever the dtype. NaN payloads and -0.0 are kept, because nothing here
+A state is a value: a tensor's `data` must never be written to, because decoders may share it between states. The data
+are the tensor's row-major little-endian bytes for every dtype. NaN payloads and -0.0 are kept, because nothing here
 interprets numbers. Tied weights appear once, under the name that the checkpoint stores.
 
-Files are safetensors, read and written here from the published format: u64 header length, JSON header padded with
-spaces to 8 bytes, data. (The safetensors package's raw interface changed shape between releases, and the kernel needs
-no dependency on torch's side.) Dtypes below one byte are refused.
+Files are safetensors, read and written here by the published format: u64 header length, JSON header padded with spaces
+to 8 bytes, data. (The safetensors package is not used, because its raw interface changed between releases.) Dtypes
+below one byte are refused.
 
 Files are memory-mapped, not loaded: opening 16 GB costs reading their headers, and a state larger than memory can be
 hashed, compared and encoded. Arrays are read-only. A file that is replaced (written beside and renamed, as here) stays
-unchanged for whoever has it open. A file that is cut short in place ends the process with SIGBUS at the next access.
+unchanged for a process that has it open. A file that is cut short in place ends the process with SIGBUS at the next
+access.
 """
 
 import json
@@ -51,19 +52,22 @@ ELEMENT_BYTES: Mapping[str, int] = {
 """Bytes of an element of each dtype, by its safetensors name."""
 
 MAX_HEADER_BYTES = 100 << 20
-"""Largest header; the safetensors package has the same cap."""
+"""Largest header of a file, in bytes; the safetensors package has the same limit."""
 
 MAX_DIMENSIONS = 64
-"""Most dimensions of a tensor: numpy's limit."""
+"""Largest number of dimensions of a tensor; it is numpy's limit."""
 
 METADATA = "__metadata__"
 """The one key of a header that names no tensor."""
 
 SINGLE_FILE = "model.safetensors"
+"""File name of the weights of a checkpoint that is one file."""
+
 INDEX_FILE = "model.safetensors.index.json"
+"""File name of the index of a checkpoint that is split into shards."""
 
 MAX_INDEX_BYTES = 256 << 20
-"""Largest index file. Per tensor it has an entry like a header's, and a file name in addition."""
+"""Largest index file, in bytes. Chosen by hand above MAX_HEADER_BYTES: it has a file name for each tensor."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,7 +123,7 @@ def content_bytes(state: WeightState) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SafetensorsFile:
-    """One file on disk. `head` is everything before the data; `tensors` are in the order of their data."""
+    """One safetensors file. `head` is everything before the data; `tensors` are in the order of their data."""
 
     path: Path
     head: bytes
@@ -147,14 +151,14 @@ def checkpoint_files(directory: Path) -> tuple[SafetensorsFile, ...]:
         return (open_safetensors(directory / SINGLE_FILE),)
     shard_of = _weight_map(index_path)
     files = tuple(open_safetensors(directory / shard) for shard in sorted(set(shard_of.values())))
-    home: dict[str, str] = {}
+    file_of: dict[str, str] = {}
     for file in files:
-        if twice := home.keys() & file.tensors.keys():
+        if twice := file_of.keys() & file.tensors.keys():
             name = min(twice)
-            raise CorruptFrame(f"tensor {name!r} is in {home[name]} and in {file.path.name}; remove one of the two")
-        home |= dict.fromkeys(file.tensors, file.path.name)
-    if missing := shard_of.keys() - home.keys():
-        raise CorruptFrame(f"{index_path} promises {sorted(missing)[:3]}, which no shard has; download it again")
+            raise CorruptFrame(f"tensor {name!r} is in {file_of[name]} and in {file.path.name}; remove one of the two")
+        file_of |= dict.fromkeys(file.tensors, file.path.name)
+    if missing := shard_of.keys() - file_of.keys():
+        raise CorruptFrame(f"{index_path} lists {sorted(missing)[:3]}, which no shard has; download it again")
     return files
 
 
@@ -166,7 +170,7 @@ def _weight_map(index_path: Path) -> dict[str, str]:
         if not shard_of:
             raise ValueError("it lists no tensor")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptFrame(f"{index_path} is no index of shards: {error}; download it again") from error
+        raise CorruptFrame(f"{index_path} is not an index of shards: {error}; download it again") from error
     for shard in set(shard_of.values()):
         if Path(shard).name != shard:
             raise CorruptFrame(f"{index_path} names a shard outside its directory: {shard!r}")
@@ -199,7 +203,7 @@ def safetensors_order(lines: Iterable[tuple[str, str, tuple[int, ...]]]) -> list
 
 
 def safetensors_head(lines: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
-    """Return the bytes that stand before the data of tensors that follow each other in this order.
+    """Return the bytes that come before the data in a file with these tensors in this order.
 
     Raises: ValueError for the one name that the format reserves.
     """
@@ -217,7 +221,7 @@ def safetensors_head(lines: Iterable[tuple[str, str, tuple[int, ...]]], metadata
 
 
 def write_safetensors(path: Path, state: WeightState) -> None:
-    """Write one file. After a crash or an error it is there whole or not at all.
+    """Write a state to one file, atomically: after a crash or an error the file is complete or absent.
 
     Raises: ValueError for the one name that the format reserves; OSError.
     """

@@ -294,7 +294,9 @@ def test_the_authority_that_tasks_name_certifies_the_trainer_and_nobody_else(tmp
                 second = await eu.certificate(job_id, PublisherKey.generate().public_key)
                 assert "another key" in second.refused
                 assert not second.HasField("certificate")
-                assert (await eu.certificate("other", trainer.public_key)).refused.startswith("no job 'other'")
+                assert (await eu.certificate("other", trainer.public_key)).refused.startswith(
+                    "this coordinator knows no job 'other'"
+                )
         assert len(set(keys)) == 1
 
     asyncio.run(run())

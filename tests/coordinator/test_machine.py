@@ -282,13 +282,13 @@ def test_a_failed_trainer_fails_the_job_with_its_message_its_log_and_the_way_on(
     assert run.job().state is JobState.FAILED
     assert run.job().reason == (
         "the trainer in eu failed: loss is NaN at 0.7; its log is /r/j/logs/trainer.log; "
-        "go on from its checkpoint 0.6 with `periplus job submit --resume /r/j`"
+        "resume from its checkpoint 0.6 with `periplus job submit --resume /r/j`"
     )
 
 
 def test_where_there_is_no_checkpoint_a_failure_says_so(run: Run) -> None:
     run.says("eu", "j/trainer", TaskState.FAILED, "no such model", replace(SAVED, checkpoint=None))
-    assert run.job().reason.endswith("there is no checkpoint in /r/j to go on from: submit it again")
+    assert run.job().reason.endswith("there is no checkpoint in /r/j to resume from: submit it again")
     assert "--resume" not in run.job().reason
 
 
@@ -302,19 +302,22 @@ def test_a_trainer_that_outlives_its_job_still_tells_where_it_saved(run: Run) ->
     for region in ("eu", "us"):
         run.says(region, f"j/rollout-{region}-0", TaskState.FAILED, "no vllm", RunFiles(run_dir="/r/j", log="/r/w.log"))
     reason = run.job().reason
-    assert reason.startswith("no rollout worker is left; the last one failed: no vllm; its log is /r/w.log; go on with")
+    assert reason.startswith(
+        "no rollout worker is left; the last one failed: no vllm; its log is /r/w.log; resume with"
+    )
     run.says("eu", "j/trainer", TaskState.STOPPED, "", SAVED)
     assert (run.job().state, run.job().reason, run.job().files) == (JobState.FAILED, reason, SAVED)
 
 
 @pytest.mark.parametrize(
-    ("message", "how"), [("", ""), ("the disk is full", ", but the trainer in eu did not end well: the disk is full")]
+    ("message", "how"),
+    [("", ""), ("the disk is full", ", but the trainer in eu did not end cleanly: the disk is full")],
 )
 def test_a_cancelled_job_says_what_its_trainer_could_save(run: Run, message: str, how: str) -> None:
     run.do(JobCancelled("j"))
     run.says("eu", "j/trainer", TaskState.STOPPED, message, SAVED)
     assert run.job().state is JobState.CANCELLED
-    way = "go on from its checkpoint 0.6 with `periplus job submit --resume /r/j`"
+    way = "resume from its checkpoint 0.6 with `periplus job submit --resume /r/j`"
     assert run.job().reason == f"cancelled by the operator{how}; {way}"
 
 
@@ -360,7 +363,7 @@ def test_an_agent_that_lost_the_trainer_fails_the_job_and_never_starts_it_twice(
     run.do(RegionJoined(hello("eu", "rebooted"), 1))
     assert run.job().state is JobState.FAILED
     assert "came back without the trainer" in run.job().reason
-    assert run.job().reason.endswith("go on with `periplus job submit --resume /r/j`, if it left a checkpoint there")
+    assert run.job().reason.endswith("resume with `periplus job submit --resume /r/j`, if it left a checkpoint there")
     assert run.desired("eu") == {}
 
 
@@ -469,7 +472,7 @@ def test_a_trainer_gets_a_certificate_of_its_key_and_the_same_again(run: Run) ->
         ("eu", 1, KEYS[0], "j", "is at fork 0; a trainer of fork 1 is not followed"),
         ("us", 0, KEYS[0], "j", "is placed in eu, not in us"),
         ("eu", 0, KEYS[0], "k", "is placed in no region yet, not in eu"),
-        ("eu", 0, KEYS[0], "old", "no job 'old' here"),
+        ("eu", 0, KEYS[0], "old", "knows no job 'old'"),
     ],
 )
 def test_nobody_else_gets_one(run: Run, region: str, fork: int, key: bytes, job_id: str, why: str) -> None:

@@ -151,7 +151,7 @@ def test_ctrl_c_before_the_first_checkpoint_promises_nothing(tmp_path: Path) -> 
     rest = demo.communicate(timeout=60)[1]
 
     assert demo.returncode == 130, lines + rest
-    assert "nothing to go on from" in rest
+    assert "nothing to resume from" in rest
     assert "--resume" not in rest
     assert processes_of(tmp_path) == []
 

@@ -125,7 +125,7 @@ def test_a_run_that_is_cancelled_while_it_waits_stops_at_once_and_resumes_when_t
             demo.wait(DEADLINE_S)
         assert demo.returncode == 130, said
         assert time.monotonic() - asked_s < 25, "it was killed after the grace and did not stop by itself"
-        assert any("Go on with: periplus demo --resume" in line for line in said), said
+        assert any("Resume with: periplus demo --resume" in line for line in said), said
         run = only_run(disk.root)
         assert audit(run)["findings"] == []
         disk.resize(AMPLE_KIB)

@@ -127,7 +127,7 @@ def test_a_slow_environment_is_checked_as_far_as_there_is_time(monkeypatch: pyte
     assert found == {"prompts": 1, "problems": 40}
 
 
-@pytest.mark.parametrize(("number", "words"), [(9, "killed by signal 9"), (24, "all the processor time")])
+@pytest.mark.parametrize(("number", "words"), [(9, "killed by signal 9"), (24, "used up its processor time")])
 def test_a_child_that_is_killed_is_an_error_that_says_why(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int, words: str
 ) -> None:
@@ -164,7 +164,7 @@ def test_without_the_trainers_libraries_the_rest_is_left_to_the_trainer(
     monkeypatch.setattr("coordinator.client.preflight.importlib.util.find_spec", lambda name: None)
     (left,) = check_job(tiny_job(tmp_path))
     assert "tokenizers is not installed here" in left
-    with pytest.raises(ConfigError, match="no directory"):
+    with pytest.raises(ConfigError, match="not a directory"):
         check_job(tiny_job(tmp_path, model={"path": str(tmp_path / "absent")}))
 
 

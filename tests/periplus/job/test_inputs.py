@@ -30,13 +30,13 @@ def test_a_whole_directory_is_accepted(tmp_path: Path, num_shards: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model_type": None}, "names no model_type"),
-        ({"model_type": ["qwen3"]}, "names no model_type"),
+        ({"model_type": None}, "has the model_type .*, which is not text"),
+        ({"model_type": ["qwen3"]}, "has the model_type .*, which is not text"),
         ({"quantization_config": {"bits": 4}}, "quantised weights are not supported yet"),
         ({"is_encoder_decoder": True}, "encoder-decoder"),
         ({"architectures": ["BertForMaskedLM"]}, "BertForMaskedLM, which does not predict the next token"),
         ({"architectures": ["Qwen3ForSequenceClassification"]}, "does not predict the next token"),
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers: 1000000000, but the weights beside it are only 6"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers: 1000000000, but the weights beside it have only 6"),
     ],
 )
 def test_a_configuration_that_cannot_be_used_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
@@ -120,7 +120,7 @@ def test_an_index_that_promises_what_no_shard_has_is_refused(tmp_path: Path) -> 
     index = json.loads((path / INDEX_FILE).read_text())
     index["weight_map"]["model.more"] = "model-00001-of-00002.safetensors"
     (path / INDEX_FILE).write_text(json.dumps(index))
-    with pytest.raises(ConfigError, match=r"promises \['model\.more'\]"):
+    with pytest.raises(ConfigError, match=r"lists \['model\.more'\]"):
         check_model_dir(path)
     (path / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(ConfigError, match="model-00002-of-00002"):
@@ -132,9 +132,9 @@ def test_an_index_that_promises_what_no_shard_has_is_refused(tmp_path: Path) -> 
     [
         ("Qwen/Qwen3-0.6B", "hf download Qwen/Qwen3-0.6B --local-dir DIR"),
         ("https://example.org/model", "addresses are not supported yet"),
-        ("absent", "is no directory; give a Hugging Face"),
-        ("a\0b", "is no directory"),
-        ("x" * 5000, "is no directory"),
+        ("absent", "is not a directory; give a Hugging Face"),
+        ("a\0b", "is not a directory"),
+        ("x" * 5000, "is not a directory"),
     ],
 )
 def test_a_path_that_is_no_directory_is_refused(
@@ -149,5 +149,5 @@ def test_a_path_that_is_no_directory_is_refused(
 def test_a_data_path_that_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
     job = tiny_job(tmp_path)
     job = job.model_copy(update={"data": job.data.model_copy(update={"path": str(tmp_path / name)})})
-    with pytest.raises(ConfigError, match=r"data\.path .* is no file"):
+    with pytest.raises(ConfigError, match=r"data\.path .* is not a file"):
         check_inputs(job)

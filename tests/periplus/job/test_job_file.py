@@ -128,8 +128,8 @@ def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"environment": None}, "exactly one of environment and data.path must be given, neither is"),
-        ({"data": {"path": "x"}}, "exactly one of environment and data.path must be given, both are"),
+        ({"environment": None}, "exactly one of environment and data.path must be given, but neither is"),
+        ({"data": {"path": "x"}}, "exactly one of environment and data.path must be given, but both are"),
         ({"environment": None, "data": {"path": "x", "size": 3}}, "data.size is 3, but data.path is given"),
         ({"environment": {"name": "x", "config": {"seed": 1}}}, "environment.config.seed is set"),
         ({"environment": {"name": "x", "config": {"a": [{"b": float("nan")}]}}}, "infinite or NaN"),

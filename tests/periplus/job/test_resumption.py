@@ -143,7 +143,7 @@ def test_a_run_that_its_trainer_still_writes_is_not_resumed(run: Path) -> None:
 def test_a_run_that_is_done_says_so_and_goes_on_with_more_steps(tmp_path: Path) -> None:
     run = left_run(tmp_path / "sums-1", (0, 20), summed_up=True)
     said = refusal(ConfigError, run)
-    assert "nothing is left to do" in said
+    assert "has done all its" in said
     assert "steps=N --change" in said
     assert go_on(run, "steps=40", change=True).job.steps == 40
 
@@ -159,7 +159,7 @@ def test_fewer_steps_than_are_done_are_refused(run: Path) -> None:
 
 def test_what_is_missing_in_a_run_is_said(run: Path, tmp_path: Path) -> None:
     assert "give the directory of a run" in refusal(NotFound, tmp_path / "nowhere")
-    assert "nothing to go on from" in refusal(NotFound, tmp_path)
+    assert "nothing to resume from" in refusal(NotFound, tmp_path)
     (run / "config.yaml").unlink()
     assert "config.yaml" in refusal(NotFound, run)
 
@@ -177,7 +177,7 @@ def test_a_newer_schema_is_said_and_not_guessed_at(run: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"fork": "x"}', json.dumps({"fork": 0})])
 def test_a_damaged_manifest_is_said(run: Path, text: str) -> None:
     (run / "checkpoints" / "0.10" / "manifest.json").write_text(text)
-    assert "no checkpoint manifest" in refusal(ConfigError, run)
+    assert "not a checkpoint manifest" in refusal(ConfigError, run)
 
 
 def test_the_next_fork_lies_above_every_trainer_that_wrote_there(run: Path) -> None:

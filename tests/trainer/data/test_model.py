@@ -61,7 +61,7 @@ def test_an_unknown_builtin_names_those_that_exist(tmp_path: Path) -> None:
 def test_a_directory_without_a_checkpoint_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"config\.json"):
         resolve_model_dir(str(tmp_path), tmp_path, seed=0)
-    with pytest.raises(ConfigError, match="no directory"):
+    with pytest.raises(ConfigError, match="not a directory"):
         resolve_model_dir(str(tmp_path / "absent"), tmp_path, seed=0)
 
 
