@@ -38,7 +38,6 @@ and is written in one piece with it.
 """
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -47,6 +46,14 @@ from typing import Any, NamedTuple
 
 from blake3 import blake3
 
+from periplus.audit.checked_values import (
+    checked_boolean,
+    checked_integer,
+    checked_label,
+    checked_number,
+    checked_text,
+    integer_up_to,
+)
 from periplus.errors import CorruptFrame
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose, StopReason
@@ -75,15 +82,9 @@ MAX_GROUP_SIZE = 1 << 16
 MAX_GROUPS_PER_STEP = 1 << 20
 """Most groups in a step that a line may name. A job file allows 65,536; the margin was chosen by hand."""
 
-MAX_TEXT_CHARS = 4096
-"""Most characters in the name of a job, worker, region or algorithm. A worker is accepted with at most 256 bytes."""
-
 MAX_LINE_BYTES = 64 << 20
 """Longest line that is read, newline included. The longest that a trainer writes is the `consume` line of the largest
 step that a job file allows, and it is shorter than this."""
-
-_MAX_INT = (1 << 64) - 1
-_LABEL = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
 class AdmissionVerdict(StrEnum):
@@ -303,7 +304,7 @@ def from_line(line: bytes, where: str) -> JournalLine:
     """
     try:
         data = json.loads(line)
-        record_type, fields = _KINDS[_label(data["kind"])]
+        record_type, fields = _KINDS[checked_label(data["kind"])]
         if record_type is OpenEntry and data["schema"] == UNSEALED_SCHEMA:
             fields = _UNSEALED_OPEN[1]
         values = {f.attribute: f.of_json(data[f.key]) for f in fields}
@@ -311,7 +312,10 @@ def from_line(line: bytes, where: str) -> JournalLine:
             odd = sorted(data.keys() - {f.key for f in fields} - set(_HEAD))
             raise ValueError(f"keys {odd!r:.60} are unknown to {SCHEMA}")
         found = JournalLine(
-            n=_integer(data["n"]), prev=_digest16(data["prev"]), time_s=_number(data["t"]), record=record_type(**values)
+            n=checked_integer(data["n"]),
+            prev=_digest16(data["prev"]),
+            time_s=checked_number(data["t"]),
+            record=record_type(**values),
         )
         is_as_written = _rendered(data, fields) == line
     except KeyError as error:
@@ -370,39 +374,6 @@ _HEAD = ("n", "prev", "t", "kind")
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def _integer(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= _MAX_INT:
-        raise ValueError(f"an integer of 0 to 2^64 - 1 expected, not {value!r:.60}")
-    return value
-
-
-def _number(value: Any) -> float:
-    if type(value) is not float or not -1e12 < value < 1e12:
-        raise ValueError(f"seconds expected, not {value!r:.60}")
-    return value
-
-
-def _at_most(limit: int) -> Callable[[Any], int]:
-    def of_json(value: Any) -> int:
-        if not 1 <= _integer(value) <= limit:
-            raise ValueError(f"an integer of 1 to {limit} expected, not {value}")
-        return int(value)
-
-    return of_json
-
-
-def _text(value: Any) -> str:
-    if type(value) is not str or len(value) > MAX_TEXT_CHARS:
-        raise ValueError(f"text of at most {MAX_TEXT_CHARS} characters expected, not {value!r:.60}")
-    return value
-
-
-def _label(value: Any) -> str:
-    if type(value) is not str or not (value == "" or _LABEL.fullmatch(value)):
-        raise ValueError(f"a lower-case word expected, not {value!r:.60}")
-    return value
-
-
 def _ending(value: Any) -> str:
     if value not in ENDINGS:
         raise ValueError(f"one of {', '.join(ENDINGS)} expected, not {value!r:.60}")
@@ -413,12 +384,6 @@ def _schema(value: Any) -> str:
     if value not in SCHEMAS:
         raise ValueError(f"schema {value!r:.60} is not {SCHEMA}; read it with the version that wrote it")
     return str(value)
-
-
-def _boolean(value: Any) -> bool:
-    if type(value) is not bool:
-        raise ValueError(f"true or false expected, not {value!r:.60}")
-    return value
 
 
 def _hex_of(num_bytes: int) -> Callable[[Any], bytes]:
@@ -438,7 +403,7 @@ _signature = _hex_of(64)
 
 def _pair(value: Any) -> tuple[int, int]:
     first, second = value
-    return _integer(first), _integer(second)
+    return checked_integer(first), checked_integer(second)
 
 
 def _list(of_item: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -456,21 +421,21 @@ def _optional(of_value: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _run(value: Any) -> PolicyRun:
     fork, version, num_tokens = value
-    return PolicyRun(Policy(_integer(fork), _integer(version)), _integer(num_tokens))
+    return PolicyRun(Policy(checked_integer(fork), checked_integer(version)), checked_integer(num_tokens))
 
 
 def _used(value: Any) -> UsedSample:
     group, sample, digest = value
-    return UsedSample(_integer(group), _integer(sample), _digest16(digest))
+    return UsedSample(checked_integer(group), checked_integer(sample), _digest16(digest))
 
 
 def _dropped(value: Any) -> DroppedSample:
     sample, digest, num_tokens = value
-    return DroppedSample(_integer(sample), _digest16(digest), _integer(num_tokens))
+    return DroppedSample(checked_integer(sample), _digest16(digest), checked_integer(num_tokens))
 
 
 def _ages(value: Any) -> Mapping[int, int]:
-    ages = {int(age): _integer(tokens) for age, tokens in value.items()}
+    ages = {int(age): checked_integer(tokens) for age, tokens in value.items()}
     if [str(age) for age in sorted(ages)] != list(value):
         raise ValueError(f"tokens by age expected, not {value!r:.60}")
     return ages
@@ -509,10 +474,10 @@ def _ages_text(value: Mapping[int, int]) -> str:
 
 
 def _int(key: str, attribute: str = "") -> _Field:
-    return _Field(key, attribute or key, str, _integer)
+    return _Field(key, attribute or key, str, checked_integer)
 
 
-def _str(key: str, attribute: str = "", of_json: Callable[[Any], Any] = _text) -> _Field:
+def _str(key: str, attribute: str = "", of_json: Callable[[Any], Any] = checked_text) -> _Field:
     return _Field(key, attribute or key, encode_basestring_ascii, of_json)
 
 
@@ -520,7 +485,7 @@ def _pol(key: str) -> _Field:
     return _Field(key, key, _policy_text, lambda value: Policy(*_pair(value)))
 
 
-_WHY = _str("why", of_json=_label)
+_WHY = _str("why", of_json=checked_label)
 _LEASE, _GROUP, _SAMPLE = _int("lease", "lease_id"), _int("group"), _int("sample")
 _WORKER, _REGION = _str("worker", "worker_id"), _str("region")
 _USED = _Field("samples", "samples", _used_text, _list(_used))
@@ -534,10 +499,10 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
             _int("fork"),
             _Field("parent", "parent", _policy_text, _optional(lambda value: Policy(*_pair(value)))),
             _Field("manifest", "manifest", _digest_text, _optional(_digest32)),
-            _Field("resumed_at", "resumed_at", _integer_text, _optional(_integer)),
+            _Field("resumed_at", "resumed_at", _integer_text, _optional(checked_integer)),
             _int("bound"),
-            _Field("group_size", "group_size", str, _at_most(MAX_GROUP_SIZE)),
-            _Field("groups_per_step", "groups_per_step", str, _at_most(MAX_GROUPS_PER_STEP)),
+            _Field("group_size", "group_size", str, integer_up_to(MAX_GROUP_SIZE)),
+            _Field("groups_per_step", "groups_per_step", str, integer_up_to(MAX_GROUPS_PER_STEP)),
             _int("seed"),
             _str("algorithm"),
             _Field("settings", "settings", _digest_text, _digest32),
@@ -582,7 +547,7 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
         "consume",
         (
             _pol("policy"),
-            _Field("trained", "trained", lambda value: "true" if value else "false", _boolean),
+            _Field("trained", "trained", lambda value: "true" if value else "false", checked_boolean),
             _WHY,
             _USED,
             _Field("root", "root", _digest_text, _digest16),

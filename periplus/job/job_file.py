@@ -1,8 +1,8 @@
 """The job file, `periplus.job/1`: every setting that a user chooses for one training run.
 
 The file has only keys that the runtime executes; a setting that has no key here is not supported. Each section is a
-frozen pydantic model. The JSON schema for editors (`periplus/schemas/job.schema.json`) is generated from these classes and
-their docstrings. `resolve()` checks rules between keys and fills in defaults that depend on other keys. This module
+frozen pydantic model. The JSON schema for editors (`periplus/schemas/job.schema.json`) is generated from these classes
+and their docstrings. `resolve()` checks rules between keys and fills in defaults that depend on other keys. This module
 does not check whether a task, a model or a region exists; the code that needs them does.
 """
 
