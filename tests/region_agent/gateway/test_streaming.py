@@ -180,7 +180,7 @@ def test_a_full_spool_stops_its_workers_and_nobody_else_and_goes_on_when_the_led
     monkeypatch.setattr(frames_module, "FULL_RETRY_S", 1e9)
 
     async def scene() -> None:
-        payload, num_frames = bytes(100_000), 60
+        payload, num_frames = bytes(100_000), 250  # more than the windows of the connection ever hold
         async with (
             gateway() as home,
             Trainer(home.address) as trainer,
