@@ -28,7 +28,7 @@ from periplus.net import rpc
 from periplus.pb.v1 import control_pb2_grpc
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
 from periplus.process.telemetry import event as log_event
-from periplus.wan.client import WanRouter
+from periplus.wan.client import address_resolver
 from planner.files.capabilities import load_capabilities
 from planner.files.hub_checkpoint import published_bytes, visible_architecture
 from planner.plan import Outcome
@@ -53,8 +53,8 @@ async def run(config: CoordinatorConfig, ready_file: Path | None, stop_on_stdin_
     log_event(log, logging.INFO, "coordinator_config", **config.model_dump())
     server = rpc.server()
     address = rpc.bind(server, config.listen)
-    async with WanRouter(config.region, config.wan or None) as router:
-        await router.attach(address)
+    async with address_resolver(config.region, config.wan or None) as resolver:
+        await resolver.announce(address)
     try:
         return await _serve(config, server, address, ready_file, stop_on_stdin_eof)
     except BaseExceptionGroup as group:

@@ -21,12 +21,13 @@ from pathlib import Path
 from periplus import clock
 from periplus.errors import PeriplusError
 from periplus.net import rpc
+from periplus.net.resolver import AddressResolver
 from periplus.pb.v1 import control_pb2, gateway_pb2_grpc
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
 from periplus.process.telemetry import event
 from periplus.values.record import RecordKind
 from periplus.values.task import Role, RunFiles, TaskReport, authority_key_of
-from periplus.wan.client import WanRouter
+from periplus.wan.client import address_resolver
 from region_agent.config import AgentConfig
 from region_agent.control.certificates import CertificateRequests
 from region_agent.control.conclusion import conclude
@@ -73,12 +74,12 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
     server = rpc.server()
     hubs, traffic = Hubs(config.region), Traffic()
     address = rpc.bind(server, config.listen)
-    async with WanRouter(config.region, config.wan or None) as router:
+    async with address_resolver(config.region, config.wan or None) as resolver:
         advertised = config.advertise or address
-        await router.attach(advertised)
+        await resolver.announce(advertised)
         offered = await asyncio.to_thread(inventory, config)
         agent = Agent(
-            config, offered, address=address, advertised=advertised, router=router, hubs=hubs, traffic=traffic
+            config, offered, address=address, advertised=advertised, resolver=resolver, hubs=hubs, traffic=traffic
         )
         service = GatewayService(hubs, traffic, agent.pass_record, agent.certificate)
         gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)
@@ -149,14 +150,14 @@ class Agent:
         *,
         address: str,
         advertised: str,
-        router: WanRouter,
+        resolver: AddressResolver,
         hubs: Hubs,
         traffic: Traffic,
     ) -> None:
         self._config = config
         self._inventory = offered
         self._advertised = advertised
-        self._router = router
+        self._resolver = resolver
         self._hubs = hubs
         self._traffic = traffic
         self._boot_id = uuid.uuid4().hex
@@ -186,7 +187,7 @@ class Agent:
             probe=self._on_probe,
             certificate=self._certificates.answered,
         )
-        self._session = CoordinatorSession(config.coordinator, router, handlers)
+        self._session = CoordinatorSession(config.coordinator, resolver, handlers)
 
     async def run(self, stop_on_stdin_eof: bool, on_ready: Callable[[], None]) -> ShutdownReason:
         """Serve until a stop signal comes, or until the coordinator refuses this agent for good, and return the reason.
@@ -263,7 +264,7 @@ class Agent:
     async def _probe(self, order: control_pb2.ProbeOrder) -> None:
         region = self._config.region
         try:
-            address = await self._router.route(order.gateway_address)
+            address = await self._resolver.resolve(order.gateway_address)
             measured = await probe(address, region, order.payload_bytes, clock.monotonic_s)
         except PeriplusError as error:
             event(log, logging.WARNING, "probe_failed", dst=order.dst_region, why=error)
@@ -341,7 +342,7 @@ class Agent:
             region=self._config.region,
             home_region=task.trainer_region,
             home_gateway=task.trainer_gateway,
-            router=self._router,
+            resolver=self._resolver,
             traffic=self._traffic,
         )
         running = self._tasks.create_task(upstream.run(random.Random().random))

@@ -5,7 +5,7 @@
     relay.py     sockets: one listener per (source region, destination address), shaped in both directions
     service.py   the gRPC servicer: convert, call, convert
     app.py       composition root; runs until stopped
-    client.py    what a Periplus process uses: WanRouter
+    client.py    what a Periplus process uses: address_resolver
     commands.py  periplus wan run | set | show
 
 It needs no root and no network namespace. It does not emulate loss, reordering, or TCP's own congestion control between

@@ -1,21 +1,24 @@
 """Client of the emulator for Periplus processes: it tells a process which address to dial.
 
-A process states its region once. It attaches each address that it serves, and asks for the route to each address that
-it dials. Without an emulator (`control` is None) every route is the address itself, so callers have one code path for
+`address_resolver` gives a process the resolver of its region: it announces each address that it serves, and resolves
+each address that it dials. Without an emulator every address is dialled as it is, so callers have one code path for
 real networks too.
 """
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
 import grpc.aio
 
 from periplus.net import rpc
+from periplus.net.resolver import AddressResolver, DirectResolver
 from periplus.pb.v1 import wan_pb2, wan_pb2_grpc
 from periplus.wan.service import link_count_from_wire, set_link_request
 from periplus.wan.shaping import LinkCount, LinkProperty
 
-__all__ = ["LinkCount", "LinkProperty", "WanControl", "WanRouter"]
+__all__ = ["LinkCount", "LinkProperty", "WanControl", "address_resolver"]
 
 
 class WanControl:
@@ -78,36 +81,30 @@ class WanControl:
         return tuple(link_count_from_wire(link) for link in response.links), response.scale
 
 
-class WanRouter:
-    """Routes of a process in `region`, as an async context manager.
+class EmulatedResolver:
+    """The addresses of an emulated network as a process in `region` sees them; an AddressResolver.
 
-    `control` is the emulator's control address, or None on a real network. Raises what WanControl raises.
+    It raises what WanControl raises.
     """
 
-    def __init__(self, region: str, control: str | None) -> None:
+    def __init__(self, region: str, control: WanControl) -> None:
         self._region = region
-        self._control = None if control is None else WanControl(control)
+        self._control = control
 
-    async def __aenter__(self) -> Self:
-        if self._control is not None:
-            await self._control.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._control is not None:
-            await self._control.__aexit__(kind, error, trace)
-
-    async def attach(self, address: str) -> None:
+    async def announce(self, address: str) -> None:
         """Declare that this process serves `address` (spelled as others dial it) in its region."""
-        if self._control is not None:
-            await self._control.attach(self._region, address)
+        await self._control.attach(self._region, address)
 
-    async def route(self, address: str) -> str:
+    async def resolve(self, address: str) -> str:
         """Return the address to dial in order to reach `address`: itself inside the region, else a relay."""
-        return address if self._control is None else await self._control.route(self._region, address)
+        return await self._control.route(self._region, address)
 
-    async def counters(self) -> tuple[LinkCount, ...]:
-        """Return the counters of every directed link of the emulated network; empty without an emulator."""
-        return () if self._control is None else await self._control.counters()
+
+@asynccontextmanager
+async def address_resolver(region: str, control: str | None) -> AsyncIterator[AddressResolver]:
+    """Yield the resolver of a process in `region`. `control`: the emulator's address, or None on a real network."""
+    if control is None:
+        yield DirectResolver()
+        return
+    async with WanControl(control) as emulator:
+        yield EmulatedResolver(region, emulator)

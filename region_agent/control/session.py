@@ -17,9 +17,9 @@ import grpc.aio
 
 from periplus.errors import ConfigError, Conflict, Fenced, PeriplusError, StateError, TimedOut, Unreachable
 from periplus.net import rpc
+from periplus.net.resolver import AddressResolver
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from periplus.process.telemetry import event
-from periplus.wan.client import WanRouter
 from region_agent.retry import failure_of
 
 log = logging.getLogger(__name__)
@@ -67,9 +67,9 @@ class CoordinatorSession:
     `send` may be called at any time; `connected` is set while a session is open.
     """
 
-    def __init__(self, address: str, router: WanRouter, handlers: SessionHandlers) -> None:
+    def __init__(self, address: str, resolver: AddressResolver, handlers: SessionHandlers) -> None:
         self._address = address
-        self._router = router
+        self._resolver = resolver
         self._handlers = handlers
         self._outbox: deque[control_pb2.AgentMessage] = deque()
         self._filled = asyncio.Event()
@@ -107,7 +107,7 @@ class CoordinatorSession:
             await asyncio.sleep(0.1 + jitter() * min(RECONNECT_CAP_S, 0.5 * 2 ** min(failures, 8)))
 
     async def _session(self) -> None:
-        address = await self._router.route(self._address)
+        address = await self._resolver.resolve(self._address)
         async with rpc.channel(address) as channel:
             with rpc.remote_errors(self._address):
                 call = control_pb2_grpc.CoordinatorStub(channel).Session()

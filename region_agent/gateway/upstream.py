@@ -24,10 +24,10 @@ from periplus import clock
 from periplus.errors import Fenced, StorageError, Unreachable, WireError
 from periplus.net import rpc
 from periplus.net.convert import publication_record_from_pb
+from periplus.net.resolver import AddressResolver
 from periplus.pb.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.process.telemetry import event
 from periplus.values.policy import Policy
-from periplus.wan.client import WanRouter
 from region_agent.gateway.hub import JobHub
 from region_agent.gateway.service import REGION_KEY
 from region_agent.gateway.traffic import Traffic
@@ -47,13 +47,20 @@ class Upstream:
     """One job's connection to its home gateway, for as long as `run` runs."""
 
     def __init__(
-        self, hub: JobHub, *, region: str, home_region: str, home_gateway: str, router: WanRouter, traffic: Traffic
+        self,
+        hub: JobHub,
+        *,
+        region: str,
+        home_region: str,
+        home_gateway: str,
+        resolver: AddressResolver,
+        traffic: Traffic,
     ) -> None:
         self._hub = hub
         self._region = region
         self._home_region = home_region
         self._home_gateway = home_gateway
-        self._router = router
+        self._resolver = resolver
         self._traffic = traffic
         self._again = asyncio.Event()
         self._backoff = Backoff()
@@ -75,7 +82,7 @@ class Upstream:
             await asyncio.sleep(jitter() * min(RECONNECT_CAP_S, 0.2 * 2 ** min(failures, 10)))
 
     async def _connection(self) -> None:
-        address = await self._router.route(self._home_gateway)
+        address = await self._resolver.resolve(self._home_gateway)
         async with rpc.channel(address) as channel:
             stub = gateway_pb2_grpc.GatewayStub(channel)
             async with asyncio.TaskGroup() as tasks:

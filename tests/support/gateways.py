@@ -42,7 +42,7 @@ from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
 from periplus.values.transport_keys import FrameKey
 from periplus.values.weight_state import Tensor, WeightState
-from periplus.wan.client import WanRouter
+from periplus.wan.client import address_resolver
 from region_agent.gateway.frames import FrameSpool
 from region_agent.gateway.hub import JobHub
 from region_agent.gateway.hubs import Hubs
@@ -220,9 +220,9 @@ async def remote_gateway(
     weights: WeightCache | None = None,
 ) -> AsyncIterator[Gateway]:
     """A gateway with an upstream to the one at `home_address`."""
-    async with gateway(region, address, frames, weights) as it, WanRouter(region, control) as router:
+    async with gateway(region, address, frames, weights) as it, address_resolver(region, control) as resolver:
         upstream = Upstream(
-            it.hub, region=region, home_region="home", home_gateway=home_address, router=router, traffic=it.traffic
+            it.hub, region=region, home_region="home", home_gateway=home_address, resolver=resolver, traffic=it.traffic
         )
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(upstream.run(lambda: 0.05))

@@ -13,7 +13,7 @@ from periplus import errors
 from periplus.net import rpc
 from periplus.pb.v1 import wan_pb2, wan_pb2_grpc
 from periplus.wan import grid
-from periplus.wan.client import LinkProperty, WanControl, WanRouter
+from periplus.wan.client import LinkProperty, WanControl, address_resolver
 from periplus.wan.relay import Relay
 from periplus.wan.service import _PROPERTY_TO_WIRE, WanService, link_count_from_wire, link_count_to_wire
 from periplus.wan.shaping import LinkCount
@@ -55,17 +55,17 @@ def test_grpc_streams_pass_through_the_relay_and_are_counted() -> None:
         async with (
             emulator("a", "b") as control,
             chunk_server() as served,
-            WanRouter("a", control) as in_a,
-            WanRouter("b", control) as in_b,
+            address_resolver("a", control) as in_a,
+            address_resolver("b", control) as in_b,
             WanControl(control) as wan,
         ):
-            await in_b.attach(served)
+            await in_b.announce(served)
             for src, dst in (("a", "b"), ("b", "a")):
                 await wan.set_link(src, dst, LinkProperty.RATE, 200e6)
                 await wan.set_link(src, dst, LinkProperty.RTT, 0.03)
-            route = await in_a.route(served)
+            route = await in_a.resolve(served)
             assert route != served
-            assert await in_b.route(served) == served
+            assert await in_b.resolve(served) == served
             chunks = [bytes([97 + i]) * rpc.CHUNK_BYTES for i in range(12)]
 
             async def requests() -> AsyncIterator[bytes]:
@@ -77,7 +77,7 @@ def test_grpc_streams_pass_through_the_relay_and_are_counted() -> None:
                 call = upper(requests(), timeout=10)
                 assert [answer async for answer in call] == [chunk.upper() for chunk in chunks]
             payload_bytes = 12 * rpc.CHUNK_BYTES
-            for link in await in_a.counters():
+            for link in await wan.counters():
                 assert payload_bytes < link.delivered_bytes < 1.01 * payload_bytes
                 assert (link.rate_bits_per_s, link.rtt_s, link.dropped) == (200e6, 0.03, False)
 
@@ -86,10 +86,9 @@ def test_grpc_streams_pass_through_the_relay_and_are_counted() -> None:
 
 def test_without_an_emulator_every_route_is_the_address() -> None:
     async def test() -> None:
-        async with WanRouter("a", None) as router:
-            await router.attach("10.0.0.1:5")
-            assert await router.route("10.0.0.2:5") == "10.0.0.2:5"
-            assert await router.counters() == ()
+        async with address_resolver("a", None) as resolver:
+            await resolver.announce("10.0.0.1:5")
+            assert await resolver.resolve("10.0.0.2:5") == "10.0.0.2:5"
 
     asyncio.run(test())
 
@@ -119,9 +118,9 @@ def test_an_emulator_that_is_not_there_is_unreachable() -> None:
     async def test() -> None:
         async with emulator("a", "b") as control:
             pass
-        async with WanRouter("a", control) as router:
+        async with address_resolver("a", control) as resolver:
             with pytest.raises(errors.Unreachable, match=control):
-                await router.route("127.0.0.1:9")
+                await resolver.resolve("127.0.0.1:9")
 
     asyncio.run(test())
 

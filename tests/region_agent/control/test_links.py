@@ -11,7 +11,7 @@ from periplus.errors import TimedOut, Unreachable
 from periplus.net import rpc
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc, wan_pb2_grpc
 from periplus.wan import grid
-from periplus.wan.client import LinkProperty, WanControl, WanRouter
+from periplus.wan.client import LinkProperty, WanControl, address_resolver
 from periplus.wan.relay import Relay
 from periplus.wan.service import WanService
 from region_agent.control import links as probe_module
@@ -41,9 +41,9 @@ async def emulator(*, rate_bits_per_s: float, rtt_s: float) -> AsyncIterator[str
 @asynccontextmanager
 async def route_to(address: str, control: str) -> AsyncIterator[str]:
     """Where the far region dials to reach a gateway at home."""
-    async with WanRouter("home", control) as home, WanRouter("far", control) as far:
-        await home.attach(address)
-        yield await far.route(address)
+    async with address_resolver("home", control) as home, address_resolver("far", control) as far:
+        await home.announce(address)
+        yield await far.resolve(address)
 
 
 @pytest.mark.parametrize(
@@ -104,10 +104,10 @@ def test_counted_bytes_agree_with_the_emulators_within_a_percent() -> None:
         async with (
             emulator(rate_bits_per_s=400e6, rtt_s=0.01) as control,
             gateway() as home,
-            WanRouter("home", control) as router,
+            WanControl(control) as wan,
             Trainer(home.address) as trainer,
         ):
-            await router.attach(home.address)
+            await wan.attach("home", home.address)
             async with (
                 remote_gateway(home.address, control=control) as far,
                 Reader(far.address) as reader,
@@ -117,7 +117,7 @@ def test_counted_bytes_agree_with_the_emulators_within_a_percent() -> None:
                 for _ in range(100):
                     await worker.frame(bytes(30_000))
                 await until(lambda: len(reader.got) == 2 and len(trainer.frames) == 100)
-                links = {(link.src_region, link.dst_region): link for link in await router.counters()}
+                links = {(link.src_region, link.dst_region): link for link in await wan.counters()}
                 counted = {
                     ("home", "far"): home.traffic.sent_bytes["far"],
                     ("far", "home"): far.traffic.sent_bytes["home"],

@@ -12,8 +12,8 @@ from coordinator.app import serving
 from coordinator.config import CoordinatorConfig
 from periplus.errors import ConfigError, Conflict, Fenced, PeriplusError
 from periplus.net import rpc
+from periplus.net.resolver import DirectResolver
 from periplus.pb.v1 import control_pb2
-from periplus.wan.client import WanRouter
 from region_agent.control import session as session_module
 from region_agent.control.session import OUTBOX_MESSAGES, CoordinatorSession, SessionHandlers
 from tests.support.fake_coordinator import FakeCoordinator, Servicer, served
@@ -38,7 +38,7 @@ class Agent:
             probe=self.probes.append,
             certificate=self.answers.append,
         )
-        self.session = CoordinatorSession(address, WanRouter(region, None), handlers)
+        self.session = CoordinatorSession(address, DirectResolver(), handlers)
 
     def _hello(self) -> control_pb2.Hello:
         return control_pb2.Hello(
