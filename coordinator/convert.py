@@ -25,11 +25,10 @@ from coordinator.events import (
 from coordinator.joblog import JobEvent
 from coordinator.state import Accelerators, Hello, Inventory, Job, JobState, MeasuredLink, Pair, RegionState, State
 from periplus.errors import ConfigError, WireError
-from periplus.net.convert import certificate_to_pb, run_files_from_pb, run_files_to_pb
+from periplus.net.convert import certificate_to_pb, record_from_pb, run_files_from_pb, run_files_to_pb
 from periplus.pb.v1 import common_pb2, control_pb2
 from periplus.publication import Certificate
-from periplus.values.policy import Policy
-from periplus.values.record import Record, RecordKind
+from periplus.values.record import Record
 from periplus.values.task import PUBLIC_KEY_BYTES, REGION_NAME, AssignedTask, Role, TaskReport, TaskState
 
 TASK_STATE_TO_PB = {
@@ -142,26 +141,6 @@ def report_from_pb(message: control_pb2.TaskReport) -> TaskReport:
         fork=message.fork,
         files=run_files_from_pb(message.files) if message.HasField("files") else None,
     )
-
-
-def record_from_pb(message: control_pb2.StepRecord) -> Record:
-    """Return one record of a trainer."""
-    try:
-        kind = RecordKind(message.kind)
-    except ValueError as error:
-        raise WireError(f"job {message.job_id} sent a record of the unknown kind {message.kind[:80]!r}") from error
-    return Record(
-        kind=kind,
-        policy=policy_from_pb(message.policy),
-        time_s=message.time_s,
-        values=dict(message.values),
-        staleness_tokens=dict(message.staleness_tokens),
-        text=message.text,
-    )
-
-
-def policy_from_pb(message: common_pb2.Policy) -> Policy:
-    return Policy(message.fork, message.version)
 
 
 # ---- to agents -------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from coordinator.state import JobRequest, doing, find_job
 from coordinator.writer import AgentSession, Writer
 from periplus.errors import ConfigError, TimedOut, Unreachable, WireError
 from periplus.job.job_file import JobFile
+from periplus.net.convert import policy_from_pb
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from periplus.publication import Certificate
 
@@ -76,7 +77,7 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
             min_regions=job.regions.min,
             job_json=request.job_json,
             resume_from=request.resume_from,
-            resume_policy=convert.policy_from_pb(request.resume_policy) if request.resume_from else None,
+            resume_policy=policy_from_pb(request.resume_policy) if request.resume_from else None,
             resume_job_id=request.resume_job_id,
         )
         request_id = request.request_id or job_id

@@ -13,10 +13,11 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from coordinator.convert import JOB_STATE_FROM_PB, TASK_STATE_FROM_PB, record_from_pb
+from coordinator.convert import JOB_STATE_FROM_PB, TASK_STATE_FROM_PB
 from coordinator.state import INFEASIBLE_PREFIX, JobState
 from periplus.errors import PeriplusError, PlanInfeasible, TimedOut, Unreachable
 from periplus.net import rpc
+from periplus.net.convert import record_from_pb
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from periplus.view.state import Event, FleetSeen, JobChanged, LinkSeen, RecordSeen, RegionSeen, TaskRole, TaskSeen
 

@@ -186,7 +186,9 @@ def record_from_pb(message: control_pb2.StepRecord) -> Record:
     try:
         kind = RecordKind(message.kind)
     except ValueError as error:
-        raise CorruptFrame(f"a step record has the unknown kind {message.kind!r}; is the trainer newer?") from error
+        raise CorruptFrame(
+            f"job {message.job_id} sent a record of the unknown kind {message.kind[:80]!r}; is its trainer newer?"
+        ) from error
     return Record(
         kind=kind,
         policy=policy_from_pb(message.policy),

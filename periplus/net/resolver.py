@@ -8,7 +8,11 @@ from typing import Protocol
 
 
 class AddressResolver(Protocol):
-    """Both methods raise what the network between says: Unreachable, TimedOut, NotFound or ConfigError."""
+    """Resolver of the addresses that one process serves and dials.
+
+    Both methods raise Unreachable or TimedOut if whoever resolves does not answer, and NotFound or ConfigError if it
+    refuses the address.
+    """
 
     async def announce(self, address: str) -> None:
         """Declare that this process serves `address`, spelled as others dial it."""

@@ -112,7 +112,7 @@ class DerivedPublication:
         with explained(self._path):
             data = whole_data(lambda at, size: self._layer.read(self._path, at, size), offset)
         if data is None:
-            raise CorruptSpool(f"{self._path} is damaged at byte {offset}; subscribe anew")
+            raise CorruptSpool(f"{self._path} is damaged at byte {offset}; subscribe again")
         return data
 
     def _add(self, chunk: Chunk) -> None:
