@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from periplus.codec.frame import CodecId, Frame
 from periplus.codec.registry import files_decoder
 from periplus.errors import PeriplusError, Unreachable
 from periplus.net import rpc
+from periplus.net.attempt import failure_of
 from periplus.net.convert import policy_to_pb
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
 from periplus.process.telemetry import event
@@ -119,15 +120,11 @@ class Worker:
 
     # ---- streams --------------------------------------------------------------------------------------------------
 
-    async def _keep(self, stream: Callable[[], Awaitable[None]]) -> None:
+    async def _keep(self, stream: Callable[[], Coroutine[None, None, None]]) -> None:
         lost_since_s: float | None = None
         while True:
             started_s = clock.monotonic_s()
-            try:
-                await stream()
-                why: PeriplusError = Unreachable("a stream ended without a reason")
-            except PeriplusError as error:
-                why = error
+            why = await failure_of(stream())
             now_s = clock.monotonic_s()
             # A stream that lasted for more than 5 s was not part of the outage before it.
             lost_since_s = now_s if lost_since_s is None or now_s - started_s > 5.0 else lost_since_s
