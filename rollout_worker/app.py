@@ -28,11 +28,12 @@ from periplus.codec.registry import files_decoder
 from periplus.errors import PeriplusError, Unreachable
 from periplus.net import rpc
 from periplus.net.attempt import failure_of
-from periplus.net.convert import policy_to_pb
+from periplus.net.convert import keyed_frame_to_pb, policy_to_pb
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
 from periplus.process.telemetry import event
 from periplus.values.digest import payload_digest
 from periplus.values.trajectory import Trajectory, TrajectoryLimits
+from periplus.values.transport_keys import KeyedFrame
 from rollout_worker.config import WorkerConfig
 from rollout_worker.engines.model import LoadedBundle, load_bundle
 from rollout_worker.episodes.episode import EpisodeSettings, sample_batch
@@ -84,7 +85,7 @@ class Worker:
         self._worker_id = config.task.task_id
         self._epoch = epoch
         self._queue = LeaseQueue()
-        self._out = Outbox(self._worker_id, epoch)
+        self._out: Outbox[gateway_pb2.RolloutUp] = Outbox(self._worker_id, epoch)
         self._num_empty_batches = 0
         self._wake = asyncio.Event()
         self._finished = asyncio.Event()
@@ -158,7 +159,8 @@ class Worker:
 
     async def _write_out(self, call: grpc.aio.StreamStreamCall) -> None:  # type: ignore[type-arg]
         while True:
-            await call.write(await self._out.next())
+            item = await self._out.next()
+            await call.write(keyed_frame_to_pb(item.key, item.frame, "") if isinstance(item, KeyedFrame) else item)
 
     def _take_down(self, message: gateway_pb2.RolloutDown) -> None:
         if message.HasField("finish"):
