@@ -37,7 +37,7 @@ from periplus.codec.weights.layout import MAX_SPAN_BYTES, StateLayout, TensorLay
 from periplus.codec.zstd import compress, decompress
 from periplus.errors import CorruptFrame, NotFound, StorageError, UnknownCodec
 from periplus.values.digest import DIGEST_BYTES
-from periplus.values.weight_state import layout_bytes
+from periplus.values.safetensors_format import layout_bytes
 from periplus.weights.output import disk_errors
 
 MAGIC = b"\x89PPW\r\n\x1a\n"

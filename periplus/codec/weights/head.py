@@ -28,7 +28,7 @@ from blake3 import blake3
 from periplus.codec.weights.layout import MAX_SPAN_BYTES, MIN_SPAN_BYTES, SPAN_BYTES, StateLayout, TensorLayout
 from periplus.codec.zstd import compress, decompress
 from periplus.errors import CorruptFrame, WrongBase
-from periplus.values.weight_state import layout_bytes
+from periplus.values.safetensors_format import layout_bytes
 
 FORMAT = 1
 """Version of the payload format."""

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from periplus.values.weight_state import ELEMENT_BYTES, WeightState, layout_bytes
+from periplus.values.safetensors_format import ELEMENT_BYTES, layout_bytes
+from periplus.values.weight_state import WeightState
 
 SPAN_BYTES = 8 << 20
 """Bytes of the new state in one span. Two spans and their base fit a core's share of the last-level cache, and tables
@@ -34,7 +35,7 @@ _NUMBER = re.compile(r"[0-9]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorLayout:
-    """Layout entry of one tensor: name, dtype (a name of periplus.values.weight_state) and shape."""
+    """Layout entry of one tensor: name, dtype (a name of periplus.values.safetensors_format) and shape."""
 
     name: str
     dtype: str

@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from periplus.codec.weights.layout import StateLayout, TensorLayout, layout_of
-from periplus.values.weight_state import ELEMENT_BYTES, WeightState
+from periplus.values.safetensors_format import ELEMENT_BYTES
+from periplus.values.weight_state import WeightState
 from tests.support.strategies import states
 
 
