@@ -13,7 +13,6 @@ in place ends the process with SIGBUS at the next access.
 import json
 import math
 import os
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +23,10 @@ import numpy.typing as npt
 
 from periplus.errors import CorruptFrame, NotFound
 from periplus.values.safetensors_format import (
-    MAX_HEADER_BYTES,
-    METADATA,
+    LENGTH_BYTES,
+    head_bytes,
     layout_bytes,
+    parse_head,
     safetensors_head,
     safetensors_order,
 )
@@ -152,7 +152,7 @@ def open_safetensors(path: Path) -> SafetensorsFile:
         raise NotFound(f"{path} does not exist; give a directory with {SINGLE_FILE} or {INDEX_FILE}") from error
     try:
         return _parse(path, raw.view(np.ndarray))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except ValueError as error:
         raise CorruptFrame(f"{path} is not a safetensors file: {error}; download it again") from error
 
 
@@ -182,35 +182,8 @@ def write_safetensors(path: Path, state: WeightState) -> None:
         os.close(directory)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is given twice")
-    return found
-
-
 def _parse(path: Path, raw: npt.NDArray[np.uint8]) -> SafetensorsFile:
-    (header_bytes,) = struct.unpack("<Q", raw[:8].tobytes().ljust(8, b"\xff"))
-    if header_bytes > min(MAX_HEADER_BYTES, raw.size - 8):
-        raise ValueError(f"its header would have {header_bytes} bytes, the file has {raw.size}")
-    head = raw[: 8 + header_bytes].tobytes()
-    header = json.loads(head[8:], object_pairs_hook=_unique)
-    metadata = header.pop(METADATA, None) or {}
-    if not all(type(text) is str for pair in metadata.items() for text in pair):
-        raise ValueError(f"{METADATA} holds more than texts")
-    data = raw[len(head) :]
-    tensors, covered_bytes = {}, 0
-    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        start, end = entry["data_offsets"]
-        if start != covered_bytes or end < start:
-            raise ValueError(f"tensor {name!r} lies at {start}-{end}, expected to begin at {covered_bytes}")
-        if end > data.size:
-            raise ValueError(
-                f"the file is cut short: tensor {name!r} ends at byte {end} of the data, and the file has {data.size}"
-            )
-        tensors[name.encode().decode()] = Tensor(entry["dtype"], tuple(entry["shape"]), data[start:end])
-        covered_bytes = end
-    if covered_bytes != data.size:
-        raise ValueError(f"{data.size - covered_bytes} bytes belong to no tensor")
-    return SafetensorsFile(path=path, head=head, metadata=metadata, tensors=tensors)
+    head = raw[: head_bytes(raw[:LENGTH_BYTES].tobytes(), raw.size)].tobytes()
+    parsed, data = parse_head(head, raw.size), raw[len(head) :]
+    tensors = {entry.name: Tensor(entry.dtype, entry.shape, data[entry.start : entry.end]) for entry in parsed.entries}
+    return SafetensorsFile(path=path, head=head, metadata=parsed.metadata, tensors=tensors)
