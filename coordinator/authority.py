@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 from periplus.errors import ConfigError
+from periplus.process.disk import sync
 from periplus.publication import JobAuthority
 
 KEY_BYTES = 32
@@ -52,17 +53,9 @@ def _make(path: Path) -> None:
             os.link(partial, path)
         except FileExistsError:
             return
-        _sync_folder(path.parent)
+        sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _key(path: Path, text: bytes) -> bytes:

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from periplus.errors import ConfigError, Denied, NotFound, StorageError
-from periplus.process.disk import no_room
+from periplus.process.disk import no_room, sync
 from periplus.values.record import Record
 
 _START_LINE = re.compile(r"===== fork (\d+), start \d+ =====")
@@ -103,7 +103,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        sync_folder(path.parent)
+        sync(path.parent)
 
 
 def append_line(path: Path, line: str) -> None:
@@ -160,15 +160,6 @@ def _cut_torn_line(path: Path, size: int) -> None:
             return
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names that were added to or removed from a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _is_alive(process_id: str) -> bool:

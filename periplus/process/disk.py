@@ -4,7 +4,8 @@ A full disk may get free space again, because a person removes files or another 
 has changed, and the caller may try the same write again. Any other error (no permission, a read-only file system, no
 free inode, a limit on the size of a file) stays until a person changes something, and it ends the job.
 
-`open_regular` opens files that another program may have put there; it never waits for the writer of a pipe.
+`open_regular` opens files that another program may have put there; it never waits for the writer of a pipe. `sync`
+makes a file's bytes, or a folder's names, survive a power cut.
 """
 
 import errno
@@ -55,6 +56,18 @@ def open_regular(path: str, flags: int) -> int:
         return descriptor
     os.close(descriptor)
     raise OSError(errno.EINVAL, "it is not a regular file", path)
+
+
+def sync(path: Path) -> None:
+    """Return when a file's bytes, or the names that were added to and removed from a folder, survive a power cut.
+
+    Raises: OSError.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _file_system(path: Path) -> os.statvfs_result | None:

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from periplus.errors import CorruptFrame, NotFound
+from periplus.process.disk import sync
 from periplus.values.safetensors_format import (
     LENGTH_BYTES,
     head_bytes,
@@ -175,11 +176,7 @@ def write_safetensors(path: Path, state: WeightState) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync(path.parent)
 
 
 def _parse(path: Path, raw: npt.NDArray[np.uint8]) -> SafetensorsFile:

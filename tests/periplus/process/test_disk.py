@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from periplus.errors import DiskFull, StorageError
-from periplus.process.disk import no_room
+from periplus.process.disk import no_room, sync
 from tests.support.small_disk import small_disk
 
 
@@ -44,3 +44,14 @@ def test_a_quota_is_waited_for_as_a_disk_is_and_called_by_its_name(tmp_path: Pat
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EIO, errno.EFBIG, errno.ENOENT])
 def test_what_room_would_not_mend_is_not_about_room(tmp_path: Path, number: int) -> None:
     assert no_room(tmp_path / "x", OSError(number, os.strerror(number))) is None
+
+
+def test_files_and_folders_are_synced_and_a_missing_one_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"data")
+    num_open = len(os.listdir("/proc/self/fd"))
+    for path in (file, tmp_path):
+        sync(path)
+    with pytest.raises(FileNotFoundError):
+        sync(tmp_path / "missing")
+    assert len(os.listdir("/proc/self/fd")) == num_open
