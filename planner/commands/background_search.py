@@ -20,7 +20,8 @@ from periplus.process import threads
 from periplus.view import units
 from planner.answer.outcome import Incumbent
 from planner.commands.native import native_output_on_stderr
-from planner.problem.goal import Goal, Objective
+from planner.explain.effects import value_words
+from planner.problem.goal import Goal
 from planner.solve import Thinking
 
 T = TypeVar("T")
@@ -186,10 +187,3 @@ def progress_line(what: str, goal: Goal | None, elapsed_s: float, best: Incumben
     if best.bound:
         bound = f"at least {units.short(best.bound)} (gap {best.gap(goal) * 100:.2f} %)"
     return f"{begin}: {value_words(goal, best.value(goal))}, {bound}"
-
-
-def value_words(goal: Goal, value: float) -> str:
-    """Return an objective value with its unit."""
-    if goal.objective is Objective.COST_AT_THROUGHPUT:
-        return f"{value:,.2f} dollars an hour"
-    return f"{units.short(value)} s a step"
