@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any, Self
 
 from periplus.values.safetensors_format import ELEMENT_BYTES, layout_bytes
 from periplus.values.weight_state import WeightState
@@ -77,6 +78,19 @@ class StateLayout:
 
     lines: tuple[TensorLayout, ...]
 
+    def to_json(self) -> list[list[Any]]:
+        """Return the layout as a JSON value: [name, dtype, shape] of each tensor."""
+        return [[line.name, line.dtype, list(line.shape)] for line in self.lines]
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """Invert `to_json`. Raises: ValueError, TypeError for a value that no layout has."""
+        lines = tuple(_line(*entry) for entry in value)
+        names = [line.name for line in lines]
+        if names != sorted(set(names)):
+            raise ValueError(f"names in the layout repeat or are not sorted: {names[:3]}...")
+        return cls(lines=lines)
+
     @property
     def content_bytes(self) -> int:
         """Bytes of all tensors."""
@@ -123,6 +137,14 @@ def layout_of(state: WeightState) -> StateLayout:
     """Return the layout of a state."""
     lines = (TensorLayout(name=name, dtype=tensor.dtype, shape=tensor.shape) for name, tensor in sorted(state.items()))
     return StateLayout(lines=tuple(lines))
+
+
+def _line(name: Any, dtype: Any, shape: Any) -> TensorLayout:
+    if type(name) is not str or type(dtype) is not str or type(shape) is not list:
+        raise ValueError(f"no line of a layout: {name!r}, {dtype!r}, {shape!r}")
+    name.encode()  # raises for what UTF-8 cannot express
+    layout_bytes(dtype, tuple(shape))  # raises for an unknown dtype or an impossible shape
+    return TensorLayout(name=name, dtype=dtype, shape=tuple(shape))
 
 
 def _role(line: TensorLayout) -> tuple[str, str, list[tuple[int, str]], str]:
