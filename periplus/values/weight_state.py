@@ -12,7 +12,6 @@ in place ends the process with SIGBUS at the next access.
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from periplus.errors import CorruptFrame, NotFound
-from periplus.process.disk import sync
+from periplus.process.disk import replacing
 from periplus.values.safetensors_format import (
     LENGTH_BYTES,
     head_bytes,
@@ -164,19 +163,10 @@ def write_safetensors(path: Path, state: WeightState) -> None:
     """
     lines = safetensors_order((name, tensor.dtype, tensor.shape) for name, tensor in state.items())
     head = safetensors_head(lines, {"format": "pt"})
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(head)
-            for name, _, _ in lines:
-                file.write(state[name].data.data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
+    with replacing(path) as file:
+        file.write(head)
+        for name, _, _ in lines:
+            file.write(state[name].data.data)
 
 
 def _parse(path: Path, raw: npt.NDArray[np.uint8]) -> SafetensorsFile:

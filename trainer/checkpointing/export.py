@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from periplus.errors import StorageError, TrainingError
-from periplus.job.run_directory import PARTIAL, explained, write_atomically
-from periplus.process.disk import sync
+from periplus.job.run_directory import explained, write_atomically
+from periplus.process.disk import PARTIAL, sync
 from periplus.values.digest import state_digest
 from periplus.values.weight_state import SINGLE_FILE, content_bytes, read_safetensors, write_safetensors
 from trainer.publishing.publish import BUNDLE_FILES, bf16_state

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from periplus.errors import DiskFull, StorageError
-from periplus.process.disk import no_room, sync
+from periplus.process.disk import no_room, replacing, sync
 from tests.support.small_disk import small_disk
 
 
@@ -55,3 +55,27 @@ def test_files_and_folders_are_synced_and_a_missing_one_is_an_error(tmp_path: Pa
     with pytest.raises(FileNotFoundError):
         sync(tmp_path / "missing")
     assert len(os.listdir("/proc/self/fd")) == num_open
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with replacing(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_bytes() == b"old"
+    assert (path.read_bytes(), os.listdir(tmp_path)) == (b"new", ["file"])
+
+
+def test_a_file_stays_as_it_was_if_writing_its_successor_fails(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def write() -> None:
+        with replacing(path) as file:
+            file.write(b"half of the n")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert (path.read_bytes(), os.listdir(tmp_path)) == (b"old", ["file"])
