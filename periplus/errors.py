@@ -38,6 +38,9 @@ import grpc
 LINE_CHARACTERS = 300
 """Most characters of another library's error in a message of ours: about two lines of a terminal. Chosen by hand."""
 
+VALUE_CHARACTERS = 80
+"""Most characters of a user's value in a message. Chosen by hand."""
+
 
 class PeriplusError(Exception):
     """Base class of every error that Periplus raises for its callers. `str(error)` is the message for a person."""
@@ -202,8 +205,12 @@ def one_line(error: Exception) -> str:
 
     Some libraries raise errors with whole pages of text, which do not fit into a message of ours.
     """
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= LINE_CHARACTERS else text[: LINE_CHARACTERS - 3] + "..."
+    return shortened(" ".join(str(error).split()) or type(error).__name__, LINE_CHARACTERS)
+
+
+def shortened(text: str, most: int = VALUE_CHARACTERS) -> str:
+    """Return the text, or its beginning and three dots if it has more than `most` characters."""
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _causes(error: BaseException, seen: frozenset[int] = frozenset()) -> list[BaseException]:

@@ -16,6 +16,7 @@ from periplus.errors import (
     meaning,
     one_line,
     reason,
+    shortened,
 )
 
 
@@ -119,3 +120,8 @@ def test_the_text_of_another_library_is_shown_in_one_line_of_bounded_length() ->
     assert one_line(ValueError()) == "ValueError"
     long = one_line(ValueError("a page " * 1000))
     assert (len(long), long[-3:]) == (LINE_CHARACTERS, "...")
+
+
+def test_a_long_value_is_shown_by_its_beginning() -> None:
+    assert shortened("abcdef", 6) == "abcdef"
+    assert shortened("abcdefg", 6) == "abc..."
