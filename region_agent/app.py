@@ -92,12 +92,8 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
                 write_ready_file(ready_file, {"gateway": address})
 
         try:
-            return await agent.run(stop_on_stdin_eof, ready)
-        except BaseExceptionGroup as group:
-            error = rpc.first_of(group)
-            if error is None:
-                raise
-            raise error from group
+            with rpc.ungrouped():
+                return await agent.run(stop_on_stdin_eof, ready)
         finally:
             await server.stop(grace=0.5)
             for job_id in hubs.job_ids():
