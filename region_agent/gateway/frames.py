@@ -12,19 +12,16 @@ Invariants:
   worker stops generating.
 - Nothing here ends a lease.
 
-A spool lies in `<state directory>/spools/<job id>`. The folder is removed when the job is done, or when it has left the
-region and nothing is uncommitted. Other folders stay for the job's resumption, but only the newest `KEPT_FOLDERS`. A
-damaged spool is renamed as a whole, and an error is logged. Its frames are lost and their leases expire, but the job
-goes on.
+A spool's folder is removed when the job is done, or when it has left the region and nothing is uncommitted. Other
+folders stay for the job's resumption (state_directory.py). A damaged spool is renamed as a whole, and an error is
+logged. Its frames are lost and their leases expire, but the job goes on.
 """
 
 import asyncio
 import contextlib
 import logging
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from urllib.parse import quote
 
 from periplus.codec.frame import Frame
 from periplus.errors import (
@@ -57,15 +54,8 @@ FULL_RETRY_S = 1.0
 room only by commits, which wake the waiting task. Chosen by hand.
 """
 
-KEPT_FOLDERS = 8
-"""Number of spool folders that are kept of jobs that left uncommitted frames: more than a person resumes. Chosen by
-hand.
-"""
-
 DAMAGED = ".damaged-"
 """Infix in the new name of a damaged spool's folder; a number follows."""
-STATE = ".periplus"
-"""Name of the folder that holds the state directories, one per region, of agents that share a work directory."""
 
 
 class FrameSpool:
@@ -204,11 +194,6 @@ class FrameSpool:
         self._is_full = error is not None
 
 
-def folder_of(state_dir: Path, job_id: str) -> Path:
-    """Return the folder of a job's spool."""
-    return state_dir / "spools" / quote(job_id, safe="").replace(".", "%2E")
-
-
 def open_frames(folder: Path, region: str, *, durability: Durability, max_bytes: int) -> FrameSpool:
     """Open a job's spool. A damaged one is renamed first, and a new one is made. Raises: Conflict, StorageError."""
     try:
@@ -219,25 +204,6 @@ def open_frames(folder: Path, region: str, *, durability: Durability, max_bytes:
         with explained(folder):
             folder.rename(aside)
         return FrameSpool.open(folder, region, durability=durability, max_bytes=max_bytes)
-
-
-def give_up_oldest(state_dir: Path, in_use: Iterable[str]) -> None:
-    """Remove all but the newest folders of jobs that are not in use. Raises: StorageError."""
-    folders = state_dir / "spools"
-    used = {folder_of(state_dir, job_id).name for job_id in in_use}
-    with explained(folders):
-        found = [path for path in folders.iterdir() if path.name not in used] if folders.is_dir() else []
-        left = sorted(found, key=lambda path: path.stat().st_mtime)
-    for path in left[:-KEPT_FOLDERS]:
-        event(log, logging.WARNING, "spool_given_up", folder=path)
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def remove_if_empty(state_dir: Path) -> None:
-    """Remove the folders around the spools, as far as they are empty."""
-    for folder in (state_dir / "spools", state_dir, *([state_dir.parent] if state_dir.parent.name == STATE else [])):
-        with contextlib.suppress(OSError):  # it is not empty
-            folder.rmdir()
 
 
 def _recover(spool: Spool, position: Position, data: bytes, pending: dict[FrameKey, Position]) -> None:

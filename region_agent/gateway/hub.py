@@ -37,7 +37,7 @@ from periplus.values.trajectory import MAX_WORKER_ID_BYTES
 from periplus.values.transport_keys import FrameKey
 from region_agent.gateway.frames import FrameSpool
 from region_agent.gateway.outgoing import Outgoing
-from region_agent.weights.disk.restore import MAX_CONTENT_BYTES
+from region_agent.weights.chain import MAX_RELAYED_BYTES
 from region_agent.weights.weight_cache import WeightCache
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class JobHub:
         self.region = region
         self.frames = frames
         self.weight_cache = weight_cache
-        self.up = Outgoing()
+        self.up: Outgoing[gateway_pb2.TrainerDown] = Outgoing()
         self.log = weight_cache.log
         self.trainer: Trainer | None = None
         self.dropped = False
@@ -323,7 +323,7 @@ class JobHub:
         if isinstance(record, Opening):
             is_for_copy = record.is_derived or self._is_repair(record)
             self._for_copy = (
-                Assembler(self.weight_cache.trust, max_content_bytes=MAX_CONTENT_BYTES) if is_for_copy else None
+                Assembler(self.weight_cache.trust, max_content_bytes=MAX_RELAYED_BYTES) if is_for_copy else None
             )
         if self._for_copy is None:
             await self.append(record)

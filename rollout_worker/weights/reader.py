@@ -42,8 +42,9 @@ from rollout_worker.weights.subscription import SubscriptionState
 
 log = logging.getLogger(__name__)
 
-MAX_CONTENT_BYTES = 64 << 30
-"""Largest state that is accepted: more than any model that fits into the host memory of one machine. Chosen by hand."""
+MAX_HOST_COPY_BYTES = 64 << 30
+"""Largest state, in bytes, that a worker takes into its host memory: 34 billion parameters in bfloat16. It bounds what
+a wrong opening can make this process allocate. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +123,7 @@ class WeightReader:
             self._host,
             highest_fork=self._highest_fork,
             distrust=state.distrust,
-            max_content_bytes=MAX_CONTENT_BYTES,
+            max_content_bytes=MAX_HOST_COPY_BYTES,
         )
         async with rpc.channel(gateway) as channel:
             with rpc.remote_errors(gateway):

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,7 @@ from periplus.net.convert import keyed_frame_from_pb
 from periplus.spool.format import Durability
 from periplus.values.transport_keys import FrameKey
 from region_agent.gateway import frames as frames_module
-from region_agent.gateway.frames import (
-    KEPT_FOLDERS,
-    STATE,
-    FrameSpool,
-    folder_of,
-    give_up_oldest,
-    open_frames,
-    remove_if_empty,
-)
+from region_agent.gateway.frames import FrameSpool, open_frames
 from tests.support.faulty_files import FaultyFiles
 from tests.support.gateways import frame_spool, play
 from tests.support.small_disk import small_disk
@@ -190,8 +181,7 @@ def test_a_disk_that_cannot_sync_promises_nothing() -> None:
 
 def test_the_folder_goes_when_nothing_is_uncommitted_or_the_job_is_done(tmp_path: Path) -> None:
     async def scene() -> None:
-        folder = folder_of(tmp_path, "../job/1")
-        assert folder.parent == tmp_path / "spools"
+        folder = tmp_path / "spools" / "job-1"
         spool = on_disk(folder)
         await spool.take(key(0), frame())
         with pytest.raises(Conflict):
@@ -214,7 +204,7 @@ def test_a_damaged_spool_is_set_aside_whole_and_a_new_one_begun(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scene() -> None:
-        folder = folder_of(tmp_path, "job-1")
+        folder = tmp_path / "job-1"
         for number in (1, 2):
             spool = on_disk(folder)
             for sequence in range(3):
@@ -232,28 +222,6 @@ def test_a_damaged_spool_is_set_aside_whole_and_a_new_one_begun(
 
     asyncio.run(scene())
     assert [record.getMessage() for record in caplog.records].count("spool_damaged") == 2
-
-
-def test_of_folders_that_nobody_uses_the_newest_stay(tmp_path: Path) -> None:
-    names = [f"job-{number}" for number in range(KEPT_FOLDERS + 3)]
-    for age, name in enumerate(names):
-        folder = folder_of(tmp_path, name)
-        folder.mkdir(parents=True)
-        os.utime(folder, (1000 + age, 1000 + age))
-    give_up_oldest(tmp_path, in_use=["job-0"])
-    assert {path.name for path in (tmp_path / "spools").iterdir()} == {"job-0", *names[3:]}
-    give_up_oldest(tmp_path / "nowhere", in_use=[])
-
-
-def test_folders_around_spools_go_with_the_last_one(tmp_path: Path) -> None:
-    state = tmp_path / STATE / "us"
-    folder = folder_of(state, "job-1")
-    folder.mkdir(parents=True)
-    remove_if_empty(state)
-    assert folder.exists()
-    folder.rmdir()
-    remove_if_empty(state)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_record_that_cannot_be_read_any_more_is_said_to_be_lost_and_others_go_on(
