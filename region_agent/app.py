@@ -323,7 +323,7 @@ class Agent:
             return False
         self._unusable.pop(task.job_id, None)
         hub = self._hubs.open(task.job_id, frames, weight_cache)
-        self._cache_tasks[task.job_id] = self._tasks.create_task(weight_cache.run(hub.settled))
+        self._cache_tasks[task.job_id] = self._tasks.create_task(weight_cache.run(hub.feed.settled))
         if frames.pending:
             event(log, logging.INFO, "spool_recovered", job=task.job_id, frames=len(frames.pending))
         return True

@@ -165,7 +165,7 @@ async def _serve(pipe: Connection, payloads: Sequence[bytes], folder: Path) -> N
     gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)
     await server.start()
     pipe.send(address)
-    while hub.trainer is None:  # noqa: ASYNC110  # there is no event for it
+    while hub.trainer_slot.trainer is None:  # noqa: ASYNC110  # there is no event for it
         await asyncio.sleep(0.01)
     route = hub.open_route(REGION)
     hello = gateway_pb2.WorkerHello(job_id=JOB, region=REGION)

@@ -26,18 +26,16 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from periplus import clock
-from periplus.errors import Fenced, PeriplusError, StorageError, WireError
+from periplus.errors import WireError
 from periplus.net.convert import keyed_frame_from_pb, keys_from_pb
 from periplus.pb.v1 import gateway_pb2
 from periplus.process.telemetry import event
-from periplus.publication import Assembler, Closing, Opening, Publication, PublicationKind, PublicationRecord
-from periplus.values.policy import Policy
 from periplus.values.trajectory import MAX_WORKER_ID_BYTES
 from periplus.values.transport_keys import FrameKey
 from region_agent.gateway.frames import FrameSpool
 from region_agent.gateway.outgoing import Outgoing
-from region_agent.weights.disk.restore import MAX_CONTENT_BYTES
+from region_agent.gateway.publication_feed import PublicationFeed
+from region_agent.gateway.trainer_slot import FollowedTrainer, TrainerSlot
 from region_agent.weights.weight_cache import WeightCache
 
 log = logging.getLogger(__name__)
@@ -108,19 +106,8 @@ class StreamRoute:
         return True
 
 
-@dataclass(slots=True, eq=False)
-class Trainer:
-    """The trainer that a job's home gateway follows. `replaced` is set when one of a newer fork takes over."""
-
-    fork: int
-    replaced: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 class JobHub:
-    """State of one job in one gateway, shared by the RPC handlers and the upstream connection.
-
-    `num_changes` grows with every change that may interest a reader of publications (see `changed`).
-    """
+    """State of one job in one gateway, shared by the RPC handlers and the upstream connection."""
 
     def __init__(self, job_id: str, region: str, frames: FrameSpool, weight_cache: WeightCache) -> None:
         self.job_id = job_id
@@ -128,20 +115,11 @@ class JobHub:
         self.frames = frames
         self.weight_cache = weight_cache
         self.up = Outgoing()
-        self.log = weight_cache.log
-        self.trainer: Trainer | None = None
-        self.dropped = False
+        self.trainer_slot = TrainerSlot(job_id)
+        self.feed = PublicationFeed(weight_cache, self._request_anchor)
         self.job_is_done = False
-        self.num_changes = 0
         self._route_of: dict[str, StreamRoute] = {}
         self._routes: list[StreamRoute] = []
-        self._had_trainer = False
-        self._changed = asyncio.Event()
-        self.wants_signed = False  # the requested anchor must be the trainer's
-        self.num_refused: dict[str, int] = {}  # refused records, by the name of the error
-        self.anchor_requested = False  # True until the anchor has come
-        self._coming = ""  # kind of the publication whose opening came last
-        self._for_copy: Assembler | None = None  # collects a publication that goes only into the copy
 
     @property
     def authority_key(self) -> bytes:
@@ -253,151 +231,33 @@ class JobHub:
             route.workers.clear()
             route.closed.set()
         self._route_of.clear()
-        self.anchor_requested = False
         self.up.clear()
-        self._wake()
+        self.feed.connection_lost()
 
     def drop(self) -> None:
         """End every stream below and every subscription, because the job has no task here any more."""
-        self.dropped = True
-        self.weight_cache.stop()
+        self.feed.close()
         self.end_streams()
 
     async def _put_up(self, message: gateway_pb2.RolloutUp) -> None:
         await self.up.put(gateway_pb2.TrainerDown(up=message))
 
+    def _request_anchor(self) -> None:
+        self.up.put_request(gateway_pb2.TrainerDown(anchor=gateway_pb2.AnchorRequest()))
+
     # ---- the trainer ----------------------------------------------------------------------------------------------
 
-    def claim_trainer(self, fork: int) -> Trainer | None:
-        """Follow a new trainer. Return None if one of the same or a newer fork is already followed.
+    def claim_trainer(self, fork: int) -> FollowedTrainer:
+        """Follow a new trainer.
 
         All streams below end if there was a trainer before, so that the new trainer hears a hello of every worker.
+        Raises: Conflict if a trainer of the same or a newer fork is already followed.
         """
-        if self.trainer is not None:
-            if self.trainer.fork >= fork:
-                return None
-            self.trainer.replaced.set()
-        if self._had_trainer:
+        trainer = self.trainer_slot.claim(fork)
+        if not trainer.is_first:
             self.end_streams()
-        self._had_trainer = True
-        self.trainer = Trainer(fork)
         self.resend_uncommitted()
-        return self.trainer
-
-    def release_trainer(self, trainer: Trainer) -> None:
-        """Stop following this trainer, which has left."""
-        if self.trainer is trainer:
-            self.trainer = None
-
-    # ---- publications ---------------------------------------------------------------------------------------------
-
-    async def changed(self, seen: int) -> None:
-        """Wait until `num_changes` differs from `seen`, the value that the caller read before it looked for records."""
-        while self.num_changes == seen:
-            await self._changed.wait()
-
-    async def append(self, record: PublicationRecord) -> None:
-        """Append a signed record from above to the log, and wake readers.
-
-        Raises: WireError, Fenced; then nothing has changed.
-        """
-        try:
-            completed = self.log.append(record)
-        except (WireError, Fenced) as error:
-            self._refuse(error)
-            raise
-        self.weight_cache.take(completed)
-        if isinstance(record, Opening):
-            self._coming = record.kind.value
-        elif isinstance(record, Closing) and self._coming == PublicationKind.ANCHOR.value:
-            self.anchor_requested = self.wants_signed = False
-        self._wake()
-
-    async def append_from_above(self, record: PublicationRecord) -> None:
-        """Take a record that the gateway above sends. Signed records go to the log and from there to readers.
-
-        Two kinds of publications go only into the weight cache's copy: derived ones, and signed ones that repair a copy
-        that is missing or behind while readers are newer already. If the copy cannot be brought to such a state, the
-        next subscription asks for signed publications only. Raises: WireError, Fenced, StorageError.
-        """
-        if isinstance(record, Opening):
-            is_for_copy = record.is_derived or self._is_repair(record)
-            self._for_copy = (
-                Assembler(self.weight_cache.trust, max_content_bytes=MAX_CONTENT_BYTES) if is_for_copy else None
-            )
-        if self._for_copy is None:
-            await self.append(record)
-            return
-        try:
-            completed = self._for_copy.feed(record)
-            if completed is not None:
-                self._for_copy = None
-                await self._become(completed)
-        except (WireError, Fenced) as error:
-            self._refuse(error)
-            raise
-
-    def _is_repair(self, opening: Opening) -> bool:
-        newest, policy = self.log.newest, opening.policy
-        if newest is None or newest.fork != policy.fork:
-            return False
-        # Readers have `newest`. What is not newer can only help a copy that is missing or behind.
-        match opening.kind:
-            case PublicationKind.ANCHOR:
-                is_needed = self.weight_cache.have is None or self.weight_cache.is_behind or self.anchor_requested
-                return policy < newest and is_needed
-            case PublicationKind.DELTA:
-                return policy <= newest and self.weight_cache.is_behind
-            case _:
-                return False
-
-    async def _become(self, publication: Publication) -> None:
-        opening = publication.opening
-        if opening.kind is PublicationKind.DELTA and not opening.is_derived:
-            self.weight_cache.take(publication)
-            return
-        try:
-            await self.weight_cache.become(publication)
-        except (WireError, Fenced, StorageError):
-            self.wants_signed = True
-            raise
-        self.anchor_requested = False
-        self._wake()
-
-    def request_anchor(self, why: str, *, signed: bool) -> None:
-        """Request a full state from above, unless a request is open.
-
-        With `signed`, accept only one that the trainer signed.
-        """
-        self.wants_signed = self.wants_signed or signed
-        if not self.anchor_requested:
-            self.anchor_requested = True
-            event(log, logging.INFO, "anchor_requested", job=self.job_id, why=why, signed=signed)
-            self.up.put_request(gateway_pb2.TrainerDown(anchor=gateway_pb2.AnchorRequest()))
-
-    async def settled(self) -> None:
-        """Wake readers when the weight cache has no work left, and request a full state if it lacks a copy."""
-        self._wake()
-        if self.weight_cache.lacks_copy(clock.monotonic_s()):
-            self.request_anchor("the copy was refused", signed=False)
-
-    def _refuse(self, error: PeriplusError) -> None:
-        name = type(error).__name__
-        self.num_refused[name] = self.num_refused.get(name, 0) + 1
-        event(
-            log,
-            logging.WARNING,
-            "publication_refused",
-            job=self.job_id,
-            error=name,
-            count=self.num_refused[name],
-            why=error,
-        )
-
-    def _wake(self) -> None:
-        self.num_changes += 1
-        self._changed.set()
-        self._changed = asyncio.Event()
+        return trainer
 
 
 def _check_worker_id(worker_id: str) -> None:
@@ -406,8 +266,3 @@ def _check_worker_id(worker_id: str) -> None:
             f"a worker says hello as {worker_id[:80]!r}, an id of {len(worker_id.encode())} bytes; an id has 1 to "
             f"{MAX_WORKER_ID_BYTES}"
         )
-
-
-def policy_of(request: gateway_pb2.SubscribeRequest) -> Policy | None:
-    """Return the policy whose weights the reader has, or None."""
-    return Policy(request.have.fork, request.have.version) if request.has_state else None

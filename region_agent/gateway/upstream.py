@@ -128,20 +128,20 @@ class Upstream:
                 await self._again.wait()
                 await asyncio.sleep(self._backoff.pause_s(clock.monotonic_s()))
                 reading.cancel()
-            have = None if self._hub.anchor_requested else self._hub.weight_cache.have
+            have = None if self._hub.feed.anchor_requested else self._hub.weight_cache.have
 
     async def _read_subscription(
         self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str, have: Policy | None
     ) -> None:
-        distrust = self._hub.wants_signed
+        distrust = self._hub.feed.wants_signed
         if distrust:  # only an anchor that is not older than the log is of use
-            have = self._hub.log.newest
+            have = self._hub.feed.log.newest
         request = gateway_pb2.SubscribeRequest(
             job_id=self._hub.job_id,
             reader_id=self._region,
             has_state=have is not None,
             have=None if have is None else common_pb2.Policy(fork=have.fork, version=have.version),
-            has_bundle=self._hub.log.has_bundle,
+            has_bundle=self._hub.feed.log.has_bundle,
             distrust_copies=distrust,
         )
         with rpc.remote_errors(address):
@@ -149,7 +149,7 @@ class Upstream:
             async for record in call:
                 self._heard = True
                 try:
-                    await self._hub.append_from_above(publication_record_from_pb(record))
+                    await self._hub.feed.append_from_above(publication_record_from_pb(record))
                 except (WireError, Fenced, StorageError) as error:
                     event(
                         log,

@@ -199,7 +199,7 @@ async def gateway(
     service = GatewayService(hubs, traffic, it.records.append, certified)
     gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)
     await server.start()
-    keeping = asyncio.create_task(hub.weight_cache.run(hub.settled))
+    keeping = asyncio.create_task(hub.weight_cache.run(hub.feed.settled))
     try:
         yield it
     finally:

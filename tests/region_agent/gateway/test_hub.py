@@ -22,7 +22,7 @@ def made() -> Versions:
 async def from_above(hub: JobHub, *publications: Publication) -> None:
     for publication in publications:
         for record in publication.records():
-            await hub.append_from_above(record)
+            await hub.feed.append_from_above(record)
 
 
 def hub_with(disk: FaultyWeightFiles) -> JobHub:
@@ -37,12 +37,12 @@ def test_an_anchor_that_was_asked_for_is_taken_though_readers_have_newer_and_the
         hub.weight_cache._store.abandon("of a test")
         hub.weight_cache._why_unsaved = "the disk is full"
         assert hub.weight_cache.have == made().policy(4)
-        hub.request_anchor("of a test", signed=False)
+        hub.feed.request_anchor("of a test", signed=False)
         await from_above(hub, made().anchor(1), *made().chain(1, 4))
         assert hub.weight_cache.copy_policy == made().policy(1)
         assert hub.weight_cache.have == made().policy(4)
-        assert not hub.anchor_requested
-        assert hub.log.newest == Policy(0, 4)
+        assert not hub.feed.anchor_requested
+        assert hub.feed.log.newest == Policy(0, 4)
 
     play(scene)
 

@@ -190,15 +190,15 @@ def test_a_second_trainer_of_the_same_fork_is_refused_until_the_first_has_left()
     async def scene() -> None:
         async with gateway() as home:
             async with Trainer(home.address) as first:
-                await until(lambda: home.hub.trainer is not None)
+                await until(lambda: home.hub.trainer_slot.trainer is not None)
                 async with Trainer(home.address) as second:
                     error = await second.ended()
                     assert isinstance(error, Conflict)
                     assert not isinstance(error, Fenced)
                 assert first.error is None
-            await until(lambda: home.hub.trainer is None)
+            await until(lambda: home.hub.trainer_slot.trainer is None)
             async with Trainer(home.address):
-                await until(lambda: home.hub.trainer is not None)
+                await until(lambda: home.hub.trainer_slot.trainer is not None)
 
     play(scene)
 
@@ -226,7 +226,7 @@ def test_a_trainer_that_follows_another_hears_of_the_workers_that_are_there() ->
         async with gateway() as home, Worker(home.address, "w1") as worker:
             async with Trainer(home.address) as first:
                 await until(lambda: first.came == ["w1 hello"])
-            await until(lambda: home.hub.trainer is None)
+            await until(lambda: home.hub.trainer_slot.trainer is None)
             assert worker.error is None, "a worker waits for the next trainer"
             async with Trainer(home.address, fork=1):
                 assert isinstance(await worker.ended(), Unreachable)
@@ -238,12 +238,14 @@ def test_a_fenced_trainer_cannot_publish_into_the_publication_of_its_successor()
     async def scene() -> None:
         async with gateway() as home, Trainer(home.address) as old:
             old.publish(bundle())
-            await until(lambda: home.hub.log.has_bundle)
+            await until(lambda: home.hub.feed.log.has_bundle)
             async with Trainer(home.address, fork=1) as new, Reader(home.address, has_bundle=True) as reader:
-                await until(lambda: home.hub.trainer is not None and home.hub.trainer.fork == 1)
+                await until(
+                    lambda: home.hub.trainer_slot.trainer is not None and home.hub.trainer_slot.trainer.fork == 1
+                )
                 opening, *rest = anchor(5, fork=1).records()
                 new.publish_record(opening)
-                await until(lambda: home.hub.num_changes > 4)
+                await until(lambda: home.hub.feed.num_changes > 4)
                 old.publish(anchor(6))
                 with pytest.raises(Fenced), rpc.remote_errors(home.address):
                     await old.publishing
@@ -277,7 +279,7 @@ def test_a_publication_that_breaks_the_rules_is_refused_and_readers_never_see_it
             async with Trainer(home.address, fork=1) as next_:
                 next_.publish(anchor(2, fork=1))
                 await until(lambda: reader.names() == ["anchor 1.2"])
-            assert home.hub.num_refused == {"Forged": 1}
+            assert home.hub.feed.num_refused == {"Forged": 1}
 
     play(scene)
 
@@ -301,7 +303,7 @@ def test_a_late_reader_gets_the_bundle_a_way_to_the_newest_state_and_then_what_c
     async def scene() -> None:
         async with gateway() as home, Trainer(home.address) as trainer:
             trainer.publish(bundle(), anchor(0), delta(0, 1), delta(1, 2), anchor(2), delta(2, 3))
-            await until(lambda: home.hub.log.newest == Policy(0, 3))
+            await until(lambda: home.hub.feed.log.newest == Policy(0, 3))
             async with Reader(home.address) as reader:
                 await until(lambda: reader.policy == Policy(0, 3))
                 trainer.publish(delta(3, 5))
@@ -319,7 +321,7 @@ def test_a_reader_that_has_a_state_gets_only_the_deltas_from_there() -> None:
     async def scene() -> None:
         async with gateway() as home, Trainer(home.address) as trainer:
             trainer.publish(made.bundle(), made.anchor(0), *made.chain(0, 3))
-            await until(lambda: home.hub.log.newest == Policy(0, 3))
+            await until(lambda: home.hub.feed.log.newest == Policy(0, 3))
             async with Reader(home.address, have=Policy(0, 1), has_bundle=True) as reader:
                 await until(lambda: len(reader.got) == 2)
                 assert reader.names() == ["delta 0.2", "delta 0.3"]
@@ -360,7 +362,7 @@ def test_a_reader_too_slow_for_what_is_kept_gets_the_copy_of_its_gateway() -> No
             slow.may_read.clear()
             for version in range(1, 25):
                 trainer.publish(delta(version - 1, version, num_bytes=size, chunk_bytes=1 << 18))
-                await until(lambda version=version: home.hub.log.newest == Policy(0, version))  # type: ignore[misc]
+                await until(lambda version=version: home.hub.feed.log.newest == Policy(0, version))  # type: ignore[misc]
             # How far the copy has gone depends on what the slow reader was being sent when each version came.
             await until(lambda: home.hub.weight_cache.copy_policy not in (None, Policy(0, 0)))
             slow.may_read.set()
@@ -378,9 +380,9 @@ def test_newcomers_without_a_way_to_the_newest_state_cause_one_request_for_an_an
         disk = FaultyWeightFiles()
         async with gateway(weights=weight_cache(disk)) as home, Trainer(home.address) as trainer:
             disk.room_bytes = 0  # no copy
-            home.hub.log._max_bytes = 1000
+            home.hub.feed.log._max_bytes = 1000
             trainer.publish(anchor(0, num_bytes=400), *(delta(i, i + 1, num_bytes=400) for i in range(4)))
-            await until(lambda: home.hub.log.newest == Policy(0, 4))
+            await until(lambda: home.hub.feed.log.newest == Policy(0, 4))
             async with (
                 Reader(home.address, has_bundle=True) as one,
                 Reader(home.address, has_bundle=True) as two,
@@ -435,7 +437,7 @@ def test_a_reader_that_got_half_of_a_way_goes_on_from_there(monkeypatch: pytest.
     async def scene() -> None:
         async with gateway() as home, Trainer(home.address) as trainer:
             trainer.publish(bundle(), anchor(0), delta(0, 1), delta(1, 2), delta(2, 3))
-            await until(lambda: home.hub.log.newest == Policy(0, 3))
+            await until(lambda: home.hub.feed.log.newest == Policy(0, 3))
             asked: list[Policy | None] = []
             really = home.hub.weight_cache.derive
 
@@ -475,7 +477,7 @@ def test_a_write_to_a_peer_that_has_left_ends_the_call_as_a_cancelled_one(method
     async def scene() -> None:
         async with gateway() as home, Trainer(home.address) as trainer:
             trainer.publish(bundle(), anchor(0))
-            await until(lambda: home.hub.log.newest is not None)
+            await until(lambda: home.hub.feed.log.newest is not None)
             service: Any = GatewayService(home.hubs, home.traffic, home.records.append, certified)
             request: Any = hello() if method == "Rollout" else gateway_pb2.SubscribeRequest(job_id=JOB)
             call = asyncio.create_task(getattr(service, method)(request, Left()))

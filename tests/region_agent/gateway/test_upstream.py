@@ -179,7 +179,7 @@ def test_what_is_refused_is_asked_for_again_less_and_less_often_and_work_goes_on
                 num_refused += 1
                 raise CorruptFrame("of a test")
 
-            monkeypatch.setattr(far.hub, "append_from_above", refused)
+            monkeypatch.setattr(far.hub.feed, "append_from_above", refused)
             trainer.publish(bundle(), anchor(0))
             await until(lambda: num_refused >= 3)
             await asyncio.sleep(0.5)
