@@ -129,7 +129,7 @@ def open_stores(config: AgentConfig, task: LocalTask) -> tuple[FrameSpool, Weigh
     It blocks while it reads: call it in a thread. Raises: Conflict, StorageError.
     """
     frames = open_frames(
-        folder_of(config.state_dir, task.job_id), config.region, durability=task.durability, max_bytes=task.spool_bytes
+        folder_of(config.state_dir, task.job_id), durability=task.durability, max_bytes=task.spool_bytes
     )
     try:
         key = authority_key_of(task)

@@ -18,14 +18,15 @@ from periplus.net.convert import (
     policy_from_pb,
     publication_record_from_pb,
     publication_record_to_pb,
-    spooled_to_pb,
 )
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.process.telemetry import event
 from periplus.values.task import PUBLIC_KEY_BYTES
+from region_agent.gateway import convert
 from region_agent.gateway.feed_reader import FeedReader
-from region_agent.gateway.hub import JobHub, StreamRoute
+from region_agent.gateway.hub import JobHub
 from region_agent.gateway.hubs import Hubs
+from region_agent.gateway.rollout_stream import RolloutStream
 from region_agent.gateway.traffic import Traffic
 
 log = logging.getLogger(__name__)
@@ -69,32 +70,32 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
         first = await _first(request_iterator)
         if not (first.HasField("hello") or first.HasField("gateway")):
             raise StateError("a rollout stream must open with a hello that names the job; this one did not")
-        hub = self._hubs.get(first.hello.job_id or first.gateway.job_id)
-        route = hub.open_route(_region(context))
+        hub, peer = self._hubs.get(first.hello.job_id or first.gateway.job_id), _region(context)
+        stream = hub.open_stream(peer)
         try:
             async with _peer_tasks() as tasks:
-                tasks.create_task(self._write_down(hub.job_id, route, context))
-                tasks.create_task(_acknowledge(hub, route))
-                tasks.create_task(_until_closed(hub, route))
-                await self._take_up(hub, route, first)
+                tasks.create_task(self._write_down(hub.job_id, stream, peer, context))
+                tasks.create_task(_acknowledge(hub, stream))
+                tasks.create_task(_until_ended(hub, stream))
+                await self._take_up(hub, stream, peer, first)
                 async for message in request_iterator:
-                    await self._take_up(hub, route, message)
-                raise Unreachable(f"the stream of {first.worker_id or route.peer_region} was closed by its sender")
+                    await self._take_up(hub, stream, peer, message)
+                raise Unreachable(f"the stream of {first.worker_id or peer} was closed by its sender")
         finally:
-            await hub.close_route(route, "its stream ended")
+            await hub.close_stream(stream, "its stream ended")
 
-    async def _take_up(self, hub: JobHub, route: StreamRoute, message: gateway_pb2.RolloutUp) -> None:
-        if route.peer_region:
-            self._traffic.received(route.peer_region, message.ByteSize(), hub.job_id)
-        await hub.take_up(route, message)
+    async def _take_up(self, hub: JobHub, stream: RolloutStream, peer: str, message: gateway_pb2.RolloutUp) -> None:
+        if peer:
+            self._traffic.received(peer, message.ByteSize(), hub.job_id)
+        await hub.take_up(stream, convert.from_below(message, is_local=not peer))
 
-    async def _write_down(self, job_id: str, route: StreamRoute, context: Context) -> None:
+    async def _write_down(self, job_id: str, stream: RolloutStream, peer: str, context: Context) -> None:
         while True:
-            message = await route.queue.get()
-            if route.peer_region:
-                self._traffic.sent(route.peer_region, message.ByteSize(), job_id)
-            await context.write(message)
-            route.queue.task_done()
+            for message in convert.to_below(await stream.next_down()):
+                if peer:
+                    self._traffic.sent(peer, message.ByteSize(), job_id)
+                await context.write(message)
+            stream.written()
 
     async def Subscribe(self, request: gateway_pb2.SubscribeRequest, context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
         """Send publications to one reader until it leaves. Raises: NotFound if the job is or becomes unknown here."""
@@ -145,7 +146,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
                 tasks.create_task(hub.trainer_slot.until_replaced(trainer))
                 async for message in request_iterator:
                     if message.HasField("down"):
-                        await hub.send_down(message.down)
+                        await hub.send_down(convert.from_above(message.down, region=hub.region))
                     elif message.HasField("record"):
                         self._records(message.record)
                 raise Unreachable("the trainer closed its stream")
@@ -157,7 +158,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
             answer = await self._certify(hub.job_id, hello.fork, hello.public_key)
             await context.write(gateway_pb2.TrainerDown(certificate=answer))
         while True:
-            await context.write(await hub.next_up())
+            await context.write(convert.to_trainer(await hub.next_up(), region=hub.region))
 
     async def Publish(
         self, request_iterator: AsyncIterator[gateway_pb2.PublicationRecord], context: Context
@@ -233,19 +234,18 @@ def _region(context: Context) -> str:
     return ""
 
 
-async def _acknowledge(hub: JobHub, route: StreamRoute) -> None:
+async def _acknowledge(hub: JobHub, stream: RolloutStream) -> None:
     while True:
-        keys = await route.next_taken()
+        keys = await stream.next_taken()
         await hub.frames.durable()
-        for message in spooled_to_pb(keys):
-            await route.queue.put(message)
+        await stream.acknowledge(keys)
 
 
-async def _until_closed(hub: JobHub, route: StreamRoute) -> None:
-    await route.closed.wait()
+async def _until_ended(hub: JobHub, stream: RolloutStream) -> None:
+    await stream.until_ended()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(FLUSH_S):
-            await route.queue.join()
+            await stream.flushed()
     raise Unreachable(
         f"the connection to the trainer of {hub.job_id} is lost, this stream was not read, or another stream said "
         "hello for a worker of this one; connect again"

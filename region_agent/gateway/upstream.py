@@ -28,7 +28,10 @@ from periplus.net.resolver import AddressResolver
 from periplus.pb.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.process.telemetry import event
 from periplus.values.policy import Policy
+from region_agent.gateway import convert
 from region_agent.gateway.hub import JobHub
+from region_agent.gateway.messages import AnchorRequest
+from region_agent.gateway.routes import GreetedWorkers
 from region_agent.gateway.service import REGION_KEY
 from region_agent.gateway.traffic import Traffic
 from region_agent.retry import Backoff, failure_of
@@ -101,23 +104,19 @@ class Upstream:
                 tasks.create_task(self._write_up(call))
                 async for message in call:
                     self._heard = True
-                    await self._hub.send_down(message)
+                    await self._hub.send_down(convert.from_above(message, region=self._region))
                 raise Unreachable(f"the gateway at {address} ended the stream")
 
     async def _write_up(self, call: RolloutCall) -> None:
-        greeted: set[str] = set()
+        greeted = GreetedWorkers()
         while True:
-            message = await self._hub.next_up()
-            if message.HasField("anchor"):
+            item = await self._hub.next_up()
+            if isinstance(item, AnchorRequest):
                 self._again.set()
-                continue
-            if message.up.HasField("hello"):
-                greeted.add(message.up.worker_id)
-            if message.up.worker_id in greeted or message.up.HasField("frame"):
-                if message.up.HasField("gone"):
-                    greeted.discard(message.up.worker_id)
-                await call.write(message.up)
-                self._traffic.sent(self._home_region, message.up.ByteSize(), self._hub.job_id)
+            elif greeted.lets_pass(item):
+                message = convert.to_above(item, region=self._region)
+                await call.write(message)
+                self._traffic.sent(self._home_region, message.ByteSize(), self._hub.job_id)
 
     async def _subscription(self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str) -> None:
         have = self._hub.weight_cache.have

@@ -46,6 +46,7 @@ from periplus.wan.client import address_resolver
 from region_agent.gateway.frames import FrameSpool
 from region_agent.gateway.hub import JobHub
 from region_agent.gateway.hubs import Hubs
+from region_agent.gateway.messages import RelayedUp, UpKind
 from region_agent.gateway.service import REGION_KEY, GatewayService
 from region_agent.gateway.traffic import Traffic
 from region_agent.gateway.upstream import Upstream
@@ -163,14 +164,16 @@ class Gateway:
 def frame_spool(
     disk: FileLayer | None = None,
     *,
-    region: str = "home",
     durability: Durability = Durability.PROCESS,
     max_bytes: int = 64 << 20,
 ) -> FrameSpool:
     """In memory, unless `disk` says where."""
-    return FrameSpool.open(
-        Path("/spool"), region, durability=durability, max_bytes=max_bytes, layer=disk or FaultyFiles()
-    )
+    return FrameSpool.open(Path("/spool"), durability=durability, max_bytes=max_bytes, layer=disk or FaultyFiles())
+
+
+def relayed(worker_id: str, kind: UpKind = UpKind.OTHER) -> RelayedUp:
+    """What a worker says, as a hub sees it; the payload is a string that tells it from others."""
+    return RelayedUp(worker_id=worker_id, kind=kind, payload=f"{worker_id} {kind}")
 
 
 async def certified(job_id: str, fork: int, public_key: bytes) -> control_pb2.CertificateAnswer:
@@ -194,7 +197,7 @@ async def gateway(
 ) -> AsyncIterator[Gateway]:
     hubs, traffic, server = Hubs(region), Traffic(), rpc.server()
     bound = rpc.bind(server, address)
-    it = Gateway(region, bound, hubs, traffic, server, frames or frame_spool(region=region))
+    it = Gateway(region, bound, hubs, traffic, server, frames or frame_spool())
     hub = hubs.open(JOB, it.frames, weights or weight_cache())
     service = GatewayService(hubs, traffic, it.records.append, certified)
     gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)

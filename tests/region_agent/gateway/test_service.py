@@ -10,11 +10,10 @@ import pytest
 
 from periplus.errors import Conflict, CorruptFrame, Fenced, Forged, NotFound, StateError, StorageError, Unreachable
 from periplus.net import rpc
-from periplus.pb.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
+from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
 from periplus.publication import Closing, PublicationKind, PublicationRecord, derived_publication
 from periplus.values.policy import Policy
-from region_agent.gateway import hub as hub_module
-from region_agent.gateway.hub import DOWN_QUEUE_MESSAGES, TAKEN_FRAMES, JobHub
+from region_agent.gateway.convert import from_above
 from region_agent.gateway.service import GatewayService
 from region_agent.weights.weight_cache import Along, Stream
 from tests.support.faulty_weights import FaultyWeightFiles
@@ -27,7 +26,6 @@ from tests.support.gateways import (
     bundle,
     certified,
     delta,
-    frame_spool,
     gateway,
     play,
     state_of,
@@ -117,68 +115,11 @@ def test_what_waits_for_a_stream_that_is_ended_is_delivered_first() -> None:
     async def scene() -> None:
         async with gateway() as home, Trainer(home.address) as trainer, Worker(home.address, "w1") as worker:
             await until(lambda: trainer.came == ["w1 hello"])
-            finish = gateway_pb2.Finish(reason="done")
-            await home.hub.send_down(gateway_pb2.RolloutDown(worker_id="w1", finish=finish))
+            finish = gateway_pb2.RolloutDown(worker_id="w1", finish=gateway_pb2.Finish(reason="done"))
+            await home.hub.send_down(from_above(finish, region="home"))
             home.hub.end_streams()
             assert isinstance(await worker.ended(), Unreachable)
             assert worker.got[0].finish.reason == "done"
-
-    play(scene)
-
-
-def test_who_waits_for_room_towards_a_stream_goes_on_when_it_ends() -> None:
-    async def scene() -> None:
-        hub = JobHub(JOB, "home", frame_spool(), weight_cache())
-        route = hub.open_route("")
-        hello = gateway_pb2.RolloutUp(worker_id="w1", hello=gateway_pb2.WorkerHello(job_id=JOB))
-        await hub.take_up(route, hello)
-        message = gateway_pb2.RolloutDown(worker_id="w1")
-        for _ in range(DOWN_QUEUE_MESSAGES):
-            await hub.send_down(message)
-        waiting = asyncio.create_task(hub.send_down(message))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        await hub.close_route(route, "dead")
-        await waiting
-        assert await hub.send_down(message) is False
-
-    play(scene)
-
-
-def test_a_stream_that_is_not_read_is_ended_and_holds_up_the_others_only_that_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(hub_module, "DOWN_STALL_S", 0.05)
-
-    async def scene() -> None:
-        hub = JobHub(JOB, "home", frame_spool(), weight_cache())
-        stuck, well = hub.open_route(""), hub.open_route("")
-        for name, route in (("stuck", stuck), ("well", well)):
-            hello = gateway_pb2.RolloutUp(worker_id=name, hello=gateway_pb2.WorkerHello(job_id=JOB))
-            await hub.take_up(route, hello)
-        for _ in range(DOWN_QUEUE_MESSAGES):
-            assert await hub.send_down(gateway_pb2.RolloutDown(worker_id="stuck"))
-        for _ in range(1_000):
-            assert not await hub.send_down(gateway_pb2.RolloutDown(worker_id="stuck"))
-        assert stuck.closed.is_set()
-        assert await hub.send_down(gateway_pb2.RolloutDown(worker_id="well"))
-
-    play(scene)
-
-
-def test_a_worker_that_reads_no_acknowledgement_is_not_read_on() -> None:
-    async def scene() -> None:
-        hub = JobHub(JOB, "home", frame_spool(), weight_cache())
-        route = hub.open_route("")
-        await hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", hello=gateway_pb2.WorkerHello(job_id=JOB)))
-        frame = gateway_pb2.TrajectoryFrame(codec=common_pb2.CODEC_TRAJECTORY_COLUMNS_ZSTD, payload=b"x", epoch=1)
-        for _ in range(TAKEN_FRAMES):
-            await hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", frame=frame))
-        waiting = asyncio.create_task(hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", frame=frame)))
-        await asyncio.sleep(0.01)
-        assert not waiting.done()
-        assert len(await route.next_taken()) == TAKEN_FRAMES
-        await waiting
 
     play(scene)
 
@@ -482,7 +423,7 @@ def test_a_write_to_a_peer_that_has_left_ends_the_call_as_a_cancelled_one(method
             request: Any = hello() if method == "Rollout" else gateway_pb2.SubscribeRequest(job_id=JOB)
             call = asyncio.create_task(getattr(service, method)(request, Left()))
             if method == "Rollout":
-                await until(lambda: "w" in home.hub._route_of)
+                await until(lambda: trainer.came == ["w hello"])
                 await trainer.lease("w", 1)
             with pytest.raises(asyncio.CancelledError):
                 await call
@@ -506,18 +447,5 @@ def test_nobody_speaks_for_a_worker_that_did_not_say_hello_over_the_stream() -> 
             await liar.hello("w2")
             await until(lambda: "w2 hello" in trainer.came)
             assert sorted(trainer.came) == ["liar hello", "w1 hello", "w2 hello"]
-
-    play(scene)
-
-
-@pytest.mark.parametrize("region", ["", "far"])
-def test_a_lost_gateway_is_told_from_a_worker_whose_own_stream_ended(region: str) -> None:
-    async def scene() -> None:
-        hub = JobHub(JOB, "home", frame_spool(), weight_cache())
-        route = hub.open_route(region)
-        await hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", hello=gateway_pb2.WorkerHello(job_id=JOB)))
-        await hub.close_route(route, "its stream ended")
-        assert (await hub.next_up()).up.HasField("hello")
-        assert (await hub.next_up()).up.gone.connection_lost == bool(region)
 
     play(scene)

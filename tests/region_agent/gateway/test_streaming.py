@@ -6,11 +6,11 @@ from contextlib import AsyncExitStack
 import pytest
 
 from periplus.errors import CorruptFrame, StorageError
-from periplus.net.convert import committed_to_pb
 from periplus.pb.v1 import gateway_pb2
 from periplus.spool.format import Durability
 from periplus.values.transport_keys import FrameKey
 from region_agent.gateway import frames as frames_module
+from region_agent.gateway.messages import LocalCommit
 from tests.support.faulty_files import FaultyFiles
 from tests.support.gateways import JOB, Trainer, Worker, frame_spool, gateway, play, remote_gateway, until
 
@@ -153,7 +153,7 @@ def test_a_gateway_that_died_and_came_back_sends_what_its_dead_worker_left(how: 
         disk = FaultyFiles()
 
         def spool() -> frames_module.FrameSpool:
-            return frame_spool(disk, region="far", durability=Durability.MACHINE)
+            return frame_spool(disk, durability=Durability.MACHINE)
 
         async with gateway() as home, Trainer(home.address) as trainer:
             async with remote_gateway(home.address, frames=spool()) as far, Worker(far.address, "w1") as worker:
@@ -184,7 +184,7 @@ def test_a_full_spool_stops_its_workers_and_nobody_else_and_goes_on_when_the_led
         async with (
             gateway() as home,
             Trainer(home.address) as trainer,
-            remote_gateway(home.address, frames=frame_spool(region="far", max_bytes=1 << 20)) as far,
+            remote_gateway(home.address, frames=frame_spool(max_bytes=1 << 20)) as far,
             Worker(far.address, "w1") as worker,
             Worker(home.address, "w2") as other,
         ):
@@ -221,8 +221,7 @@ def test_what_is_committed_while_it_waits_to_be_sent_again_is_not_sent() -> None
             await worker.frame(b"0")
             await worker.frame(b"1")
             await until(lambda: len(home.frames.pending) == 2)
-            (message,) = committed_to_pb("home", [key(0)])
-            await home.hub.send_down(message)
+            await home.hub.send_down(LocalCommit((key(0),)))
             async with Trainer(home.address) as trainer:
                 await until(lambda: trainer.frames == [b"1"])
 
