@@ -18,6 +18,7 @@ from region_agent.gateway.messages import (
     ToAbove,
     UpKind,
 )
+from region_agent.gateway.outgoing import UP_MESSAGES
 from region_agent.gateway.rollout_stream import DOWN_QUEUE_MESSAGES, TAKEN_FRAMES, RolloutStream
 from tests.support.gateways import JOB, frame_spool, play, relayed, weight_cache
 
@@ -121,6 +122,33 @@ def test_a_worker_whose_stream_ended_is_reported_lost_unless_it_has_said_hello_a
         await hub.close_stream(old, "its stream ended")
         lost = LostWorker(worker_id="w1", reason="its stream ended", connection_lost=True)
         assert await waiting_up(hub) == [lost]
+
+    play(scene)
+
+
+def test_the_loss_of_a_worker_that_waits_for_room_is_not_overtaken_by_the_worker_s_next_hello() -> None:
+    """Else the trainer would take a worker that has just come back for a lost one, and grant it no lease."""
+
+    async def scene() -> None:
+        hub = new_hub()
+        old = await stream_of(hub, "w")
+        while len(hub.up) < UP_MESSAGES:
+            await hub.take_up(old, relayed("w"))
+        closing = asyncio.create_task(hub.close_stream(old, "its stream ended"))
+        await asyncio.sleep(0)
+
+        async def come_back_when_there_is_room() -> None:
+            await hub.next_up()
+            await stream_of(hub, "w")  # before the task that waits for room has woken
+
+        coming_back = asyncio.create_task(come_back_when_there_is_room())
+        await asyncio.sleep(0)
+        went_up = []
+        while not (closing.done() and coming_back.done()) or len(hub.up):
+            went_up.append(await hub.next_up())
+            await asyncio.sleep(0)
+        lost = LostWorker(worker_id="w", reason="its stream ended", connection_lost=False)
+        assert went_up[-2:] == [lost, relayed("w", UpKind.HELLO)]
 
     play(scene)
 
