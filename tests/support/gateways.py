@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ParamSpec, Self
 
 import grpc.aio
 import numpy as np
@@ -56,6 +57,8 @@ from tests.support.faulty_files import FaultyFiles
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.keys import AUTHORITY
 
+P = ParamSpec("P")
+
 JOB = "job-1"
 DEADLINE_S = 60.0
 """For what should have happened long ago: kernels may compile first, on a machine that is busy with more."""
@@ -68,6 +71,16 @@ def play(scene: Callable[[], Awaitable[None]]) -> None:
             await scene()
 
     asyncio.run(run())
+
+
+def played(scene: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """Make a test of an asynchronous function, which runs in a loop of its own."""
+
+    @functools.wraps(scene)
+    def test(*args: P.args, **kwargs: P.kwargs) -> None:
+        play(lambda: scene(*args, **kwargs))
+
+    return test
 
 
 async def until(true: Callable[[], bool], *, deadline_s: float = DEADLINE_S) -> None:
@@ -372,6 +385,20 @@ class Trainer(_Client):
 
     def publish_record(self, record: PublicationRecord) -> None:
         self._records.put_nowait(record)
+
+
+@asynccontextmanager
+async def home_region() -> AsyncIterator[tuple[Gateway, Trainer]]:
+    """The trainer's region: its gateway, and the trainer."""
+    async with gateway() as home, Trainer(home.address) as trainer:
+        yield home, trainer
+
+
+@asynccontextmanager
+async def two_regions() -> AsyncIterator[tuple[Gateway, Trainer, Gateway]]:
+    """The trainer's region, and the gateway of another one that is connected to it."""
+    async with home_region() as (home, trainer), remote_gateway(home.address) as far:
+        yield home, trainer, far
 
 
 class Reader(_Client):
