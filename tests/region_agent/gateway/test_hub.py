@@ -115,6 +115,24 @@ async def test_a_worker_whose_stream_ended_is_reported_lost_unless_it_has_said_h
 
 
 @played
+async def test_a_worker_that_says_hello_while_the_loss_of_its_stream_is_being_reported_is_not_lost() -> None:
+    hub = new_hub()
+    old = await stream_of(hub, "w1", "w2")
+    while len(hub.up) < UP_MESSAGES:
+        await hub.take_up(old, relayed("w1"))
+    closing = asyncio.create_task(hub.close_stream(old, "its stream ended"))
+    await asyncio.sleep(0)
+    coming_back = asyncio.create_task(stream_of(hub, "w2"))
+    await asyncio.sleep(0)
+    went_up = []
+    while not (closing.done() and coming_back.done()) or len(hub.up):
+        went_up.append(await hub.next_up())
+        await asyncio.sleep(0)
+    lost = LostWorker(worker_id="w1", reason="its stream ended", connection_lost=False)
+    assert went_up[-2:] == [lost, relayed("w2", UpKind.HELLO)]
+
+
+@played
 async def test_the_loss_of_a_worker_that_waits_for_room_is_not_overtaken_by_the_worker_s_next_hello() -> None:
     """Else the trainer would take a worker that has just come back for a lost one, and grant it no lease."""
     hub = new_hub()
@@ -203,6 +221,7 @@ async def test_a_finish_to_anybody_says_that_the_job_is_done() -> None:
     await hub.send_down(lease("w"))
     assert not hub.job_is_done
     assert not await hub.send_down(lease("nobody", is_finish=True))
+    await hub.send_down(lease("w"))
     assert hub.job_is_done
 
 

@@ -190,3 +190,12 @@ async def test_a_settled_cache_wakes_readers_and_asks_for_no_copy_of_nothing() -
     await asked.feed.settled()
     assert asked.feed.num_changes > before
     assert asked.num_requests == 0
+
+
+@pytest.mark.parametrize(("distrust", "is_remote"), [(False, False), (False, True), (True, False), (True, True)])
+def test_only_a_gateway_that_distrusts_copies_wants_an_anchor_though_deltas_would_do(
+    distrust: bool, is_remote: bool
+) -> None:
+    cursor = Asked().feed.open(None, False, distrust=distrust, is_remote=is_remote)
+    assert cursor.distrust == distrust
+    assert cursor.wants_anchor == (distrust and is_remote)
