@@ -15,6 +15,7 @@ from periplus.publication import Closing, PublicationKind, derived_publication
 from periplus.values.policy import Policy
 from region_agent.gateway.convert import from_above
 from region_agent.gateway.service import GatewayService
+from region_agent.weights.disk import restore
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.gateways import (
     JOB,
@@ -278,11 +279,13 @@ async def test_a_reader_too_slow_for_what_is_kept_gets_the_copy_of_its_gateway()
 
 
 @played
-async def test_newcomers_without_a_way_to_the_newest_state_cause_one_request_for_an_anchor() -> None:
+async def test_newcomers_without_a_way_to_the_newest_state_cause_one_request_for_an_anchor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(restore, "LOG_BYTES", 1000)
     disk = FaultyWeightFiles()
     async with gateway(weights=weight_cache(disk)) as home, Trainer(home.address) as trainer:
         disk.room_bytes = 0  # no copy
-        home.hub.feed.log._max_bytes = 1000
         trainer.publish(anchor(0, num_bytes=400), *(delta(i, i + 1, num_bytes=400) for i in range(4)))
         await until(lambda: home.hub.feed.log.newest == Policy(0, 4))
         async with (
