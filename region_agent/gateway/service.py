@@ -14,11 +14,7 @@ from typing import Any
 import grpc.aio
 
 from periplus.errors import NotFound, StateError, Unreachable, WireError
-from periplus.net.convert import (
-    policy_from_pb,
-    publication_record_from_pb,
-    publication_record_to_pb,
-)
+from periplus.net.convert import policy_from_pb, publication_record_from_pb, publication_record_to_pb
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.process.telemetry import event
 from periplus.values.task import PUBLIC_KEY_BYTES
