@@ -125,9 +125,7 @@ def open_stores(config: AgentConfig, task: LocalTask) -> tuple[FrameSpool, Weigh
     It blocks while it reads: call it in a thread. Raises: Conflict, StorageError.
     """
     state = StateDirectory(config.state_dir)
-    frames = open_frames(
-        state.spool_of(task.job_id), config.region, durability=task.durability, max_bytes=task.spool_bytes
-    )
+    frames = open_frames(state.spool_of(task.job_id), durability=task.durability, max_bytes=task.spool_bytes)
     try:
         key = authority_key_of(task)
         weights = state.weights_of(task.job_id, key)
@@ -320,7 +318,7 @@ class Agent:
             return False
         self._unusable.pop(task.job_id, None)
         hub = self._hubs.open(task.job_id, frames, weight_cache)
-        self._cache_tasks[task.job_id] = self._tasks.create_task(weight_cache.run(hub.settled))
+        self._cache_tasks[task.job_id] = self._tasks.create_task(weight_cache.run(hub.feed.settled))
         if frames.pending:
             event(log, logging.INFO, "spool_recovered", job=task.job_id, frames=len(frames.pending))
         return True

@@ -34,13 +34,11 @@ from periplus.errors import (
     UnknownCodec,
 )
 from periplus.net import rpc
-from periplus.net.convert import keyed_frame_to_pb
-from periplus.pb.v1 import gateway_pb2
 from periplus.process.telemetry import event
 from periplus.spool.files import FileLayer, explained
 from periplus.spool.format import Durability, Position
 from periplus.spool.spool import Spool
-from periplus.values.transport_keys import FrameKey, SeenFrames, pack_keyed, unpack_keyed
+from periplus.values.transport_keys import FrameKey, KeyedFrame, SeenFrames, pack_keyed, unpack_keyed
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +59,9 @@ DAMAGED = ".damaged-"
 class FrameSpool:
     """The spool of one job. All methods but `durable` and `take` return at once."""
 
-    def __init__(self, spool: Spool, region: str, durability: Durability, pending: dict[FrameKey, Position]) -> None:
+    def __init__(self, spool: Spool, durability: Durability, pending: dict[FrameKey, Position]) -> None:
         self._spool = spool
         self._durability = durability
-        self._region = region
         self._pending = pending  # in the order of positions
         self._seen = SeenFrames()
         for key in pending:
@@ -75,7 +72,7 @@ class FrameSpool:
 
     @classmethod
     def open(
-        cls, folder: Path, region: str, *, durability: Durability, max_bytes: int, layer: FileLayer | None = None
+        cls, folder: Path, *, durability: Durability, max_bytes: int, layer: FileLayer | None = None
     ) -> "FrameSpool":
         """Open a spool; frames that an earlier process left there are pending again. It reads all of them.
 
@@ -95,7 +92,7 @@ class FrameSpool:
         except BaseException:
             spool.close()
             raise
-        return cls(spool, region, durability, pending)
+        return cls(spool, durability, pending)
 
     @property
     def pending(self) -> tuple[FrameKey, ...]:
@@ -143,8 +140,8 @@ class FrameSpool:
                 event(log, logging.ERROR, "spool_not_freed", folder=self._spool.folder, why=error)
         self._room.set()
 
-    def message(self, key: FrameKey) -> gateway_pb2.RolloutUp | None:
-        """Return a frame as the message that is sent up; None if it was committed meanwhile or can no longer be read.
+    def read(self, key: FrameKey) -> KeyedFrame | None:
+        """Return a frame to be sent up; None if it was committed meanwhile or can no longer be read.
 
         A frame that cannot be read is lost: that is logged, and the frame is freed.
         """
@@ -166,7 +163,7 @@ class FrameSpool:
             )
             self.commit([key])
             return None
-        return keyed_frame_to_pb(key, frame, self._region)
+        return KeyedFrame(key, frame)
 
     def close(self, *, job_is_done: bool = False) -> bool:
         """Close the spool. Remove its folder, unless frames are uncommitted and the job is not done.
@@ -194,16 +191,16 @@ class FrameSpool:
         self._is_full = error is not None
 
 
-def open_frames(folder: Path, region: str, *, durability: Durability, max_bytes: int) -> FrameSpool:
+def open_frames(folder: Path, *, durability: Durability, max_bytes: int) -> FrameSpool:
     """Open a job's spool. A damaged one is renamed first, and a new one is made. Raises: Conflict, StorageError."""
     try:
-        return FrameSpool.open(folder, region, durability=durability, max_bytes=max_bytes)
+        return FrameSpool.open(folder, durability=durability, max_bytes=max_bytes)
     except CorruptSpool as error:
         aside = _free_name(folder)
         event(log, logging.ERROR, "spool_damaged", set_aside=aside, why=error)
         with explained(folder):
             folder.rename(aside)
-        return FrameSpool.open(folder, region, durability=durability, max_bytes=max_bytes)
+        return FrameSpool.open(folder, durability=durability, max_bytes=max_bytes)
 
 
 def _recover(spool: Spool, position: Position, data: bytes, pending: dict[FrameKey, Position]) -> None:

@@ -30,7 +30,10 @@ from periplus.pb.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.process.backoff import Attempts, Backoff
 from periplus.process.telemetry import event
 from periplus.values.policy import Policy
+from region_agent.gateway import convert
 from region_agent.gateway.hub import JobHub
+from region_agent.gateway.messages import AnchorRequest
+from region_agent.gateway.routes import GreetedWorkers
 from region_agent.gateway.service import REGION_KEY
 from region_agent.gateway.traffic import Traffic
 
@@ -110,23 +113,19 @@ class Upstream:
                 tasks.create_task(self._write_up(call))
                 async for message in call:
                     self._heard = True
-                    await self._hub.send_down(message)
+                    await self._hub.send_down(convert.from_above(message, region=self._region))
                 raise Unreachable(f"the gateway at {address} ended the stream")
 
     async def _write_up(self, call: RolloutCall) -> None:
-        greeted: set[str] = set()
+        greeted = GreetedWorkers()
         while True:
-            message = await self._hub.next_up()
-            if message.HasField("anchor"):
+            item = await self._hub.next_up()
+            if isinstance(item, AnchorRequest):
                 self._again.set()
-                continue
-            if message.up.HasField("hello"):
-                greeted.add(message.up.worker_id)
-            if message.up.worker_id in greeted or message.up.HasField("frame"):
-                if message.up.HasField("gone"):
-                    greeted.discard(message.up.worker_id)
-                await call.write(message.up)
-                self._traffic.sent(self._home_region, message.up.ByteSize(), self._hub.job_id)
+            elif greeted.lets_pass(item):
+                message = convert.to_above(item, region=self._region)
+                await call.write(message)
+                self._traffic.sent(self._home_region, message.ByteSize(), self._hub.job_id)
 
     async def _subscription(self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str) -> None:
         have = self._hub.weight_cache.have
@@ -137,20 +136,20 @@ class Upstream:
                 await self._again.wait()
                 await asyncio.sleep(self._requests.pause_s(clock.monotonic_s()))
                 reading.cancel()
-            have = None if self._hub.anchor_requested else self._hub.weight_cache.have
+            have = None if self._hub.feed.anchor_requested else self._hub.weight_cache.have
 
     async def _read_subscription(
         self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str, have: Policy | None
     ) -> None:
-        distrust = self._hub.wants_signed
+        distrust = self._hub.feed.wants_signed
         if distrust:  # only an anchor that is not older than the log is of use
-            have = self._hub.log.newest
+            have = self._hub.feed.log.newest
         request = gateway_pb2.SubscribeRequest(
             job_id=self._hub.job_id,
             reader_id=self._region,
             has_state=have is not None,
             have=None if have is None else common_pb2.Policy(fork=have.fork, version=have.version),
-            has_bundle=self._hub.log.has_bundle,
+            has_bundle=self._hub.feed.log.has_bundle,
             distrust_copies=distrust,
         )
         with rpc.remote_errors(address):
@@ -158,7 +157,7 @@ class Upstream:
             async for record in call:
                 self._heard = True
                 try:
-                    await self._hub.append_from_above(publication_record_from_pb(record))
+                    await self._hub.feed.append_from_above(publication_record_from_pb(record))
                 except (WireError, Fenced, StorageError) as error:
                     event(
                         log,

@@ -365,7 +365,7 @@ def test_a_job_whose_spool_cannot_be_opened_waits_until_it_can(
     async def scene() -> None:
         fake = FakeCoordinator()
         folder = StateDirectory(tmp_path / "state").spool_of(JOB)
-        held = open_frames(folder, "us", durability=Durability.PROCESS, max_bytes=1 << 20)
+        held = open_frames(folder, durability=Durability.PROCESS, max_bytes=1 << 20)
         async with served(fake) as address, agent(tmp_path, address), gateway("eu") as home:
             fake.orders.put_nowait(desired(home=home.address))
             await until(lambda: "spool_unusable" in caplog.text)

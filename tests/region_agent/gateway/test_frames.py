@@ -8,9 +8,8 @@ import pytest
 
 from periplus.codec.frame import CodecId, Frame
 from periplus.errors import Conflict, StorageError
-from periplus.net.convert import keyed_frame_from_pb
 from periplus.spool.format import Durability
-from periplus.values.transport_keys import FrameKey
+from periplus.values.transport_keys import FrameKey, KeyedFrame
 from region_agent.gateway import frames as frames_module
 from region_agent.gateway.frames import FrameSpool, open_frames
 from tests.support.faulty_files import FaultyFiles
@@ -27,12 +26,12 @@ def frame(payload: bytes = b"payload") -> Frame:
 
 
 def on_disk(folder: Path) -> FrameSpool:
-    return open_frames(folder, "us", durability=Durability.MACHINE, max_bytes=1 << 22)
+    return open_frames(folder, durability=Durability.MACHINE, max_bytes=1 << 22)
 
 
 def test_a_frame_is_taken_once_under_whatever_key_order_and_goes_up_as_it_came() -> None:
     async def scene() -> None:
-        spool = frame_spool(region="us")
+        spool = frame_spool()
         for sequence in (3, 1, 2, 0):
             assert await spool.take(key(sequence), frame(bytes([sequence])))
         for sequence in (0, 1, 2, 3):
@@ -40,10 +39,7 @@ def test_a_frame_is_taken_once_under_whatever_key_order_and_goes_up_as_it_came()
         assert await spool.take(key(0, epoch=2), frame())
         assert await spool.take(key(0, worker_id="v"), frame())
         assert spool.pending[:4] == (key(3), key(1), key(2), key(0))
-        message = spool.message(key(2))
-        assert message is not None
-        assert message.frame.region == "us"
-        assert keyed_frame_from_pb(message) == (key(2), frame(b"\2"))
+        assert spool.read(key(2)) == KeyedFrame(key(2), frame(b"\2"))
 
     asyncio.run(scene())
 
@@ -55,7 +51,7 @@ def test_what_the_ledger_has_is_not_sent_again_and_not_taken_again() -> None:
         await spool.take(key(1), frame())
         spool.commit([key(0), key(0), key(77), key(1, epoch=9)])
         assert spool.pending == (key(1),)
-        assert spool.message(key(0)) is None
+        assert spool.read(key(0)) is None
         assert not await spool.take(key(0), frame())
 
     asyncio.run(scene())
@@ -129,7 +125,7 @@ def test_a_real_disk_that_fills_up_makes_the_sender_wait_and_loses_no_frame(
     async def scene() -> None:
         with small_disk(tmp_path / "small", num_kib=512) as disk:
             folder = disk.root / "spools" / "job"
-            spool = FrameSpool.open(folder, "eu", durability=durability, max_bytes=1 << 20)
+            spool = FrameSpool.open(folder, durability=durability, max_bytes=1 << 20)
             filler = disk.fill(leaving_bytes=50_000)
             taking = [asyncio.create_task(spool.take(key(number), frame(bytes(20_000)))) for number in range(6)]
             await asyncio.sleep(0.02)
@@ -138,7 +134,7 @@ def test_a_real_disk_that_fills_up_makes_the_sender_wait_and_loses_no_frame(
             assert await asyncio.gather(*taking) == [True] * 6
             await spool.durable()
             assert spool.close()
-            again = FrameSpool.open(folder, "eu", durability=durability, max_bytes=1 << 20)
+            again = FrameSpool.open(folder, durability=durability, max_bytes=1 << 20)
             assert sorted(one.sequence for one in again.pending) == list(range(6))
             again.close(job_is_done=True)
 
@@ -233,8 +229,8 @@ def test_a_record_that_cannot_be_read_any_more_is_said_to_be_lost_and_others_go_
         await spool.take(key(0), frame())
         await spool.take(key(1), frame())
         disk.content(disk.paths()[0])[80] ^= 1
-        assert spool.message(key(0)) is None
-        assert spool.message(key(1)) is not None
+        assert spool.read(key(0)) is None
+        assert spool.read(key(1)) is not None
         assert spool.pending == (key(1),)
 
     play(scene)
