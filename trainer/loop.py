@@ -32,7 +32,7 @@ from periplus.values.task import TaskState
 from periplus.values.trajectory import content_digest
 from trainer.checkpointing.checkpointer import Checkpointer
 from trainer.config import TrainerConfig
-from trainer.intake.frames import KeptTrajectory
+from trainer.intake.committed import KeptTrajectory
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.ledger_service import LedgerBatch, LedgerService
 from trainer.learning.batch import sample_of

@@ -28,7 +28,8 @@ from periplus.values.trajectory import Purpose, TrajectoryLimits
 from trainer.checkpointing import checkpoint
 from trainer.checkpointing.checkpoint import Content
 from trainer.disk_wait import DiskWait
-from trainer.intake.frames import MAX_FRAME_BYTES, KeptTrajectory, decode, kept
+from trainer.intake.committed import KeptTrajectory, kept
+from trainer.intake.frames import MAX_FRAME_BYTES, decode
 from trainer.intake.ledger_service import LedgerService
 from trainer.reporting.progress import Progress
 from trainer.setup import Prepared

@@ -32,9 +32,11 @@ from periplus.values.policy import Policy
 from periplus.values.trajectory import StopReason, Trajectory
 from periplus.values.transport_keys import FrameKey
 from trainer.disk_wait import DiskWait
+from trainer.intake.committed import Committed, KeptTrajectory
 from trainer.intake.convert import granted_to_pb, proof_from_pb, revoked_to_pb
-from trainer.intake.frames import Committed, FrameIntake, KeptTrajectory
+from trainer.intake.frames import FrameIntake
 from trainer.intake.gateway import GatewayLink
+from trainer.intake.held_trajectories import HeldTrajectories
 from trainer.intake.retention import Retention
 from trainer.ledger import values
 from trainer.ledger.machine import Ledger
@@ -149,6 +151,7 @@ class LedgerService:
         wall: Callable[[], float],
     ) -> None:
         self.ledger = ledger
+        self._held = HeldTrajectories()
         self._tally = Tally()
         self._remote = RemoteBytes()
         self.regions: dict[str, str] = {}
@@ -187,7 +190,7 @@ class LedgerService:
         for position, num_bytes, kept in frames:
             found = [each for each in kept if self.ledger.may_want(each.trajectory.group)]
             self.retention.add(position, num_bytes, len(found), version)
-            results += [_result(each) for each in found]
+            results += [self._held.hold(each) for each in found]
         if results:
             self._apply(values.Replayed(tuple(results)))
 
@@ -400,11 +403,11 @@ class LedgerService:
         for kept in frame.kept:
             t = kept.trajectory
             if t.stop_reason is StopReason.ABANDONED:
-                self._write_result(_result(kept), audit.AdmissionVerdict.ABANDONED, "")
+                self._write_result(kept, audit.AdmissionVerdict.ABANDONED, "")
                 self._settle((kept,), self.ledger.policy.version)
                 self._fail(worker_id, t.lease_id, t.group, t.sample)
             else:
-                self._apply(values.ResultArrived(_result(kept)))
+                self._apply(values.ResultArrived(self._held.hold(kept)))
 
     def _fail(
         self, worker_id: str, lease_id: int, group: int, sample: int, why: values.Loss = values.Loss.FAILED
@@ -457,10 +460,10 @@ class LedgerService:
             case values.Holding(groups, until_s):
                 event(log, logging.INFO, "holding", groups=len(groups), at_most_s=until_s - self._now())
             case values.BatchReady(policy, results):
-                self._batch = LedgerBatch(policy, tuple(_kept(result) for result in results))
+                self._batch = LedgerBatch(policy, self._taken(results))
                 self.wake()
             case values.EvalReady(results):
-                self._evaluation = tuple(_kept(result) for result in results)
+                self._evaluation = self._taken(results)
                 self.wake()
             case _:
                 assert_never(effect)
@@ -484,17 +487,18 @@ class LedgerService:
 
     def _on_arrival(self, result: Result, arrival: Arrival) -> None:
         """Record whether a result was accepted. A refused one settles its sample, and is logged."""
+        kept = self._held.look_up(result)
         match arrival:
             case Arrival.ACCEPTED:
-                self._write_result(result, audit.AdmissionVerdict.ACCEPTED, "")
+                self._write_result(kept, audit.AdmissionVerdict.ACCEPTED, "")
                 return
             case Arrival.DUPLICATE:
                 self._tally.duplicates += 1
-                self._write_result(result, audit.AdmissionVerdict.DUPLICATE, "duplicate")
+                self._write_result(kept, audit.AdmissionVerdict.DUPLICATE, "duplicate")
             case _:
                 self._tally.refused += 1
-                self._write_result(result, audit.AdmissionVerdict.REFUSED, arrival)
-        self._settle((_kept(result),), self.ledger.policy.version)
+                self._write_result(kept, audit.AdmissionVerdict.REFUSED, arrival)
+        self._settle(self._taken((result,)), self.ledger.policy.version)
         event(
             log,
             logging.WARNING,
@@ -505,21 +509,21 @@ class LedgerService:
             why=arrival,
         )
 
-    def _write_result(self, result: Result, verdict: audit.AdmissionVerdict, why: str) -> None:
-        kept = _kept(result)
+    def _write_result(self, kept: KeptTrajectory, verdict: audit.AdmissionVerdict, why: str) -> None:
+        t = kept.trajectory
         self.write(
             audit.ResultEntry(
                 verdict=verdict,
                 why=why,
-                lease_id=result.lease_id,
-                group=result.group,
-                sample=result.sample,
-                worker_id=result.worker_id,
-                region=self.regions.get(result.worker_id, ""),
+                lease_id=t.lease_id,
+                group=t.group,
+                sample=t.sample,
+                worker_id=t.worker_id,
+                region=self.regions.get(t.worker_id, ""),
                 digest=kept.digest,
-                num_tokens=result.num_tokens,
-                policies=result.policies,
-                stop_reason=kept.trajectory.stop_reason,
+                num_tokens=len(t.completion_ids),
+                policies=t.policies,
+                stop_reason=t.stop_reason,
                 frame=audit.FrameId(kept.frame.epoch, kept.frame.sequence),
                 index=kept.index,
             )
@@ -535,11 +539,16 @@ class LedgerService:
             event(
                 log, logging.WARNING, "group_dropped", group=effect.group, why=effect.why, samples=len(effect.results)
             )
+        dropped = self._taken(effect.results)
         samples = tuple(
-            audit.DroppedSample(result.sample, _kept(result).digest, result.num_tokens) for result in effect.results
+            audit.DroppedSample(each.trajectory.sample, each.digest, len(each.trajectory.completion_ids))
+            for each in dropped
         )
         self.write(audit.DropEntry(group=effect.group, why=effect.why, samples=samples))
-        self._settle([_kept(result) for result in effect.results], self.ledger.policy.version)
+        self._settle(dropped, self.ledger.policy.version)
+
+    def _taken(self, results: Sequence[Result]) -> tuple[KeptTrajectory, ...]:
+        return tuple(self._held.take(result) for result in results)
 
     def _settle(self, kept: Sequence[KeptTrajectory], version: int) -> None:
         for each in kept:
@@ -549,24 +558,3 @@ class LedgerService:
 def used(kept: Sequence[KeptTrajectory]) -> tuple[audit.UsedSample, ...]:
     """Return the names by which the audit refers to these samples: group, sample and digest of the content."""
     return tuple(audit.UsedSample(each.trajectory.group, each.trajectory.sample, each.digest) for each in kept)
-
-
-def _result(kept: KeptTrajectory) -> Result:
-    t = kept.trajectory
-    return Result(
-        lease_id=t.lease_id,
-        group=t.group,
-        sample=t.sample,
-        item=t.item,
-        purpose=t.purpose,
-        worker_id=t.worker_id,
-        policies=t.policies,
-        num_tokens=len(t.completion_ids),
-        reward=t.reward,
-        payload=kept,
-    )
-
-
-def _kept(result: Result) -> KeptTrajectory:
-    assert isinstance(result.payload, KeptTrajectory)
-    return result.payload
