@@ -37,7 +37,7 @@ from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
 from periplus.values.weight_state import WeightState
 from trainer.intake.gateway import GatewayLink
-from trainer.intake.ledger_service import LedgerService
+from trainer.intake.write_ahead import WriteAheadJournal
 from trainer.publishing import publish, reference_logprobs
 from trainer.publishing.publish import Author, Bundle, Published
 from trainer.publishing.snapshot import Taken, Weights, weights_of
@@ -82,7 +82,7 @@ class Publisher:
         *,
         key: PublisherKey,
         link: GatewayLink,
-        ledger_service: LedgerService,
+        journal: WriteAheadJournal,
         recorder: RunRecorder,
         prompts_RP: npt.NDArray[np.int64],
         num_threads: int,
@@ -92,7 +92,7 @@ class Publisher:
         self._model = model
         self._key = key
         self._link = link
-        self._ledger_service = ledger_service
+        self._journal = journal
         self._recorder = recorder
         self._prompts_RP = prompts_RP
         self._num_threads = num_threads
@@ -132,14 +132,14 @@ class Publisher:
 
         `certificate` is the coordinator's certificate of the publisher's key.
         """
-        await self._ledger_service.certified(Sealer(self._key, certificate))
+        await self._journal.certified(Sealer(self._key, certificate))
         author = Author(job_id=self._job_id, key=self._key, certificate=certificate)
         self._weights, published = await asyncio.to_thread(self._begin)
         self._published = published
         self._remember(published.policy, published.digest)
         for record in publish.bundle_publication(author, published.policy, bundle).records():
             await self._link.publish(record)
-        await self._ledger_service.milestone(audit.PublishEntry(policy=published.policy, digest=published.digest))
+        await self._journal.milestone(audit.PublishEntry(policy=published.policy, digest=published.digest))
         self._recorder.published(await self._anchor(author, published))
         self._anchor_wanted = False  # a reader that asked meanwhile has it now
         self._author = author
@@ -192,7 +192,7 @@ class Publisher:
         finally:
             digesting.cancel()
         # The audit records the version before the closing makes it one. From then on readers may prove it.
-        await self._ledger_service.milestone(audit.PublishEntry(policy=policy, digest=digest))
+        await self._journal.milestone(audit.PublishEntry(policy=policy, digest=digest))
         self._remember(policy, digest)
         await self._link.publish(writer.closing(digest, snapshot.probe))
         self._published = Published(policy=policy, state=taken.state, digest=digest, probe=snapshot.probe)

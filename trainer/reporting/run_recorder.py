@@ -21,7 +21,8 @@ from periplus.values.record import Record, RecordKind
 from periplus.values.trajectory import Trajectory
 from trainer.disk_wait import DiskWait
 from trainer.intake.gateway import GatewayLink
-from trainer.intake.ledger_service import LedgerService, RemoteBytes, Tally
+from trainer.intake.ledger_driver import LedgerDriver
+from trainer.intake.tally import RemoteBytes, Tally
 from trainer.learning.gate import Inspection
 from trainer.learning.learner import StepReport
 from trainer.reporting.delivery import ProofTally, ReaderProof, Sent
@@ -42,7 +43,7 @@ class RunRecorder:
         job: JobFile,
         run: RunDirectory,
         link: GatewayLink,
-        ledger_service: LedgerService,
+        driver: LedgerDriver,
         disk: DiskWait,
         progress: Progress,
         now: Callable[[], float],
@@ -52,7 +53,7 @@ class RunRecorder:
         self._job = job
         self._run = run
         self._link = link
-        self._ledger_service = ledger_service
+        self._driver = driver
         self._disk = disk
         self._unwritten: list[Record] = []
         self._now = now
@@ -65,7 +66,7 @@ class RunRecorder:
     @property
     def progress(self) -> Progress:
         """Sums over the run until now, with all bytes that have come from other regions."""
-        remote = self._ledger_service.take_remote_bytes()
+        remote = self._driver.take_remote_bytes()
         if remote != RemoteBytes():
             self._progress = self._progress.received(remote.num_bytes, remote.json_bytes)
         return self._progress
@@ -109,7 +110,7 @@ class RunRecorder:
         check_names(values or {})
         record = Record(
             kind=kind,
-            policy=policy or self._ledger_service.ledger.policy,
+            policy=policy or self._driver.ledger.policy,
             time_s=self._now() - self._started_s,
             values=values or {},
             staleness_tokens=staleness_tokens or {},
@@ -165,9 +166,9 @@ class RunRecorder:
         `num_dropped` counts samples of the batch that the gate refused. `values` holds further figures of the step, of
         which `step_s` is required.
         """
-        # Take the counts since the last step from the ledger service and from the readers' proofs, and start anew.
+        # Take the counts since the last step from the ledger's driver and from the readers' proofs, and start anew.
         num_tokens = sum(len(trajectory.completion_ids) for trajectory in trained)
-        tally = self._ledger_service.take_tally()
+        tally = self._driver.take_tally()
         num_dropped += tally.dropped
         self._progress = self.progress.consumed(found, num_tokens, num_dropped, values["step_s"])
         rewards = [trajectory.reward for trajectory in trained]
