@@ -23,6 +23,7 @@ from periplus.errors import PeriplusError
 from periplus.net import rpc
 from periplus.net.resolver import AddressResolver
 from periplus.pb.v1 import control_pb2, gateway_pb2_grpc
+from periplus.process.backoff import Backoff
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
 from periplus.process.telemetry import event
 from periplus.values.record import RecordKind
@@ -168,7 +169,7 @@ class Agent:
         self._upstreams: dict[str, tuple[str, asyncio.Task[None]]] = {}  # by job: home gateway, its connection
         self._cache_tasks: dict[str, asyncio.Task[None]] = {}
         self._unusable: dict[str, str] = {}  # job id -> why its spool or its weights could not be opened
-        self._limits = RestartLimits(grace_s=config.stop_grace_s, backoff_s=config.restart_backoff_s)
+        self._limits = RestartLimits(grace_s=config.stop_grace_s, backoff=Backoff(first_s=config.restart_backoff_s))
         self._supervisor = Supervisor(
             WorkerSettings(
                 region=config.region,

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,11 +27,13 @@ from periplus.codec.frame import CodecId, Frame
 from periplus.codec.registry import files_decoder
 from periplus.errors import PeriplusError, Unreachable
 from periplus.net import rpc
-from periplus.net.convert import policy_to_pb
+from periplus.net.attempt import failure_of
+from periplus.net.convert import keyed_frame_to_pb, policy_to_pb
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
 from periplus.process.telemetry import event
 from periplus.values.digest import payload_digest
 from periplus.values.trajectory import Trajectory, TrajectoryLimits
+from periplus.values.transport_keys import KeyedFrame
 from rollout_worker.config import WorkerConfig
 from rollout_worker.engines.model import LoadedBundle, load_bundle
 from rollout_worker.episodes.episode import EpisodeSettings, sample_batch
@@ -83,7 +85,7 @@ class Worker:
         self._worker_id = config.task.task_id
         self._epoch = epoch
         self._queue = LeaseQueue()
-        self._out = Outbox(self._worker_id, epoch)
+        self._out: Outbox[gateway_pb2.RolloutUp] = Outbox(self._worker_id, epoch)
         self._num_empty_batches = 0
         self._wake = asyncio.Event()
         self._finished = asyncio.Event()
@@ -119,15 +121,11 @@ class Worker:
 
     # ---- streams --------------------------------------------------------------------------------------------------
 
-    async def _keep(self, stream: Callable[[], Awaitable[None]]) -> None:
+    async def _keep(self, stream: Callable[[], Coroutine[None, None, None]]) -> None:
         lost_since_s: float | None = None
         while True:
             started_s = clock.monotonic_s()
-            try:
-                await stream()
-                why: PeriplusError = Unreachable("a stream ended without a reason")
-            except PeriplusError as error:
-                why = error
+            why = await failure_of(stream())
             now_s = clock.monotonic_s()
             # A stream that lasted for more than 5 s was not part of the outage before it.
             lost_since_s = now_s if lost_since_s is None or now_s - started_s > 5.0 else lost_since_s
@@ -161,7 +159,8 @@ class Worker:
 
     async def _write_out(self, call: grpc.aio.StreamStreamCall) -> None:  # type: ignore[type-arg]
         while True:
-            await call.write(await self._out.next())
+            item = await self._out.next()
+            await call.write(keyed_frame_to_pb(item.key, item.frame, "") if isinstance(item, KeyedFrame) else item)
 
     def _take_down(self, message: gateway_pb2.RolloutDown) -> None:
         if message.HasField("finish"):

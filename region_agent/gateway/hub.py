@@ -127,7 +127,7 @@ class JobHub:
         self.region = region
         self.frames = frames
         self.weight_cache = weight_cache
-        self.up = Outgoing()
+        self.up: Outgoing[gateway_pb2.TrainerDown] = Outgoing()
         self.log = weight_cache.log
         self.trainer: Trainer | None = None
         self.dropped = False

@@ -9,6 +9,7 @@ import pytest
 
 from periplus.audit.journal import read_lines
 from periplus.audit.records import LeaseEntry, from_line
+from periplus.process.backoff import Backoff
 from periplus.values.task import TaskState
 from tests.support.dying import GONE, OS_CALLS, Call, before_each_call, die_at, in_a_child, num_calls
 from tests.support.fake_link import FakeLink
@@ -43,8 +44,7 @@ ROOM_AFTER_S = 0.05
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_wait, "FIRST_RETRY_S", 0.005)
-    monkeypatch.setattr(disk_wait, "LAST_RETRY_S", 0.02)
+    monkeypatch.setattr(disk_wait, "RETRY", Backoff(first_s=0.005, longest_s=0.02))
 
 
 class OnRecord(FakeLink):

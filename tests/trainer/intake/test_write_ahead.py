@@ -13,6 +13,7 @@ from periplus.audit.journal import AuditJournal, read_lines
 from periplus.audit.records import EndEntry, SealEntry, from_line
 from periplus.audit.seals import Sealer
 from periplus.errors import DiskFull
+from periplus.process.backoff import Backoff
 from periplus.publication import PublisherKey
 from tests.support.keys import AUTHORITY
 from trainer import disk_wait
@@ -88,7 +89,7 @@ def test_milestones_are_sealed_once_the_key_is_certified_and_the_lines_before_ar
 def test_a_full_disk_keeps_messages_back_and_a_stop_ends_the_wait_of_those_who_are_not_patient(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_wait, "FIRST_RETRY_S", 0.0)
+    monkeypatch.setattr(disk_wait, "RETRY", Backoff(first_s=0.0))
     refusals = [DiskFull("no room", path=scene.path)] * 2
 
     def flush() -> None:
