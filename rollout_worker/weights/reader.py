@@ -13,32 +13,35 @@ else from a full state that the trainer signed (subscription.py decides what to 
 None, and the engine does not serve.
 
 `_host_lock` is held by whoever writes or hashes the host copy, or writes the engine from it. A thread that holds it is
-never abandoned: a subscription that must begin anew (`_again`) is left only between two records.
+never abandoned: a subscription that must begin anew (`_again`) is left only between two records. The stream itself is
+in rollout_worker/gateway.py.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 
-import grpc.aio
-
 from periplus import clock
-from periplus.errors import Conflict, CorruptFrame, Forged, PeriplusError, Unreachable, WireError
-from periplus.net import rpc
-from periplus.net.convert import policy_to_pb, publication_record_from_pb
-from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
+from periplus.errors import Conflict, CorruptFrame, Forged, PeriplusError, WireError
 from periplus.process.telemetry import event
-from periplus.publication import Trust
+from periplus.publication import Closing, Trust
 from periplus.values.policy import Policy
-from rollout_worker.weights.convert import VersionReport
 from rollout_worker.weights.engine_writer import EngineCheck, EngineWeights
 from rollout_worker.weights.host_copy import HostCopy, Signed
-from rollout_worker.weights.incoming import Incoming, Outcome, ReceivedBundle, WeightMismatch
+from rollout_worker.weights.incoming import (
+    Incoming,
+    Outcome,
+    ReceivedBundle,
+    ReceivedRecord,
+    WeightMismatch,
+    kind_of,
+)
 from rollout_worker.weights.pending_versions import PendingVersions, Swap, Version, check_is_due
-from rollout_worker.weights.subscription import SubscriptionState
+from rollout_worker.weights.subscription import SubscriptionRequest, SubscriptionState
+from rollout_worker.weights.version_report import VersionReport
 
 log = logging.getLogger(__name__)
 
@@ -48,31 +51,39 @@ MAX_CONTENT_BYTES = 64 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderSettings:
-    """Who reads, of which job, and from where.
+    """Which job is read, and how it is checked.
 
-    `gateway` is a host:port. `authority_key` is the public key of the job authority, whose certificates the reader
-    accepts. `check_every_versions`: after how many versions the engine itself is checked.
+    `authority_key` is the public key of the job authority, whose certificates the reader accepts.
+    `check_every_versions`: after how many versions the engine itself is checked.
     """
 
     job_id: str
-    reader_id: str
-    gateway: str
     authority_key: bytes
     check_every_versions: int
+
+
+Subscribe = Callable[[SubscriptionRequest, asyncio.Event], AbstractAsyncContextManager[AsyncIterator[ReceivedRecord]]]
+"""Opens a subscription. Its records end by an error, at the latest after the event is set."""
 
 
 class WeightReader:
     """The reader of one worker.
 
-    `report` sends a report of a version to the trainer. `wake` is called when there may be something new: a bundle, or
-    work for `swap`. `bundle` is the job's bundle once it has come.
+    `subscribe` opens a subscription and gives its records, until it fails or the event is set. `report` sends a report
+    of a version to the trainer. `wake` is called when there may be something new: a bundle, or work for `swap`.
+    `bundle` is the job's bundle once it has come.
     """
 
     def __init__(
-        self, settings: ReaderSettings, report: Callable[[VersionReport], Awaitable[None]], wake: Callable[[], None]
+        self,
+        settings: ReaderSettings,
+        subscribe: Subscribe,
+        report: Callable[[VersionReport], Awaitable[None]],
+        wake: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._trust = Trust(settings.authority_key, settings.job_id)
+        self._subscribe = subscribe
         self._report = report
         self._wake = wake
         self._host = HostCopy()
@@ -103,20 +114,11 @@ class WeightReader:
         Raises: always a PeriplusError, because a subscription ends only by an error.
         """
         self._again.clear()
-        state, gateway = self._state, self._settings.gateway
+        state = self._state
         if state.asks_from_nothing:
             async with self._host_lock:
                 self._host.forget()
                 self._pending.host_is_lost()
-        have = self._host.policy
-        request = gateway_pb2.SubscribeRequest(
-            job_id=self._settings.job_id,
-            reader_id=self._settings.reader_id,
-            has_state=have is not None,
-            have=None if have is None else policy_to_pb(have),
-            has_bundle=self.bundle is not None,
-            distrust_copies=state.distrust,
-        )
         incoming = Incoming(
             self._trust,
             self._host,
@@ -124,20 +126,19 @@ class WeightReader:
             distrust=state.distrust,
             max_content_bytes=MAX_CONTENT_BYTES,
         )
-        async with rpc.channel(gateway) as channel:
-            with rpc.remote_errors(gateway):
-                await self._read(gateway_pb2_grpc.GatewayStub(channel).Subscribe(request), incoming)
+        request = state.request(self._host.policy, has_bundle=self.bundle is not None)
+        async with self._subscribe(request, self._again) as records:
+            await self._read(records, incoming)
 
-    async def _read(self, call: grpc.aio.UnaryStreamCall, incoming: Incoming) -> None:  # type: ignore[type-arg]
+    async def _read(self, records: AsyncIterator[ReceivedRecord], incoming: Incoming) -> None:
         opened_s = busy_s = 0.0
-        while True:
-            message = await self._next(call)
+        async for record in records:
             came_s = clock.monotonic_s()
-            if message.HasField("opening"):
+            if kind_of(record) == "opening":
                 opened_s, busy_s = came_s, 0.0
-            async with self._host_lock if message.HasField("closing") else nullcontext():
+            async with self._host_lock if isinstance(record, Closing) else nullcontext():
                 began_s = clock.monotonic_s()  # not earlier: `swap` may have held the lock for long
-                outcome = await self._take(message, incoming)
+                outcome = await self._take(record, incoming)
                 busy_s += clock.monotonic_s() - began_s
                 if isinstance(outcome, Version):
                     self._proven(replace(outcome, transfer_s=came_s - opened_s, apply_s=busy_s))
@@ -147,43 +148,30 @@ class WeightReader:
             elif isinstance(outcome, WeightMismatch):
                 await self._mismatched(outcome)
 
-    async def _take(self, message: gateway_pb2.PublicationRecord, incoming: Incoming) -> Outcome:
-        is_derived = message.opening.HasField("attested") if message.HasField("opening") else incoming.is_derived
+    async def _take(self, record: ReceivedRecord, incoming: Incoming) -> Outcome:
         try:
-            return await asyncio.to_thread(lambda: incoming.take(publication_record_from_pb(message)))
+            return await asyncio.to_thread(incoming.take, record)
         except (WireError, Conflict) as error:
-            kind = type(error).__name__
-            self._state = self._state.refused(derived=is_derived)
-            self.num_refused[kind] += 1
-            self._wake()  # `swap` ends the process if there have been too many
-            event(
-                log,
-                logging.ERROR if isinstance(error, Forged) else logging.WARNING,
-                "publication_refused",
-                record=message.WhichOneof("body"),
-                error=kind,
-                why=error,
-                derived=is_derived,
-                count=self.num_refused[kind],
-            )
+            self._refused(record, error, is_derived=incoming.is_of_derived(record))
             raise
         finally:
             self._highest_fork = incoming.highest_fork
 
-    async def _next(self, call: grpc.aio.UnaryStreamCall) -> gateway_pb2.PublicationRecord:  # type: ignore[type-arg]
-        reading, again = asyncio.ensure_future(call.read()), asyncio.ensure_future(self._again.wait())
-        try:
-            await asyncio.wait({reading, again}, return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
-                raise Unreachable(f"subscribing again at {self._settings.gateway}: the engine needs a full state")
-            message = reading.result()
-        finally:
-            reading.cancel()
-            again.cancel()
-        if message is grpc.aio.EOF:
-            raise Unreachable(f"the gateway at {self._settings.gateway} ended the subscription")
-        assert isinstance(message, gateway_pb2.PublicationRecord)
-        return message
+    def _refused(self, record: ReceivedRecord, error: PeriplusError, *, is_derived: bool) -> None:
+        kind = type(error).__name__
+        self._state = self._state.refused(derived=is_derived)
+        self.num_refused[kind] += 1
+        self._wake()  # `swap` ends the process if there have been too many
+        event(
+            log,
+            logging.ERROR if isinstance(error, Forged) else logging.WARNING,
+            "publication_refused",
+            record=kind_of(record),
+            error=kind,
+            why=error,
+            derived=is_derived,
+            count=self.num_refused[kind],
+        )
 
     def _proven(self, version: Version) -> None:
         self._state = self._state.proven()

@@ -8,6 +8,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 BOUNDARY: dict[str, set[str]] = {
+    "rollout_worker": {
+        "rollout_worker/convert.py",  # messages of both streams from and to values
+        "rollout_worker/gateway.py",  # the streams
+    },
     "trainer": {
         "trainer/intake/convert.py",  # messages of the stream from and to values
         "trainer/intake/gateway.py",  # the streams

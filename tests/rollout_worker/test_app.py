@@ -4,14 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from periplus.codec.registry import trajectory_decoder
 from periplus.job.job_file import JobFile
@@ -27,7 +24,6 @@ from rollout_worker.app import Worker
 from rollout_worker.config import WorkerConfig
 from rollout_worker.engines.model import LoadedBundle, load_bundle
 from rollout_worker.episodes.episode import sample_batch
-from tests.support import strategies
 from tests.support.faulty_files import FaultyFiles
 from tests.support.gateways import JOB, frame_spool, gateway, play
 from tests.support.publishing import Author, published_by
@@ -381,14 +377,3 @@ def test_a_worker_that_can_produce_nothing_ends_instead_of_failing_every_lease(
             assert "the device is lost" in str(error)
 
     play(run)
-
-
-@given(st.lists(strategies.trajectories(), max_size=12), st.integers(1, 30))
-def test_frames_keep_the_order_and_no_frame_of_several_results_is_over_the_limit(
-    sampled: list[Trajectory], max_tokens: int
-) -> None:
-    parts = list(app.in_frames(sampled, max_tokens))
-    assert [trajectory for part in parts for trajectory in part] == sampled
-    sizes = [[len(t.prompt_ids) + len(t.completion_ids) for t in part] for part in parts]
-    assert all(len(part) == 1 or sum(part) <= max_tokens for part in sizes)
-    assert all(sum(part) + after[0] > max_tokens for part, after in pairwise(sizes)), "frames that could be one"

@@ -11,17 +11,21 @@ import pytest
 import torch
 
 from periplus.errors import Fenced, Forged, PeriplusError, WrongBase
-from periplus.pb.v1 import gateway_pb2
 from periplus.publication import Publication
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
 from periplus.values.weight_state import WeightState
-from rollout_worker.weights.convert import VersionReport
 from rollout_worker.weights.engine_writer import EngineWeights
 from rollout_worker.weights.reader import ReaderSettings, WeightReader
-from rollout_worker.weights.subscription import FAILURES_IN_A_ROW, REFUSALS_BEFORE_ANEW, SubscriptionState
+from rollout_worker.weights.subscription import (
+    FAILURES_IN_A_ROW,
+    REFUSALS_BEFORE_ANEW,
+    SubscriptionRequest,
+    SubscriptionState,
+)
+from rollout_worker.weights.version_report import VersionReport
 from tests.support.keys import AUTHORITY
-from tests.support.scripted_gateway import DEADLINE_S, ScriptedGateway, Served, play, scripted_gateway, until
+from tests.support.scripted_gateway import DEADLINE_S, ScriptedGateway, Served, play, until
 from tests.support.tiny_engine import SEED, model_states, prober, tiny_engine, tiny_model
 from tests.support.versions import JOB, Versions, flipped
 
@@ -70,46 +74,40 @@ class Scene:
     def asked(self) -> list[tuple[int | None, bool]]:
         """Of each subscription: the version that it has, and whether it distrusts copies."""
         return [
-            (request.have.version if request.has_state else None, request.distrust_copies)
+            (None if request.have is None else request.have.version, request.distrusts_copies)
             for request in self.gateway.requests
         ]
 
 
 @asynccontextmanager
 async def scene(
-    script: Callable[[gateway_pb2.SubscribeRequest], Served], *, every: int = 100, model: Any = None
+    script: Callable[[SubscriptionRequest], Served], *, every: int = 100, model: Any = None
 ) -> AsyncIterator[Scene]:
-    async with scripted_gateway(script) as gateway:
-        model = model or tiny_model()
-        weights = EngineWeights(tiny_engine(model), SEED)
-        settings = ReaderSettings(
-            job_id=JOB,
-            reader_id="w",
-            gateway=gateway.address,
-            authority_key=AUTHORITY.public_key,
-            check_every_versions=every,
-        )
+    gateway = ScriptedGateway(script)
+    model = model or tiny_model()
+    weights = EngineWeights(tiny_engine(model), SEED)
+    settings = ReaderSettings(job_id=JOB, authority_key=AUTHORITY.public_key, check_every_versions=every)
 
-        async def report(proof: VersionReport) -> None:
-            it.proofs.append(proof)
+    async def report(proof: VersionReport) -> None:
+        it.proofs.append(proof)
 
-        reader = WeightReader(settings, report, lambda: it.woken.set())
-        it = Scene(gateway, reader, model, weights)
-        reader.attach(weights)
-        running = asyncio.create_task(it.keep())
-        try:
-            yield it
-        finally:
-            running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
+    reader = WeightReader(settings, gateway.subscribed, report, lambda: it.woken.set())
+    it = Scene(gateway, reader, model, weights)
+    reader.attach(weights)
+    running = asyncio.create_task(it.keep())
+    try:
+        yield it
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
 
 
-def serving(newest: int) -> Callable[[gateway_pb2.SubscribeRequest], Iterable[Publication]]:
+def serving(newest: int) -> Callable[[SubscriptionRequest], Iterable[Publication]]:
     """A gateway that has everything of the trainer's."""
 
-    def script(request: gateway_pb2.SubscribeRequest) -> Iterable[Publication]:
-        if not request.has_state:
+    def script(request: SubscriptionRequest) -> Iterable[Publication]:
+        if request.have is None:
             return [V.anchor(0), *V.chain(0, newest)]
         return V.chain(request.have.version, newest)
 
@@ -208,18 +206,9 @@ def test_waiting_for_a_swap_is_no_part_of_decoding(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr("rollout_worker.weights.reader.clock.monotonic_s", lambda: now_s)
         async with scene(serving(0)) as it:
             await it.serves(V.policy(0))
-            reads: list[gateway_pb2.PublicationRecord] = []
-            read = it.reader._next
-
-            async def noted(call: Any) -> gateway_pb2.PublicationRecord:
-                message = await read(call)
-                reads.append(message)
-                return message
-
-            monkeypatch.setattr(it.reader, "_next", noted)
             it.gateway.publish(V.delta(0, 1))
             async with it.reader._host_lock:
-                await until(lambda: bool(reads) and reads[-1].HasField("closing"))
+                await until(lambda: it.gateway.served[-1:] == [V.delta(0, 1).closing])
                 now_s += 30.0
             await it.serves(V.policy(1))
             assert it.proofs[-1].apply_s == 0
@@ -333,7 +322,7 @@ def test_a_fold_from_a_state_that_is_older_than_the_engines_leaves_nothing_of_wh
     versions = Versions(states, probe=prober())
 
     async def run() -> None:
-        def script(request: gateway_pb2.SubscribeRequest) -> Served:
+        def script(request: SubscriptionRequest) -> Served:
             behind = len(it.gateway.requests) > 1
             return [versions.anchor(0)] if behind else [versions.anchor(0), versions.delta(0, 1)]
 
@@ -354,7 +343,7 @@ def test_a_fold_from_a_state_that_is_older_than_the_engines_leaves_nothing_of_wh
 
 def test_mismatches_without_end_end_the_process() -> None:
     async def run() -> None:
-        def script(request: gateway_pb2.SubscribeRequest) -> Iterable[Publication]:
+        def script(request: SubscriptionRequest) -> Iterable[Publication]:
             return [V._derived(2, None, flipped(STATES[2], UP_PROJ))]
 
         async with scene(script) as it:
@@ -405,12 +394,12 @@ def test_what_is_refused_is_counted_and_asked_for_again_from_what_is_held(
             states[1] = flipped(STATES[1], UP_PROJ)
         num_bad = 1
 
-        def script(request: gateway_pb2.SubscribeRequest) -> Served:
+        def script(request: SubscriptionRequest) -> Served:
             nonlocal num_bad
-            if request.has_state and num_bad:
+            if request.have is not None and num_bad:
                 num_bad -= 1
                 return [Versions(states).anchor(1)] if what == "other" else damaged(what)
-            return serving(1 if not request.has_state else 2)(request)
+            return serving(1 if request.have is None else 2)(request)
 
         async with scene(script) as it:
             await it.serves(V.policy(1))
@@ -426,8 +415,8 @@ def test_what_is_refused_is_counted_and_asked_for_again_from_what_is_held(
 
 def test_what_is_refused_again_is_asked_for_from_nothing() -> None:
     async def run() -> None:
-        def script(request: gateway_pb2.SubscribeRequest) -> Served:
-            return damaged("of another base") if request.has_state else serving(3 if it.proofs else 1)(request)
+        def script(request: SubscriptionRequest) -> Served:
+            return damaged("of another base") if request.have is not None else serving(3 if it.proofs else 1)(request)
 
         async with scene(script) as it:
             await it.serves(V.policy(1))
@@ -445,7 +434,7 @@ def test_a_connection_that_breaks_after_any_record_costs_nothing_but_the_rest() 
     async def run() -> None:
         num_records = 0
 
-        def script(request: gateway_pb2.SubscribeRequest) -> Served:
+        def script(request: SubscriptionRequest) -> Served:
             nonlocal num_records
             num_records += 1
             every = [record for each in serving(3)(request) for record in each.records()]
@@ -498,12 +487,12 @@ def test_whatever_breaks_and_whenever_the_engine_ends_with_the_newest_weights_an
     async def run() -> None:
         newest = 0
 
-        def script(request: gateway_pb2.SubscribeRequest) -> Served:
-            have = request.have.version if request.has_state else None
+        def script(request: SubscriptionRequest) -> Served:
+            have = None if request.have is None else request.have.version
             ways: list[list[Publication]] = [
                 [V.anchor(0), *V.chain(0, newest)] if have is None else V.chain(have, newest)
             ]
-            if not request.distrust_copies and have != newest:
+            if not request.distrusts_copies and have != newest:
                 made = STATES[newest] if rng.random() < 0.7 else flipped(STATES[newest], UP_PROJ, rng.randrange(40))
                 ways.append([V.derived_anchor(newest) if have is None else V.derived_delta(have, newest, made=made)])
             records = [record for each in rng.choice(ways) for record in each.records()]
