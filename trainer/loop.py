@@ -83,7 +83,7 @@ class TrainingLoop:
         Raises: NonFiniteLoss; Denied or TimedOut if the trainer's key is not certified; DiskFull if asked to stop while
         the disk is full.
         """
-        await self._journal.recorded()
+        await self._journal.flush()
         try:
             certificate = await self._link.certificate(stop)
         except (Denied, TimedOut):
@@ -93,11 +93,11 @@ class TrainingLoop:
             return await self._save(stopped=True)
         await self._recorder.count_wan()
         await self._publisher.first(self._prepared.bundle, certificate)
-        if self._recorder.progress.steps == 0:
+        if self._recorder.steps == 0:
             accuracy = await self._evaluate("before", stop)
             if accuracy is None:
                 return await self._save(stopped=True)
-            self._recorder.evaluated_before(accuracy)
+            self._recorder.set_accuracy_before(accuracy)
             if self._job.checkpoint.every_steps:  # a warm-up may take minutes; a resumed run need not repeat it
                 await self._checkpoint()
         self._recorder.phase("training")
@@ -180,7 +180,7 @@ class TrainingLoop:
         await self._ledger_service.step_done(batch, line)
 
     async def _between_steps(self, stop: asyncio.Event) -> None:
-        await self._recorder.written()
+        await self._recorder.write_pending()
         job, version = self._job, self._policy.version
         if job.checkpoint.every_steps and version % job.checkpoint.every_steps == 0 and version < job.steps:
             await self._checkpoint()
@@ -210,18 +210,18 @@ class TrainingLoop:
     async def _save(self, *, stopped: bool) -> TaskState:
         await self._checkpoint()
         self._recorder.phase("stopped, checkpoint saved" if stopped else "last step done, checkpoint saved")
-        await self._recorder.written()
+        await self._recorder.write_pending()
         return TaskState.STOPPED if stopped else TaskState.SUCCEEDED
 
     async def _checkpoint(self) -> None:
         await self._publisher.drained()
         await self._recorder.count_wan()
-        await self._checkpointer.checkpoint(self._recorder.progress_now())
+        await self._checkpointer.checkpoint(self._recorder.collect_progress())
 
     async def _finish(self, accuracy_after: float) -> None:
         await self._recorder.count_wan()
         remote = {region for region in self._driver.regions.values() if region != self._config.task.region}
         self._recorder.summary(accuracy_after, num_remote_regions=len(remote), digest=self._publisher.digest)
-        await self._recorder.written()
+        await self._recorder.write_pending()
         for worker_id in self._driver.regions:
             self._link.send(JobFinished(worker_id, "the job is done"))

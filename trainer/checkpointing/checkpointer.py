@@ -90,10 +90,10 @@ class Checkpointer:
             batches_root=self._batches_root,
             parent=self._newest,
         )
-        await self._journal.recorded()
+        await self._journal.flush()
         await self._disk.write_in_thread(lambda: self._save(content))
         assert self._newest is not None
-        await self._journal.milestone(
+        await self._journal.write_milestone(
             audit.CheckpointEntry(policy=policy, manifest=self._newest.digest, covers=position.n)
         )
         await asyncio.to_thread(checkpoint.prune, self._run.checkpoints, self._job.checkpoint.keep)
@@ -110,7 +110,7 @@ class Checkpointer:
         oldest = checkpoint.oldest(self._run.checkpoints)
         stays = self._driver.retention.give_up(oldest.policy.version)
         if stays is not None:
-            await self._journal.milestone(
+            await self._journal.write_milestone(
                 audit.PruneEntry(kept_from=audit.FrameId(stays.epoch, stays.sequence), policy=oldest.policy)
             )
             await asyncio.to_thread(self._journal.sync_flushed)  # the audit must say so before frames go

@@ -89,7 +89,7 @@ class LedgerService:
     async def close(self, end: audit.EndEntry) -> None:
         """Refuse messages from now on, and write the audit's last line. Raises: DiskFull, as `batch`."""
         self.refuse_messages()
-        await self._journal.milestone(end)
+        await self._journal.write_milestone(end)
 
     # ---- for the training loop ------------------------------------------------------------------------------------
 
@@ -103,9 +103,9 @@ class LedgerService:
         Raises: DiskFull if `stop` is set while the disk is full.
         """
         self._perform(self._driver.want_batch(self._now()))
-        await self._journal.recorded()
+        await self._journal.flush()
         await self._until(lambda: self._batch is not None, stop)
-        await self._journal.recorded()
+        await self._journal.flush()
         batch, self._batch = self._batch, None
         return batch
 
@@ -116,7 +116,7 @@ class LedgerService:
         """
         self._journal.write_sealed(line)
         self._perform(self._driver.step_done(batch, self._now()))
-        await self._journal.recorded()
+        await self._journal.flush()
 
     async def evaluation(self, items: Sequence[int], stop: asyncio.Event) -> tuple[KeptTrajectory, ...] | None:
         """Return one greedy sample of each item, or None if `stop` is set first.
@@ -125,14 +125,14 @@ class LedgerService:
         """
         policy = self._driver.ledger.policy
         self._perform(self._driver.want_evaluation(items, self._now()))
-        await self._journal.recorded()
+        await self._journal.flush()
         await self._until(lambda: self._evaluation is not None, stop)
         done, self._evaluation = self._evaluation, None
         if done is None:
             return None
         self._journal.write_sealed(audit.EvalEntry(policy=policy, samples=used_samples(done.kept)))
         self._driver.settle(done.kept, policy.version)
-        await self._journal.recorded()
+        await self._journal.flush()
         return done.kept
 
     async def _until(self, done: Callable[[], bool], stop: asyncio.Event) -> None:
@@ -173,7 +173,7 @@ class LedgerService:
             self._perform(self._driver.refuse_message(message.worker_id, error))
             return None
         self._perform(effects)
-        await self._journal.recorded_patiently()  # a lease is on record before it is on its way
+        await self._journal.flush_patiently()  # a lease is on record before it is on its way
         return message if isinstance(message, ProofReceived) else None
 
     async def _commit_frames(self) -> None:
@@ -182,7 +182,7 @@ class LedgerService:
             committed = await self._intake.take()
             for frame in committed:
                 self._perform(self._driver.on_frame(frame, self._now()))
-            await self._journal.recorded_patiently()
+            await self._journal.flush_patiently()
             if self._syncs:
                 await asyncio.to_thread(self._journal.sync_flushed)
             for message in acknowledgements(committed):
@@ -192,7 +192,7 @@ class LedgerService:
         while True:
             await asyncio.sleep(TICK_S)
             self._perform(self._driver.tick(self._now()))
-            await self._journal.recorded_patiently()
+            await self._journal.flush_patiently()
 
     def _perform(self, effects: Sequence[IntakeEffect]) -> None:
         for effect in effects:

@@ -38,7 +38,7 @@ class WriteAheadJournal:
         return self._journal.position
 
     def write(self, entry: Entry) -> int:
-        """Append a line and return its number. It is flushed with the next milestone, or when `recorded` is awaited."""
+        """Append a line and return its number. It is flushed with the next milestone, or with `flush`."""
         return self._journal.append(entry, self._wall())
 
     def write_sealed(self, entry: Entry) -> None:
@@ -49,31 +49,31 @@ class WriteAheadJournal:
         """Send a message after all lines that were written so far are flushed."""
         self._kept_back.append(message)
 
-    async def milestone(self, entry: Entry) -> None:
+    async def write_milestone(self, entry: Entry) -> None:
         """Append a line as `write_sealed` does, and return once it would survive this process.
 
-        Raises: DiskFull, as `recorded`.
+        Raises: DiskFull, as `flush`.
         """
         self.write_sealed(entry)
-        await self.recorded()
+        await self.flush()
 
-    async def certified(self, sealer: Sealer) -> None:
+    async def begin_sealing(self, sealer: Sealer) -> None:
         """Sign the journal from its start, and from now on with each milestone.
 
-        To be called when the trainer's key is certified. Raises: DiskFull, as `recorded`.
+        To be called when the trainer's key is certified. Raises: DiskFull, as `flush`.
         """
-        await self.milestone(sealer.seal(*self._journal.position))
+        await self.write_milestone(sealer.seal(*self._journal.position))
         self._sealer = sealer
 
-    async def recorded(self) -> None:
+    async def flush(self) -> None:
         """Flush all lines so far, and then send the messages that were kept back.
 
         Raises: DiskFull if the trainer is asked to stop while the disk is full.
         """
         await self._disk.write(self._flush)
 
-    async def recorded_patiently(self) -> None:
-        """Flush as `recorded` does, but keep waiting for a full disk after a stop, until the caller is cancelled."""
+    async def flush_patiently(self) -> None:
+        """Flush as `flush` does, but keep waiting for a full disk after a stop, until the caller is cancelled."""
         await self._disk.write_patiently(self._flush)
 
     def sync_flushed(self) -> None:

@@ -59,16 +59,16 @@ def test_a_message_waits_until_the_lines_before_it_are_flushed(scene: Scene, fil
     journal.write(END)
     journal.send_once_recorded(MESSAGE)
     assert (scene.sent, scene.lines()) == ([], [])
-    asyncio.run(journal.recorded())
+    asyncio.run(journal.flush())
     assert scene.sent == [(MESSAGE, 1)]
-    asyncio.run(journal.recorded())
+    asyncio.run(journal.flush())
     assert len(scene.sent) == 1, "it is sent once"
 
 
 def test_a_milestone_is_on_disk_when_it_returns_and_lets_messages_go(scene: Scene, file: AuditJournal) -> None:
     journal = scene.opened(file)
     journal.send_once_recorded(MESSAGE)
-    asyncio.run(journal.milestone(END))
+    asyncio.run(journal.write_milestone(END))
     assert scene.lines() == [END]
     assert scene.sent == [(MESSAGE, 1)]
     assert journal.position.n == 1
@@ -78,10 +78,10 @@ def test_milestones_are_sealed_once_the_key_is_certified_and_the_lines_before_ar
     scene: Scene, file: AuditJournal
 ) -> None:
     journal, key = scene.opened(file), PublisherKey.generate()
-    asyncio.run(journal.milestone(END))
-    asyncio.run(journal.certified(Sealer(key, AUTHORITY.certify("job-1", 0, key.public_key))))
+    asyncio.run(journal.write_milestone(END))
+    asyncio.run(journal.begin_sealing(Sealer(key, AUTHORITY.certify("job-1", 0, key.public_key))))
     journal.write(END)
-    asyncio.run(journal.milestone(END))
+    asyncio.run(journal.write_milestone(END))
     kinds = [type(line) for line in scene.lines()]
     assert kinds == [EndEntry, SealEntry, EndEntry, EndEntry, SealEntry]
 
@@ -102,9 +102,9 @@ def test_a_full_disk_keeps_messages_back_and_a_stop_ends_the_wait_of_those_who_a
         journal.send_once_recorded(MESSAGE)
         scene.stop.set()
         with pytest.raises(DiskFull):
-            await journal.recorded()
+            await journal.flush()
         assert scene.sent == []
-        await journal.recorded_patiently()
+        await journal.flush_patiently()
         assert [message for message, _ in scene.sent] == [MESSAGE]
 
     asyncio.run(act())

@@ -65,10 +65,10 @@ class FakeJournal:
     def __init__(self, log: list[object]) -> None:
         self._log = log
 
-    async def certified(self, sealer: Sealer) -> None:
+    async def begin_sealing(self, sealer: Sealer) -> None:
         self._log.append(sealer)
 
-    async def milestone(self, record: audit.Entry) -> None:
+    async def write_milestone(self, record: audit.Entry) -> None:
         self._log.append(record)
 
 
@@ -78,13 +78,13 @@ class FakeRecorder:
         self.proofs: list[ReaderProof] = []
         self.mismatches = 0
 
-    def published(self, sent: Sent) -> None:
+    def add_publication(self, sent: Sent) -> None:
         self.sent.append(sent)
 
-    def proven(self, proof: ReaderProof) -> None:
+    def add_proof(self, proof: ReaderProof) -> None:
         self.proofs.append(proof)
 
-    def mismatched(self) -> None:
+    def count_mismatch(self) -> None:
         self.mismatches += 1
 
 
@@ -298,7 +298,7 @@ def test_the_first_full_state_answers_who_asked_while_it_was_on_its_way(
             async def behind_the_bundle(record: audit.Entry) -> None:
                 scene.link.open.clear()
 
-            monkeypatch.setattr(scene.journal, "milestone", behind_the_bundle)
+            monkeypatch.setattr(scene.journal, "write_milestone", behind_the_bundle)
             beginning = tasks.create_task(scene.begin())
             await settle(lambda: not scene.link.open.is_set())
             scene.publisher.want_anchor()
