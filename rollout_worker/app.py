@@ -1,9 +1,9 @@
 """Composition root of a rollout worker: a subscription to weights, a lease stream, and one loop that generates.
 
 The loop alternates between two steps that never overlap: bring the engine to the newest proven version
-(weights/reader.py), then generate one batch of leases that may start. So weights change only between batches, every
-token of a batch is of one policy, and the weights that were proven are those that served. Both steps run in a thread,
-and the streams go on meanwhile.
+(weights/engine_updater.py), then generate one batch of leases that may start. So weights change only between batches,
+every token of a batch is of one policy, and the weights that were proven are those that served. Both steps run in a
+thread, and the streams go on meanwhile.
 
 The worker talks only to its region's gateway (gateway.py). When a stream ends it connects and says hello again, for a
 while (reconnection.py), and sends again what the gateway had not spooled (outbox.py). A sample that the environment or
@@ -16,7 +16,7 @@ import contextlib
 import logging
 import tempfile
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import assert_never
@@ -28,7 +28,9 @@ from periplus.codec.registry import files_decoder
 from periplus.errors import PeriplusError
 from periplus.net.attempt import failure_of
 from periplus.process.telemetry import event
+from periplus.publication import Trust
 from periplus.values.digest import payload_digest
+from periplus.values.policy import Policy
 from periplus.values.trajectory import Trajectory, TrajectoryLimits
 from rollout_worker.config import WorkerConfig
 from rollout_worker.engines.model import LoadedBundle, load_bundle
@@ -49,9 +51,11 @@ from rollout_worker.messages import (
 from rollout_worker.outbox import Outbox
 from rollout_worker.reconnection import RETRY_S, Outage
 from rollout_worker.weights.compile import compile_decoder
+from rollout_worker.weights.engine_updater import EngineUpdater
 from rollout_worker.weights.engine_writer import EngineWeights
 from rollout_worker.weights.incoming import ReceivedBundle
-from rollout_worker.weights.reader import ReaderSettings, WeightReader
+from rollout_worker.weights.proven_weights import ProvenWeights
+from rollout_worker.weights.reader import WeightReader
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +72,14 @@ at fault. Chosen by hand.
 """
 
 
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    """What a worker serves with once the job's bundle has come: the engine, its updater, tokenizer and environment."""
+
+    loaded: LoadedBundle
+    updater: EngineUpdater
+
+
 class Worker:
     """State of one worker process. `epoch` tells this start of the process from earlier ones."""
 
@@ -82,15 +94,11 @@ class Worker:
         self._wake = asyncio.Event()
         self._finished = asyncio.Event()
         self._bundle_ready = asyncio.Event()
-        self._loaded: LoadedBundle | None = None
         self._bundle_digest = b""
-        settings = ReaderSettings(
-            job_id=self._job_id,
-            authority_key=config.authority_key,
-            check_every_versions=self._job.network.check_engine_every_versions,
-        )
+        self._weights = ProvenWeights()
+        trust = Trust(config.authority_key, self._job_id)
         subscribe = partial(subscribed, config.task.gateway, self._job_id, self._worker_id)
-        self._reader = WeightReader(settings, subscribe, self._out.put, self._wake.set)
+        self._reader = WeightReader(self._weights, trust, subscribe, self._out.put, self._wake.set)
 
     async def run(self) -> None:
         """Work until the trainer says that the job is done.
@@ -154,29 +162,37 @@ class Worker:
     # ---- work -----------------------------------------------------------------------------------------------------
 
     async def _work(self, scratch: Path) -> None:
+        serving: _Serving | None = None
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if self._loaded is None and self._reader.bundle is not None:
-                await self._load(self._reader.bundle, scratch)
-            await self._reader.swap()
-            if self._queue.has_startable(self._reader.policy):
-                await self._sample()
+            if serving is None and self._reader.bundle is not None:
+                serving = await self._load(self._reader.bundle, scratch)
+            if serving is None:
+                self._weights.raise_if_hopeless()
+                continue
+            await serving.updater.swap()
+            policy = serving.updater.policy
+            if policy is not None and self._queue.has_startable(policy):
+                await self._sample(serving.loaded, policy)
                 self._wake.set()
 
-    async def _load(self, bundle: ReceivedBundle, scratch: Path) -> None:
+    async def _load(self, bundle: ReceivedBundle, scratch: Path) -> _Serving:
         payload = b"".join(bundle.parts)
         files = files_decoder(bundle.opening.codec)(payload, max_content_bytes=bundle.opening.content_bytes)
-        self._loaded = await asyncio.to_thread(load_bundle, files, scratch, self._job, self._config.batch_rows)
-        self._reader.attach(EngineWeights(self._loaded.engine, self._job.seed))
+        loaded = await asyncio.to_thread(load_bundle, files, scratch, self._job, self._config.batch_rows)
         self._bundle_digest = payload_digest(payload)
         self._bundle_ready.set()
         event(log, logging.INFO, "bundle_loaded", files=len(files))
+        updater = EngineUpdater(
+            EngineWeights(loaded.engine, self._job.seed),
+            self._weights,
+            self._out.put,
+            check_every_versions=self._job.network.check_engine_every_versions,
+        )
+        return _Serving(loaded, updater)
 
-    async def _sample(self) -> None:
-        loaded, policy = self._loaded, self._reader.policy
-        assert loaded is not None
-        assert policy is not None
+    async def _sample(self, loaded: LoadedBundle, policy: Policy) -> None:
         leases = self._queue.take(policy, self._config.batch_rows)
         settings = EpisodeSettings(
             seed=self._job.seed,
