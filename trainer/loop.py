@@ -114,7 +114,7 @@ class TrainingLoop:
 
     @property
     def _policy(self) -> Policy:
-        return self._driver.ledger.policy
+        return self._driver.policy
 
     # ---- one step -------------------------------------------------------------------------------------------------
 

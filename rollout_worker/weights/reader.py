@@ -31,8 +31,9 @@ from rollout_worker.weights.version_report import VersionReport
 
 log = logging.getLogger(__name__)
 
-MAX_CONTENT_BYTES = 64 << 30
-"""Largest state that is accepted: more than any model that fits into the host memory of one machine. Chosen by hand."""
+MAX_HOST_COPY_BYTES = 64 << 30
+"""Largest state, in bytes, that a worker takes into its host memory: 34 billion parameters in bfloat16. It bounds what
+a wrong opening can make this process allocate. Chosen by hand."""
 
 
 Subscribe = Callable[[SubscriptionRequest, asyncio.Event], AbstractAsyncContextManager[AsyncIterator[ReceivedRecord]]]
@@ -80,7 +81,7 @@ class WeightReader:
             weights.host,
             highest_fork=self._highest_fork,
             distrust=failures.distrust,
-            max_content_bytes=MAX_CONTENT_BYTES,
+            max_content_bytes=MAX_HOST_COPY_BYTES,
         )
         request = failures.request(weights.host.policy, has_bundle=self.bundle is not None)
         async with self._subscribe(request, weights.again) as records:

@@ -73,7 +73,7 @@ class Checkpointer:
         Raises: DiskFull if the trainer is asked to stop while the disk is full. Nothing of this checkpoint is left
         then.
         """
-        ledger, policy = self._driver.ledger, self._driver.ledger.policy
+        ledger, policy = self._driver.ledger, self._driver.policy
         if self._newest is not None and self._newest.policy == policy:
             return
         # The checkpoint covers the journal up to here. These lines must be in the file before it is written.

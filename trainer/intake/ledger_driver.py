@@ -20,6 +20,7 @@ from typing import assert_never
 from periplus.audit.records import AdmissionVerdict
 from periplus.errors import PeriplusError, WireError
 from periplus.spool.format import Position
+from periplus.values.policy import Policy
 from periplus.values.trajectory import StopReason
 from trainer.intake.committed import Committed, KeptTrajectory
 from trainer.intake.effects import EvaluationDone, EventLogged, IntakeEffect, LedgerBatch, LineWritten
@@ -60,6 +61,11 @@ class LedgerDriver:
         self._tally = Tally()
         self._remote = RemoteBytes()
 
+    @property
+    def policy(self) -> Policy:
+        """The policy from which the next batch is trained, or from which the present one is being trained."""
+        return self.ledger.policy
+
     # ---- what the trainer tells ----------------------------------------------------------------------------------
 
     def replay(
@@ -69,7 +75,7 @@ class LedgerDriver:
 
         Each of `frames` is a position in the store, a size in bytes and the frame's training trajectories.
         """
-        version = self.ledger.policy.version
+        version = self.policy.version
         results: list[Result] = []
         for position, num_bytes, kept in frames:
             found = [each for each in kept if self.ledger.may_want(each.trajectory.group)]
@@ -142,12 +148,12 @@ class LedgerDriver:
         self._refuse(frame, now_s, effects)
         if frame.kept:
             self._count(frame)
-            self.retention.add(frame.kept[0].frame, frame.num_bytes, len(frame.kept), self.ledger.policy.version)
+            self.retention.add(frame.kept[0].frame, frame.num_bytes, len(frame.kept), self.policy.version)
         for kept in frame.kept:
             t = kept.trajectory
             if t.stop_reason is StopReason.ABANDONED:
                 self._write_result(kept, AdmissionVerdict.ABANDONED, "", effects)
-                self.settle((kept,), self.ledger.policy.version)
+                self.settle((kept,), self.policy.version)
                 self._fail(frame.key.worker_id, t.lease_id, t.group, t.sample, values.Loss.FAILED, now_s, effects)
             else:
                 self._apply(values.ResultArrived(self._held.hold(kept)), now_s, effects)
@@ -263,7 +269,7 @@ class LedgerDriver:
             case _:
                 self._tally.refused += 1
                 self._write_result(kept, AdmissionVerdict.REFUSED, arrival, effects)
-        self.settle(self._taken((result,)), self.ledger.policy.version)
+        self.settle(self._taken((result,)), self.policy.version)
         fields = {"worker": result.worker_id, "group": result.group, "sample": result.sample, "why": arrival}
         effects.append(EventLogged(logging.WARNING, "result_refused", fields))
 
@@ -284,7 +290,7 @@ class LedgerDriver:
             fields = {"group": dropped.group, "why": dropped.why, "samples": len(kept)}
             effects.append(EventLogged(logging.WARNING, "group_dropped", fields))
         effects.append(LineWritten(drop_entry(dropped, kept)))
-        self.settle(kept, self.ledger.policy.version)
+        self.settle(kept, self.policy.version)
 
     def _taken(self, results: Sequence[Result]) -> tuple[KeptTrajectory, ...]:
         return tuple(self._held.take(result) for result in results)

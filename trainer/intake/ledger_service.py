@@ -123,7 +123,7 @@ class LedgerService:
 
         Samples that no worker could produce are left out. Raises: DiskFull, as `batch`.
         """
-        policy = self._driver.ledger.policy
+        policy = self._driver.policy
         self._perform(self._driver.want_evaluation(items, self._now()))
         await self._journal.flush()
         await self._until(lambda: self._evaluation is not None, stop)

@@ -115,7 +115,7 @@ class RunRecorder:
         check_names(values or {})
         record = Record(
             kind=kind,
-            policy=policy or self._driver.ledger.policy,
+            policy=policy or self._driver.policy,
             time_s=self._now() - self._started_s,
             values=values or {},
             staleness_tokens=staleness_tokens or {},
