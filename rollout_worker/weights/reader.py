@@ -72,18 +72,18 @@ class WeightReader:
         """
         weights = self._weights
         weights.again.clear()
-        failures = weights.failures
-        if failures.asks_from_nothing:
+        state = weights.failures
+        if state.asks_from_nothing:
             async with weights.host_lock:
                 weights.begin_anew()
         incoming = Incoming(
             self._trust,
             weights.host,
             highest_fork=self._highest_fork,
-            distrust=failures.distrust,
+            distrust=state.distrust,
             max_content_bytes=MAX_HOST_COPY_BYTES,
         )
-        request = failures.request(weights.host.policy, has_bundle=self.bundle is not None)
+        request = state.request(weights.host.policy, has_bundle=self.bundle is not None)
         async with self._subscribe(request, weights.again) as records:
             await self._read(records, incoming)
 
