@@ -34,8 +34,10 @@ from region_agent.weights.weight_cache import WeightCache
 from trainer.disk_wait import DiskWait
 from trainer.intake.frames import FrameIntake
 from trainer.intake.gateway import GatewayLink
+from trainer.intake.ledger_driver import LedgerDriver
 from trainer.intake.ledger_service import LedgerService
 from trainer.intake.retention import Retention
+from trainer.intake.write_ahead import WriteAheadJournal
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import LedgerLimits
 
@@ -119,19 +121,15 @@ async def _receive(pipe: Connection, folder: Path, num_groups: int, group_size: 
     disk = DiskWait(asyncio.Event(), lambda phase: None)
     store = Spool.open(folder / "store", durability=Durability.MACHINE, max_bytes=1 << 50)
     with AuditJournal.open(folder / "audit.jsonl") as journal:
-        ledger_service = LedgerService(
-            ledger=Ledger(ledger_limits, Lineage(0), START, lambda _: 0),
-            intake=FrameIntake(store, limits, disk),
-            disk=disk,
-            journal=journal,
-            retention=Retention(1 << 50),
-            link=link,
+        driver = LedgerDriver(
+            Ledger(ledger_limits, Lineage(0), START, lambda _: 0),
+            Retention(1 << 50),
             bundle_digest=b"",
             home_region="home",
-            syncs=True,
-            now=time.monotonic,
-            wall=time.time,
         )
+        lines = WriteAheadJournal(journal, link.send, disk, time.time)
+        intake = FrameIntake(store, limits, disk)
+        ledger_service = LedgerService(driver, intake, lines, link.send, syncs=True, now=time.monotonic)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(link.run(ledger_service.on_message)), tasks.create_task(ledger_service.run())]
             started_s = time.process_time()

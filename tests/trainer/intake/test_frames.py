@@ -18,7 +18,8 @@ from tests.periplus.values.test_trajectory import GOOD
 from trainer import disk_wait as disk_wait_module
 from trainer.disk_wait import DiskWait
 from trainer.intake import frames as intake_module
-from trainer.intake.frames import Committed, FrameIntake, decode
+from trainer.intake.committed import Committed
+from trainer.intake.frames import FrameIntake, decode
 
 LIMITS = TrajectoryLimits(vocab_size=100, max_prompt_tokens=4, max_completion_tokens=3)
 
