@@ -302,7 +302,8 @@ class WeightStore:
             return
         path = self.folder / f"fork-{self.highest_fork:010d}"
         with explained(path):
-            self.layer.create(path).close()
+            if path.name not in self.layer.names(self.folder):  # an attempt whose sync failed has left the file
+                self.layer.create(path).close()
             self.layer.sync_folder(self.folder)
             self._forks.add(self.highest_fork)
             for fork in sorted(self._forks)[:-1]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from periplus.codec.weights.decoder import decode
-from periplus.errors import CorruptFrame, DiskFull
+from periplus.errors import CorruptFrame, DiskFull, StorageError
 from periplus.values.weight_state import WeightState
 from region_agent.weights.changes import full
 from region_agent.weights.disk.weight_store import MOST_CHAINS, WeightStore
@@ -157,6 +157,18 @@ def test_the_highest_fork_survives_and_leaves_one_file() -> None:
         store.settle()
     assert [path.name for path in disk.paths()] == ["fork-0000000004"]
     assert open_store(disk).highest_fork == 4
+
+
+def test_a_fork_whose_file_could_not_be_synced_is_saved_when_the_disk_works_again() -> None:
+    disk = FaultyWeightFiles()
+    store = open_store(disk)
+    store.see_fork(2)
+    disk.failing_syncs = True
+    with pytest.raises(StorageError):
+        store.settle()
+    disk.failing_syncs = False
+    store.settle()
+    assert open_store(disk).highest_fork == 2
 
 
 def test_the_newest_bundle_replaces_the_one_before() -> None:
