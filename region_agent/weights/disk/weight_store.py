@@ -26,12 +26,12 @@ from periplus.errors import CorruptFrame, CorruptSpool, StorageError, WireError,
 from periplus.publication import Assembler, Publication, PublicationKind, Trust
 from periplus.spool.files import explained
 from periplus.values.policy import Policy
-from region_agent.weights.chain import ChainLink, InMemory, OnDisk, attestation_of, base_of
+from region_agent.weights.chain import ChainLink, InMemory, attestation_of, base_of
 from region_agent.weights.changes import anchor_changes, delta_changes, head_of
 from region_agent.weights.disk import full_state as copy_
 from region_agent.weights.disk.files import OsWeightFiles, WeightFiles
 from region_agent.weights.disk.full_state import FullState
-from region_agent.weights.disk.stored_publication import find, keep
+from region_agent.weights.disk.stored_publication import StoredPublication, find, keep
 
 MOST_CHAINS = 4
 """Multiple of the usual chain length that is kept while a reader still receives the copy, or while the disk is full.
@@ -285,12 +285,12 @@ class WeightStore:
             copy_.remove(self.layer, self.folder)
 
     def _save(self, link: InMemory, kind: str) -> ChainLink:
-        return OnDisk(self.layer, keep(self.layer, self.new_path(kind), link.publication))
+        return keep(self.layer, self.new_path(kind), link.publication)
 
     def _forget(self, link: ChainLink | None) -> None:
-        if isinstance(link, OnDisk):
+        if isinstance(link, StoredPublication):
             with contextlib.suppress(OSError):  # the next start removes the file
-                self.layer.unlink(link.stored.path)
+                self.layer.unlink(link.path)
 
     def _drop_chain(self) -> None:
         for link in self.chain:
@@ -320,12 +320,11 @@ class WeightStore:
         numbered = sorted((int(found[1]), found[2]) for name in names if (found := _NAME.fullmatch(name)))
         self._next = max((number for number, _ in numbered), default=0)
         self._recover_copy()
-        links: list[OnDisk] = []
+        links: list[StoredPublication] = []
         for number, kind in numbered:
             path = self.folder / f"{number:010d}.{kind}"
-            stored = find(self.layer, path, Assembler(self._trust, max_content_bytes=_MAX_CONTENT_BYTES))
-            link = None if stored is None or kind == "derived" else OnDisk(self.layer, stored)
-            if link is None:
+            link = find(self.layer, path, Assembler(self._trust, max_content_bytes=_MAX_CONTENT_BYTES))
+            if link is None or kind == "derived":
                 with explained(path):
                     self.layer.unlink(path)
             elif kind == "bundle":
@@ -344,7 +343,7 @@ class WeightStore:
         while self.chain and self.copy is not None and self.chain[0].opening.policy <= self.copy.policy:
             self._forget(self.chain.pop(0))
 
-    def _recover_chain(self, links: list[OnDisk]) -> None:
+    def _recover_chain(self, links: list[StoredPublication]) -> None:
         """Order the links on disk into a chain that starts at the copy, and delete all others.
 
         Without a copy, the chain is the one that ends at the newest link.
@@ -359,7 +358,7 @@ class WeightStore:
                 at = (link.opening.policy, link.closing.state_digest)
         elif links:
             by_end = {(link.opening.policy, link.closing.state_digest): link for link in links}
-            last: OnDisk | None = max(links, key=lambda link: link.opening.policy)
+            last: StoredPublication | None = max(links, key=lambda link: link.opening.policy)
             while last is not None:
                 chain.insert(0, last)
                 last = by_end.get((base_of(last), last.opening.base_digest))
