@@ -10,7 +10,7 @@ from periplus.publication import Publication
 from periplus.values.policy import Policy
 from region_agent.gateway.hub import JobHub
 from tests.support.faulty_weights import FaultyWeightFiles
-from tests.support.gateways import JOB, frame_spool, play, weight_cache
+from tests.support.gateways import JOB, frame_spool, play, saving, until, weight_cache
 from tests.support.versions import Versions, small_states
 
 
@@ -33,16 +33,22 @@ def test_an_anchor_that_was_asked_for_is_taken_though_readers_have_newer_and_the
     async def scene() -> None:
         disk = FaultyWeightFiles()
         hub = hub_with(disk)
-        await from_above(hub, made().bundle(), made().derived_anchor(2), *made().chain(2, 4))
-        hub.weight_cache._store.abandon("of a test")
-        hub.weight_cache._why_unsaved = "the disk is full"
-        assert hub.weight_cache.have == made().policy(4)
-        hub.request_anchor("of a test", signed=False)
-        await from_above(hub, made().anchor(1), *made().chain(1, 4))
-        assert hub.weight_cache.copy_policy == made().policy(1)
-        assert hub.weight_cache.have == made().policy(4)
-        assert not hub.anchor_requested
-        assert hub.log.newest == Policy(0, 4)
+        async with saving(hub):
+            await from_above(hub, made().bundle(), made().derived_anchor(2))
+            disk.room_bytes = 0
+            (state,) = (path for path in disk.paths() if path.suffix == ".state")
+            disk.content(state)[0] ^= 1
+            hub.weight_cache.doubt()
+            await from_above(hub, *made().chain(2, 4))
+            await until(lambda: hub.weight_cache.copy_policy is None)
+            assert hub.weight_cache.have == made().policy(4), "the disk would not take a copy"
+            hub.request_anchor("of a test", signed=False)
+            disk.room_bytes = None
+            await from_above(hub, made().anchor(1), *made().chain(1, 4))
+            assert hub.weight_cache.copy_policy == made().policy(1)
+            assert hub.weight_cache.have == made().policy(4)
+            assert not hub.anchor_requested
+            assert hub.log.newest == Policy(0, 4)
 
     play(scene)
 

@@ -16,7 +16,8 @@ from periplus.values.policy import Policy
 from region_agent.gateway import hub as hub_module
 from region_agent.gateway.hub import DOWN_QUEUE_MESSAGES, TAKEN_FRAMES, JobHub
 from region_agent.gateway.service import GatewayService
-from region_agent.weights.weight_cache import Along, Stream
+from region_agent.weights.streams import Stream
+from region_agent.weights.weight_cache import Along
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.gateways import (
     JOB,

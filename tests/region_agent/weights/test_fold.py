@@ -12,9 +12,9 @@ from periplus.errors import CorruptSpool, WrongBase
 from periplus.values.weight_state import Tensor, WeightState
 from region_agent.weights.changes import fold
 from region_agent.weights.disk.stored_publication import StoredPublication
-from region_agent.weights.disk.weight_store import WeightStore
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.versions import Versions, small_states
+from tests.support.weight_stores import WeightStore
 
 NUM_VERSIONS = 9
 
@@ -52,7 +52,7 @@ def test_a_fold_is_smaller_than_what_it_folds() -> None:
     copy = filled().copy
     assert copy is not None
     parts = list(fold(copy, filled().chain, made().policy(0)))
-    assert sum(map(len, parts)) < sum(filled().chain_bytes)
+    assert sum(map(len, parts)) < sum(filled().held.chain_bytes)
 
 
 def test_deltas_to_another_layout_are_not_folded_and_end_the_copy() -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from periplus.codec.weights.decoder import decode
 from region_agent.weights.changes import full
-from region_agent.weights.disk.weight_store import WeightStore
 from tests.region_agent.weights.disk.golden.write import HERE, versions, written
+from tests.support.weight_stores import WeightStore
 
 
 def golden() -> dict[str, bytes]:
@@ -25,7 +25,7 @@ def test_a_store_that_was_written_before_is_read_and_its_redo_log_is_applied(tmp
     assert decode(None, list(full(store.copy)), max_content_bytes=1 << 30) == made.states[1]
     assert [link.opening.policy for link in store.chain] == [made.policy(2)]
     assert tuple(store.chain[0].records()) == tuple(made.delta(1, 2).records())
-    assert store.bundle is not None
-    assert tuple(store.bundle.records()) == tuple(made.bundle().records())
-    assert store.highest_fork == 3
+    assert store.held.bundle is not None
+    assert tuple(store.held.bundle.records()) == tuple(made.bundle().records())
+    assert store.held.highest_fork == 3
     store.close()

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from periplus.publication import PublisherKey
-from region_agent.weights.disk.weight_store import WeightStore
 from tests.support.faulty_files import Killed
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.versions import Versions, small_states
+from tests.support.weight_stores import WeightStore
 
 HERE = Path(__file__).parent
 FOLDER = Path("weights")
