@@ -125,9 +125,10 @@ class Cache:
         job, self.open_job = self.open_job, None
         if job is not None:
             self.jobs.append(job)
+            is_upkeep = not self.num_takeovers
             outcome = self.disk.perform(job, fate)
             self.hear(self.machine.finished(job, outcome, self.now_s))
-            if isinstance(outcome, DiskFailed) and not self.num_takeovers:
+            if isinstance(outcome, DiskFailed) and is_upkeep:
                 assert len(self.held.chain) <= MOST_CHAINS * CHAIN_VERSIONS, "it is bounded however long the disk fails"
 
     def settle(self, fate: Fate = "ok") -> list[DiskJob]:
@@ -391,6 +392,17 @@ def test_a_full_disk_is_told_once_tried_again_after_a_pause_and_when_something_c
         DiskRefuses,
         DiskAccepts,
     ]
+
+
+def test_a_disk_that_stays_full_costs_the_copy_but_not_the_newest_links() -> None:
+    cache = filled(num_deltas=0)
+    for version in range(MOST_CHAINS * CHAIN_VERSIONS + 1):
+        assert cache.held.reaches
+        cache.publish(delta(version, version + 1))
+        cache.settle("full")
+    assert cache.held.copy is None
+    assert len(cache.held.chain) == CHAIN_VERSIONS
+    assert cache.held.newest == cache.log_newest
 
 
 def test_a_fault_of_ours_abandons_what_is_here_and_is_not_repeated_at_once() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from periplus.errors import Fenced, Unreachable
 from periplus.publication import Publication, PublicationRecord
 from periplus.values.policy import Policy
 from region_agent.weights.disk import restore, weight_folder
@@ -141,6 +142,50 @@ def test_nothing_is_derived_once_it_stops() -> None:
         await settled(weights)
         weights.stop()
         assert await weights.derive(None, None, is_remote=False) is None
+
+    play(scene)
+
+
+def test_who_waits_for_the_disk_is_told_when_it_stops() -> None:
+    async def scene() -> None:
+        weights = weight_cache()
+        take(weights, made().bundle(), made().anchor(0))
+        derived = asyncio.create_task(weights.derive(None, None, is_remote=False))
+        become = asyncio.create_task(weights.become(made().derived_anchor(2)))
+        await asyncio.sleep(0)
+        weights.stop()
+        assert await derived is None
+        with pytest.raises(Unreachable):
+            await become
+        with pytest.raises(Unreachable):
+            await weights.become(made().derived_anchor(2))
+
+    play(scene)
+
+
+def test_the_copy_and_the_log_agree_though_nobody_waits_for_a_takeover_any_more() -> None:
+    async def scene() -> None:
+        weights = weight_cache()
+        take(weights, made().bundle(), made().anchor(0))
+        async with running(weights):
+            become = asyncio.create_task(weights.become(made().derived_anchor(2)))
+            await asyncio.sleep(0)
+            become.cancel()
+            await until(lambda: weights.copy_policy == at(2))
+            assert weights.log.newest == weights.have == at(2)
+
+    play(scene)
+
+
+def test_a_takeover_of_another_content_than_is_known_is_fenced() -> None:
+    other = Versions(made().states[1:], key=made().key)
+
+    async def scene() -> None:
+        weights = weight_cache()
+        take(weights, made().bundle(), made().anchor(0), made().delta(0, 1))
+        async with running(weights):
+            with pytest.raises(Fenced):
+                await weights.become(other.derived_anchor(1))
 
     play(scene)
 
