@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from periplus import clock
 from periplus.errors import explained_error
+from region_agent.threads import ended
 from region_agent.weights.jobs import CacheNotice, DiskJob, JobFaulted, JobOutcome
 from region_agent.weights.machine import WeightCacheMachine
 
@@ -81,14 +82,10 @@ class DiskExecutor:
 
     async def _finish(self, job: DiskJob) -> None:
         running = asyncio.ensure_future(asyncio.to_thread(self._outcome, job))
-        try:
-            await asyncio.shield(running)
-        except asyncio.CancelledError:
-            await asyncio.wait({running})  # a thread cannot be cancelled
-            raise
-        finally:
-            if running.done():
-                self._tell(self._machine.finished(job, running.result(), clock.monotonic_s()))
+        cancelled = await ended(running)
+        self._tell(self._machine.finished(job, running.result(), clock.monotonic_s()))
+        if cancelled is not None:
+            raise cancelled
 
     def _outcome(self, job: DiskJob) -> JobOutcome:
         try:
