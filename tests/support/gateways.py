@@ -202,6 +202,18 @@ def weight_cache(disk: WeightFiles | None = None, *, chain_versions: int = 8) ->
 
 
 @asynccontextmanager
+async def saving(hub: JobHub) -> AsyncIterator[None]:
+    """The task that the agent runs beside a hub."""
+    running = asyncio.create_task(hub.weight_cache.run(hub.feed.settled))
+    try:
+        yield
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+@asynccontextmanager
 async def gateway(
     region: str = "home",
     address: str = "127.0.0.1:0",
@@ -215,14 +227,11 @@ async def gateway(
     service = GatewayService(hubs, traffic, it.records.append, certified)
     gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)
     await server.start()
-    keeping = asyncio.create_task(hub.weight_cache.run(hub.feed.settled))
-    try:
-        yield it
-    finally:
-        await server.stop(None)
-        keeping.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await keeping
+    async with saving(hub):
+        try:
+            yield it
+        finally:
+            await server.stop(None)
 
 
 @asynccontextmanager

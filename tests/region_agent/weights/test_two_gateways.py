@@ -11,7 +11,8 @@ from periplus.codec.weights.decoder import decode
 from periplus.publication import PublicationKind
 from periplus.values.policy import Policy
 from periplus.values.weight_state import content_bytes
-from region_agent.weights import weight_cache as keeper_module
+from region_agent.weights import machine
+from region_agent.weights import weight_cache as cache_module
 from region_agent.weights.disk import restore
 from region_agent.weights.routes import RouteKind, RouteRates
 from tests.support.faulty_weights import FaultyWeightFiles
@@ -96,7 +97,7 @@ def test_a_gateway_that_was_cut_off_catches_up_by_what_it_lacks() -> None:
 
 
 def test_over_a_slow_link_it_catches_up_by_one_fold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper_module, "REMOTE", RouteRates(link_bytes_per_s=1e4))
+    monkeypatch.setattr(cache_module, "REMOTE", RouteRates(link_bytes_per_s=1e4))
 
     async def scene() -> None:
         disk = FaultyWeightFiles()
@@ -196,7 +197,7 @@ def test_when_the_copy_above_is_bad_the_trainer_is_asked_and_readers_are_never_s
 def test_with_a_full_disk_a_gateway_serves_from_memory_and_makes_its_copy_when_there_is_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keeper_module, "RETRY_S", 0.02)
+    monkeypatch.setattr(machine, "RETRY_S", 0.02)
 
     async def scene() -> None:
         disk = FaultyWeightFiles()

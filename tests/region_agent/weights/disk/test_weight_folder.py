@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from periplus.codec.weights.decoder import decode
-from periplus.errors import CorruptFrame, DiskFull
+from periplus.errors import CorruptFrame, DiskFull, StorageError
 from periplus.values.weight_state import WeightState
 from region_agent.weights.changes import full
-from region_agent.weights.disk.weight_store import MOST_CHAINS, WeightStore
+from region_agent.weights.held import MOST_CHAINS
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.small_disk import small_disk
 from tests.support.versions import Versions, flipped, small_states
+from tests.support.weight_stores import WeightStore
 
 FOLDER = Path("weights")
 NUM_VERSIONS = 12
@@ -46,7 +47,7 @@ def test_a_full_disk_costs_nothing_and_is_caught_up_with() -> None:
             with pytest.raises(DiskFull):
                 store.settle()
             assert store.newest == made().policy(index)
-            links = store.links_from(made().policy(max(0, index - 2)))
+            links = store.held.links_from(made().policy(max(0, index - 2)))
             assert links is not None
         disk.room_bytes = None
         if index != 3:
@@ -93,10 +94,10 @@ def test_a_disk_that_stays_full_ends_the_copy_but_not_the_chain_and_neither_grow
         assert len(store.chain) <= MOST_CHAINS * 2 + 1
     assert store.copy is None
     assert store.refused
-    assert store.links_from(made().policy(NUM_VERSIONS - 2)) is not None
+    assert store.held.links_from(made().policy(NUM_VERSIONS - 2)) is not None
     disk.room_bytes = None
     store.become(made().derived_anchor(NUM_VERSIONS - 2))
-    assert store.reaches
+    assert store.held.reaches
     assert store.newest == made().policy(NUM_VERSIONS - 1)
 
 
@@ -104,11 +105,13 @@ def test_while_readers_take_the_copy_it_stays_where_it_is_within_bounds() -> Non
     store = open_store(FaultyWeightFiles())
     store.put(made().anchor(0))
     store.settle()
+    reading = store.read_copy()
     for index in range(1, NUM_VERSIONS):
         store.put(made().delta(index - 1, index))
-        store.settle(hold=True)
+        store.settle()
         assert store.copy is not None
         assert store.copy.policy == made().policy(max(0, index - MOST_CHAINS * 2))
+    store.machine.reader_left(reading)
     store.settle()
     assert store.copy is not None
     assert store.copy.policy == made().policy(NUM_VERSIONS - 3)
@@ -121,7 +124,7 @@ def test_what_continues_from_elsewhere_ends_the_copy() -> None:
     store.put(made().delta(4, 5))
     store.settle()
     assert store.copy is None
-    assert not store.reaches
+    assert not store.held.reaches
     assert store.newest == made().policy(5)
 
 
@@ -145,7 +148,7 @@ def test_an_anchor_that_was_signed_with_a_wrong_digest_is_never_a_copy_and_is_no
     with pytest.raises(CorruptFrame):
         store.settle()
     assert store.copy is None
-    assert not store.is_waiting
+    assert not store.held.is_waiting
     store.settle()
 
 
@@ -156,7 +159,19 @@ def test_the_highest_fork_survives_and_leaves_one_file() -> None:
         store.see_fork(fork)
         store.settle()
     assert [path.name for path in disk.paths()] == ["fork-0000000004"]
-    assert open_store(disk).highest_fork == 4
+    assert open_store(disk).held.highest_fork == 4
+
+
+def test_a_fork_whose_file_could_not_be_synced_is_saved_when_the_disk_works_again() -> None:
+    disk = FaultyWeightFiles()
+    store = open_store(disk)
+    store.see_fork(2)
+    disk.failing_syncs = True
+    with pytest.raises(StorageError):
+        store.settle()
+    disk.failing_syncs = False
+    store.settle()
+    assert open_store(disk).held.highest_fork == 2
 
 
 def test_the_newest_bundle_replaces_the_one_before() -> None:
@@ -168,5 +183,5 @@ def test_the_newest_bundle_replaces_the_one_before() -> None:
     store.settle()
     assert len([path for path in disk.paths() if path.suffix == ".bundle"]) == 1
     again = open_store(disk)
-    assert again.bundle is not None
-    assert again.bundle.part(0) == b"two"
+    assert again.held.bundle is not None
+    assert again.held.bundle.part(0) == b"two"
