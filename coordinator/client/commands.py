@@ -294,9 +294,15 @@ async def _view_events(remote: Coordinator, job_id: str) -> AsyncIterator[Event]
 
 
 async def _until_ended(remote: Coordinator, job_id: str) -> None:
+    """Wait for the job's end, and say each new reason but that of the end, which the command's error says."""
+    said = ""
     async for event in _events(remote, job_id):
-        if event.HasField("job") and event.job.reason:
-            _say(f"{job_state(event.job)}: {event.job.reason}")
+        if not event.HasField("job") or not event.job.reason or _has_ended(event.job):
+            continue
+        line = f"{job_state(event.job)}: {event.job.reason}"
+        if line != said:
+            _say(line)
+        said = line
 
 
 async def _events(remote: Coordinator, job_id: str) -> AsyncIterator[control_pb2.JobEvent]:
