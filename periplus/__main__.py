@@ -18,6 +18,7 @@ from typing import TextIO
 import click
 
 from periplus import errors
+from periplus.cli.mounting import CommandGroup
 from periplus.process import threads
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Error numbers of a failed write to standard output."""
 
 
-class MountedGroup(click.Group):
+class MountedGroup(CommandGroup):
     """A click group whose commands are entry points, which are loaded on demand."""
 
     def _entry_points(self) -> dict[str, importlib.metadata.EntryPoint]:

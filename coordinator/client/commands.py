@@ -24,6 +24,7 @@ from coordinator.client.report import report_command
 from coordinator.client.resuming import job_to_submit, set_resumption
 from coordinator.state import ENDED_STATES
 from periplus import clock
+from periplus.cli.mounting import CommandGroup
 from periplus.cli.option_types import HOST_PORT
 from periplus.config import finite_json, yaml_text
 from periplus.errors import Conflict, NotFound, Unreachable
@@ -52,7 +53,7 @@ _coordinator_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def job() -> None:
     """Submit jobs, watch them and check their results."""
 
@@ -211,7 +212,7 @@ def schema() -> None:
     click.echo(json.dumps(job_schema(), indent=2))
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def region() -> None:
     """Show the regions that have joined."""
 
