@@ -576,6 +576,38 @@ def test_a_fork_that_saved_nothing_is_not_granted_again_by_a_coordinator_that_fo
     against(scene)
 
 
+def test_a_run_directory_that_somebody_removed_is_said_to_be_gone_on_its_own_host_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, run_dir = tmp_path / "job.yaml", tmp_path / "gone"
+    file.write_text(JOB_YAML)
+    files = control_pb2.RunFiles(run_dir=str(run_dir), log=str(run_dir / "logs" / "trainer.log"))
+
+    async def scene(address: str, command: Callable[..., Coroutine[Any, Any, int]]) -> None:
+        async with FakeAgent(address, "eu") as eu:
+            waiting = asyncio.create_task(command("job", "submit", str(file), "--wait"))
+            await eu.until_desired()
+            job_id = next(iter(eu.desired)).split("/")[0]
+            await eu.report(f"{job_id}/trainer", control_pb2.TASK_STATE_FAILED, "no such directory", files=files)
+            assert await waiting == 1
+            assert "report: none yet" in capsys.readouterr().err, "it is on another host, as far as this one knows"
+
+            monkeypatch.setattr("socket.gethostname", lambda: "host-boot")
+            assert await command("job", "show", job_id) == 0
+            shown = capsys.readouterr().out
+            assert f"run directory  {run_dir} is gone, with its report, logs and checkpoints" in shown
+            assert "none yet" not in shown
+            assert await command("job", "watch", job_id) == 1
+            assert f"run directory: {run_dir} is gone" in capsys.readouterr().err
+            assert await command("job", "logs", job_id) == 3
+            assert f"{run_dir} was removed from this machine" in capsys.readouterr().err
+            run_dir.mkdir()
+            assert await command("job", "show", job_id) == 0
+            assert "gone, with" not in capsys.readouterr().out
+
+    against(scene)
+
+
 def test_logs_on_this_machine_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(JOB_YAML)
