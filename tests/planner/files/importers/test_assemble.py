@@ -1,6 +1,9 @@
+from importlib import resources
+
 import pytest
 
 from periplus.errors import ConfigError
+from periplus.wan.grid import DEFAULT_REGIONS, OFF, PRESETS
 from planner.files.fleet_file import fleet_of, to_tree
 from planner.files.importers.assemble import Choice, import_fleet
 from planner.files.importers.tables import TableKind, kind_of, rows_of
@@ -74,6 +77,28 @@ def test_what_nvidia_smi_prints_is_among_what_is_known_and_an_empty_file_is_call
         kind_of("dear diary\n", "x.txt")
     with pytest.raises(ConfigError, match=r"^x\.csv: is empty$"):
         kind_of("\ufeff\n", "x.csv")
+
+
+def test_comment_lines_of_a_table_are_no_rows() -> None:
+    commented = "# where this is from\n\n#a,b\n" + GRID.replace(
+        "\naws:us-east-1,azure", "\n# left out:\naws:us-east-1,azure"
+    )
+    assert kind_of(commented, "x.csv") is TableKind.GRID
+    assert rows_of(commented, "x.csv") == rows_of(GRID, "x.csv")
+    with pytest.raises(ConfigError, match=r"^x\.csv: is empty$"):
+        kind_of("# nothing but a comment\n", "x.csv")
+
+
+@pytest.mark.parametrize("preset", [name for name in PRESETS if name != OFF])
+def test_the_emulators_own_grids_are_networks_of_a_fleet(preset: str) -> None:
+    text = resources.files("periplus.wan").joinpath("grids", f"{preset}.csv").read_text(encoding="utf-8")
+    regions = DEFAULT_REGIONS[preset]
+    smi = {"smi.txt": SMI}
+    imported = import_fleet({"grid.csv": text, **smi}, Choice(home_region=regions[0]))
+    assert imported.fleet.regions[0].name == regions[0]
+    rows = rows_of(text, "grid.csv")
+    assert {*regions} <= {row["src_region"] for row in rows}
+    assert all(float(row["throughput_gbps"] or 1) > 0 for row in rows)
 
 
 def test_what_is_wrong_in_a_table_comes_with_its_file() -> None:
