@@ -97,6 +97,26 @@ def test_a_run_can_be_audited_at_any_moment_between_two_of_its_lines(careless: A
         assert audited(careless.root).is_clean
 
 
+def test_a_lease_number_that_another_worker_has_in_a_later_fork_is_no_contradiction(careless: AuditRun) -> None:
+    step(careless)
+    group = careless.open_group()
+    on_its_way = careless.lease(group, 0, worker="rollout-eu-0")
+    careless.checkpoint()
+    careless.kill()
+    careless.start(Policy(0, 1))
+    others = [careless.open_group(), careless.open_group()]
+    for other in others:
+        careless.fill(other)
+    again = careless.lease(group, 0, worker="rollout-ap-0")
+    assert again.lease.lease_id == on_its_way.lease.lease_id
+    careless.arrive(careless.trajectory(on_its_way), verdict=AdmissionVerdict.REFUSED, why="unfit")
+    careless.lose(again)
+    careless.fill(group)
+    careless.consume([group, others[0]])
+    careless.end()
+    assert audited(careless.root).findings == ()
+
+
 def test_a_fork_whose_parent_is_in_another_directory_is_audited_from_there_on(tmp_path: Path) -> None:
     first = AuditRun(root=tmp_path / "first")
     first.start()
