@@ -18,7 +18,7 @@ class CommandGroup(click.Group):
         name = args[0]
         if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
             known = self.list_commands(ctx)
-            near = difflib.get_close_matches(name, known, n=1)
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.65)
             hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}"
             ctx.fail(f"No such command {name!r}{self._nor()}; {hint}")
         return super().resolve_command(ctx, args)

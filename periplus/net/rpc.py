@@ -133,6 +133,11 @@ def translate(error: grpc.aio.AioRpcError, address: str) -> errors.PeriplusError
         return errors.TimedOut(f"no answer from {address} in time; is it overloaded, or is a link down?")
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return errors.Unreachable(f"cannot reach {address}; is it running, and is the address right?")
+    if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+        return errors.PeriplusError(
+            f"{address} does not know this call ({error.details()}): it is another service, or another version of "
+            "Periplus; check the address and the versions"
+        )
     return errors.PeriplusError(f"{address} failed: {error.code().name}: {error.details()}")
 
 

@@ -38,8 +38,9 @@ def write_ready_file(path: str | Path, mapping: Mapping[str, str | int]) -> None
         partial.write_text(json.dumps(dict(mapping)) + "\n", encoding="utf-8")
         partial.replace(target)
     except OSError as error:
+        why = error.strerror or str(error)
         raise errors.ConfigError(
-            f"cannot write the ready file {target}: {error}; give a path in a writable folder"
+            f"cannot write the ready file {target}: {why}; give a path in a writable folder"
         ) from error
 
 

@@ -263,6 +263,7 @@ def test_a_write_on_a_call_that_has_ended_is_unreachable() -> None:
 def test_a_method_that_the_peer_does_not_have_is_an_error_of_the_root_class() -> None:
     error = over_loopback(lambda stub: stub.Train().read(), NotFound("never raised"))
     assert type(error) is PeriplusError
+    assert "check the address and the versions" in str(error)
 
 
 async def refusal_of(address: str) -> str:

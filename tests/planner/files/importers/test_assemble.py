@@ -110,6 +110,11 @@ def test_what_is_wrong_in_a_table_comes_with_its_file() -> None:
         import_fleet({"aws.csv": AWS.replace(",0.8,", ",a lot,")})
 
 
+def test_a_region_that_no_table_has_is_named_also_where_they_have_none() -> None:
+    with pytest.raises(ConfigError, match=r"no table has the region mars; they have none$"):
+        import_fleet({"smi.txt": SMI}, Choice(regions=("mars",)))
+
+
 def test_so_many_machines_are_like_each_output_of_nvidia_smi() -> None:
     (region,) = import_fleet({"a.txt": SMI, "b.txt": SMI}, Choice(num_machines=3)).fleet.regions
     assert [(each.gpus_per_machine, each.num_machines) for each in region.machines] == [(2, 6)]
