@@ -89,6 +89,10 @@ def _failed(error: Exception) -> int:
         log.exception("command_crashed")
     elif os.environ.get(TRACEBACK_VARIABLE):
         raise error
+    if isinstance(cause, PermissionError):
+        remedy = "run the command as a user who may use it, or change its mode or owner"
+        click.echo(f"error: {errors.explained_error(error)}; {remedy}", err=True)
+        return errors.MEANING[errors.Denied].exit_code
     hint = (
         ""
         if isinstance(cause, OSError)
