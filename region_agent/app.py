@@ -23,6 +23,7 @@ from periplus.errors import PeriplusError
 from periplus.net import rpc
 from periplus.net.resolver import AddressResolver
 from periplus.pb.v1 import control_pb2, gateway_pb2_grpc
+from periplus.process.backoff import Backoff
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
 from periplus.process.telemetry import event
 from periplus.values.record import RecordKind
@@ -44,14 +45,14 @@ from region_agent.control.reconcile import (
     task_of,
 )
 from region_agent.control.session import CoordinatorSession, SessionHandlers
-from region_agent.gateway.frames import FrameSpool, folder_of, give_up_oldest, open_frames, remove_if_empty
+from region_agent.gateway.frames import FrameSpool, open_frames
 from region_agent.gateway.hub import JobHub
 from region_agent.gateway.hubs import Hubs
 from region_agent.gateway.service import GatewayService
 from region_agent.gateway.traffic import Traffic
 from region_agent.gateway.upstream import Upstream
 from region_agent.launchers.local import Supervisor, WorkerSettings
-from region_agent.weights.disk import folders
+from region_agent.state_directory import StateDirectory
 from region_agent.weights.weight_cache import WeightCache
 
 log = logging.getLogger(__name__)
@@ -91,18 +92,13 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
                 write_ready_file(ready_file, {"gateway": address})
 
         try:
-            return await agent.run(stop_on_stdin_eof, ready)
-        except BaseExceptionGroup as group:
-            error = rpc.first_of(group)
-            if error is None:
-                raise
-            raise error from group
+            with rpc.ungrouped():
+                return await agent.run(stop_on_stdin_eof, ready)
         finally:
             await server.stop(grace=0.5)
             for job_id in hubs.job_ids():
                 release(hubs.drop(job_id))
-            folders.remove_if_empty(config.state_dir)
-            remove_if_empty(config.state_dir)
+            StateDirectory(config.state_dir).remove_if_empty()
 
 
 def release(hub: JobHub) -> None:
@@ -128,12 +124,11 @@ def open_stores(config: AgentConfig, task: LocalTask) -> tuple[FrameSpool, Weigh
 
     It blocks while it reads: call it in a thread. Raises: Conflict, StorageError.
     """
-    frames = open_frames(
-        folder_of(config.state_dir, task.job_id), config.region, durability=task.durability, max_bytes=task.spool_bytes
-    )
+    state = StateDirectory(config.state_dir)
+    frames = open_frames(state.spool_of(task.job_id), durability=task.durability, max_bytes=task.spool_bytes)
     try:
         key = authority_key_of(task)
-        weights = folders.folder_of(config.state_dir, task.job_id, key)
+        weights = state.weights_of(task.job_id, key)
         return frames, WeightCache.open(task.job_id, key, weights, chain_versions=task.chain_versions)
     except BaseException:
         frames.close()
@@ -168,7 +163,7 @@ class Agent:
         self._upstreams: dict[str, tuple[str, asyncio.Task[None]]] = {}  # by job: home gateway, its connection
         self._cache_tasks: dict[str, asyncio.Task[None]] = {}
         self._unusable: dict[str, str] = {}  # job id -> why its spool or its weights could not be opened
-        self._limits = RestartLimits(grace_s=config.stop_grace_s, backoff_s=config.restart_backoff_s)
+        self._limits = RestartLimits(grace_s=config.stop_grace_s, backoff=Backoff(first_s=config.restart_backoff_s))
         self._supervisor = Supervisor(
             WorkerSettings(
                 region=config.region,
@@ -304,11 +299,11 @@ class Agent:
         saving.cancel()
         await asyncio.wait({saving})
         await asyncio.to_thread(release, hub)
-        state_dir = self._config.state_dir
-        in_use = [folders.folder_of(state_dir, task.job_id, authority_key_of(task)) for task in jobs.values()]
+        state = StateDirectory(self._config.state_dir)
+        in_use = {state.spool_of(task.job_id) for task in jobs.values()}
+        in_use |= {state.weights_of(task.job_id, authority_key_of(task)) for task in jobs.values()}
         try:
-            give_up_oldest(state_dir, in_use=jobs.keys())
-            await asyncio.to_thread(folders.give_up_oldest, state_dir, in_use)
+            await asyncio.to_thread(state.give_up_oldest, in_use)
         except PeriplusError as error:
             event(log, logging.WARNING, "spools_not_tidied", why=error)
 
@@ -323,7 +318,7 @@ class Agent:
             return False
         self._unusable.pop(task.job_id, None)
         hub = self._hubs.open(task.job_id, frames, weight_cache)
-        self._cache_tasks[task.job_id] = self._tasks.create_task(weight_cache.run(hub.settled))
+        self._cache_tasks[task.job_id] = self._tasks.create_task(weight_cache.run(hub.feed.settled))
         if frames.pending:
             event(log, logging.INFO, "spool_recovered", job=task.job_id, frames=len(frames.pending))
         return True

@@ -13,6 +13,11 @@ from region_agent.weights.disk import stored_publication
 from region_agent.weights.disk.files import WeightFiles
 from region_agent.weights.disk.stored_publication import StoredPublication
 
+MAX_RELAYED_BYTES = 1 << 46
+"""Largest state, in bytes, that a gateway passes on and keeps: 64 TiB, more than any model. It guards against nonsense
+only, because trust rests on the trainer's signature, and nothing is allocated for a state before its parts are here.
+Chosen by hand."""
+
 
 class ChainLink(Protocol):
     """One complete publication in the chain: a delta, or an anchor."""

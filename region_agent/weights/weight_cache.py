@@ -34,11 +34,11 @@ from periplus.publication import (
 )
 from periplus.values.policy import Policy
 from region_agent.weights import routes
-from region_agent.weights.chain import ChainLink, attestation_of
+from region_agent.weights.chain import MAX_RELAYED_BYTES, ChainLink, attestation_of
 from region_agent.weights.changes import fold, full
 from region_agent.weights.derived import DerivedPublication
 from region_agent.weights.disk.files import WeightFiles
-from region_agent.weights.disk.restore import MAX_CONTENT_BYTES, restored_log
+from region_agent.weights.disk.restore import restored_log
 from region_agent.weights.disk.weight_store import WeightStore
 from region_agent.weights.routes import RouteKind, RouteRates, Situation
 
@@ -425,7 +425,7 @@ class WeightCache:
         """Give the store what the log has after a state that is older than the log's newest."""
         if self._store.newest == self.log.newest or self._store.newest is None:
             return
-        assembler = Assembler(self.trust, max_content_bytes=MAX_CONTENT_BYTES)
+        assembler = Assembler(self.trust, max_content_bytes=MAX_RELAYED_BYTES)
         cursor = self.log.open(self._store.newest, True, distrust=True)
         while isinstance(outcome := self.log.next(cursor), Send):
             cursor = outcome.cursor

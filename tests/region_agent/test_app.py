@@ -25,9 +25,10 @@ from periplus.values.task import Role
 from region_agent.app import run
 from region_agent.config import AgentConfig
 from region_agent.control.convert import heartbeat_to_pb
-from region_agent.gateway.frames import folder_of, open_frames
+from region_agent.gateway.frames import open_frames
 from region_agent.gateway.traffic import Traffic
 from region_agent.launchers.local import MODULE_OF
+from region_agent.state_directory import StateDirectory
 from tests.support.fake_coordinator import FakeCoordinator, served
 from tests.support.gateways import JOB, Trainer, Worker, gateway, play, until
 from tests.support.keys import AUTHORITY
@@ -363,7 +364,8 @@ def test_a_job_whose_spool_cannot_be_opened_waits_until_it_can(
 ) -> None:
     async def scene() -> None:
         fake = FakeCoordinator()
-        held = open_frames(folder_of(tmp_path / "state", JOB), "us", durability=Durability.PROCESS, max_bytes=1 << 20)
+        folder = StateDirectory(tmp_path / "state").spool_of(JOB)
+        held = open_frames(folder, durability=Durability.PROCESS, max_bytes=1 << 20)
         async with served(fake) as address, agent(tmp_path, address), gateway("eu") as home:
             fake.orders.put_nowait(desired(home=home.address))
             await until(lambda: "spool_unusable" in caplog.text)

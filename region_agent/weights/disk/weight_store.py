@@ -26,7 +26,7 @@ from periplus.errors import CorruptFrame, CorruptSpool, StorageError, WireError,
 from periplus.publication import Assembler, Publication, PublicationKind, Trust
 from periplus.spool.files import explained
 from periplus.values.policy import Policy
-from region_agent.weights.chain import ChainLink, InMemory, OnDisk, attestation_of, base_of
+from region_agent.weights.chain import MAX_RELAYED_BYTES, ChainLink, InMemory, OnDisk, attestation_of, base_of
 from region_agent.weights.changes import anchor_changes, delta_changes, head_of
 from region_agent.weights.disk import full_state as copy_
 from region_agent.weights.disk.files import OsWeightFiles, WeightFiles
@@ -37,8 +37,6 @@ MOST_CHAINS = 4
 """Multiple of the usual chain length that is kept while a reader still receives the copy, or while the disk is full.
 Chosen by hand."""
 
-_MAX_CONTENT_BYTES = 1 << 50
-"""Largest state that is accepted from disk, 1 PiB. It only guards against nonsense. Chosen by hand."""
 _NAME = re.compile(r"(\d{10})\.(bundle|delta|derived)")
 """Names of files with a publication: number and kind."""
 _FORK = re.compile(r"fork-(\d{10})")
@@ -322,7 +320,7 @@ class WeightStore:
         links: list[OnDisk] = []
         for number, kind in numbered:
             path = self.folder / f"{number:010d}.{kind}"
-            stored = find(self.layer, path, Assembler(self._trust, max_content_bytes=_MAX_CONTENT_BYTES))
+            stored = find(self.layer, path, Assembler(self._trust, max_content_bytes=MAX_RELAYED_BYTES))
             link = None if stored is None or kind == "derived" else OnDisk(self.layer, stored)
             if link is None:
                 with explained(path):
