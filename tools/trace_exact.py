@@ -64,18 +64,18 @@ class TracedSearch(Search):
             is_open = part.bound < self._target()
             print(f"  {self._name(part)}: bound {part.bound:.4f} s{'' if is_open else ', not below the target'}")
             least = GroupLowerBounds()
-            for tasks in part.node.grouping:
+            for tasks in part.subproblem.grouping:
                 of = mesh_lower_bounds if any(task in TRAINING for task in tasks) else least_alone
-                least = least.with_other(of(self._data, tasks, part.node.home))
+                least = least.with_other(of(self._data, tasks, part.subproblem.trainer_region))
             text = f"slowest group {least.busy_s:.4f} s, training {least.train_s:.4f} s, scoring {least.score_s:.4f} s"
-            print(f"    at least: {text}, generation {least.after_s:.4f} s")
+            print(f"    at least: {text}, generation {least.generation_s:.4f} s")
         return is_whole
 
     def _name(self, part: _Part) -> str:
-        node = part.node
+        node = part.subproblem
         number = self._numbers.setdefault(node, len(self._numbers) + 1)
-        text = f"#{number} {grouping_text(node.grouping)}, trainer in {self._data.regions[node.home]}"
-        whole = Subproblem(grouping=node.grouping, home=node.home)
+        text = f"#{number} {grouping_text(node.grouping)}, trainer in {self._data.regions[node.trainer_region]}"
+        whole = Subproblem(grouping=node.grouping, trainer_region=node.trainer_region)
         low, high = node.window_s
         if node.window_s != whole.window_s:
             text += f", window {low:.3f} to {'inf' if high == INFINITE else f'{high:.3f}'} s"
@@ -91,7 +91,7 @@ class TracedSearch(Search):
         rest = sorted((each for each in self._parts if id(each) not in before), key=lambda each: each.order)
         for each in rest:
             then = "linear relaxation" if each.is_open else "integer program"
-            new = "" if each.node == part.node else f"{self._name(each)}: "
+            new = "" if each.subproblem == part.subproblem else f"{self._name(each)}: "
             print(f"    queued: {new}bound {each.bound:.4f} s, then its {then}")
         if not rest:
             print("    closed")

@@ -48,7 +48,9 @@ def placements(
     At most `most_moved` devices move. Nothing is yielded if nothing better than the running plan by the policy's
     hysteresis was found in time. The time is `limit_s` seconds, or twice as long while no placement that runs is known.
     """
-    node = Subproblem(grouping=tuple(group.tasks for group in change.running.groups), home=data.region_at[home])
+    node = Subproblem(
+        grouping=tuple(group.tasks for group in change.running.groups), trainer_region=data.region_at[home]
+    )
     began_s = now_s()
 
     def left_s(is_known: bool) -> float:

@@ -77,7 +77,7 @@ class _Part:
     """Lower bound on the objective."""
     order: int
     """Number of its creation; breaks ties."""
-    node: Subproblem = field(compare=False)
+    subproblem: Subproblem = field(compare=False)
     is_open: bool = field(compare=False)
     """Whether its linear relaxation is next; otherwise its integer program is."""
     is_listed: bool = field(compare=False, default=True)
@@ -247,9 +247,11 @@ class Search:
         for grouping in dict.fromkeys((every[-1], every[0], *simple[:_SIMPLE])):
             actor = next(tasks for tasks in grouping if Task.ACTOR_TRAINING in tasks)
             block = self._data.meshes(actor)
-            homes = sorted({int(h) for h in block.home}, key=lambda h: float(block.busy_s[block.home == h].min()))
-            for home in homes[:_HOMES]:
-                for placement in greedy(self._data, grouping, home):
+            regions = sorted(
+                {int(h) for h in block.source_region}, key=lambda h: float(block.busy_s[block.source_region == h].min())
+            )
+            for trainer_region in regions[:_HOMES]:
+                for placement in greedy(self._data, grouping, trainer_region):
                     self.evaluate(placement)
                     # For least dollars relaxations are rounded well without an incumbent, too.
                     is_enough = self.best is not None or self._data.pays_for_few
@@ -261,32 +263,32 @@ class Search:
         for grouping in every:
             if self._is_over() and self.best is not None:
                 return False
-            for home in range(len(self._data.regions)):
-                bound = self._cheap(grouping, home, is_listed=False)
+            for trainer_region in range(len(self._data.regions)):
+                bound = self._cheap(grouping, trainer_region, is_listed=False)
                 if bound < INFINITE:
                     self._order += 1
-                    node = Subproblem(grouping=grouping, home=home)
-                    part = _Part(bound=bound, order=self._order, node=node, is_open=True, is_listed=False)
+                    subproblem = Subproblem(grouping=grouping, trainer_region=trainer_region)
+                    part = _Part(bound=bound, order=self._order, subproblem=subproblem, is_open=True, is_listed=False)
                     heapq.heappush(self._parts, part)
         if self._data.max_s < INFINITE:
-            limit_listed_meshes(self._data, (part.node for part in self._parts if part.bound < self._target()))
+            limit_listed_meshes(self._data, (part.subproblem for part in self._parts if part.bound < self._target()))
         return True
 
-    def _push(self, node: Subproblem, bound: float, *, is_open: bool, like: _Part | None = None) -> None:
+    def _push(self, subproblem: Subproblem, bound: float, *, is_open: bool, like: _Part | None = None) -> None:
         """Queue a subproblem; `like` gives its other fields."""
         self._order += 1
-        part = _Part(bound=bound, order=self._order, node=node, is_open=is_open)
+        part = _Part(bound=bound, order=self._order, subproblem=subproblem, is_open=is_open)
         if like is not None:
-            part = replace(like, bound=bound, order=self._order, node=node, is_open=is_open)
+            part = replace(like, bound=bound, order=self._order, subproblem=subproblem, is_open=is_open)
         heapq.heappush(self._parts, part)
 
-    def _cheap(self, grouping: Grouping, home: int, *, is_listed: bool) -> float:
+    def _cheap(self, grouping: Grouping, trainer_region: int, *, is_listed: bool) -> float:
         """Return a lower bound on a grouping and region, with each group alone on the whole fleet."""
         least = GroupLowerBounds()
         for tasks in grouping:
             is_mesh = any(task in TRAINING for task in tasks)
             of = mesh_lower_bounds if is_mesh and not is_listed else least_alone
-            least = least.with_other(of(self._data, tasks, home))
+            least = least.with_other(of(self._data, tasks, trainer_region))
         # Seconds of the slowest group and of the path; for least dollars the rent within the deadline.
         bound = max(least.busy_s, least.path_s() / self._data.ends)
         if not self._pays:
@@ -294,14 +296,14 @@ class Search:
         most_s = self._most_s()
         if bound > most_s * (1 + 1e-9):
             return INFINITE
-        return least_usd(self._data, grouping, home, least, most_s, is_listed=is_listed)
+        return least_usd(self._data, grouping, trainer_region, least, most_s, is_listed=is_listed)
 
     def _relaxation(self, part: _Part) -> Relaxation:
         """Build the model of a subproblem."""
         most_s = self._most_s() if self._pays else min(self._most_s(), self._target())
         return Relaxation(
             self._data,
-            part.node,
+            part.subproblem,
             most_s,
             self._target() if self._pays else INFINITE,
             part.cuts,
@@ -311,7 +313,9 @@ class Search:
     def _step(self, part: _Part) -> None:
         """Work on one subproblem: list its meshes, solve its linear relaxation, or solve its integer program."""
         if not part.is_listed:
-            bound = max(part.bound, self._cheap(part.node.grouping, part.node.home, is_listed=True))
+            bound = max(
+                part.bound, self._cheap(part.subproblem.grouping, part.subproblem.trainer_region, is_listed=True)
+            )
             if bound < INFINITE:
                 heapq.heappush(self._parts, replace(part, bound=bound, is_listed=True))
             return
@@ -332,7 +336,7 @@ class Search:
         elif bound >= self._target():
             self._close(bound)
         elif not self._divide(part, built, found, bound):
-            self._push(part.node, bound, is_open=False, like=part)
+            self._push(part.subproblem, bound, is_open=False, like=part)
 
     def _round(self, built: Relaxation, values: Floats) -> None:
         """Round a relaxed point to a placement and evaluate it; for least dollars, repair it first."""
@@ -355,15 +359,15 @@ class Search:
             return True
         if built.looseness(found.values) > _LOOSE:
             lacks = 0.0 if self._pays else self._target() - part.bound
-            if part.node.window_s != (0.0, INFINITE) and bound - part.bound < _GAIN * lacks:
+            if part.subproblem.window_s != (0.0, INFINITE) and bound - part.bound < _GAIN * lacks:
                 return False
             if self._split(part, built, found, bound):
                 return True
         if self._split_others(part, built, found, bound, _LOOSE):
             return True
         far = level_split(built, found.values)
-        for node in part.node.by_level(*far) if far else ():
-            self._push(node, bound, is_open=True, like=part)
+        for subproblem in part.subproblem.by_level(*far) if far else ():
+            self._push(subproblem, bound, is_open=True, like=part)
         return far is not None
 
     def _split_others(self, part: _Part, built: Relaxation, found: Solution, bound: float, loose: float) -> bool:
@@ -372,9 +376,9 @@ class Search:
         middle = others_split(built, found.values, loose)
         if middle is None:
             return False
-        low, high = part.node.others_s
+        low, high = part.subproblem.others_s
         for ends in ((low, middle), (middle, high)):
-            self._push(replace(part.node, others_s=ends), bound, is_open=True, like=part)
+            self._push(replace(part.subproblem, others_s=ends), bound, is_open=True, like=part)
         return True
 
     def _split_receivers(self, part: _Part, built: Relaxation, found: Solution, bound: float) -> bool:
@@ -383,11 +387,11 @@ class Search:
         The result is False if that changes nothing.
         """
         assert found.values is not None
-        num, (few, many) = built.receivers(found.values), part.node.receivers
+        num, (few, many) = built.receivers(found.values), part.subproblem.receivers
         if num <= max(few, 1):
             return False
         for ends in ((few, num - 1), (num, many)):
-            self._push(replace(part.node, receivers=ends), bound, is_open=True, like=part)
+            self._push(replace(part.subproblem, receivers=ends), bound, is_open=True, like=part)
         return True
 
     def _split(self, part: _Part, built: Relaxation, found: Solution, bound: float) -> bool:
@@ -402,7 +406,7 @@ class Search:
         # Divide at the point's window, but not close to an end.
         middle = min(max(at, low + 0.2 * (high - low)), high - 0.2 * (high - low))
         for ends in ((low, middle), (middle, high)):
-            self._push(replace(part.node, window_s=ends), bound, is_open=True, like=part)
+            self._push(replace(part.subproblem, window_s=ends), bound, is_open=True, like=part)
         return True
 
     def _solved(self, built: Relaxation, part: _Part) -> Solution:
@@ -433,7 +437,7 @@ class Search:
         """Evaluate the optimum of an integer program, then close the subproblem or queue what is left of it."""
         if found.values is None:
             if not found.is_complete and not self._is_over() and part.depth < _MOST_CUTS:
-                self._push(part.node, bound, is_open=False, like=replace(part, depth=part.depth + 1))
+                self._push(part.subproblem, bound, is_open=False, like=replace(part, depth=part.depth + 1))
             elif not found.is_complete:
                 self._closed = min(self._closed, bound)
             else:
@@ -456,9 +460,9 @@ class Search:
         cuts = (*part.cuts, *built.rates(found.values))
         after = replace(part, cuts=cuts, depth=part.depth + 1)
         tolerance = self._tolerance(part)
-        if nodes := critic_split(built, found.values):
-            for node in nodes:
-                self._push(node, bound, is_open=True, like=after)
+        if subproblems := critic_split(built, found.values):
+            for subproblem in subproblems:
+                self._push(subproblem, bound, is_open=True, like=after)
             return
         if arrival_underestimate(built, found.values) > tolerance and self._split_receivers(after, built, found, bound):
             return
@@ -466,16 +470,18 @@ class Search:
             return
         if self._split_others(after, built, found, bound, tolerance):
             return
-        if self._data.ways(part.node.home).up_s > 0 and self._split_receivers(after, built, found, bound):
+        if self._data.transfers(part.subproblem.trainer_region).up_s > 0 and self._split_receivers(
+            after, built, found, bound
+        ):
             return
         # With a budget, the bilinear relation between step time and rent is relaxed: divide the range of steps.
-        low, high = part.node.step_s[0], min(part.node.step_s[1], built.most_s)
+        low, high = part.subproblem.step_s[0], min(part.subproblem.step_s[1], built.most_s)
         if self.cost_tables.problem.goal.max_usd_per_hour is not None and high - low > 1e-4 * high:
             middle = min(max(bound, low + 0.2 * (high - low)), high - 0.2 * (high - low))
             for ends in ((low, middle), (middle, high)):
-                self._push(replace(part.node, step_s=ends), bound, is_open=True, like=after)
+                self._push(replace(part.subproblem, step_s=ends), bound, is_open=True, like=after)
             return
-        self._push(part.node, bound, is_open=False, like=after)
+        self._push(part.subproblem, bound, is_open=False, like=after)
 
     # --- the end
 

@@ -33,11 +33,11 @@ contains the point then."""
 
 def arrival_underestimate(built: Relaxation, values: Floats) -> float:
     """Return how much later versions arrive at a point than the model counts, as a share of the step limit."""
-    ways, num = built.data.ways(built.node.home), built.receivers(values)
-    if not built.received or ways.up_s <= 0 or num <= max(built.node.receivers[0], 1):
+    transfers, num = built.data.transfers(built.subproblem.trainer_region), built.receivers(values)
+    if not built.received or transfers.up_s <= 0 or num <= max(built.subproblem.receivers[0], 1):
         return 0.0
     regions = np.unique(built.made.of.region)
-    longer: Floats = (lags(ways, num) - lags(ways, built.node.receivers[0]))[regions]
+    longer: Floats = (lags(transfers, num) - lags(transfers, built.subproblem.receivers[0]))[regions]
     return float(longer.max()) / built.most_s
 
 
@@ -80,7 +80,7 @@ def others_split(built: Relaxation, values: Floats, loose: float) -> float | Non
         return None
     counts = np.maximum(values[built.made.at], 0.0)
     left = replace(on, span_s=min(on.span_s, built.most_s - others_s))
-    more = looseness(built.data, built.made, left, counts, built.node.home, window_s)
+    more = looseness(built.data, built.made, left, counts, built.subproblem.trainer_region, window_s)
     if more <= loose or more - built.looseness(values) <= loose / 2:
         # The window alone is as optimistic, so dividing this range would not help.
         return None
@@ -93,27 +93,27 @@ def critic_split(built: Relaxation, values: Floats) -> list[Subproblem]:
     At an integer point the critic's source may be counted as nearer or cheaper than it is: divide by its region. Or the
     actor's versions may be counted as if they had a link for themselves: divide by whether the critic infers there.
     """
-    critic, node = built.critic, built.node
+    critic, subproblem = built.critic, built.subproblem
     if critic is None:
         return []
     trains = next(chosen for tasks, chosen in built.meshes.items() if Task.CRITIC_TRAINING in tasks)
     k = int(critic.source[trains.of.rows[int(values[trains.at].argmax())]])
     scores = sorted(_regions(built, values, Task.CRITIC_INFERENCE))
-    shares = {} if critic.sources[k] != node.home else _shared(built, values, scores)
+    shares = {} if critic.sources[k] != subproblem.trainer_region else _shared(built, values, scores)
     # Whether the model counts the chosen source as nearer or cheaper than it is.
-    is_late = bool((critic.ways_s[scores, k] - critic.least_s[scores] > _TINY * built.scale_s).any())
-    is_dear = bool((critic.usd[scores, k] > critic.least_usd[scores] * (1 + _TINY)).any())
-    is_dear = is_dear and built.data.cost_tables.problem.goal.counts_usd
+    is_late = bool((critic.transfer_s[scores, k] - critic.least_s[scores] > _TINY * built.scale_s).any())
+    is_more_expensive = bool((critic.usd[scores, k] > critic.least_usd[scores] * (1 + _TINY)).any())
+    is_more_expensive = is_more_expensive and built.data.cost_tables.problem.goal.counts_usd
     sources = [int(each) for each in critic.sources]
-    if len(sources) > 1 and (is_late or is_dear or shares):
+    if len(sources) > 1 and (is_late or is_more_expensive or shares):
         it = frozenset({sources[k]})
-        return [replace(node, critic_homes=homes) for homes in (it, frozenset(sources) - it)]
-    if shares and node.critic_homes != frozenset({node.home}):
-        return [replace(node, critic_homes=frozenset({node.home}))]
+        return [replace(subproblem, critic_regions=regions) for regions in (it, frozenset(sources) - it)]
+    if shares and subproblem.critic_regions != frozenset({subproblem.trainer_region}):
+        return [replace(subproblem, critic_regions=frozenset({subproblem.trainer_region}))]
     if shares:
         # Divide at the region whose link the critic's weights occupy longest.
         worst = max(shares, key=lambda r: shares[r])
-        return [replace(node, critic_in=(*node.critic_in, (worst, is_there))) for is_there in (True, False)]
+        return [replace(subproblem, critic_in=(*subproblem.critic_in, (worst, is_there))) for is_there in (True, False)]
     return []
 
 
@@ -124,12 +124,16 @@ def _regions(built: Relaxation, values: Floats, task: Task) -> set[int]:
 
 def _shared(built: Relaxation, values: Floats, scores: list[int]) -> dict[int, float]:
     """Return by region the seconds of the critic's weights on links of the actor's that are not counted yet."""
-    if any(Task.GENERATION in tasks and Task.ACTOR_TRAINING in tasks for tasks in built.node.grouping):
+    if any(Task.GENERATION in tasks and Task.ACTOR_TRAINING in tasks for tasks in built.subproblem.grouping):
         return {}
     if built.window is not None:
         makes = {int(r) for r in built.made.of.region[values[built.made.at] > 0.5]}
     else:
         makes = _regions(built, values, Task.GENERATION)
-    known_s, home = critic_link_s(built.data, built.node), built.node.home
-    links_s = {r: built.data.critic_s(home, r)[1] for r in makes & {*scores} if r != home and known_s[r] == 0}
+    known_s, trainer_region = critic_link_s(built.data, built.subproblem), built.subproblem.trainer_region
+    links_s = {
+        r: built.data.critic_s(trainer_region, r)[1]
+        for r in makes & {*scores}
+        if r != trainer_region and known_s[r] == 0
+    }
     return {r: link_s for r, link_s in links_s.items() if link_s > _TINY * built.scale_s}

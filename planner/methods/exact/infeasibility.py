@@ -70,7 +70,7 @@ def conflict(problem: Problem, now_s: Callable[[], float], should_stop: Callable
     if not oracle.is_feasible([]):
         facts = (Fact(kind="shape", name="job", what=_HOPELESS),)
         return Infeasible(conflict=facts, method="exact")
-    least = _quick(oracle, [], every, False)
+    least = _quickxplain(oracle, [], every, False)
     is_minimal, is_cut = not (oracle.is_cut or oracle.is_undecided), oracle.is_cut
     found = tuple(_compared(problem, each.fact, now_s, should_stop) for each in reversed(least))
     return Infeasible(conflict=found, is_minimal=is_minimal, is_cut=is_cut, method="exact")
@@ -156,7 +156,7 @@ class _Oracle:
         return self._known[places]
 
 
-def _quick(oracle: _Oracle, base: list[_Removable], facts: list[_Removable], is_new: bool) -> list[_Removable]:
+def _quickxplain(oracle: _Oracle, base: list[_Removable], facts: list[_Removable], is_new: bool) -> list[_Removable]:
     """Return the smallest part of `facts` that conflicts with `base`.
 
     `is_new` says that base has grown since the last test.
@@ -167,8 +167,8 @@ def _quick(oracle: _Oracle, base: list[_Removable], facts: list[_Removable], is_
         return facts
     half = len(facts) // 2
     first, second = facts[:half], facts[half:]
-    of_second = _quick(oracle, base + first, second, bool(first))
-    of_first = _quick(oracle, base + of_second, first, bool(of_second))
+    of_second = _quickxplain(oracle, base + first, second, bool(first))
+    of_first = _quickxplain(oracle, base + of_second, first, bool(of_second))
     return of_first + of_second
 
 

@@ -23,12 +23,12 @@ _SLACK = (1.3, 4.0)
 """Generation's latency that is allowed, as a multiple of the least. Chosen by hand."""
 
 
-def greedy(data: ProblemArrays, grouping: Grouping, home: int) -> Iterator[Placement]:
+def greedy(data: ProblemArrays, grouping: Grouping, trainer_region: int) -> Iterator[Placement]:
     """Yield a few placements with this grouping and trainer's region."""
     first = next(tasks for tasks in grouping if Task.ACTOR_TRAINING in tasks)
     others = [tasks for tasks in grouping if tasks != first]
-    block = data.meshes(first, home)
-    for i in _spread(block, np.flatnonzero(block.home == home)):
+    block = data.meshes(first, trainer_region)
+    for i in _spread(block, np.flatnonzero(block.source_region == trainer_region)):
         # Free machines of each class; the meshes of groups that train take theirs first.
         free = {c: each.num_machines for c, each in enumerate(data.classes)}
         if not _take(data, free, block, i):
@@ -38,7 +38,7 @@ def greedy(data: ProblemArrays, grouping: Grouping, home: int) -> Iterator[Place
             continue
         units = [tasks for tasks in others if not any(task in TRAINING for task in tasks)]
         for slack in _SLACK if any(Task.GENERATION in tasks for tasks in units) else _SLACK[:1]:
-            assigned = _assign_machines(data, dict(free), units, home, slack)
+            assigned = _assign_machines(data, dict(free), units, trainer_region, slack)
             if assigned is not None:
                 yield Placement(groups=tuple((groups | assigned)[tasks] for tasks in grouping))
 
@@ -93,12 +93,12 @@ def _add_other_meshes(
 
 
 def _assign_machines(
-    data: ProblemArrays, free: dict[int, int], units: list[Tasks], home: int, slack: float
+    data: ProblemArrays, free: dict[int, int], units: list[Tasks], trainer_region: int, slack: float
 ) -> dict[Tasks, Group] | None:
     """Assign all free machines to the groups without training; None if some group gets none."""
     if not units:
         return {}
-    choices = [_best_rows(data, data.units(tasks), home, slack) for tasks in units]
+    choices = [_best_rows(data, data.units(tasks), trainer_region, slack) for tasks in units]
     worth = _worth(data, units, choices)
     made = [np.zeros(len(tasks)) for tasks in units]
     taken: list[dict[int, int]] = [{} for _ in units]
@@ -132,12 +132,12 @@ def _batches(num: int) -> list[int]:
     return [min(size, num - start) for start in range(0, num, size)]
 
 
-def _best_rows(data: ProblemArrays, block: UnitArrays, home: int, slack: float) -> dict[int, int]:
+def _best_rows(data: ProblemArrays, block: UnitArrays, trainer_region: int, slack: float) -> dict[int, int]:
     """Return, by class, the row that makes most per device among those near enough."""
-    ways = data.ways(home)
-    keep = np.isfinite(ways.scoring_s[block.at_region])
+    transfers = data.transfers(trainer_region)
+    keep = np.isfinite(transfers.scoring_s[block.at_region])
     if Task.GENERATION in block.tasks:
-        lag = (ways.weights_s + ways.trajectories_s)[block.at_region] + block.first_s
+        lag = (transfers.weights_s + transfers.trajectories_s)[block.at_region] + block.first_s
         if keep.any():
             keep &= lag <= slack * float(lag[keep].min())
     # Samples per second and device with all tasks by turns.

@@ -25,7 +25,7 @@ class DollarTerms:
     """Rent and egress of one model, as linear expressions over its variables."""
 
     data: ProblemArrays
-    home: int
+    trainer_region: int
     """Index of the trainer's region."""
     _rent: Terms = field(default_factory=list)
     """Dollars per hour."""
@@ -43,19 +43,19 @@ class DollarTerms:
         """Add rent and egress of the meshes of one group; `at` are their binaries."""
         if not self.counts:
             return
-        block, ways, rows = of.block, self.data.ways(self.home), of.rows
+        block, transfers, rows = of.block, self.data.transfers(self.trainer_region), of.rows
         regions = block.regions[rows]
         scores = any(task in SCORING for task in block.tasks)
-        sent = ways.usd_there + ways.usd_back if scores else ways.usd_there
+        sent = transfers.usd_there + transfers.usd_back if scores else transfers.usd_there
         # Gradients between the mesh's regions, and samples to the most distant pool (and back, if they are scored).
         usd = block.usd_per_step[rows] + sent[regions].max(axis=1)
         if Task.GENERATION in block.tasks:
-            # A mesh that generates sends samples home from the regions that make any, and receives versions if it does
-            # not train the actor.
+            # A mesh that generates sends samples to the trainer from the regions that make any. It receives versions if
+            # it does not train the actor.
             makes = block.makes[rows] | self.data.cost_tables.problem.rules.demands_regions
-            usd = usd + np.where(makes, ways.usd_back[regions], 0.0).max(axis=1)
+            usd = usd + np.where(makes, transfers.usd_back[regions], 0.0).max(axis=1)
             if Task.ACTOR_TRAINING not in block.tasks:
-                away = np.where(regions != self.home, ways.usd_version[regions], 0.0)
+                away = np.where(regions != self.trainer_region, transfers.usd_version[regions], 0.0)
                 away[:, 1] = np.where(regions[:, 0] == regions[:, 1], 0.0, away[:, 1])
                 usd = usd + away.sum(axis=1)
         self._rent += zip(at.tolist(), block.usd[rows].tolist(), strict=True)
@@ -67,8 +67,8 @@ class DollarTerms:
             return
         of = units.of
         self._rent += zip(units.at.tolist(), of.block.usd[of.rows].tolist(), strict=True)
-        ways = self.data.ways(self.home)
-        usd = (ways.usd_there + ways.usd_back)[of.region]
+        transfers = self.data.transfers(self.trainer_region)
+        usd = (transfers.usd_there + transfers.usd_back)[of.region]
         if of.scores and usd.max() > 0:
             # Samples go to where they are scored and back, counted at the most expensive route in use.
             scale = float(usd.max())
@@ -87,17 +87,17 @@ class DollarTerms:
     def add_receiver(self, used: int, region: int) -> None:
         """Add the egress of a remote region that generates; `used` is its binary."""
         if self.counts:
-            ways = self.data.ways(self.home)
-            self._egress.append((used, float(ways.usd_version[region])))
-            self._back.append((used, float(ways.usd_back[region])))
+            transfers = self.data.transfers(self.trainer_region)
+            self._egress.append((used, float(transfers.usd_version[region])))
+            self._back.append((used, float(transfers.usd_back[region])))
 
-    def add_dearest(self, model: LinearModel) -> None:
+    def add_most_expensive_route(self, model: LinearModel) -> None:
         """Add the egress of samples at the most expensive route among the regions that generate."""
         if any(usd for _, usd in self._back):
-            dearest = model.variable()
+            most_expensive = model.variable()
             for u, usd in self._back:
-                model.row([(dearest, 1.0), (u, -usd)], low=0.0)
-            self._egress.append((dearest, 1.0))
+                model.row([(most_expensive, 1.0), (u, -usd)], low=0.0)
+            self._egress.append((most_expensive, 1.0))
 
     def add_objective(
         self, model: LinearModel, step: int, ends_s: tuple[float, float], scale_s: float, most_usd: float

@@ -65,7 +65,7 @@ class Relaxation:
     """
 
     data: ProblemArrays
-    node: Subproblem
+    subproblem: Subproblem
     most_s: float
     most_usd: float
     cuts: Sequence[tuple[Task, float]] = ()
@@ -107,12 +107,12 @@ class Relaxation:
     """Binaries by the set of variables of which they say whether any is used."""
 
     def __post_init__(self) -> None:
-        problem, model, node = self.data.cost_tables.problem, self.model, self.node
-        low, high = node.step_s
+        problem, model, subproblem = self.data.cost_tables.problem, self.model, self.subproblem
+        low, high = subproblem.step_s
         self.most_s = min(self.most_s, high, problem.goal.planned_step_s or INFINITE)
         self.scale_s = self.most_s if self.most_s < INFINITE else 1.0
         # First rule out subproblems without candidates, or whose rent is already too high.
-        found = remaining_candidates(self.data, node, self.most_s)
+        found = remaining_candidates(self.data, subproblem, self.most_s)
         if found is None:
             self.is_empty = True
             return
@@ -123,11 +123,11 @@ class Relaxation:
                 self.is_empty = True
                 return
         # Then add the variables of the step and its phases, the groups, and the rows that join them.
-        self._money = DollarTerms(data=self.data, home=node.home)
+        self._money = DollarTerms(data=self.data, trainer_region=subproblem.trainer_region)
         self.low_s = max(low, found.least.busy_s, found.least.path_s() / self.data.ends)
         self.step = model.variable(min(self.low_s / self.scale_s * (1 - 1e-12), 1.0), self.most_s / self.scale_s)
         self.train, self.score = model.variable(), model.variable()
-        for tasks in node.grouping:
+        for tasks in subproblem.grouping:
             if tasks in found.meshes:
                 self._add_mesh(tasks, found.meshes[tasks])
             else:
@@ -154,7 +154,7 @@ class Relaxation:
         if Task.GENERATION in tasks:
             # Generation by turns: phase <= (eta + 1) step - train - score.
             path = [(self.step, float(self.data.ends)), (self.train, -1.0), (self.score, -1.0)]
-            self._below(at, of.rest_s / scale, path)
+            self._below(at, of.generation_s / scale, path)
         self._money.add_meshes(of, at)
 
     def _add_units(self, tasks: Tasks) -> None:
@@ -177,7 +177,7 @@ class Relaxation:
             self._add_scoring(units, scoring)
         if of.generates:
             # The subproblem's range of what other tasks take of generation's group.
-            low, high = (each / self.scale_s for each in self.node.others_s)
+            low, high = (each / self.scale_s for each in self.subproblem.others_s)
             if scoring and (low > 0 or high < INFINITE):
                 self.model.row(scoring, low=low, high=high)
             self._add_generation(making, [] if self.data.is_sync else scoring)
@@ -236,7 +236,7 @@ class Relaxation:
             return units
         units = units.some(np.flatnonzero(of.makes))
         at = units.at.copy()
-        for i in np.flatnonzero(units.of.region != self.node.home).tolist():
+        for i in np.flatnonzero(units.of.region != self.subproblem.trainer_region).tolist():
             at[i] = model.variable(0.0, float(units.of.most[i]))
             model.row([(int(at[i]), 1.0), (int(units.at[i]), -1.0)], high=0.0)
         return UnitVariables(of=units.of, at=at)
@@ -246,9 +246,9 @@ class Relaxation:
 
         The limits of routes are included.
         """
-        ways, scale = self.data.ways(self.node.home), self.scale_s / self.data.samples
-        down, caps = ways.down_per_s * scale, ways.samples_per_s * scale
-        at, rates = limit_by_routes(self.model, units, units.of.rates * scale, caps, ways, down)
+        transfers, scale = self.data.transfers(self.subproblem.trainer_region), self.scale_s / self.data.samples
+        down, caps = transfers.down_per_s * scale, transfers.samples_per_s * scale
+        at, rates = limit_by_routes(self.model, units, units.of.rates * scale, caps, transfers, down)
         return busy_time_variable(self.model, at, rates, self._longest, self._cuts(Task.GENERATION))
 
     def _add_generation(self, units: UnitVariables, others: Terms) -> None:
@@ -259,7 +259,7 @@ class Relaxation:
         path = [(self.train, 1.0), (self.score, 1.0), *others]
         add_at_most(model, [*path, (self.window, 1.0)], [(self.step, float(data.ends))])
         self.interval = interval(data, units.of, (low, high), self.most_s - self._choices.least.others_s)
-        add_window(data, model, units, self.interval, self.node.home, self.window, scale)
+        add_window(data, model, units, self.interval, self.subproblem.trainer_region, self.window, scale)
         self._add_receivers(units)
         # Demanded regions: the window holds the first sample of every unit in use.
         if data.cost_tables.problem.rules.demands_regions:
@@ -272,25 +272,25 @@ class Relaxation:
 
         It matters for slow links (link <= step), for a capped uplink (sum over receivers <= step) and for dollars.
         """
-        model, of, ways = self.model, units.of, self.data.ways(self.node.home)
-        low, high = self.node.receivers
-        link_s = ways.link_s + critic_link_s(self.data, self.node)
-        for region in np.unique(of.region[of.region != self.node.home]).tolist():
+        model, of, transfers = self.model, units.of, self.data.transfers(self.subproblem.trainer_region)
+        low, high = self.subproblem.receivers
+        link_s = transfers.link_s + critic_link_s(self.data, self.subproblem)
+        for region in np.unique(of.region[of.region != self.subproblem.trainer_region]).tolist():
             is_slow = link_s[region] > self.low_s
-            if not (is_slow or ways.up_s > 0 or self._money.counts):
+            if not (is_slow or transfers.up_s > 0 or self._money.counts):
                 continue
             u = self._used(units, region)
             self.received.append(u)
             if is_slow:
                 add_at_most(model, [(u, float(link_s[region]) / self.scale_s)], [(self.step, 1.0)])
             self._money.add_receiver(u, region)
-        self._money.add_dearest(model)
+        self._money.add_most_expensive_route(model)
         # The uplink carries one version for each receiver; their number is within the subproblem's range.
         used = [(u, 1.0) for u in self.received]
-        if ways.up_s > 0 and used:
-            add_at_most(model, [(u, ways.up_s / self.scale_s) for u in self.received], [(self.step, 1.0)])
+        if transfers.up_s > 0 and used:
+            add_at_most(model, [(u, transfers.up_s / self.scale_s) for u in self.received], [(self.step, 1.0)])
             model.row(used, low=float(low) if low > 0 else -INFINITE, high=float(min(high, len(used))))
-        elif low > len(used) and ways.up_s > 0:
+        elif low > len(used) and transfers.up_s > 0:
             self.is_empty = True
 
     # --- across groups
@@ -300,8 +300,8 @@ class Relaxation:
         models = self.data.cost_tables.problem.workload.models
         if Task.CRITIC_TRAINING not in models or Task.CRITIC_INFERENCE not in models:
             return
-        trains = next(tasks for tasks in self.node.grouping if Task.CRITIC_TRAINING in tasks)
-        scores = next(tasks for tasks in self.node.grouping if Task.CRITIC_INFERENCE in tasks)
+        trains = next(tasks for tasks in self.subproblem.grouping if Task.CRITIC_TRAINING in tasks)
+        scores = next(tasks for tasks in self.subproblem.grouping if Task.CRITIC_INFERENCE in tasks)
         if trains == scores:
             return
         path = [(self.step, float(self.data.ends)), (self.train, -1.0)]
@@ -328,10 +328,10 @@ class Relaxation:
             self.is_empty = True
             return
         few = units.some(np.flatnonzero(fine))
-        ways_s = critic.least_s[few.of.region]
-        steps = highest_level(self.data, self.model, few, ways_s, self.scale_s, self.is_fine)
+        transfer_s = critic.least_s[few.of.region]
+        steps = highest_level(self.data, self.model, few, transfer_s, self.scale_s, self.is_fine)
         add_at_most(self.model, [*steps, *self._scoring[scores]], path)
-        self._wait(few, ways_s + few.of.level_s, self._choices.most_after_train_s, path)
+        self._wait(few, transfer_s + few.of.level_s, self._choices.most_after_train_s, path)
         for region in np.unique(few.of.region).tolist():
             if not critic.near[region].all():
                 self._keep_near(critic, self.meshes[trains], region, [(self._used(few, region), 1.0)])
@@ -395,7 +395,7 @@ class Relaxation:
     def placement(self, values: Floats) -> Placement:
         """Return the placement of a point of the model; counts are rounded to whole numbers."""
         groups = []
-        for tasks in self.node.grouping:
+        for tasks in self.subproblem.grouping:
             if tasks in self.meshes:
                 chosen = self.meshes[tasks]
                 row = int(chosen.of.rows[int(values[chosen.at].argmax())])
@@ -441,7 +441,7 @@ class Relaxation:
     @property
     def others_range_s(self) -> tuple[float, float]:
         """Range in seconds of what other tasks take of generation's group."""
-        return self._choices.least.others_s, min(self.node.others_s[1], self.most_s)
+        return self._choices.least.others_s, min(self.subproblem.others_s[1], self.most_s)
 
     @property
     def window_range_s(self) -> tuple[float, float]:
@@ -454,7 +454,7 @@ class Relaxation:
         if window_s is None or self.interval is None:
             return 0.0
         counts = np.maximum(values[self.made.at], 0.0)
-        return looseness(self.data, self.made, self.interval, counts, self.node.home, window_s)
+        return looseness(self.data, self.made, self.interval, counts, self.subproblem.trainer_region, window_s)
 
     def receivers(self, values: Floats) -> int:
         """Return the number of remote regions that receive versions at a point, rounded up."""

@@ -114,7 +114,7 @@ def highest_level(
 
 
 def limit_by_routes(
-    model: LinearModel, units: UnitVariables, made: Floats, caps: Floats, ways: TransferArrays, down: float
+    model: LinearModel, units: UnitVariables, made: Floats, caps: Floats, transfers: TransferArrays, down: float
 ) -> tuple[Ints, Floats]:
     """Return (variables, samples that one of each makes) under the limits of routes and the downlink.
 
@@ -122,7 +122,7 @@ def limit_by_routes(
     the units behind it are replaced by one variable for what arrives.
     """
     most = units.of.most * made
-    away = units.of.region != ways.home
+    away = units.of.region != transfers.trainer_region
     at, values = units.at[~away], made[~away]
     far_at, far = [units.at[:0]], [made[:0]]
     # A remote region whose units could exceed its route gets one variable for all its samples.

@@ -126,12 +126,18 @@ def shapes(of: ReachableUnits, on: Interval) -> list[Interval]:
 
 
 def add_window(
-    data: ProblemArrays, model: LinearModel, units: UnitVariables, on: Interval, home: int, window: int, scale_s: float
+    data: ProblemArrays,
+    model: LinearModel,
+    units: UnitVariables,
+    on: Interval,
+    trainer_region: int,
+    window: int,
+    scale_s: float,
 ) -> None:
     """Add the rows that bound what is made within the variable `window`."""
     more = shapes(units.of, on) if data.pays_for_few else []
     for each in dict.fromkeys((on, *more, *_flat(units.of, on))):
-        at, values = _rated(data, model, units, each, home)
+        at, values = _rated(data, model, units, each, trainer_region)
         for point in np.unique(np.linspace(each.low_s, each.high_s, _TANGENTS if each.tilt else 1)).tolist():
             here = float(each.g(np.array([point]))[0])
             # Tangent of 1 / g at `point`: sum(n c) >= 1 / here - tilt (window - point).
@@ -150,40 +156,40 @@ def _flat(of: ReachableUnits, on: Interval) -> list[Interval]:
 
 
 def _rated(
-    data: ProblemArrays, model: LinearModel, units: UnitVariables, on: Interval, home: int
+    data: ProblemArrays, model: LinearModel, units: UnitVariables, on: Interval, trainer_region: int
 ) -> tuple[Ints, Floats]:
     """Return (variables, largest share of a step's samples per unit and g).
 
     The limits of routes and of the downlink are included.
     """
-    ways, of, samples = data.ways(home), units.of, data.samples
+    transfers, of, samples = data.transfers(trainer_region), units.of, data.samples
     # Least lag of any unit in each region: [num_regions].
     lag_s = np.full(len(data.regions), INFINITE)
     np.minimum.at(lag_s, of.region, of.lag_s)
     near = np.isfinite(lag_s)
     caps = np.zeros(len(lag_s))
     with np.errstate(invalid="ignore"):
-        caps[near] = np.nan_to_num(ways.samples_per_s[near] * carried_s(on, lag_s[near]), nan=0.0, posinf=INFINITE)
-    away = lag_s[near & (np.arange(len(lag_s)) != home)]
+        caps[near] = np.nan_to_num(transfers.samples_per_s[near] * carried_s(on, lag_s[near]), nan=0.0, posinf=INFINITE)
+    away = lag_s[near & (np.arange(len(lag_s)) != trainer_region)]
     down = INFINITE
-    if len(away) and ways.down_per_s < INFINITE:
-        down = ways.down_per_s * float(carried_s(on, away.min(keepdims=True))[0]) / samples
-    return limit_by_routes(model, units, most_made(of, on) / samples, caps / samples, ways, down)
+    if len(away) and transfers.down_per_s < INFINITE:
+        down = transfers.down_per_s * float(carried_s(on, away.min(keepdims=True))[0]) / samples
+    return limit_by_routes(model, units, most_made(of, on) / samples, caps / samples, transfers, down)
 
 
 def looseness(
-    data: ProblemArrays, units: UnitVariables, on: Interval, counts: Floats, home: int, window_s: float
+    data: ProblemArrays, units: UnitVariables, on: Interval, counts: Floats, trainer_region: int, window_s: float
 ) -> float:
     """Return the share of a step's samples that the rows count as made in this window although they are not."""
-    ways, of = data.ways(home), units.of
+    transfers, of = data.transfers(trainer_region), units.of
     made, lag_s = np.zeros(len(data.regions)), np.full(len(data.regions), INFINITE)
     # Samples that really arrive: made within the window, limited by each route and the downlink.
     np.add.at(made, of.region, counts * of.made(np.array([window_s]), on.span_s)[:, 0])
     np.minimum.at(lag_s, of.region, of.lag_s)
     carried_s = np.clip(window_s - lag_s, 0.0, on.span_s)
-    away = (np.arange(len(made)) != home) & (made > 0)
-    made[away] = np.minimum(made[away], ways.samples_per_s[away] * carried_s[away])
+    away = (np.arange(len(made)) != trainer_region) & (made > 0)
+    made[away] = np.minimum(made[away], transfers.samples_per_s[away] * carried_s[away])
     far = made[away].sum()
-    if far > 0 and ways.down_per_s < INFINITE:
-        far = min(far, ways.down_per_s * carried_s[away].max())
+    if far > 0 and transfers.down_per_s < INFINITE:
+        far = min(far, transfers.down_per_s * carried_s[away].max())
     return max(0.0, 1.0 - float(made[~away].sum() + far) / data.samples)

@@ -61,7 +61,7 @@ class Case:
     name: str
     data: ProblemArrays
     grouping: Grouping
-    home: int
+    trainer_region: int
     known: Known
 
     @property
@@ -73,7 +73,7 @@ class Case:
         for tasks in self.grouping:
             trains = any(task in TRAINING for task in tasks)
             least = least.with_other(
-                (mesh_lower_bounds if trains and not is_listed else least_alone)(self.data, tasks, self.home)
+                (mesh_lower_bounds if trains and not is_listed else least_alone)(self.data, tasks, self.trainer_region)
             )
         return least
 
@@ -82,7 +82,12 @@ class Case:
         is_cost = self.goal.objective is Objective.COST_AT_THROUGHPUT
         most_s = self.goal.max_step_s if is_cost else self.known.step_s * (1 + 1e-6)
         most_usd = self.known.usd_per_hour * (1 + 1e-6) if is_cost else INFINITE
-        return Relaxation(self.data, Subproblem(grouping=self.grouping, home=self.home), most_s or INFINITE, most_usd)
+        return Relaxation(
+            self.data,
+            Subproblem(grouping=self.grouping, trainer_region=self.trainer_region),
+            most_s or INFINITE,
+            most_usd,
+        )
 
     def bound(self, built: Relaxation, solved: Solution) -> float:
         is_cost = self.goal.objective is Objective.COST_AT_THROUGHPUT
@@ -99,7 +104,7 @@ def cases(size: str, number: int) -> tuple[Case, ...]:
     found = []
     for (grouping, home), known in parts.parts()[:PARTS]:
         name = f"{size}: problem {number}, {asked.goal.objective}, {grouping} from {home}"
-        found.append(Case(name=name, data=data, grouping=grouping, home=data.region_at[home], known=known))
+        found.append(Case(name=name, data=data, grouping=grouping, trainer_region=data.region_at[home], known=known))
     return tuple(found)
 
 
@@ -120,7 +125,7 @@ def test_what_groups_cost_alone_is_less_than_what_a_placement_costs(size: str, n
         most_s = case.known.step_s * (1 + 1e-6)
         for is_listed in (False, True):
             least = case.least(is_listed=is_listed)
-            usd = least_usd(case.data, case.grouping, case.home, least, most_s, is_listed=is_listed)
+            usd = least_usd(case.data, case.grouping, case.trainer_region, least, most_s, is_listed=is_listed)
             assert usd <= case.known.usd_per_hour * (1 + TOLERANCE), (case.name, is_listed)
 
 

@@ -47,7 +47,7 @@ def plans(cost_tables: CostTables, data: ProblemArrays) -> Iterator[tuple[Placem
     for placement, evaluation in drawn(cost_tables, np.random.default_rng(5), 8):
         home = data.region_at[trainer_region(cost_tables, placement)]
         grouping = tuple(group.tasks for group in placement.groups)
-        yield placement, evaluation, Subproblem(grouping=grouping, home=home)
+        yield placement, evaluation, Subproblem(grouping=grouping, trainer_region=home)
 
 
 def bound_s(data: ProblemArrays, node: Subproblem, most_s: float) -> float:
@@ -95,7 +95,7 @@ def test_parts_by_the_longest_way_of_scoring_hold_what_the_whole_holds(
     for _, evaluation, node in plans(cost_tables, data):
         most_s = evaluation.step_s * NARROW
         for tasks in (tasks for tasks in node.grouping if not any(task in TRAINING for task in tasks)):
-            levels = np.unique(units_at(data, tasks, node.home).level_s).tolist()
+            levels = np.unique(units_at(data, tasks, node.trainer_region).level_s).tolist()
             for below_s, above_s in pairwise(levels):
                 parts = node.by_level(tasks, below_s, above_s)
                 assert min(bound_s(data, part, most_s) for part in parts) <= evaluation.step_s * (1 + TOLERANCE)
@@ -147,7 +147,7 @@ def test_floors_and_groups_alone_are_below_every_plan(
             least = GroupLowerBounds()
             for tasks in node.grouping:
                 has_mesh = any(task in TRAINING for task in tasks)
-                least = least.with_other((of if has_mesh else least_alone)(data, tasks, node.home))
+                least = least.with_other((of if has_mesh else least_alone)(data, tasks, node.trainer_region))
             assert max(least.busy_s, least.path_s() / data.ends) <= evaluation.step_s * (1 + TOLERANCE)
 
 
@@ -164,10 +164,10 @@ def test_no_plan_is_cheaper_than_its_own_part_allows(
         most_s = evaluation.step_s * NARROW
         least = GroupLowerBounds()
         for tasks in node.grouping:
-            least = least.with_other(least_alone(whole, tasks, node.home))
+            least = least.with_other(least_alone(whole, tasks, node.trainer_region))
         rent = evaluation.usd_per_hour - evaluation.usd_egress_per_hour
         for is_listed in (False, True):
-            usd = least_usd(whole, node.grouping, node.home, least, most_s, is_listed=is_listed)
+            usd = least_usd(whole, node.grouping, node.trainer_region, least, most_s, is_listed=is_listed)
             assert 0 < usd <= rent * (1 + TOLERANCE)
         model, usd = least_dollars(cost_tables, placement, node, most_s)
         assert solve_relaxed(model).bound <= usd * (1 + TOLERANCE)
@@ -230,7 +230,7 @@ def test_samples_that_are_scored_far_away_are_paid_for_in_the_program(make_probl
     cost_tables = CostTables(replace(problem, fleet=dear(problem.fleet, usd_per_gbyte=1000.0)))
     data = ProblemArrays(cost_tables, INFINITE, 2)
     grouping = ((Task.GENERATION,), (Task.REFERENCE,), (Task.ACTOR_TRAINING,))
-    built = Relaxation(data, Subproblem(grouping=grouping, home=data.region_at["east"]), 60.0, INFINITE)
+    built = Relaxation(data, Subproblem(grouping=grouping, trainer_region=data.region_at["east"]), 60.0, INFINITE)
     found = solve_whole(built.model, limit_s=20.0, gap=0.0)
     assert found.values is not None
     estimate = evaluate(cost_tables, built.placement(found.values))
