@@ -19,7 +19,7 @@ from planner.answer.outcome import BOUND_TOLERANCE, BudgetExhausted, Found, Incu
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.exact.branching import arrival_underestimate, critic_split, level_split, others_split
+from planner.methods.exact.divisions import arrival_underestimate, critic_split, level_split, others_split
 from planner.methods.exact.incumbents.greedy import greedy
 from planner.methods.exact.incumbents.repair import repaired
 from planner.methods.exact.incumbents.rounding import rounded
