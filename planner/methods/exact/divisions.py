@@ -1,9 +1,11 @@
 """Where a point of a subproblem's model is too optimistic, and how to divide the subproblem there.
 
-Each function compares a point (values of all variables) with what the placement would really need, in one of these
-respects: versions that arrive later because more regions share the uplink, or because the critic's weights share a
-link; the critic's region; scoring that waits for distant units; and what other tasks leave of a step for generation.
-Windows are in `Relaxation.looseness`.
+A point gives values to all variables of a model. The functions compare it with what its placement would really need.
+There is one function for each thing that the model relaxes: versions that arrive later because more regions share the
+uplink, generation's window, what other tasks leave of a step for generation, scoring that waits for distant units, the
+critic's region and its share of links, and a budget's relation between step time and rent. Each returns the parts, or
+nothing if dividing there would not change the model. The parts together always cover the subproblem, and the order in
+which divisions are tried is in `planner.methods.exact.branching`.
 """
 
 from dataclasses import replace
@@ -12,23 +14,22 @@ import numpy as np
 
 from planner.methods.exact.program.linear_model import Floats
 from planner.methods.exact.relaxation.inventory_rows import chosen_regions
-from planner.methods.exact.relaxation.relaxation import LITTLE, Relaxation
-from planner.methods.exact.relaxation.row_builders import LEVEL_STEP
+from planner.methods.exact.relaxation.relaxation import Relaxation
 from planner.methods.exact.relaxation.window_rows import looseness
 from planner.methods.exact.subproblem.reachable_candidates import lags
 from planner.methods.exact.subproblem.remaining_candidates import Subproblem, critic_link_s
-from planner.problem.goal import Objective
-from planner.problem.groupings import Tasks
 from planner.problem.workload import Task
 
-_WAITS, _WAITS_PAID = 2e-3, 1e-2
-"""Share of a path by which scoring at a point may be longer than the model says before its levels are divided: in
-general, and where dollars are minimised and seconds count only as far as devices make up for them. Chosen by hand."""
+Parts = tuple[Subproblem, ...]
+"""Subproblems that together hold every placement of the one that is divided; empty if it is not divided."""
+
 _TINY = 1e-6
 """Relative difference of seconds or dollars that does not matter."""
-_BELOW = 0.8
-"""Where a range of other tasks' seconds is divided, between its lower end and its value at a point. Neither half
-contains the point then."""
+
+
+def inner_point(at: float, low: float, high: float, margin: float) -> float:
+    """Return the point of a range nearest to `at` that keeps the share `margin` of the range on each side."""
+    return min(max(at, low + margin * (high - low)), high - margin * (high - low))
 
 
 def arrival_underestimate(built: Relaxation, values: Floats) -> float:
@@ -41,61 +42,99 @@ def arrival_underestimate(built: Relaxation, values: Floats) -> float:
     return float(longer.max()) / built.most_s
 
 
-def level_split(built: Relaxation, values: Floats) -> tuple[Tasks, float, float] | None:
-    """Return (group, seconds, seconds) where scoring is most underestimated, or None.
+def divided_by_receivers(built: Relaxation, values: Floats) -> Parts:
+    """Divide into fewer regions that receive versions than at the point, and at least as many."""
+    num, (few, many) = built.receivers(values), built.subproblem.receivers
+    if num <= max(few, 1):
+        return ()
+    return tuple(replace(built.subproblem, receivers=ends) for ends in ((few, num - 1), (num, many)))
 
-    The subproblem is then divided: the group's longest transfer in use is at most the one, or at least the other.
+
+def divided_by_window(built: Relaxation, values: Floats, gap: float) -> Parts:
+    """Divide generation's window at the point; `gap` is the search's relative gap."""
+    at, settings = built.window_at(values), built.data.settings
+    if at is None:
+        return ()
+    low, high = built.window_range_s
+    if high - low <= min(settings.narrowest_window, gap / settings.narrowest_window_per_gap) * high:
+        return ()
+    middle = inner_point(at, low, high, settings.division_margin)
+    return tuple(replace(built.subproblem, window_s=ends) for ends in ((low, middle), (middle, high)))
+
+
+def divided_by_others(built: Relaxation, values: Floats, loose: float) -> Parts:
+    """Divide the range of the seconds that other tasks take of generation's group.
+
+    It is worthwhile where these tasks leave too little of a step for more than the share `loose` of its samples,
+    although the model counts them as made.
     """
-    pays = built.data.cost_tables.problem.goal.objective is Objective.COST_AT_THROUGHPUT
-    worst, found = (_WAITS_PAID if pays else _WAITS) * built.data.ends * built.most_s, None
+    settings = built.data.settings
+    window_s, on = built.window_at(values), built.interval
+    group = next((units for units in built.units.values() if units.of.generates and units.of.scores), None)
+    if window_s is None or on is None or group is None or built.data.is_sync:
+        return ()
+    # Seconds that the other tasks really take with the counts of the point.
+    with np.errstate(divide="ignore"):
+        others_s = float(np.sum(built.data.samples / (np.maximum(values[group.at], 0.0) @ group.of.score_rates)))
+    low, high = built.others_range_s
+    if others_s >= built.most_s or high - low <= settings.narrowest_range * high:
+        return ()
+    counts = np.maximum(values[built.made.at], 0.0)
+    left = replace(on, span_s=min(on.span_s, built.most_s - others_s))
+    more = looseness(built.data, built.made, left, counts, built.subproblem.trainer_region, window_s)
+    if more <= loose or more - built.looseness(values) <= loose / 2:
+        # The window alone is as optimistic, so dividing this range would not help.
+        return ()
+    middle = inner_point(low + settings.others_below * (others_s - low), low, high, settings.others_margin)
+    low, high = built.subproblem.others_s
+    return tuple(replace(built.subproblem, others_s=ends) for ends in ((low, middle), (middle, high)))
+
+
+def divided_by_level(built: Relaxation, values: Floats) -> Parts:
+    """Divide the group whose scoring is most underestimated by its longest transfer in use."""
+    settings = built.data.settings
+    share = settings.waits_share_usd if built.data.minimises_usd else settings.waits_share
+    worst = share * built.data.ends * built.most_s
+    found: Parts = ()
     for tasks, units in built.units.items():
         of, counts = units.of, np.maximum(values[units.at], 0.0)
-        used = counts > LITTLE
+        used = counts > settings.unused
         if not of.scores or not used.any():
             continue
         # Compare the most distant unit in use with the model's scoring phase; divide at the mean distance by rate.
         levels, rates = of.level_s, counts * of.score_rates[:, 0]
         busy_s = float(np.sum(built.data.samples / (counts @ of.score_rates)))
         lacks_s = float(levels[used].max()) + busy_s - float(values[built.score] * built.scale_s)
-        far = levels > float(levels @ rates / rates.sum()) + LEVEL_STEP * built.scale_s
+        far = levels > float(levels @ rates / rates.sum()) + settings.level_step * built.scale_s
         if lacks_s > worst and far.any():
-            worst, found = lacks_s, (tasks, float(levels[~far].max()), float(levels[far].min()))
+            worst = lacks_s
+            found = built.subproblem.by_level(tasks, float(levels[~far].max()), float(levels[far].min()))
     return found
 
 
-def others_split(built: Relaxation, values: Floats, loose: float) -> float | None:
-    """Return the seconds of other tasks in generation's group at which to divide, or None.
+def divided_by_step(built: Relaxation, bound_s: float) -> Parts:
+    """Divide the range of step times at the bound, if there is a budget of dollars.
 
-    It is worthwhile where these tasks leave too little of a step for more than the share `loose` of its samples,
-    although the model counts them as made.
+    The relation between step time and rent is bilinear then, and the model relaxes it from both ends of this range.
     """
-    window_s, on = built.window_at(values), built.interval
-    group = next((units for units in built.units.values() if units.of.generates and units.of.scores), None)
-    if window_s is None or on is None or group is None or built.data.is_sync:
-        return None
-    with np.errstate(divide="ignore"):
-        others_s = float(np.sum(built.data.samples / (np.maximum(values[group.at], 0.0) @ group.of.score_rates)))
-    low, high = built.others_range_s
-    if others_s >= built.most_s or high - low <= 1e-4 * high:
-        return None
-    counts = np.maximum(values[built.made.at], 0.0)
-    left = replace(on, span_s=min(on.span_s, built.most_s - others_s))
-    more = looseness(built.data, built.made, left, counts, built.subproblem.trainer_region, window_s)
-    if more <= loose or more - built.looseness(values) <= loose / 2:
-        # The window alone is as optimistic, so dividing this range would not help.
-        return None
-    return min(max(low + _BELOW * (others_s - low), low + 0.1 * (high - low)), high - 0.1 * (high - low))
+    settings = built.data.settings
+    low, high = built.subproblem.step_s[0], min(built.subproblem.step_s[1], built.most_s)
+    has_budget = built.data.cost_tables.problem.goal.max_usd_per_hour is not None
+    if not has_budget or high - low <= settings.narrowest_range * high:
+        return ()
+    middle = inner_point(bound_s, low, high, settings.division_margin)
+    return tuple(replace(built.subproblem, step_s=ends) for ends in ((low, middle), (middle, high)))
 
 
-def critic_split(built: Relaxation, values: Floats) -> list[Subproblem]:
-    """Return the subproblems into which the critic's transfers divide this one; empty if they are counted right.
+def divided_by_critic(built: Relaxation, values: Floats) -> Parts:
+    """Divide by where the critic is trained or infers, if its transfers are counted wrong at an integer point.
 
-    At an integer point the critic's source may be counted as nearer or cheaper than it is: divide by its region. Or the
-    actor's versions may be counted as if they had a link for themselves: divide by whether the critic infers there.
+    The critic's source may be counted as nearer or cheaper than it is: divide by its region. Or the actor's versions
+    may be counted as if they had a link for themselves: divide by whether the critic infers there.
     """
     critic, subproblem = built.critic, built.subproblem
     if critic is None:
-        return []
+        return ()
     trains = next(chosen for tasks, chosen in built.meshes.items() if Task.CRITIC_TRAINING in tasks)
     k = int(critic.source[trains.of.rows[int(values[trains.at].argmax())]])
     scores = sorted(_regions(built, values, Task.CRITIC_INFERENCE))
@@ -107,14 +146,15 @@ def critic_split(built: Relaxation, values: Floats) -> list[Subproblem]:
     sources = [int(each) for each in critic.sources]
     if len(sources) > 1 and (is_late or is_more_expensive or shares):
         it = frozenset({sources[k]})
-        return [replace(subproblem, critic_regions=regions) for regions in (it, frozenset(sources) - it)]
+        return tuple(replace(subproblem, critic_regions=regions) for regions in (it, frozenset(sources) - it))
     if shares and subproblem.critic_regions != frozenset({subproblem.trainer_region}):
-        return [replace(subproblem, critic_regions=frozenset({subproblem.trainer_region}))]
+        return (replace(subproblem, critic_regions=frozenset({subproblem.trainer_region})),)
     if shares:
         # Divide at the region whose link the critic's weights occupy longest.
         worst = max(shares, key=lambda r: shares[r])
-        return [replace(subproblem, critic_in=(*subproblem.critic_in, (worst, is_there))) for is_there in (True, False)]
-    return []
+        decided = ((*subproblem.critic_in, (worst, is_there)) for is_there in (True, False))
+        return tuple(replace(subproblem, critic_in=critic_in) for critic_in in decided)
+    return ()
 
 
 def _regions(built: Relaxation, values: Floats, task: Task) -> set[int]:
@@ -130,10 +170,6 @@ def _shared(built: Relaxation, values: Floats, scores: list[int]) -> dict[int, f
         makes = {int(r) for r in built.made.of.region[values[built.made.at] > 0.5]}
     else:
         makes = _regions(built, values, Task.GENERATION)
-    known_s, trainer_region = critic_link_s(built.data, built.subproblem), built.subproblem.trainer_region
-    links_s = {
-        r: built.data.critic_s(trainer_region, r)[1]
-        for r in makes & {*scores}
-        if r != trainer_region and known_s[r] == 0
-    }
+    known_s, source = critic_link_s(built.data, built.subproblem), built.subproblem.trainer_region
+    links_s = {r: built.data.critic_s(source, r)[1] for r in makes & {*scores} if r != source and known_s[r] == 0}
     return {r: link_s for r, link_s in links_s.items() if link_s > _TINY * built.scale_s}

@@ -20,6 +20,7 @@ from planner.cost.tables import transfers as between
 from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tasks.version_overlap import NONE, Overlaps, overlaps_of
 from planner.methods.exact.program.linear_model import Bools, Floats, Ints
+from planner.methods.exact.settings import DEFAULT_SETTINGS, ExactSettings
 from planner.problem.goal import Objective
 from planner.problem.groupings import FEW_GROUPINGS, Tasks, groupings
 from planner.problem.workload import SCORING, TRAINING, Task
@@ -141,11 +142,14 @@ class ProblemArrays:
     """All candidates and transfers of one problem as arrays, made when they are first asked for.
 
     `max_s` leaves out meshes that alone take longer than a step may. `num_blocks` is the largest number of pools in a
-    mesh.
+    mesh. `settings` are those of the method, for everything that works on the problem.
     """
 
-    def __init__(self, cost_tables: CostTables, max_s: float, num_blocks: int) -> None:
+    def __init__(
+        self, cost_tables: CostTables, max_s: float, num_blocks: int, settings: ExactSettings = DEFAULT_SETTINGS
+    ) -> None:
         self.cost_tables = cost_tables
+        self.settings = settings
         self.num_blocks = min(num_blocks, cost_tables.problem.limits.max_train_blocks)
         self.max_s = max_s
         self.classes = tuple(cost_tables.classes[key] for key in sorted(cost_tables.classes))
@@ -165,7 +169,7 @@ class ProblemArrays:
         self, units: Mapping[Tasks, Sequence[UnitColumn]], meshes: Mapping[Tasks, Sequence[MeshColumn]]
     ) -> "ProblemArrays":
         """Return the same problem with only these candidates for the given groups; re-planning uses this."""
-        found = ProblemArrays(self.cost_tables, self.max_s, self.num_blocks)
+        found = ProblemArrays(self.cost_tables, self.max_s, self.num_blocks, self.settings)
         found._units = self._units | {tasks: self._units_of(tasks, columns) for tasks, columns in units.items()}
         found._meshes = self._meshes | {tasks: self._meshes_of(tasks, columns) for tasks, columns in meshes.items()}
         found._transfers = self._transfers
@@ -176,14 +180,18 @@ class ProblemArrays:
         """Samples of one step."""
         return float(self.cost_tables.problem.workload.samples_per_step)
 
+    @property
+    def minimises_usd(self) -> bool:
+        """Whether the objective is least dollars, not least seconds per step."""
+        return self.cost_tables.problem.goal.objective is Objective.COST_AT_THROUGHPUT
+
     @cached_property
     def pays_for_few(self) -> bool:
         """Whether the goal is least dollars and there are few groupings.
 
         Relaxations alone then find good placements soon.
         """
-        problem = self.cost_tables.problem
-        return problem.goal.objective is Objective.COST_AT_THROUGHPUT and len(groupings(problem)) <= FEW_GROUPINGS
+        return self.minimises_usd and len(groupings(self.cost_tables.problem)) <= FEW_GROUPINGS
 
     @property
     def ends(self) -> int:
@@ -204,8 +212,8 @@ class ProblemArrays:
     def meshes(self, tasks: Tasks, trainer_region: int | None = None) -> MeshArrays:
         """Return the candidate meshes of a group with training.
 
-        With `trainer_region`, only meshes for the trainer in that region are listed. To list meshes of two pools for all
-        regions is slow.
+        With `trainer_region`, only meshes for the trainer in that region are listed. To list meshes of two pools for
+        all regions is slow.
         """
         if tasks not in self._meshes:
             if trainer_region is not None and self.num_blocks > 1 and Task.ACTOR_TRAINING in tasks:
