@@ -11,6 +11,7 @@ from planner.methods.exact.frontier import BoundingStage, OpenNode
 from planner.methods.exact.incumbent import IncumbentRecord
 from planner.methods.exact.program.linear_model import INFINITE, Solution
 from planner.methods.exact.program.ortools_solver import solve_relaxed, solve_whole
+from planner.methods.exact.relaxation.building import build_relaxation
 from planner.methods.exact.relaxation.relaxation import Relaxation
 from planner.methods.exact.search_budget import SearchBudget
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
@@ -42,10 +43,10 @@ class NodeBounds:
         grouping, region = subproblem.grouping, subproblem.trainer_region
         return objective_lower_bound(self.data, grouping, region, self.most_s, is_listed=is_listed)
 
-    def model(self, node: OpenNode) -> Relaxation:
-        """Build the model of a node for placements that are better than the target."""
+    def model(self, node: OpenNode) -> Relaxation | None:
+        """Return the model of a node for placements that are better than the target; None if it has none such."""
         minimises_usd, target = self.data.minimises_usd, self.incumbent.target
-        return Relaxation(
+        return build_relaxation(
             self.data,
             node.subproblem,
             self.most_s if minimises_usd else min(self.most_s, target),

@@ -201,7 +201,7 @@ class Search:
             bound = max(node.bound, bounds.without_model(node.subproblem, is_listed=True))
             return (replace(node, bound=bound, stage=BoundingStage.RELAXATION),) if bound < INFINITE else ()
         built = bounds.model(node)
-        if built.is_empty:
+        if built is None:
             return self._closed(INFINITE)
         solution = bounds.solve(node, built)
         bound = bounds.in_units(built, solution.bound)

@@ -62,8 +62,6 @@ class BranchingRule:
         if parts := divided_by_others(built, values, tolerance):
             return parts
         # A capped uplink is counted for the fewest receivers, even where that alone delays nothing.
-        if built.data.transfers(built.subproblem.trainer_region).up_s > 0 and (
-            parts := divided_by_receivers(built, values)
-        ):
+        if built.transfers.up_s > 0 and (parts := divided_by_receivers(built, values)):
             return parts
         return divided_by_step(built, bound)

@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from planner.methods.exact.program.linear_model import Floats
-from planner.methods.exact.relaxation.inventory_rows import chosen_regions
 from planner.methods.exact.relaxation.relaxation import Relaxation
+from planner.methods.exact.relaxation.variables import chosen_regions
 from planner.methods.exact.relaxation.window_rows import looseness
 from planner.methods.exact.subproblem.reachable_candidates import lags
 from planner.methods.exact.subproblem.remaining_candidates import Subproblem, critic_link_s
@@ -34,17 +34,17 @@ def inner_point(at: float, low: float, high: float, margin: float) -> float:
 
 def arrival_underestimate(built: Relaxation, values: Floats) -> float:
     """Return how much later versions arrive at a point than the model counts, as a share of the step limit."""
-    transfers, num = built.data.transfers(built.subproblem.trainer_region), built.receivers(values)
-    if not built.received or transfers.up_s <= 0 or num <= max(built.subproblem.receivers[0], 1):
+    transfers, num, units = built.transfers, built.num_receivers(values), built.generating
+    if units is None or transfers.up_s <= 0 or num <= max(built.subproblem.receivers[0], 1):
         return 0.0
-    regions = np.unique(built.made.of.region)
+    regions = np.unique(units.of.region)
     longer: Floats = (lags(transfers, num) - lags(transfers, built.subproblem.receivers[0]))[regions]
     return float(longer.max()) / built.most_s
 
 
 def divided_by_receivers(built: Relaxation, values: Floats) -> Parts:
     """Divide into fewer regions that receive versions than at the point, and at least as many."""
-    num, (few, many) = built.receivers(values), built.subproblem.receivers
+    num, (few, many) = built.num_receivers(values), built.subproblem.receivers
     if num <= max(few, 1):
         return ()
     return tuple(replace(built.subproblem, receivers=ends) for ends in ((few, num - 1), (num, many)))
@@ -69,9 +69,9 @@ def divided_by_others(built: Relaxation, values: Floats, loose: float) -> Parts:
     although the model counts them as made.
     """
     settings = built.data.settings
-    window_s, on = built.window_at(values), built.interval
+    window_s, on, generating = built.window_at(values), built.interval, built.generating
     group = next((units for units in built.units.values() if units.of.generates and units.of.scores), None)
-    if window_s is None or on is None or group is None or built.data.is_sync:
+    if window_s is None or on is None or generating is None or group is None or built.data.is_sync:
         return ()
     # Seconds that the other tasks really take with the counts of the point.
     with np.errstate(divide="ignore"):
@@ -79,9 +79,9 @@ def divided_by_others(built: Relaxation, values: Floats, loose: float) -> Parts:
     low, high = built.others_range_s
     if others_s >= built.most_s or high - low <= settings.narrowest_range * high:
         return ()
-    counts = np.maximum(values[built.made.at], 0.0)
+    counts = np.maximum(values[generating.at], 0.0)
     left = replace(on, span_s=min(on.span_s, built.most_s - others_s))
-    more = looseness(built.data, built.made, left, counts, built.subproblem.trainer_region, window_s)
+    more = looseness(built.data, generating, left, counts, built.subproblem.trainer_region, window_s)
     if more <= loose or more - built.looseness(values) <= loose / 2:
         # The window alone is as optimistic, so dividing this range would not help.
         return ()
@@ -166,8 +166,8 @@ def _shared(built: Relaxation, values: Floats, scores: list[int]) -> dict[int, f
     """Return by region the seconds of the critic's weights on links of the actor's that are not counted yet."""
     if any(Task.GENERATION in tasks and Task.ACTOR_TRAINING in tasks for tasks in built.subproblem.grouping):
         return {}
-    if built.window is not None:
-        makes = {int(r) for r in built.made.of.region[values[built.made.at] > 0.5]}
+    if built.generating is not None:
+        makes = {int(r) for r in built.generating.of.region[values[built.generating.at] > 0.5]}
     else:
         makes = _regions(built, values, Task.GENERATION)
     known_s, source = critic_link_s(built.data, built.subproblem), built.subproblem.trainer_region

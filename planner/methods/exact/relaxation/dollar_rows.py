@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planner.methods.exact.program.linear_model import INFINITE, Floats, Ints, LinearModel
-from planner.methods.exact.relaxation.row_builders import Terms, UnitVariables, highest_level
+from planner.methods.exact.relaxation.row_builders import highest_level
+from planner.methods.exact.relaxation.variables import Terms, UnitVariables
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.methods.exact.subproblem.reachable_candidates import ReachableMeshes
 from planner.problem.goal import Objective

@@ -12,22 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.methods.exact.program.linear_model import INFINITE, Floats, Ints, LinearModel
-from planner.methods.exact.relaxation.row_builders import UnitVariables, limit_by_routes
+from planner.methods.exact.relaxation.row_builders import limit_by_routes
+from planner.methods.exact.relaxation.variables import UnitVariables
+from planner.methods.exact.settings import ExactSettings
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.methods.exact.subproblem.reachable_candidates import ReachableUnits
 
-_TANGENTS = 9
-"""Tangents of 1 / g on the interval. Chosen by hand."""
-_STEEPEST = 0.05
-"""Least value of g at the start of the interval, relative to its end. Chosen by hand."""
 _ROUNDING = 1 + 1e-9
 """Factor that keeps rounding from cutting off what units really make."""
-_SHORT, _ROUGH = 1e-2, 1e-7
-"""An interval of at most this relative length also gets rows with a constant g, if the rows with the common g are off
-by more than the second number, relative. Chosen by hand."""
-_SHAPES, _APART = (0.0, 0.3, 0.7, 1.0), 0.05
-"""Quantiles of the units' own g at the start of the interval for which further rows are added, and the least difference
-between two of these values. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +52,7 @@ def interval(data: ProblemArrays, of: ReachableUnits, ends_s: tuple[float, float
     low, high = ends_s
     span_s = INFINITE if data.is_sync else most_s
     made = of.fleets(of.made(np.array([low, high]), span_s))
-    first = float(np.clip(made[0] / made[1], _STEEPEST, 1.0)) if made[1] > 0 and high > low else 1.0
+    first = float(np.clip(made[0] / made[1], data.settings.window_steepest, 1.0)) if made[1] > 0 and high > low else 1.0
     return Interval(low_s=low, high_s=high, span_s=span_s, first=first)
 
 
@@ -108,7 +100,7 @@ def carried_s(on: Interval, lag_s: Floats) -> Floats:
     return most * _ROUNDING
 
 
-def shapes(of: ReachableUnits, on: Interval) -> list[Interval]:
+def shapes(of: ReachableUnits, on: Interval, settings: ExactSettings) -> list[Interval]:
     """Return the same interval with the g of single units, from the steepest to the flattest.
 
     Rows of each such g hold, and together they are tighter where units differ.
@@ -117,10 +109,11 @@ def shapes(of: ReachableUnits, on: Interval) -> list[Interval]:
     makes = made[:, 1] > 0
     if on.high_s <= on.low_s or not makes.any():
         return []
-    firsts = np.quantile(np.clip(made[makes, 0] / made[makes, 1], _STEEPEST, 1.0), _SHAPES)
+    each_first = np.clip(made[makes, 0] / made[makes, 1], settings.window_steepest, 1.0)
+    firsts = np.quantile(each_first, settings.window_shapes)
     distinct: list[float] = []
     for first in firsts.tolist():
-        if all(abs(first - each) > _APART for each in (on.first, *distinct)):
+        if all(abs(first - each) > settings.window_shape_distance for each in (on.first, *distinct)):
             distinct.append(first)
     return [replace(on, first=first) for first in distinct]
 
@@ -134,24 +127,34 @@ def add_window(
     window: int,
     scale_s: float,
 ) -> None:
-    """Add the rows that bound what is made within the variable `window`."""
-    more = shapes(units.of, on) if data.pays_for_few else []
-    for each in dict.fromkeys((on, *more, *_flat(units.of, on))):
+    """Add the rows that bound what is made within the variable `window` (y), on one interval of windows.
+
+        sum over u of c_u g_u >= 1 / g(q) - g'(q) / g(q)^2 (y - q)   for several q in the interval
+
+    where g_u counts the units u that generate. Valid: in a window y unit u makes at most c_u g(y) of a step's samples,
+    which must all be made, so sum of c_u g_u >= 1 / g(y). And 1 / g is convex where g is affine and positive, so it is
+    nowhere below its tangents, one of which is the right side. Rows for several g all hold.
+    """
+    settings = data.settings
+    more = shapes(units.of, on, settings) if data.pays_for_few else []
+    for each in dict.fromkeys((on, *more, *_flat(units.of, on, settings))):
         at, values = _rated(data, model, units, each, trainer_region)
-        for point in np.unique(np.linspace(each.low_s, each.high_s, _TANGENTS if each.tilt else 1)).tolist():
+        num_points = settings.window_tangents if each.tilt else 1
+        for point in np.unique(np.linspace(each.low_s, each.high_s, num_points)).tolist():
             here = float(each.g(np.array([point]))[0])
             # Tangent of 1 / g at `point`: sum(n c) >= 1 / here - tilt (window - point).
             tilt = each.tilt / here**2
             model.add(np.append(at, window), np.append(values, tilt * scale_s), low=1.0 / here + tilt * point)
 
 
-def _flat(of: ReachableUnits, on: Interval) -> list[Interval]:
+def _flat(of: ReachableUnits, on: Interval, settings: ExactSettings) -> list[Interval]:
     """Return the same interval with g = 1, if it is short and some unit's table jumps in it; else nothing.
 
     At a jump no slope fits all units, however short the interval is, but none makes more than at its end.
     """
     ends = of.made(np.array([on.high_s]), on.span_s)[:, 0]
-    is_rough = on.high_s - on.low_s <= _SHORT * on.high_s and bool((ends < most_made(of, on) * (1 - _ROUGH)).any())
+    is_short = on.high_s - on.low_s <= settings.window_short * on.high_s
+    is_rough = is_short and bool((ends < most_made(of, on) * (1 - settings.window_rough)).any())
     return [replace(on, first=1.0)] if is_rough else []
 
 

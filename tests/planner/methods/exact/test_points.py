@@ -20,7 +20,7 @@ from planner.cost.step.step_estimate import StepEstimate, estimate_step, others_
 from planner.cost.tables.cost_tables import CostTables
 from planner.methods.exact.program.linear_model import INFINITE
 from planner.methods.exact.program.ortools_solver import solve_whole
-from planner.methods.exact.relaxation.relaxation import Relaxation
+from planner.methods.exact.relaxation.building import build_relaxation
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.methods.exact.subproblem.remaining_candidates import Subproblem
 from planner.problem.goal import STUDY, Goal, Objective, Problem
@@ -151,8 +151,8 @@ def narrower(point: Point, node: Subproblem, rng: np.random.Generator) -> Subpro
 def value_in(point: Point, node: Subproblem) -> float:
     """What a part's model says of the placement; infinite where it has none such."""
     most_s = point.data.cost_tables.problem.goal.max_step_s or point.evaluation.step_s * (1 + 1e-9)
-    built = Relaxation(point.data, node, most_s, INFINITE)
-    if built.is_empty:
+    built = build_relaxation(point.data, node, most_s, INFINITE)
+    if built is None:
         return INFINITE
     for tasks, counts in point.chosen.items():
         of = built.meshes.get(tasks) or built.units[tasks]
