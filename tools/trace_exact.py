@@ -2,7 +2,7 @@
 
 python tools/trace_exact.py FLEET WORKLOAD [--gap 0.01]
 
-It runs the search of `planner.methods.exact.branch_and_bound` and prints each of its events
+It runs `planner.methods.exact.search` and prints each of its events
 (`planner.methods.exact.events`): every node with its lower bound, every model that is solved, every better placement.
 The candidates come before and the result after them. The numbers are those of `periplus plan --study --method exact`.
 It is meant for problems that a person can follow: a few devices, and two or three tasks.
@@ -19,7 +19,6 @@ from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
 from planner.files.importers.loaders import load_fleet, load_workload
 from planner.methods.evaluation_budget import ignore, never
-from planner.methods.exact.branch_and_bound import Search
 from planner.methods.exact.events import (
     IncumbentImproved,
     ModelSolved,
@@ -30,6 +29,7 @@ from planner.methods.exact.events import (
 )
 from planner.methods.exact.program.linear_model import INFINITE, Floats
 from planner.methods.exact.relaxation.relaxation import Relaxation
+from planner.methods.exact.search import Search
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.methods.exact.subproblem.group_lower_bounds import group_lower_bounds
 from planner.methods.exact.subproblem.remaining_candidates import Subproblem

@@ -1,6 +1,6 @@
 """What a search tells somebody who follows it: one value for each of its actions.
 
-`planner.methods.exact.branch_and_bound.Search` passes them to its `observe` in the order in which things happen. An
+`planner.methods.exact.search.Search` passes them to its `observe` in the order in which things happen. An
 observer can print or count them (`tools/trace_exact.py`); it cannot change the search.
 """
 

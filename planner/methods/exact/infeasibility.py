@@ -15,7 +15,7 @@ from planner.answer.outcome import Fact, Incumbent, Infeasible
 from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.network import Network
 from planner.methods.evaluation_budget import ignore
-from planner.methods.exact.branch_and_bound import Search
+from planner.methods.exact.search import Search
 from planner.methods.exact.settings import DEFAULT_SETTINGS
 from planner.methods.obstacles import unpriced
 from planner.problem.device_classes import DeviceClass, classes_of

@@ -6,8 +6,8 @@ from planner.answer.outcome import Incumbent, Infeasible, Outcome
 from planner.answer.placement import Placement
 from planner.cost.tables.cost_tables import CostTables
 from planner.methods.evaluation_budget import ignore, never
-from planner.methods.exact.branch_and_bound import Search
 from planner.methods.exact.infeasibility import conflict
+from planner.methods.exact.search import Search
 from planner.methods.exact.settings import DEFAULT_SETTINGS
 
 DEFAULT_GAP = 0.01
