@@ -121,7 +121,7 @@ class BranchAndBound:
 
     def _after_relaxation(self, node: OpenNode, built: Relaxation, values: Floats | None, bound: float) -> Children:
         """Round the point of a linear relaxation, then close the node, divide it, or queue its integer program."""
-        # Only relaxations before the first program are rounded; with its cuts a point moves little.
+        # After a subproblem's first program, the optima of programs are its placements.
         if values is not None and node.num_programs == 0 and bound < self.incumbent.target:
             self._round(built, values)
         target = self.incumbent.target

@@ -49,11 +49,11 @@ def _add_to_mesh(
     Valid, since exactly one x_m is 1, and transfer_m is the least over the sources to the farther region of mesh m.
     """
     of, regions = inferring.of, inferring.of.block.regions[inferring.of.rows]
-    fine = np.asarray(critic.is_near[regions].all(axis=1))
-    built.forbid(inferring.at, ~fine)
-    at, regions = inferring.at[fine], regions[fine]
+    in_time = np.asarray(critic.is_near[regions].all(axis=1))
+    built.forbid(inferring.at, ~in_time)
+    at, regions = inferring.at[in_time], regions[in_time]
     dollars.add_critic(at, critic.least_usd, regions)
-    seconds = critic.least_s[regions].max(axis=1) + of.score_s[fine]
+    seconds = critic.least_s[regions].max(axis=1) + of.score_s[in_time]
     add_weighted_at_most(built.model, at, seconds / built.scale_s, _path(built))
     for region in np.unique(regions).tolist():
         here = at[(regions == region).any(axis=1)]
@@ -71,11 +71,11 @@ def _add_to_units(
     level transfer_u + l_u. Return False if the weights arrive nowhere in time.
     """
     data, least = built.data, critic.least_s
-    fine = critic.is_near[inferring.of.region]
-    built.forbid(inferring.at, ~fine)
-    if not fine.any():
+    in_time = critic.is_near[inferring.of.region]
+    built.forbid(inferring.at, ~in_time)
+    if not in_time.any():
         return False
-    near = inferring.some(np.flatnonzero(fine))
+    near = inferring.some(np.flatnonzero(in_time))
     transfer_s = least[near.of.region]
     steps = highest_level(data, built.model, near, transfer_s, built.scale_s, built.is_fine)
     add_at_most(built.model, [*steps, *built.scoring[inferring.of.block.tasks]], _path(built))

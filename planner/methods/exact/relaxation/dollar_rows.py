@@ -1,8 +1,9 @@
 """Dollars in a linear model: rent, egress, the objective in dollars, and a budget.
 
 `DollarTerms` collects the rent (dollars per hour) and the egress (dollars per step) of everything that the model can
-choose. If dollars neither are the objective nor have a limit, nothing is collected. The egress that a choice of regions
-causes (the most expensive route in use) is a chain of binaries or a maximum over binaries.
+choose. If dollars neither are the objective nor have a limit, nothing is collected. All of it is linear in the binaries
+x of meshes and the counts n of units, but for the most expensive route in use, which is a chain of binaries or a
+maximum over binaries. Both are exact at integer points; only the critic's egress is counted from its cheapest source.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +24,12 @@ _HOUR_S = 3600.0
 
 @dataclass(slots=True, kw_only=True)
 class DollarTerms:
-    """Rent and egress of one model, as linear expressions over its variables."""
+    """Rent in dollars per hour and egress in dollars per step of one model, as linear expressions over its variables.
+
+    rent = sum over meshes m of usd_m x_m + sum over units u of usd_u n_u
+    egress = sum over meshes m of egress_m x_m + sum over receiving regions r of version_r b_r
+             + samples to and from their most expensive route in use + versions of the critic
+    """
 
     data: ProblemArrays
     trainer_region: int
@@ -93,7 +99,12 @@ class DollarTerms:
             self._back.append((used, float(transfers.usd_back[region])))
 
     def add_most_expensive_route(self, model: LinearModel) -> None:
-        """Add the egress of samples at the most expensive route among the regions that generate."""
+        """Add the egress E of samples at the most expensive route among the regions r that generate.
+
+            usd_r b_r <= E   for each r, with b_r = 1 if r generates
+
+        Valid, since the cost model counts all samples of a step at the most expensive route in use.
+        """
         if any(usd for _, usd in self._back):
             most_expensive = model.variable()
             for u, usd in self._back:
@@ -103,7 +114,18 @@ class DollarTerms:
     def add_objective(
         self, model: LinearModel, step: int, ends_s: tuple[float, float], scale_s: float, most_usd: float
     ) -> None:
-        """Add the objective, and the budget if there is one. `ends_s` is the subproblem's range of the step time."""
+        """Add the objective, and the budget M if there is one. `ends_s` is the subproblem's range of tau, [low, high].
+
+        Least dollars: minimise U >= rent + 3600 / deadline x egress, with U at most `most_usd`. Otherwise minimise tau,
+        under a budget with
+
+            rent <= M
+            high rent + 3600 egress <= high M
+            low rent + 3600 egress <= M tau
+
+        A budget says 3600 egress <= tau (M - rent), which is bilinear. The second row is valid because tau <= high and
+        M >= rent, the third because tau >= low. Both are exact if low = high.
+        """
         goal = self.data.cost_tables.problem.goal
         low, high = ends_s
         if goal.objective is Objective.COST_AT_THROUGHPUT:
@@ -119,6 +141,6 @@ class DollarTerms:
             return
         model.row(self._rent, high=most)
         egress = [(x, _HOUR_S * v) for x, v in self._egress]
-        # step x (most - rent) >= 3600 egress is bilinear; relax it from both ends of the range of steps.
+        # The bilinear budget, relaxed from both ends of the range of steps.
         model.row([*((x, high * v) for x, v in self._rent), *egress], high=high * most)
         model.row([*((x, low * v) for x, v in self._rent), *egress, (step, -most * scale_s)], high=0.0)

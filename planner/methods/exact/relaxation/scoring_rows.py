@@ -38,7 +38,7 @@ def add_waiting(built: Relaxation, units: UnitVariables, level_s: Floats, most_s
         return
     # One rate for all tasks of the group: for weights a_t with sum 1, the sum of 1 / R_t is at least 1 / (sum of
     # a_t^2 R_t), by the Cauchy-Schwarz inequality. Any weights are valid; these are tight with the whole fleet.
-    alone = 1.0 / of.fleets(of.score_rates)
+    alone = 1.0 / of.fleet_total(of.score_rates)
     weights = alone / alone.sum()
     rates = of.score_rates @ weights**2 / built.data.samples * built.scale_s
     left = np.clip((most_s - level_s) / (most_s - least), 0.0, 1.0)

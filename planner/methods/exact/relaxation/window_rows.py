@@ -1,9 +1,9 @@
-"""Generation apart from training as linear rows: which units make a step's samples within window Z and step tau.
+"""Generation apart from training as linear rows: which units make a step's samples within window y and step tau.
 
-A unit makes at most min(table(Z - lag), rate x tau), which is not linear in the number of units and Z. On an interval
-of Z it is at most c x g(Z), with g affine and c the largest ratio on the interval. So the samples W of a step need
-sum(n c) >= W / g(Z), where n are the counts. 1 / g is convex, so its tangents are valid rows. The relaxation becomes
-exact as the interval shrinks, which is why the search branches on Z. Tables use the least slow-down by overlapping
+A unit makes at most min(table(y - lag), rate x tau), which is not linear in the number of units and y. On an interval
+of y it is at most c x g(y), with g affine and c the largest ratio on the interval. So the samples W of a step need
+sum(n c) >= W / g(y), where n are the counts. 1 / g is convex, so its tangents are valid rows. The relaxation becomes
+exact as the interval shrinks, which is why the search branches on y. Tables use the least slow-down by overlapping
 windows that the subproblem allows. At eta >= 1 full rates within a step are rows of their own.
 """
 
@@ -51,7 +51,7 @@ def interval(data: ProblemArrays, of: ReachableUnits, ends_s: tuple[float, float
     """
     low, high = ends_s
     span_s = INFINITE if data.is_sync else most_s
-    made = of.fleets(of.made(np.array([low, high]), span_s))
+    made = of.fleet_total(of.made(np.array([low, high]), span_s))
     first = float(np.clip(made[0] / made[1], data.settings.window_steepest, 1.0)) if made[1] > 0 and high > low else 1.0
     return Interval(low_s=low, high_s=high, span_s=span_s, first=first)
 
@@ -131,9 +131,9 @@ def add_window(
 
         sum over u of c_u g_u >= 1 / g(q) - g'(q) / g(q)^2 (y - q)   for several q in the interval
 
-    where g_u counts the units u that generate. Valid: in a window y unit u makes at most c_u g(y) of a step's samples,
-    which must all be made, so sum of c_u g_u >= 1 / g(y). And 1 / g is convex where g is affine and positive, so it is
-    nowhere below its tangents, one of which is the right side. Rows for several g all hold.
+    where g_u counts the units u that generate. Valid: in a window y unit u makes at most the share c_u g(y) of a step's
+    samples. All of them must be made, so the sum of c_u g_u is at least 1 / g(y). And 1 / g is convex where g is affine
+    and positive, so it is nowhere below its tangents, of which the right side is one. Rows for several g all hold.
     """
     settings = data.settings
     more = shapes(units.of, on, settings) if data.pays_for_few else []

@@ -129,7 +129,7 @@ class ReachableUnits:
             overlaps=self.overlaps.some(np.flatnonzero(keep)),
         )
 
-    def fleets(self, made: Floats) -> Floats:
+    def fleet_total(self, made: Floats) -> Floats:
         """Return an upper bound on what all classes make together, given what one unit of each row makes.
 
         `made` is `[num_rows, ...]`, the result `[...]`. Of each class the row counts that would make most with all its
@@ -143,7 +143,7 @@ class ReachableUnits:
 
     def scoring_s(self, samples: float) -> float:
         """Return a lower bound on the busy seconds of scoring: every device of the fleet scores for this group."""
-        return float(np.sum(samples / self.fleets(self.score_rates))) if self.scores else 0.0
+        return float(np.sum(samples / self.fleet_total(self.score_rates))) if self.scores else 0.0
 
     def made(self, window_s: Floats, most_s: float) -> Floats:
         """Return `[num_rows, num_windows]`: samples of one unit in windows as a region without lag would see them.
@@ -170,7 +170,7 @@ class ReachableUnits:
         # First geometric points over the whole range, then linear points within the interval that was found.
         for spaced in (np.geomspace, np.linspace):
             points = spaced(max(low, high / 1e5), high, _POINTS)
-            enough = self.fleets(self.made(points, INFINITE)) >= samples * (1 - 1e-9)
+            enough = self.fleet_total(self.made(points, INFINITE)) >= samples * (1 - 1e-9)
             if not enough.any():
                 return high
             first = int(np.argmax(enough))

@@ -145,7 +145,7 @@ def _of_units(data: ProblemArrays, at: ReachableUnits, window_s: float) -> Group
     scoring_s = at.scoring_s(data.samples)
     generating_s = 0.0
     if at.generates and not data.is_sync:
-        generating_s = data.samples / float(at.fleets(at.rates))
+        generating_s = data.samples / float(at.fleet_total(at.rates))
     return GroupLowerBounds(
         busy_s=scoring_s + generating_s,
         score_s=float(at.level_s.min()) + scoring_s if at.scores else 0.0,

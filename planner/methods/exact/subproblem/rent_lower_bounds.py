@@ -97,7 +97,7 @@ def _together(at: ReachableUnits, rates: Floats) -> Floats:
 
     The joint rate is concave in the rate of each task, so any weights give an upper bound.
     """
-    alone = 1.0 / np.maximum(at.fleets(rates), 1e-300)
+    alone = 1.0 / np.maximum(at.fleet_total(rates), 1e-300)
     weights = alone / alone.sum()
     found: Floats = rates @ weights**2
     return found
