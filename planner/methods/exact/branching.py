@@ -2,8 +2,7 @@
 
 The model of a subproblem is too optimistic in several respects, one for each division in
 `planner.methods.exact.divisions`. The rule divides in the first respect in which the solved point is wrong by enough
-and in which dividing changes the model. The order was chosen by hand: what delays all of generation comes first,
-because every later comparison depends on it.
+and in which dividing changes the model. The order was chosen by hand.
 """
 
 from dataclasses import dataclass

@@ -56,7 +56,7 @@ class ExactSettings:
     first_placements_share: float = 0.1
     """Most of the budget, as a share, for greedy first placements."""
     first_placements_groups: int = 3
-    """Number of groups of the groupings that first placements prefer; good plans have about three."""
+    """Number of groups that first placements prefer in a grouping."""
     first_placements_groupings: int = 12
     """Groupings for which first placements are made, beside the coarsest and the finest one."""
     first_placements_regions: int = 3
@@ -110,6 +110,9 @@ class ExactSettings:
     rest."""
     level_step: float = 1e-4
     """Difference of latency levels, as a fraction of a step, below which a level counts as the next lower one."""
+    window_points: int = 48
+    """Windows that are tried at once for the least window of a group, in each of two rounds. The second round divides
+    one interval of the first into this many."""
     window_tangents: int = 9
     """Tangents of 1 / g on one interval of windows (`planner.methods.exact.relaxation.window_rows`)."""
     window_steepest: float = 0.05

@@ -16,10 +16,6 @@ from planner.methods.exact.subproblem.candidate_arrays import MeshArrays, Proble
 from planner.problem.groupings import Tasks
 from planner.problem.workload import SCORING, Task
 
-_POINTS = 48
-"""Windows that are tried at once in `least_window_s`, in each of two rounds. The second round divides one interval of
-the first into this many."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReachableMeshes:
@@ -164,12 +160,16 @@ class ReachableUnits:
         found: Floats = np.broadcast_to(ends_s, self.samples.shape) + self.lag_s[:, None]
         return found
 
-    def least_window_s(self, samples: float) -> float:
-        """Return a lower bound on the window in which every device of the fleet makes this many samples."""
+    def least_window_s(self, samples: float, num_points: int) -> float:
+        """Return a lower bound on the window in which every device of the fleet makes this many samples.
+
+        `num_points` windows are tried at once, in each of two rounds.
+        """
         low, high = 0.0, float(self.block.seconds[-1] + self.lag_s.min())
-        # First geometric points over the whole range, then linear points within the interval that was found.
+        # First geometric points over the whole range, then linear points within the interval that was found. The lower
+        # end of the last interval is the bound.
         for spaced in (np.geomspace, np.linspace):
-            points = spaced(max(low, high / 1e5), high, _POINTS)
+            points = spaced(max(low, high / 1e5), high, num_points)
             enough = self.fleet_total(self.made(points, INFINITE)) >= samples * (1 - 1e-9)
             if not enough.any():
                 return high

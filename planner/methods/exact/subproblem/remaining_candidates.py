@@ -129,7 +129,8 @@ def _least_alone(data: ProblemArrays, tasks: Tasks, trainer_region: int) -> Grou
     units = units_at(data, tasks, trainer_region)
     if not len(units.rows):
         return NEVER
-    return _of_units(data, units, units.least_window_s(data.samples) if units.generates else 0.0)
+    window_s = units.least_window_s(data.samples, data.settings.window_points) if units.generates else 0.0
+    return _of_units(data, units, window_s)
 
 
 def _of_meshes(at: ReachableMeshes) -> GroupLowerBounds:
