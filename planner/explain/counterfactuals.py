@@ -9,9 +9,8 @@ none.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from planner.answer import outcome
 from planner.answer.evaluation import Evaluation
-from planner.answer.outcome import Incumbent, objective_value
+from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible, Outcome, objective_value
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.step.binding import seconds
@@ -26,7 +25,7 @@ from planner.problem.margins import with_margin
 from planner.problem.workload import Task
 from planner.propose import rollout_replicas
 
-Solve = Callable[[Problem], outcome.Outcome]
+Solve = Callable[[Problem], Outcome]
 """Function that searches a problem for the best placement."""
 
 MAX_MACHINES, MAX_LINKS, MAX_REGIONS = 12, 12, 12
@@ -108,10 +107,10 @@ def effect(change: WhatIf, placement: Placement, base: float, solve: Solve) -> E
         found = solve(change.problem)
         bound = _bound(found)
         match found:
-            case outcome.Found(best=best) | outcome.BudgetExhausted(best=Incumbent() as best):
+            case Found(best=best) | BudgetExhausted(best=Incumbent() as best):
                 values.append(best.value(goal))
-            case outcome.Infeasible(conflict=conflict):
-                why = "; and ".join(fact.what for fact in conflict)
+            case Infeasible(conflict=conflict):
+                why = conflict
             case _:
                 why = UNANSWERED
     value = min(values, default=None)
@@ -132,12 +131,12 @@ def _less(value: float | None, base: float) -> float | None:
     return None if value is None else 1 - value / base if base > 0 else 0.0
 
 
-def _bound(found: outcome.Outcome) -> float | None:
+def _bound(found: Outcome) -> float | None:
     """Return the lower bound that an outcome proves, or None."""
     match found:
-        case outcome.Found(best=best):
+        case Found(best=best):
             return best.bound
-        case outcome.BudgetExhausted(best=best, bound=bound):
+        case BudgetExhausted(best=best, bound=bound):
             return best.bound if bound is None and best else bound
         case _:
             return None

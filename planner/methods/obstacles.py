@@ -39,11 +39,11 @@ def obstacle(cost_tables: CostTables) -> Infeasible | None:
     problem = cost_tables.problem
     for task in problem.workload.tasks:
         if not allowed(problem, task):
-            return Infeasible(conflict=_least(problem, partial(_is_homeless, task), _nowhere(task)))
+            return Infeasible(facts=_least(problem, partial(_is_homeless, task), _nowhere(task)))
     if not _joined(problem):
-        return Infeasible(conflict=_least(problem, lambda of: not _joined(of), _apart(problem)))
+        return Infeasible(facts=_least(problem, lambda of: not _joined(of), _apart(problem)))
     facts = memory_obstacle(cost_tables) if problem.fleet.num_gpus <= MOST_GPUS else ()
-    return Infeasible(conflict=facts, is_minimal=len(facts) == 1) if facts else None
+    return Infeasible(facts=facts, is_minimal=len(facts) == 1) if facts else None
 
 
 def _is_homeless(task: Task, problem: Problem) -> bool:

@@ -109,7 +109,7 @@ class _Known:
         self.trace.append(replace(best, bound=bound, elapsed_s=self.elapsed_s()))
         self.report(self.trace[-1])
 
-    def outcome(self, proved: Found | BudgetExhausted, num_evaluations: int) -> Outcome:
+    def outcome(self, proved: Found[Incumbent] | BudgetExhausted[Incumbent], num_evaluations: int) -> Outcome:
         """Return the outcome of all methods together; `proved` is what the exact method returned."""
         trace, best = tuple(self.trace), self.best
         if best is None:

@@ -491,7 +491,7 @@ class Search:
                     num_evaluations=self.num_evaluations,
                     method="exact",
                 )
-            return Infeasible(conflict=(), is_minimal=False, method="exact")
+            return Infeasible(facts=(), is_minimal=False, method="exact")
         value = self._value()
         # A bound above a known value is an error of ours; then nothing counts as proved.
         bound = credible(bound, value) or 0.0
