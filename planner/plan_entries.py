@@ -23,8 +23,8 @@ solver's floating-point numbers. Chosen by hand."""
 MAX_USD_PER_HOUR = 1e7
 """Largest limit on dollars per hour. Chosen by hand."""
 _MOST_SECONDS = 1e18
-"""Largest predicted or simulated seconds. Searches treat steps beyond 10^9 seconds as impossible, so sums of times stay
-below this. Chosen by hand."""
+"""Largest predicted or simulated seconds. Searches treat steps from `IMPOSSIBLE_STEP_S` as impossible, so sums of times
+stay below this. Chosen by hand."""
 _MOST = 10**12
 """Largest number of units or workers. Chosen by hand."""
 

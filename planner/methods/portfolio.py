@@ -28,8 +28,8 @@ from planner.methods.exact.method import DEFAULT_GAP
 from planner.methods.exact.method import search as exact
 from planner.methods.hetrl.method import search as hetrl
 from planner.methods.hetrl.method import search_bounded as hetrl_bounded
-from planner.methods.opening.device_assignment import MANY_CLASSES
 from planner.methods.opening.greedy_descent import Descent
+from planner.problem.device_classes import MANY_CLASSES
 from planner.problem.groupings import FEW_GROUPINGS, groupings
 
 _OPENING_S, _SHORT_OPENING_S = 0.6, 0.3

@@ -19,7 +19,7 @@ from planner.methods.exact.program.linear_model import LinearModel
 from planner.methods.exact.program.ortools_solver import solve_whole
 from planner.methods.hetrl.candidate_lists import CandidateLists, Held, UnitOption
 from planner.problem.device_classes import DeviceClass
-from planner.problem.goal import Objective
+from planner.problem.goal import IMPOSSIBLE_STEP_S, Objective
 from planner.problem.workload import Lengths, Task
 
 ROLLOUT = (Task.GENERATION,)
@@ -101,7 +101,7 @@ class PhaseOne:
             return self._at(goal.planned_step_s, meshes)
         high = 4 * min(mesh.busy_s for mesh in meshes)
         best = None
-        while best is None and high < 1e9:
+        while best is None and high < IMPOSSIBLE_STEP_S:
             best = self._at(high, meshes)
             high *= 4
         low = 0.0

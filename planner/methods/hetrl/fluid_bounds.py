@@ -20,7 +20,7 @@ import numpy.typing as npt
 from planner.cost.tasks.layer_cuts import TENSOR
 from planner.methods.hetrl.candidate_lists import CandidateLists
 from planner.problem.device_classes import DeviceClass
-from planner.problem.goal import Objective
+from planner.problem.goal import IMPOSSIBLE_STEP_S, Objective
 from planner.problem.groupings import Grouping
 from planner.problem.workload import SCORING, TRAINING, Task
 
@@ -84,7 +84,7 @@ class Bounds:
         rising = [-self._group_s(group) for group in grouping]
         low, high = 0.0, max(-float(each[1:].min()) for each in rising)
         if not np.isfinite(high):
-            high = 1e9
+            high = IMPOSSIBLE_STEP_S
         # Bisection: can every group reach `middle` seconds with the devices of the fleet?
         while high - low > 1e-3 * high:
             middle = (low + high) / 2

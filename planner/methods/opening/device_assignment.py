@@ -20,6 +20,8 @@ from planner.cost.tasks.layer_cuts import TENSOR, of_layout
 from planner.methods.hetrl.candidate_lists import CandidateLists
 from planner.methods.hetrl.fluid_bounds import Bounds
 from planner.methods.hetrl.genome import GroupingDecoder, GroupingGenome
+from planner.problem.device_classes import MANY_CLASSES
+from planner.problem.goal import IMPOSSIBLE_STEP_S
 from planner.problem.groupings import Tasks
 from planner.problem.workload import SCORING, TRAINING, Task
 
@@ -28,8 +30,6 @@ Ints = npt.NDArray[np.int64]
 
 _PARTS, _FEW_PARTS = (1 / 6, 1 / 3, 1 / 2, 2 / 3, 1.0), (1 / 3, 1.0)
 """Fractions of a class that a mesh gets; the second tuple is for fleets of many classes. Chosen by hand."""
-MANY_CLASSES = 12
-"""Number of classes above which a fleet counts as having many. Chosen by hand."""
 _PAIRS = ((1.0, 1.0), (1 / 3, 1.0), (1.0, 1 / 3))
 """Fractions of two classes that a mesh of two pools gets. Chosen by hand."""
 _BATCHES, _ALL_BATCHES = 6, 48
@@ -342,7 +342,7 @@ class DeviceAssigner:
         # The path of the oracle, and the path of the critic.
         path = np.maximum(train + score + others + after, train + critic + score) / (eta + 1)
         found: Floats = np.maximum(np.maximum(path, link), np.maximum(busy, critic))
-        return np.where(found < 1e9, found, np.inf)
+        return np.where(found < IMPOSSIBLE_STEP_S, found, np.inf)
 
 
 def assign_batches(speeds: Floats, left: Ints, weights: Floats, batch: Ints) -> Ints:

@@ -21,8 +21,9 @@ from planner.methods.hetrl.fluid_bounds import Bounds
 from planner.methods.hetrl.genome import GroupingDecoder, GroupingGenome, grouping_decoder
 from planner.methods.hetrl.group_sizes import size_vectors as sizes_of
 from planner.methods.hetrl.guided_moves import guided
-from planner.methods.opening.device_assignment import MANY_CLASSES, ClassSpeeds, DeviceAssigner, class_speeds
+from planner.methods.opening.device_assignment import ClassSpeeds, DeviceAssigner, class_speeds
 from planner.methods.opening.grouping_estimates import grouping_estimates
+from planner.problem.device_classes import MANY_CLASSES
 from planner.problem.goal import Objective
 from planner.problem.groupings import Grouping, groupings
 

@@ -12,11 +12,10 @@ from itertools import product
 import numpy as np
 
 from planner.methods.opening.device_assignment import ClassSpeeds, Floats, Ints, assign_batches, batch_sizes
+from planner.problem.goal import IMPOSSIBLE_STEP_S
 from planner.problem.groupings import Grouping, Tasks
 from planner.problem.workload import SCORING, TRAINING, Task
 
-_NEVER_S = 1e9
-"""Step time in seconds from which a grouping counts as impossible."""
 _BATCHES = 3
 """Batches in which the devices of a class are assigned. Chosen by hand."""
 
@@ -129,4 +128,4 @@ def _step_s(
     times[makes] = times[makes] + np.where(np.any(trains, axis=0), fleet.tail_s, 0.0)
     needs = [path, lag_s, critic, *([together(fleet.tasks)] if fleet.eta else [])]
     found: Floats = np.max(needs, axis=0)
-    return np.where(found < _NEVER_S, found, np.inf)
+    return np.where(found < IMPOSSIBLE_STEP_S, found, np.inf)
