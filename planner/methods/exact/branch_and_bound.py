@@ -30,15 +30,16 @@ from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.methods.exact.subproblem.mesh_lower_bounds import limit_listed_meshes, mesh_lower_bounds
 from planner.methods.exact.subproblem.remaining_candidates import GroupLowerBounds, Subproblem, least_alone
 from planner.methods.exact.subproblem.rent_lower_bounds import least_usd
-from planner.problem.goal import Objective
+from planner.problem.device_classes import MANY_CLASSES
+from planner.problem.goal import IMPOSSIBLE_STEP_S, Objective
 from planner.problem.groupings import Grouping, groupings
 from planner.problem.workload import TRAINING, Task
 
 _SLICE_S = 20.0
 """Seconds of one integer program before the caller is asked again whether to go on. Chosen by hand."""
-_MOST_S, _LONGEST_S = 1e5, 1e9
-"""Longest step in seconds that the search looks for, and that of a second search if the first one finds nothing. Longer
-steps (31 years) count as none."""
+_MOST_S = 1e5
+"""Longest step in seconds that the search looks for first. If it finds nothing, it looks for steps up to
+`IMPOSSIBLE_STEP_S`; longer ones count as none. Chosen by hand."""
 _DIVE_S, _DIVE_SHARE = 0.15, 0.1
 """Limits of the time for first placements: seconds, and share of the budget. Chosen by hand."""
 _HOMES = 3
@@ -56,8 +57,8 @@ _MOST_CUTS = 40
 """Most rounds of cuts of one subproblem. What is open then stays open, and the bound says so. Chosen by hand."""
 _FINEST = 6
 """Round after which the tolerance of integer programs no longer shrinks. Chosen by hand."""
-_MANY_CLASSES, _FIRST_PROGRAMS, _PATIENCE = 12, 1, 20
-"""On fleets with more than `_MANY_CLASSES` device classes, meshes of one pool are searched first. That search ends
+_FIRST_PROGRAMS, _PATIENCE = 1, 20
+"""On fleets with more than `MANY_CLASSES` device classes, meshes of one pool are searched first. That search ends
 after `_FIRST_PROGRAMS` integer programs, or after `_PATIENCE` linear relaxations without improvement. It is left out
 for least dollars with few groupings. Chosen by hand."""
 _GAIN = 0.25
@@ -143,7 +144,7 @@ class Search:
         if problem.limits.max_train_blocks > 1 and not self._is_over():
             # Meshes of two pools are listed up to the step that is already reached, so a good one makes the list short.
             # For least dollars the limit is the deadline, but an incumbent closes groupings before they are listed.
-            if len(self._data.classes) > _MANY_CLASSES and not self._data.pays_for_few:
+            if len(self._data.classes) > MANY_CLASSES and not self._data.pays_for_few:
                 self._data = ProblemArrays(self.cost_tables, self._most_s(), 1)
                 self._explore(every, _FIRST_PROGRAMS)
                 self._parts, self._closed = [], INFINITE
@@ -152,7 +153,7 @@ class Search:
                 self._dive(every)
         self._explore(every, None)
         if self.best is None and problem.goal.max_step_s is None and not self._is_over():
-            self._longest_s = _LONGEST_S
+            self._longest_s = IMPOSSIBLE_STEP_S
             self._data = ProblemArrays(self.cost_tables, self._most_s(), self._data.num_blocks)
             self._dive(every)
             self._explore(every, None)

@@ -10,6 +10,7 @@ import numpy as np
 from planner.answer.placement import Group, Placement, Pool
 from planner.methods.exact.program.linear_model import Floats
 from planner.methods.exact.subproblem.candidate_arrays import MeshArrays, ProblemArrays, UnitArrays
+from planner.problem.goal import IMPOSSIBLE_STEP_S
 from planner.problem.groupings import Grouping, Tasks
 from planner.problem.workload import TRAINING, Task
 
@@ -17,8 +18,6 @@ _MESHES = 6
 """Meshes of different size that are tried per trainer's region. Chosen by hand."""
 _PARTS = 6
 """Batches in which a class's machines are assigned. Chosen by hand."""
-_NEVER_S = 1e9
-"""Busy seconds above which a group counts as having no devices."""
 _SLACK = (1.3, 4.0)
 """Generation's latency that is allowed, as a multiple of the least. Chosen by hand."""
 
@@ -109,7 +108,7 @@ def _assign_machines(
         slowest = max(range(len(units)), key=lambda g: busy[g])
         useful = [c for c in parts if c in choices[slowest]]
         if not useful:
-            if max(busy) > _NEVER_S:
+            if max(busy) > IMPOSSIBLE_STEP_S:
                 return None
             break
         c = max(useful, key=lambda each: worth[slowest][each])
