@@ -14,7 +14,7 @@ from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.step.binding import seconds
-from planner.cost.step.fixed_terms import trainer_region
+from planner.cost.step.fixed_terms import trainer_region_of
 from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.network import Network
 from planner.methods.obstacles import allowed
@@ -162,20 +162,22 @@ def _forbidden(change: WhatIf, placement: Placement) -> str:
         return "generation is not allowed there"
     if not any(each.region.name == name for each in allowed(problem, Task.GENERATION)):
         return "its machines have no price (add usd_per_gpu_hour)"
-    return _unlinked(problem, trainer_region(CostTables(problem), placement), name)
+    return _unlinked(problem, trainer_region_of(CostTables(problem), placement), name)
 
 
-def _unlinked(problem: Problem, home: str, name: str) -> str:
+def _unlinked(problem: Problem, trainer_region: str, name: str) -> str:
     """Return the missing routes between a region and the trainer's.
 
     The result is empty if the region has routes to and from any region that may train.
     """
     network = Network(problem.fleet)
-    homes = {each.region.name for each in allowed(problem, Task.ACTOR_TRAINING)} | {home}
-    if any(network.joins(each, name) for each in homes):
+    trainer_regions = {each.region.name for each in allowed(problem, Task.ACTOR_TRAINING)} | {trainer_region}
+    if any(network.joins(each, name) for each in trainer_regions):
         return ""
-    ways = [f"from {a} to {b}" for a, b in ((home, name), (name, home)) if network.route(a, b) is None]
-    return f"no link was measured {' nor '.join(ways)}"
+    missing = [
+        f"from {a} to {b}" for a, b in ((trainer_region, name), (name, trainer_region)) if network.route(a, b) is None
+    ]
+    return f"no link was measured {' nor '.join(missing)}"
 
 
 def _machines(problem: Problem, placement: Placement) -> Iterator[WhatIf]:
@@ -220,9 +222,11 @@ def with_machine(fleet: Fleet, region: str, machines: Machines) -> Fleet:
 def _links(problem: Problem, placement: Placement) -> Iterator[WhatIf]:
     """Yield each used link and the trainer's uplink at twice the rate."""
     cost_tables = CostTables(problem)
-    home = trainer_region(cost_tables, placement)
-    away = {region for region in rollout_replicas(cost_tables, placement) if region != home}
-    for src, dst in sorted([*((home, region) for region in away), *((region, home) for region in away)])[:MAX_LINKS]:
+    trainer_region = trainer_region_of(cost_tables, placement)
+    away = {region for region in rollout_replicas(cost_tables, placement) if region != trainer_region}
+    for src, dst in sorted(
+        [*((trainer_region, region) for region in away), *((region, trainer_region) for region in away)]
+    )[:MAX_LINKS]:
         links = tuple(
             replace(link, bytes_per_s=2 * link.bytes_per_s)
             if (link.src_region, link.dst_region) == (src, dst)
@@ -237,17 +241,17 @@ def _links(problem: Problem, placement: Placement) -> Iterator[WhatIf]:
                 problem=replace(problem, fleet=replace(problem.fleet, links=links)),
                 keeps=True,
             )
-    if away and cost_tables.network.up_bytes_per_s(home):
+    if away and cost_tables.network.up_bytes_per_s(trainer_region):
         regions = tuple(
             replace(each, wan_up_bytes_per_s=2 * each.wan_up_bytes_per_s)
-            if each.name == home and each.wan_up_bytes_per_s
+            if each.name == trainer_region and each.wan_up_bytes_per_s
             else each
             for each in problem.fleet.regions
         )
         yield WhatIf(
             kind="link",
-            subject=f"{home}>",
-            what=f"twice the uplink of {home}",
+            subject=f"{trainer_region}>",
+            what=f"twice the uplink of {trainer_region}",
             problem=replace(problem, fleet=replace(problem.fleet, regions=regions)),
             keeps=True,
         )

@@ -78,7 +78,7 @@ def obstacle(fleet: Fleet, needs: Needs, trainer_region: Region) -> tuple[int, s
         return 1, _shortage(what, needs.bytes_for(trains=region == trainer_region, rolls_out=True), region)
     able = [region for region in workers if region not in lacking]
     network = Network(fleet)
-    missing = [(region, way) for region in able if (way := _unmeasured(network, trainer_region, region))]
+    missing = [(region, direction) for region in able if (direction := _unmeasured(network, trainer_region, region))]
     if missing and (needs.rollout_regions is not None or len(missing) == len(able)):
         src, dst = missing[0][1]
         return 2, f"no link was measured from {src} to {dst}"
@@ -94,8 +94,8 @@ def obstacle(fleet: Fleet, needs: Needs, trainer_region: Region) -> tuple[int, s
 
 def _unmeasured(network: Network, trainer_region: Region, region: Region) -> tuple[str, str] | None:
     """Return the direction between the two regions that has neither a link nor a relay; None if both have one."""
-    ways = ((trainer_region.name, region.name), (region.name, trainer_region.name))
-    return next((way for way in ways if network.route(*way) is None), None)
+    directions = ((trainer_region.name, region.name), (region.name, trainer_region.name))
+    return next((direction for direction in directions if network.route(*direction) is None), None)
 
 
 def _shortage(what: str, needed_bytes: int, region: Region) -> str:

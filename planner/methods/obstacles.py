@@ -39,14 +39,14 @@ def obstacle(cost_tables: CostTables) -> Infeasible | None:
     problem = cost_tables.problem
     for task in problem.workload.tasks:
         if not allowed(problem, task):
-            return Infeasible(facts=_least(problem, partial(_is_homeless, task), _nowhere(task)))
+            return Infeasible(facts=_least(problem, partial(_has_no_devices, task), _nowhere(task)))
     if not _joined(problem):
         return Infeasible(facts=_least(problem, lambda of: not _joined(of), _apart(problem)))
     facts = memory_obstacle(cost_tables) if problem.fleet.num_gpus <= MOST_GPUS else ()
     return Infeasible(facts=facts, is_minimal=len(facts) == 1) if facts else None
 
 
-def _is_homeless(task: Task, problem: Problem) -> bool:
+def _has_no_devices(task: Task, problem: Problem) -> bool:
     return not allowed(problem, task)
 
 
@@ -128,27 +128,32 @@ def _joined(problem: Problem) -> bool:
     The routes must exist to all regions in which generation is demanded.
     """
     network = Network(problem.fleet)
-    homes = {at.region.name for at in allowed(problem, Task.ACTOR_TRAINING)}
-    makers = {at.region.name for at in allowed(problem, Task.GENERATION)}
+    trainer_regions = {at.region.name for at in allowed(problem, Task.ACTOR_TRAINING)}
+    generating_regions = {at.region.name for at in allowed(problem, Task.GENERATION)}
 
     def reach(a: str, b: str) -> bool:
         return network.route(a, b) is not None and network.route(b, a) is not None
 
     return any(
-        any(reach(home, name) for name in makers) and all(reach(home, name) for name in problem.rules.generating)
-        for home in homes
+        any(reach(trainer_region, name) for name in generating_regions)
+        and all(reach(trainer_region, name) for name in problem.rules.generating)
+        for trainer_region in trainer_regions
     )
 
 
 def _apart(problem: Problem) -> Fact:
-    homes = sorted({at.region.name for at in allowed(problem, Task.ACTOR_TRAINING)})
-    makers = problem.rules.generating or {at.region.name for at in allowed(problem, Task.GENERATION)}
+    trainer_regions = sorted({at.region.name for at in allowed(problem, Task.ACTOR_TRAINING)})
+    generating_regions = problem.rules.generating or {at.region.name for at in allowed(problem, Task.GENERATION)}
     network = Network(problem.fleet)
-    for home in homes:
-        for name in sorted(makers):
-            for src, dst in ((home, name), (name, home)):
+    for trainer_region in trainer_regions:
+        for name in sorted(generating_regions):
+            for src, dst in ((trainer_region, name), (name, trainer_region)):
                 if network.route(src, dst) is None:
-                    more = " nor between other regions that could be used" if len(homes) * len(makers) > 1 else ""
+                    more = (
+                        " nor between other regions that could be used"
+                        if len(trainer_regions) * len(generating_regions) > 1
+                        else ""
+                    )
                     what = f"no link was measured from {src} to {dst}{more}"
                     return Fact(kind="link", name=f"link:{src}>{dst}", what=what)
     raise AssertionError("regions that are not joined have a pair without a route")

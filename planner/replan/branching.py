@@ -38,17 +38,19 @@ _LEAST_S = 0.01
 def placements(
     change: ReplanStart,
     data: ProblemArrays,
-    home: str,
+    trainer_region: str,
     most_moved: float | None,
     limit_s: float,
     now_s: Callable[[], float],
 ) -> Iterator[Placement]:
-    """Yield placements of the running plan's grouping, trained in region `home`, from the columns in `data`.
+    """Yield placements of the running plan's grouping, trained in `trainer_region`, from the columns in `data`.
 
     At most `most_moved` devices move. Nothing is yielded if nothing better than the running plan by the policy's
     hysteresis was found in time. The time is `limit_s` seconds, or twice as long while no placement that runs is known.
     """
-    node = Subproblem(grouping=tuple(group.tasks for group in change.running.groups), home=data.region_at[home])
+    node = Subproblem(
+        grouping=tuple(group.tasks for group in change.running.groups), home=data.region_at[trainer_region]
+    )
     began_s = now_s()
 
     def left_s(is_known: bool) -> float:
@@ -58,7 +60,7 @@ def placements(
         built = Relaxation(data, part, *most)
         if built.is_empty:
             return None
-        add_moves(change, built, home, most_moved)
+        add_moves(change, built, trainer_region, most_moved)
         return built, solve_whole(built.model, limit_s=max(left_s(is_known), _LEAST_S), gap=_GAP)
 
     for most in _ranges(change):

@@ -37,7 +37,7 @@ class ReplanStart:
     """Objective value of the running plan if it continues. None if it cannot run, or only if too many devices move."""
     last: Evaluation
     """Evaluation of the running plan when it last ran."""
-    homes: tuple[str, ...]
+    trainer_regions: tuple[str, ...]
     """Regions of the fleet in which the running plan trains its actor."""
 
     @property
@@ -55,7 +55,7 @@ class ReplanStart:
         """Columns with few moves: units, and meshes for which few devices move."""
         few = {
             group.tasks: with_others(
-                repairs(self.cost_tables, group), others(self.cost_tables, group, self.homes, self.most_moved)
+                repairs(self.cost_tables, group), others(self.cost_tables, group, self.trainer_regions, self.most_moved)
             )
             for group in self._trained
         }
@@ -73,7 +73,10 @@ class ReplanStart:
         if goal.max_step_s is None and not cost_tables.problem.rules.demands_regions:
             return None
         most_s = goal.planned_step_s or INFINITE
-        more = {group.tasks: pairs(cost_tables, group, self.homes, self.most_moved, most_s) for group in self._trained}
+        more = {
+            group.tasks: pairs(cost_tables, group, self.trainer_regions, self.most_moved, most_s)
+            for group in self._trained
+        }
         if not any(more.values()):
             return None
         meshes = {tasks: with_others(self.blocks.meshes(tasks).columns, found) for tasks, found in more.items()}

@@ -59,13 +59,15 @@ def _repairs(cost_tables: CostTables, group: Group) -> tuple[MeshColumn, ...]:
     return _columns(parts, () if running is None else (running,))
 
 
-def others(cost_tables: CostTables, group: Group, homes: Iterable[str], most_gpus: int) -> tuple[MeshColumn, ...]:
+def others(
+    cost_tables: CostTables, group: Group, trainer_regions: Iterable[str], most_gpus: int
+) -> tuple[MeshColumn, ...]:
     """Return meshes of one pool with at most `most_gpus` devices.
 
-    A group that trains the actor has them only in the regions `homes`.
+    A group that trains the actor has them only in the regions `trainer_regions`.
     """
     tasks, of = group.tasks, mesh_candidates(cost_tables, group.tasks)
-    at = tuple(each for each in of.usable if Task.ACTOR_TRAINING not in tasks or each.region.name in homes)
+    at = tuple(each for each in of.usable if Task.ACTOR_TRAINING not in tasks or each.region.name in trainer_regions)
 
     def found() -> tuple[MeshColumn, ...]:
         whole = {each: of.alone(each) for each in at}
@@ -76,13 +78,13 @@ def others(cost_tables: CostTables, group: Group, homes: Iterable[str], most_gpu
 
 
 def pairs(
-    cost_tables: CostTables, group: Group, homes: Iterable[str], most_gpus: int, max_s: float
+    cost_tables: CostTables, group: Group, trainer_regions: Iterable[str], most_gpus: int, max_s: float
 ) -> tuple[MeshColumn, ...]:
     """Return meshes of two pools that take at most `max_s` seconds.
 
     Each pool has at most `most_gpus` devices, or the cuts of the running mesh.
     """
-    tasks, room = group.tasks, MeshTimeLimits(busy_s=max_s)
+    tasks, time_limits = group.tasks, MeshTimeLimits(busy_s=max_s)
     if cost_tables.problem.limits.max_train_blocks < 2:
         return ()
     usable = mesh_candidates(cost_tables, tasks).usable
@@ -91,9 +93,9 @@ def pairs(
     asked = (
         (a, b)
         for a, b in ordered_pairs(cost_tables, tasks, classes, max_s)
-        if Task.ACTOR_TRAINING not in tasks or a.region.name in homes
+        if Task.ACTOR_TRAINING not in tasks or a.region.name in trainer_regions
     )
-    return _columns(_paired(cost_tables, tasks, asked, sides, room), ())
+    return _columns(_paired(cost_tables, tasks, asked, sides, time_limits), ())
 
 
 def with_others(known: Sequence[MeshColumn], more: Iterable[MeshColumn]) -> tuple[MeshColumn, ...]:
@@ -162,11 +164,17 @@ def _paired(
     tasks: tuple[Task, ...],
     asked: Iterable[tuple[DeviceClass, DeviceClass]],
     sides: Mapping[str, Sequence[PairablePools]],
-    room: MeshTimeLimits,
+    time_limits: MeshTimeLimits,
 ) -> Iterator[ClassMeshes]:
     for at in asked:
         for both in product(sides[at[0].key], sides[at[1].key]):
-            yield part(cost_tables, tasks, mesh_pairs(cost_tables, tasks, at, both, (None, None)).found(room), at, room)
+            yield part(
+                cost_tables,
+                tasks,
+                mesh_pairs(cost_tables, tasks, at, both, (None, None)).found(time_limits),
+                at,
+                time_limits,
+            )
 
 
 # ---- the running mesh itself -----------------------------------------------------------------------------------------
@@ -182,10 +190,10 @@ def _mesh(cost_tables: CostTables, group: Group) -> MeshColumn | None:
         return None
     at = [cost_tables.classes[pool.device_class] for pool in group.pools]
     regions = tuple(each.region.name for each in at)
-    way = trainer_transfers(cost_tables, regions[0]).ways.get(regions[-1])
-    if way is None:
+    transfer = trainer_transfers(cost_tables, regions[0]).transfers.get(regions[-1])
+    if transfer is None:
         return None
-    key = ("repair", group, tuple(map(cost_tables.kind, at)), tuple(cost_tables.edges(at)), way.samples_per_s)
+    key = ("repair", group, tuple(map(cost_tables.kind, at)), tuple(cost_tables.edges(at)), transfer.samples_per_s)
     times = cost_tables.known(key, partial(_times, cost_tables, group, fitting, regions), lasts=True)
     usd_per_step = cost_tables.ring_usd_per_gbyte(regions) * cost_tables.gradient_bytes(group.tasks) / 1e9
     return MeshColumn(
@@ -220,14 +228,14 @@ def _times(
         found[task] = samples / rate
     if Task.GENERATION in group.tasks:
         # The phase ends when all pools together have made the step's samples. Remote pools are limited by their route
-        # home.
+        # to the trainer's region.
         start, seconds = trainer_transfers(cost_tables, regions[0]), cost_tables.phase_seconds
         made = np.zeros(len(seconds))
         for pool, price, region in zip(group.pools, priced, regions, strict=True):
             assert price.phase is not None
             own = pool.num_units * price.phase.samples
             is_away = region != start.name
-            carried = min(start.ways[region].samples_per_s, start.samples_per_s) if is_away else np.inf
+            carried = min(start.transfers[region].samples_per_s, start.samples_per_s) if is_away else np.inf
             made = made + np.minimum(own, seconds * carried)
         found[Task.GENERATION] = end_s(seconds, made, samples)
     return {task: found[task] for task in group.tasks}

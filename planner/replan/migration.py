@@ -10,7 +10,7 @@
 from dataclasses import dataclass
 
 from planner.answer.placement import Group, Placement, Pool
-from planner.cost.step.fixed_terms import trainer_region
+from planner.cost.step.fixed_terms import trainer_region_of
 from planner.cost.tables.cost_tables import CostTables, UnitCost
 from planner.problem.workload import TRAINING, Task
 from planner.replan.moves import Lost, Uses, staying, use_of, uses
@@ -54,8 +54,8 @@ def migration(
     Both belong to the problem of `cost_tables`, but `a` may need machines that are gone. `lost` names devices that are
     gone.
     """
-    stays, home = staying(a, lost or {}), trainer_region(cost_tables, b)
-    reload_s = [_reload_s(cost_tables, stays, group, home, policy) for group in b.groups if not group.trains]
+    stays, trainer_region = staying(a, lost or {}), trainer_region_of(cost_tables, b)
+    reload_s = [_reload_s(cost_tables, stays, group, trainer_region, policy) for group in b.groups if not group.trains]
     makes = next((group for group in a.groups if Task.GENERATION in group.tasks and not group.trains), None)
     return Migration(
         reload_s=max(reload_s, default=0.0),
@@ -67,11 +67,11 @@ def migration(
 
 
 def unit_start_s(
-    cost_tables: CostTables, tasks: tuple[Task, ...], pool: Pool, home: str, policy: MigrationPolicy
+    cost_tables: CostTables, tasks: tuple[Task, ...], pool: Pool, trainer_region: str, policy: MigrationPolicy
 ) -> float:
     """Return the seconds until a new unit of that pool works."""
     region = cost_tables.classes[pool.device_class].region.name
-    route = cost_tables.network.route(home, region)
+    route = cost_tables.network.route(trainer_region, region)
     models = cost_tables.problem.workload.models
     size = sum(2.0 * models[task].num_params for task in tasks)
     return policy.unit_start_s + (size / route.bytes_per_s if route else 0.0)
@@ -115,7 +115,9 @@ def restart_s(cost_tables: CostTables, a: Placement, stays: Uses, group: Group, 
     return policy.trainer_restart_s + bytes_ / max(rate, 1e-9)
 
 
-def _reload_s(cost_tables: CostTables, stays: Uses, group: Group, home: str, policy: MigrationPolicy) -> float:
+def _reload_s(
+    cost_tables: CostTables, stays: Uses, group: Group, trainer_region: str, policy: MigrationPolicy
+) -> float:
     """Return the missing share of a group's rate while new units start, times the seconds that they need."""
     lacking = 0.0
     for pool in group.pools:
@@ -123,7 +125,7 @@ def _reload_s(cost_tables: CostTables, stays: Uses, group: Group, home: str, pol
         if new > 0:
             rate = unit_rate(cost_tables, group.tasks, pool)
             # Rate that is missing x seconds for which it is missing.
-            lacking += new * rate * unit_start_s(cost_tables, group.tasks, pool, home, policy)
+            lacking += new * rate * unit_start_s(cost_tables, group.tasks, pool, trainer_region, policy)
     return lacking / max(group_rate(cost_tables, group), 1e-12)
 
 

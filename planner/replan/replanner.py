@@ -20,7 +20,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BudgetExhausted, Found, Outcome, objective_value
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
-from planner.cost.step.fixed_terms import trainer_region
+from planner.cost.step.fixed_terms import trainer_region_of
 from planner.cost.tables.cost_tables import CostTables
 from planner.methods.exact.method import search
 from planner.methods.exact.program.linear_model import INFINITE
@@ -105,7 +105,7 @@ class Replanner:
         if not isinstance(last, Evaluation):
             raise ValueError(f"the oracle rejects the running plan: {last.what}")
         self._last = last
-        self._homes = self._trained_in(incumbent)
+        self._trainer_regions = self._trained_in(incumbent)
         self._warm()
 
     @property
@@ -149,23 +149,23 @@ class Replanner:
 
     def prepare(self, *, budget_s: float, seed: int = 0) -> None:
         """Search for a placement that runs if the trainer's region is lost, and keep it."""
-        home = trainer_region(self._cost_tables, self.incumbent)
+        trainer_region = trainer_region_of(self._cost_tables, self.incumbent)
         fleet = self._cost_tables.problem.fleet
         rest = replace(
             fleet,
-            regions=tuple(region for region in fleet.regions if region.name != home),
-            links=tuple(link for link in fleet.links if home not in (link.src_region, link.dst_region)),
+            regions=tuple(region for region in fleet.regions if region.name != trainer_region),
+            links=tuple(link for link in fleet.links if trainer_region not in (link.src_region, link.dst_region)),
         )
         if not rest.regions:
             return
         cost_tables = self._cost_tables.moved_to(replace(self._cost_tables.problem, fleet=rest))
         for placement in self._searched(cost_tables, budget_s, seed):
-            self.contingencies[home] = placement
+            self.contingencies[trainer_region] = placement
 
     def take(self, plan: Replan) -> None:
         """Note that the plan is now the running one."""
         self.incumbent, self._last = plan.placement, plan.evaluation
-        self._homes = self._trained_in(plan.placement)
+        self._trainer_regions = self._trained_in(plan.placement)
 
     def _trained_in(self, plan: Placement) -> tuple[str, ...]:
         """Return the regions in which a plan trains its actor."""
@@ -188,7 +188,7 @@ class Replanner:
             policy=self.policy,
             value=None if kept is None else kept.value,
             last=self._last,
-            homes=tuple(name for name in self._homes if name in self._regions),
+            trainer_regions=tuple(name for name in self._trainer_regions if name in self._regions),
         )
 
     def _within(self, kept: _Option | None, lost: Lost | None, limit_s: float) -> Iterator[Placement]:
@@ -211,8 +211,10 @@ class Replanner:
     ) -> list[Placement]:
         """Return placements from these columns, for each region in which the running plan trains."""
         found: list[Placement] = []
-        for home in change.homes:
-            found += placements(change, data, home, most_moved, limit_s / len(change.homes), self._now_s)
+        for trainer_region in change.trainer_regions:
+            found += placements(
+                change, data, trainer_region, most_moved, limit_s / len(change.trainer_regions), self._now_s
+            )
         return found
 
     def _from_scratch(self) -> Iterator[Placement]:

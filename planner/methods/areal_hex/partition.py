@@ -68,10 +68,10 @@ class PhaseTwo:
                 reach = {c: (self._rates[c] @ (train > 0), self._rates[c].sum()) for c in of_kind}
                 train[max(of_kind, key=lambda c: (reach[c], -c))] += num
         rollout = np.zeros(len(self.classes), dtype=int)
-        home = int(np.argmax(train))
+        trainer_class = int(np.argmax(train))
         for k, num in enumerate(strategy.rollout):
             left = num
-            for c in sorted(self._of_kind(kinds[k]), key=lambda c: (-self._rates[home, c], c)):
+            for c in sorted(self._of_kind(kinds[k]), key=lambda c: (-self._rates[trainer_class, c], c)):
                 taken = min(left, self.classes[c].num_gpus - int(train[c]))
                 rollout[c] += taken
                 left -= taken

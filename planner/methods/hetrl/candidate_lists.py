@@ -49,7 +49,7 @@ class UnitOption:
     def made(self, window_s: float, span_s: float) -> float:
         """Return the samples that one device makes in a window if a step leaves it `span_s` seconds."""
         assert self.phase is not None
-        return min(self.phase.beside(window_s, span_s)[0] / self.pool.unit_gpus, self.speed * span_s)
+        return min(self.phase.overlapped_samples(window_s, span_s)[0] / self.pool.unit_gpus, self.speed * span_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,7 @@ class CandidateLists:
         if column.phase is not None:
             eta = self.cost_tables.problem.workload.eta
             full = rates[Task.GENERATION] if eta else np.inf
-            rates[Task.GENERATION] = max(1e-9, min(full, column.phase.within(max(1, eta) * span_s) / span_s))
+            rates[Task.GENERATION] = max(1e-9, min(full, column.phase.samples_within(max(1, eta) * span_s) / span_s))
         return 1 / sum(1 / rate for rate in rates.values()) / column.unit.unit_gpus
 
     def meshes(self, tasks: Tasks, held: Held) -> tuple[MeshOption, ...]:

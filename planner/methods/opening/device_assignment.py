@@ -42,7 +42,7 @@ _WEAK, _STRONG = 0.15, 4
 ones. Chosen by hand."""
 _NEAR = 0.25
 """Fraction of the longest sample's time up to which the transfer of a version hardly matters. Chosen by hand."""
-_MOST_WAYS = 2000
+_MOST_COMBINATIONS = 2000
 """Most combinations of meshes that are estimated. Chosen by hand."""
 _CHOICES = 4
 """Meshes of two classes that are tried for the same devices, since the fastest is known only for one class. Chosen by
@@ -66,7 +66,7 @@ class _MeshDevices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Assignments:
-    """Ways to share the fleet among all groups, a row each."""
+    """Divisions of the fleet among all groups, a row each."""
 
     held: Ints
     """Devices by group and class, `[num_rows, num_groups, num_classes]`."""
@@ -106,9 +106,9 @@ class ClassSpeeds:
         """Factor by which generation counts as slower than it is."""
         return _FAVOURS[-1] if self.eta else _FAVOURS[0]
 
-    def is_near(self, home: Ints) -> npt.NDArray[np.bool_]:
-        """Return `[num_rows, num_classes]`: whether versions from these trainer's classes arrive soon enough."""
-        near: npt.NDArray[np.bool_] = self.lag_s[home] <= _NEAR * self.tail_s
+    def is_near(self, trainer_class: Ints) -> npt.NDArray[np.bool_]:
+        """Return `[num_rows, num_classes]`: whether versions from the trainers' classes arrive soon enough."""
+        near: npt.NDArray[np.bool_] = self.lag_s[trainer_class] <= _NEAR * self.tail_s
         return near
 
     def steps_of(self, tasks: Sequence[Task]) -> dict[Task, Floats]:
@@ -126,14 +126,14 @@ class ClassSpeeds:
 
 def class_speeds(lists: CandidateLists, bounds: Bounds) -> ClassSpeeds:
     """Return the numbers of one problem."""
-    cost_tables, ways = lists.cost_tables, transfer_tables(lists.cost_tables)
+    cost_tables, transfers = lists.cost_tables, transfer_tables(lists.cost_tables)
     workload = cost_tables.problem.workload
     classes = tuple(at for _, at in sorted(cost_tables.classes.items()))
     trained = [task for task in workload.tasks if task in TRAINING]
     whole = np.array([at.num_gpus for at in classes])
     names = sorted({at.region.name for at in classes})
     region = np.array([names.index(at.region.name) for at in classes])
-    lag_s, critic_s = (each[np.ix_(region, region)] for each in (ways.weights_s, ways.critic_s))
+    lag_s, critic_s = (each[np.ix_(region, region)] for each in (transfers.weights_s, transfers.critic_s))
     state_bytes = [float(memory.trained_bytes(workload, task, of_layout(Layout(tensor=1), 1))[0]) for task in trained]
     states = [sum(state_bytes[:num]) for num in range(len(trained) + 1)]
     steps = {task: _steps(lists, bounds, task) for task in workload.tasks}
@@ -184,7 +184,7 @@ class DeviceAssigner:
         """Yield the `num` most promising genomes of a grouping by estimate, best first."""
         trains = [g for g, each in enumerate(of.trains) if each]
         options = [self._of_training(of.grouping[g], may_pair=len(trains) == 1) for g in trains]
-        every = [each for each in product(*options) if self._fits(each)][:_MOST_WAYS]
+        every = [each for each in product(*options) if self._fits(each)][:_MOST_COMBINATIONS]
         if not every:
             return
         assignments = self._assignments(of, trains, every)
@@ -263,9 +263,9 @@ class DeviceAssigner:
     def _assignments(
         self, of: GroupingDecoder, trains: Sequence[int], every: Sequence[Sequence[_MeshDevices]]
     ) -> _Assignments:
-        """Return each combination of meshes with the other devices assigned in a few ways.
+        """Return each combination of meshes with the other devices assigned in a few variants.
 
-        The ways differ in how slow generation counts and in whether it is limited to classes near the trainer.
+        The variants differ in how slow generation counts and in whether it is limited to classes near the trainer.
         """
         size, units = len(self._classes), [g for g, each in enumerate(of.trains) if not each]
         meshes = np.zeros((len(every), len(of.grouping), size), dtype=np.int64)
@@ -274,22 +274,24 @@ class DeviceAssigner:
         if not units:
             return _Assignments(held=meshes, which=np.arange(len(every)))
         actor = next(i for i, g in enumerate(trains) if Task.ACTOR_TRAINING in of.grouping[g])
-        homes = np.array([holds[actor].at for holds in every])
-        is_near, is_joined = self._fleet.is_near(homes), np.isfinite(self._lag_s[homes])
+        trainer_class = np.array([holds[actor].at for holds in every])
+        is_near, is_joined = self._fleet.is_near(trainer_class), np.isfinite(self._lag_s[trainer_class])
         generating = [Task.GENERATION in of.grouping[g] for g in units]
         speeds = np.array([self._speeds(of, g) for g in units])
-        ways = [(favour, near) for favour in _FAVOURS for near in (True, False)] if any(generating) else [(1.0, False)]
+        variants = (
+            [(favour, near) for favour in _FAVOURS for near in (True, False)] if any(generating) else [(1.0, False)]
+        )
         if is_near.all():
-            ways = [way for way in ways if not way[1]]
-        found = [meshes.copy() for _ in ways]
-        for held, (favour, near) in zip(found, ways, strict=True):
+            variants = [each for each in variants if not each[1]]
+        found = [meshes.copy() for _ in variants]
+        for held, (favour, near) in zip(found, variants, strict=True):
             # Generation may use only classes that versions reach (soon): [num_combinations, num_units, num_classes].
             able = np.broadcast_to(speeds, (len(every), *speeds.shape)).copy()
             for i in (i for i, each in enumerate(generating) if each):
                 able[:, i] = np.where(is_near if near else is_joined, able[:, i], 0.0)
             weights = np.where(generating, favour, 1.0)
             held[:, units] = assign_batches(able, self._whole - meshes.sum(axis=1), weights, self._fleet.batch)
-        return _Assignments(held=np.concatenate(found), which=np.tile(np.arange(len(every)), len(ways)))
+        return _Assignments(held=np.concatenate(found), which=np.tile(np.arange(len(every)), len(variants)))
 
     def _speeds(self, of: GroupingDecoder, g: int) -> list[float]:
         """Return the steps per second of one device of each class, for all tasks of the group by turns."""
@@ -310,8 +312,8 @@ class DeviceAssigner:
         eta, num = self._workload.eta, len(assignments.held)
         zero = np.zeros(num)
         train, score, after, busy, others, critic = (zero.copy() for _ in range(6))
-        homes = {g: np.array([holds[i].at for holds in every])[assignments.which] for i, g in enumerate(trains)}
-        home = next(homes[g] for g in trains if Task.ACTOR_TRAINING in of.grouping[g])
+        mesh_class = {g: np.array([holds[i].at for holds in every])[assignments.which] for i, g in enumerate(trains)}
+        trainer_class = next(mesh_class[g] for g in trains if Task.ACTOR_TRAINING in of.grouping[g])
         link = zero.copy()
         for i in range(len(trains)):
             # Seconds of the groups that train, from their meshes.
@@ -329,14 +331,14 @@ class DeviceAssigner:
             if Task.GENERATION in tasks:
                 steps = assignments.held[:, g] @ self._fleet.steps[Task.GENERATION][0]
                 gen_s = np.minimum(seconds, 1 / np.maximum(steps, 1e-12))
-                lag_s = np.where(assignments.held[:, g] > 0, self._lag_s[home], 0.0).max(axis=1)
+                lag_s = np.where(assignments.held[:, g] > 0, self._lag_s[trainer_class], 0.0).max(axis=1)
                 after = self._fleet.tail_s + gen_s + lag_s
                 link = np.maximum(link, lag_s)
                 others = seconds - gen_s if eta else zero
             score = np.maximum(score, seconds - gen_s)
         where = {task: g for g, tasks in enumerate(of.grouping) for task in tasks}
         if {Task.CRITIC_INFERENCE, Task.CRITIC_TRAINING} <= set(where):
-            scores, src = where[Task.CRITIC_INFERENCE], homes[where[Task.CRITIC_TRAINING]]
+            scores, src = where[Task.CRITIC_INFERENCE], mesh_class[where[Task.CRITIC_TRAINING]]
             critic = np.where(assignments.held[:, scores] > 0, self._critic_s[src], 0.0).max(axis=1)
             critic = zero if scores == where[Task.CRITIC_TRAINING] else critic
         # The path of the oracle, and the path of the critic.

@@ -19,7 +19,7 @@ class Curve:
     samples: npt.NDArray[np.float64]
     seconds: npt.NDArray[np.float64]
 
-    def within(self, seconds: float) -> float:
+    def samples_within(self, seconds: float) -> float:
         """Return the samples made within `seconds`; 0 before the first sample is complete."""
         if seconds < self.seconds[0]:
             return 0.0
@@ -58,9 +58,9 @@ def split_groups(num_groups: int, group_size: int, pools: Sequence[tuple[int, fl
     # Bisection over the time by which all samples have arrived.
     for _ in range(50):
         middle = (low + high) / 2
-        made = sum(num * each.within(middle - lag) for num, lag, each in pools)
+        made = sum(num * each.samples_within(middle - lag) for num, lag, each in pools)
         low, high = (low, middle) if made >= wanted else (middle, high)
-    parts = [num * each.within(high - lag) for num, lag, each in pools]
+    parts = [num * each.samples_within(high - lag) for num, lag, each in pools]
     total = sum(parts)
     exact = [part / total * num_groups for part in parts]
     # Round down, and give the remaining groups to the pools with the largest remainders.

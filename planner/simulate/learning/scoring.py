@@ -26,26 +26,26 @@ class ScoringSpeed:
         self._arch = workload.models[task]
         self._gpu = at.gpu
         self._tensor = pool.layout(task).tensor
-        self._around = workload.tokens_around_a_token
+        self._sample_tokens = workload.tokens_around_a_token
         self.replicas_per_unit = pool.unit_gpus // self._tensor
 
     @property
     def tokens_per_s(self) -> float:
         """Tokens per second in full packs of the workload's samples."""
-        return PACK_TOKENS / self._pack_s(PACK_TOKENS, self._around)
+        return PACK_TOKENS / self._pack_s(PACK_TOKENS, self._sample_tokens)
 
     def seconds(self, samples: Sequence[int]) -> float:
         """Return the seconds of samples of these lengths, pack after pack. Longer samples cost more attention."""
         if not samples:
             return 0.0
-        around = sum(num * num for num in samples) / sum(samples)
+        sample_tokens = sum(num * num for num in samples) / sum(samples)
         whole, rest = divmod(sum(samples), PACK_TOKENS)
-        packs_s = whole * self._pack_s(PACK_TOKENS, around) if whole else 0.0
-        return packs_s + (self._pack_s(rest, around) if rest else 0.0)
+        packs_s = whole * self._pack_s(PACK_TOKENS, sample_tokens) if whole else 0.0
+        return packs_s + (self._pack_s(rest, sample_tokens) if rest else 0.0)
 
-    def _pack_s(self, tokens: int, around: float) -> float:
-        """Return the seconds of one pack; `around` is the mean length of the sample that a token belongs to."""
-        one = layer.forward_s(self._gpu, self._arch, tensor=self._tensor, tokens=float(tokens), sequence=around)
+    def _pack_s(self, tokens: int, sample_tokens: float) -> float:
+        """Return the seconds of one pack; `sample_tokens` is the mean length of the sample that a token belongs to."""
+        one = layer.forward_s(self._gpu, self._arch, tensor=self._tensor, tokens=float(tokens), sequence=sample_tokens)
         payload = _HALF * tokens * self._arch.hidden_size
         one += 2 * collective.machine_all_reduce_s(self._gpu, payload_bytes=payload, num=self._tensor)
         whole = self._arch.num_layers * one

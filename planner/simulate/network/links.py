@@ -156,24 +156,24 @@ class Links:
         return min(*ups, *(self._regions[b].wan_down_bytes_per_s or math.inf for _, b in hops))
 
     def _find(self, src: str, dst: str) -> tuple[Hop, ...]:
-        ways: list[tuple[Hop, ...]] = []
+        paths: list[tuple[Hop, ...]] = []
         if self._regions[src].is_public or self._regions[dst].is_public:
-            ways = [((src, dst),)]
+            paths = [((src, dst),)]
         else:
-            ways = [((src, via), (via, dst)) for via in sorted(self._regions) if self._regions[via].is_public]
-        known = [way for way in ways if all(hop in self._links for hop in way)]
+            paths = [((src, via), (via, dst)) for via in sorted(self._regions) if self._regions[via].is_public]
+        known = [path for path in paths if all(hop in self._links for hop in path)]
         if not known:
             raise NoRoute(
                 f"there is no route from {src} to {dst}: no link was measured, directly or through a public region"
             )
         return max(known, key=self._quality)
 
-    def _quality(self, way: tuple[Hop, ...]) -> tuple[float, float]:
+    def _quality(self, path: tuple[Hop, ...]) -> tuple[float, float]:
         """Return the sort key of a relayed or direct path: bandwidth first, then short round trips."""
-        caps = [self._links[hop].bytes_per_s for hop in way]
-        caps += [self._regions[b].wan_down_bytes_per_s or math.inf for _, b in way[:-1]]
-        caps += [self._regions[a].wan_up_bytes_per_s or math.inf for a, _ in way[1:]]
-        return min(caps), -sum(self._links[hop].rtt_s for hop in way)
+        caps = [self._links[hop].bytes_per_s for hop in path]
+        caps += [self._regions[b].wan_down_bytes_per_s or math.inf for _, b in path[:-1]]
+        caps += [self._regions[a].wan_up_bytes_per_s or math.inf for a, _ in path[1:]]
+        return min(caps), -sum(self._links[hop].rtt_s for hop in path)
 
     def _capacity(self, hop: Hop) -> float:
         return self._links[hop].bytes_per_s * self._factors.get(hop, 1.0)

@@ -240,9 +240,9 @@ class ProblemArrays:
         key = (tasks, home) if self.num_blocks > 1 else (tasks, None)
         room, may_pair = self.rooms.get(key, (MeshTimeLimits(busy_s=self.max_s), any_pair))
         name = None if home is None else self.regions[home]
-        found = mesh_list(self.cost_tables, tasks, room, blocks=1, home=name, may_pair=may_pair)
+        found = mesh_list(self.cost_tables, tasks, room, blocks=1, first_region=name, may_pair=may_pair)
         if self.num_blocks > 1:
-            found += mesh_list(self.cost_tables, tasks, room, blocks=2, home=name, may_pair=may_pair)
+            found += mesh_list(self.cost_tables, tasks, room, blocks=2, first_region=name, may_pair=may_pair)
         return found
 
     def _units_of(self, tasks: Tasks, columns: Sequence[UnitColumn]) -> UnitArrays:
@@ -335,7 +335,7 @@ class ProblemArrays:
 
     def _ways_of(self, home: int) -> TransferArrays:
         found = between.trainer_transfers(self.cost_tables, self.regions[home])
-        ways = [found.ways.get(name) for name in self.regions]
+        ways = [found.transfers.get(name) for name in self.regions]
 
         def each(name: str) -> Floats:
             return np.array([np.inf if way is None else getattr(way, name) for way in ways], dtype=np.float64)
@@ -354,6 +354,6 @@ class ProblemArrays:
             scoring_s=each("scoring_s"),
             training_s=each("training_s"),
             usd_version=each("usd_per_version"),
-            usd_there=each("usd_per_step_there"),
-            usd_back=each("usd_per_step_home"),
+            usd_there=each("usd_per_step_from_trainer"),
+            usd_back=each("usd_per_step_to_trainer"),
         )
