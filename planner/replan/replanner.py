@@ -33,12 +33,8 @@ from planner.replan.certificate import carried
 from planner.replan.change import ReplanStart, estimate
 from planner.replan.migration import Migration, MigrationPolicy, migration
 from planner.replan.moves import Lost, Move, diff, num_moved, staying
+from planner.replan.settings import SETTINGS
 from planner.replan.stretch import tables
-
-_LINK_LIMIT_S, _LIMIT_S = 0.05, 0.3
-"""Seconds to solve programs after a changed link, and (`_LIMIT_S`) after other changes. Chosen by hand."""
-_SEARCH_S = 1.0
-"""Seconds of a search from scratch. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +129,7 @@ class Replanner:
         if kept is not None:
             self._last = kept.evaluation
         runs = kept if kept is not None and self._is_few(kept) else None
-        limit_s = _LINK_LIMIT_S if has_same_machines and runs is not None else _LIMIT_S
+        limit_s = SETTINGS.link_programs_s if has_same_machines and runs is not None else SETTINGS.programs_s
         best = self._best(filter(self._is_few, self._options(self._within(runs, lost, limit_s), lost)))
         # Hysteresis: a change must beat the running plan by a margin.
         if runs is not None and (best is None or best.value * (1 + self.policy.hysteresis) > runs.value):
@@ -178,7 +174,7 @@ class Replanner:
         """Compute columns and tables, and run the solver once, so that the first change is answered fast."""
         for at in self._cost_tables.classes.values() if self._proved[0] is not None else ():
             deque(tables(self._cost_tables, at), 0)
-        deque(self._within(self._option(self.incumbent, None), None, _LINK_LIMIT_S), 0)
+        deque(self._within(self._option(self.incumbent, None), None, SETTINGS.link_programs_s), 0)
 
     def _change(self, kept: _Option | None, lost: Lost | None) -> ReplanStart:
         return ReplanStart(
@@ -204,7 +200,7 @@ class Replanner:
         """Yield placements without a limit on moves."""
         yield from (each for name, each in sorted(self.contingencies.items()) if name not in self._regions)
         change = self._change(None, lost)
-        yield from self._of(change, change.all_blocks, None, _LIMIT_S)
+        yield from self._of(change, change.all_blocks, None, SETTINGS.programs_s)
 
     def _of(
         self, change: ReplanStart, data: ProblemArrays, most_moved: float | None, limit_s: float
@@ -218,7 +214,7 @@ class Replanner:
         return found
 
     def _from_scratch(self) -> Iterator[Placement]:
-        yield from self._searched(self._cost_tables, _SEARCH_S, 0)
+        yield from self._searched(self._cost_tables, SETTINGS.search_s, 0)
 
     def _searched(self, cost_tables: CostTables, budget_s: float, seed: int) -> Iterator[Placement]:
         until_s = self._now_s() + budget_s  # limits the search for a smallest conflict too, which is not used here

@@ -16,9 +16,7 @@ from planner.cost.tasks.layer_cuts import FloatArray
 from planner.cost.tasks.version_overlap import NONE, Overlap, overlaps_of
 from planner.problem.device_classes import DeviceClass
 from planner.problem.goal import Problem
-
-_SPANS = 1024
-"""Number of intervals on which the factor is bounded where more than two versions share engines. Chosen by hand."""
+from planner.replan.settings import SETTINGS
 
 
 def stretch(was: CostTables, now: CostTables) -> float:
@@ -56,7 +54,7 @@ def _factor(old: FloatArray, samples: FloatArray, overlap: Overlap, new: FloatAr
 
     Overlapping windows delay what a knot stands for, in proportion to the overlap. The factor is then a ratio of two
     such sums, so it is largest where one of them begins to overlap, or where no step is shorter. Where more than two
-    versions count it is not such a ratio; it is then bounded on `_SPANS` intervals by the values at their ends.
+    versions count it is not such a ratio; it is then bounded on `span_intervals` intervals by the values at their ends.
     """
     after = np.searchsorted(new, gone)
     low, high = new[after - 1], new[after]
@@ -68,7 +66,7 @@ def _factor(old: FloatArray, samples: FloatArray, overlap: Overlap, new: FloatAr
     of = overlaps_of([overlap])
     # Steps (spans) at which the ratio is looked at: intervals, or only the points where it can be largest.
     if of.has_many and len(gone):
-        spans_s = np.append(0.0, np.geomspace(1e-3 * low[0], high[-1], _SPANS))[:, None]
+        spans_s = np.append(0.0, np.geomspace(1e-3 * low[0], high[-1], SETTINGS.span_intervals))[:, None]
         pairs = [(spans_s[:-1], spans_s[1:]), (high - overlap.load_s, high - overlap.load_s)]
     else:
         pairs = [(at, at) for at in (np.zeros(len(gone)), *(at - overlap.load_s for at in (low, gone, high)))]

@@ -10,5 +10,6 @@ the
 - `learning/`: batches that are formed, scored and trained on.
 - `network/`: links that are shared, and whose rates may vary.
 - `faults`: devices that vanish and return, and links that change. `build` turns a placement into the simulated parts.
-- `event_queue` runs events in the order of their times; `run_record` and `gantt` hold the results.
+- `event_queue` runs events in the order of their times; `run_record` and `gantt` hold the results; `settings` has the
+  assumptions that no input gives.
 """

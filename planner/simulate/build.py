@@ -21,12 +21,7 @@ from planner.simulate.learning.learner import Crew
 from planner.simulate.learning.scoring import ScoringSpeed, split_samples
 from planner.simulate.learning.training import PoolPipelines, SimulatedMesh
 from planner.simulate.network.links import Links
-
-MAX_RUNNING = 256
-"""Largest number of running sequences of one engine, unless layout or caches allow fewer. Source: vLLM's default
-`max_num_seqs`."""
-QUOTA_SLACK = 1.1
-"""A pool may lease this many times its planned samples per step, so that others may be late. Chosen by hand."""
+from planner.simulate.settings import SETTINGS
 
 
 class Builder:
@@ -60,7 +55,7 @@ class Builder:
         """
         used = {i: pool for i, pool in enumerate(self.generating.pools) if i not in idle}
         remote = {self.region(pool) for pool in used.values()} - {self.trainer_region}
-        quotas = {i: QUOTA_SLACK * made / self._workload.group_size for i, made in at_most.items()}
+        quotas = {i: SETTINGS.quota_slack * made / self._workload.group_size for i, made in at_most.items()}
         return [self._gen_pool(pool, len(remote), quotas.get(i, math.inf)) for i, pool in used.items()]
 
     def crew(self, group: Group, turns: Turns) -> Crew:
@@ -93,7 +88,7 @@ class Builder:
         workload, at, layout = self._workload, self._classes[pool.device_class], pool.layout(Task.GENERATION)
         tokens = cache_tokens(workload, at.gpu, layout.tensor, resident_bytes(workload, pool))
         # Engines without a batch run as many sequences as their caches hold of mean context.
-        most = layout.batch or max(1, min(MAX_RUNNING, int(tokens / running_tokens(workload))))
+        most = layout.batch or max(1, min(SETTINGS.max_running, int(tokens / running_tokens(workload))))
         # Pools with equal engines share one speed and one phase curve.
         key = (at.gpu.name, layout.tensor, most, tokens)
         if key not in self._speeds:

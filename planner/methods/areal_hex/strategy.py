@@ -15,6 +15,7 @@ from itertools import combinations
 import numpy as np
 
 from planner.cost.tables.cost_tables import CostTables, UnitCost, host_violation
+from planner.methods.areal_hex.settings import SETTINGS
 from planner.methods.exact.program.linear_model import LinearModel
 from planner.methods.exact.program.ortools_solver import solve_whole
 from planner.methods.hetrl.candidate_lists import CandidateLists, Held, UnitOption
@@ -24,12 +25,6 @@ from planner.problem.workload import Lengths, Task
 
 ROLLOUT = (Task.GENERATION,)
 """Tasks of the rollout pool."""
-_SOLVE_S = 2.0
-"""Seconds for one MILP; they take milliseconds."""
-_STEPS = 9
-"""Number of bisection steps: C is then known to a few thousandths of its first bracket."""
-_HALVINGS = 10
-"""Number of bisection steps for the seconds of one chosen strategy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +94,13 @@ class PhaseOne:
         goal = self._problem.goal
         if goal.objective is Objective.COST_AT_THROUGHPUT and goal.planned_step_s is not None:
             return self._at(goal.planned_step_s, meshes)
-        high = 4 * min(mesh.busy_s for mesh in meshes)
+        high = SETTINGS.bracket_factor * min(mesh.busy_s for mesh in meshes)
         best = None
         while best is None and high < IMPOSSIBLE_STEP_S:
             best = self._at(high, meshes)
-            high *= 4
+            high *= SETTINGS.bracket_factor
         low = 0.0
-        for _ in range(_STEPS if best else 0):
+        for _ in range(SETTINGS.bisection_steps if best else 0):
             assert best is not None
             if is_over():
                 break
@@ -137,7 +132,7 @@ class PhaseOne:
         for z, each in zip(chosen, (made / workload.samples_per_step).tolist(), strict=True):
             model.row([(z, -1.0), *zip(numbers, each, strict=True)], low=0.0)
         self._inventory(model, chosen, fitting, numbers)
-        found = solve_whole(model, limit_s=_SOLVE_S, gap=1e-3).values
+        found = solve_whole(model, limit_s=SETTINGS.milp_s, gap=SETTINGS.milp_gap).values
         return None if found is None else self._read(found, seconds, chosen, fitting, numbers)
 
     def _made(self, option: UnitOption, mesh: TrainingMesh, seconds: float) -> float:
@@ -172,7 +167,7 @@ class PhaseOne:
         if not used:
             return None
         low, high = mesh.busy_s, max(mesh.busy_s, seconds)
-        for _ in range(_HALVINGS):
+        for _ in range(SETTINGS.strategy_bisection_steps):
             middle = (low + high) / 2
             made = sum(num * self._made(option, mesh, middle) for num, option in used)
             low, high = (low, middle) if made >= self._problem.workload.samples_per_step else (middle, high)
@@ -194,8 +189,9 @@ class PhaseOne:
         for place in range(max((len(each) for each in counts.values()), default=0)):
             yield from (((k, counts[k][place]),) for k in able if place < len(counts[k]))
         if self._problem.limits.max_train_blocks > 1:
+            most = SETTINGS.pair_counts
             for a, b in combinations(able, 2):
-                yield from (((a, n), (b, m)) for n in counts[a][:2] for m in counts[b][:2])
+                yield from (((a, n), (b, m)) for n in counts[a][:most] for m in counts[b][:most])
 
 
 def kinds_of(lists: CandidateLists) -> tuple[DeviceKind, ...]:

@@ -20,15 +20,9 @@ from planner.cost.tables.cost_tables import CostTables, MachineKind, UnitCost
 from planner.cost.tasks.layer_cuts import FloatArray
 from planner.cost.tasks.phase_tables import PhaseTable, end_s
 from planner.cost.tasks.training import PoolTrainingTerms, mesh_times
+from planner.methods.hetrl.settings import SETTINGS
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import TRAINING, Task
-
-MAX_MESHES = 12
-"""Most meshes in a list. Chosen by hand."""
-_MAX_BLOCKS = 4
-"""Pools of each class that are tried in meshes of two pools. Chosen by hand."""
-_MAX_PAIRS = 4
-"""Most meshes of two pools in a list. Chosen by hand."""
 
 Tasks = tuple[Task, ...]
 Held = tuple[tuple[str, int], ...]
@@ -128,7 +122,7 @@ class CandidateLists:
                 found += [option for key, num in able for option in self._of_one(tasks, key, num)]
                 if len(able) > 1 and self.cost_tables.problem.limits.max_train_blocks > 1:
                     found += self._of_two(tasks, able[0], able[1])
-            self._meshes[tasks, held] = tuple(sorted(found, key=lambda each: each.busy_s))[:MAX_MESHES]
+            self._meshes[tasks, held] = tuple(sorted(found, key=lambda each: each.busy_s))[: SETTINGS.max_meshes]
         return self._meshes[tasks, held]
 
     def options(self, tasks: Tasks, at: DeviceClass) -> PoolOptions:
@@ -165,7 +159,7 @@ class CandidateLists:
         found = self._alone(tasks, at)
         rows = np.flatnonzero(found.a.num_gpus[found.rows_a] <= num_gpus)
         busy_s = found.total_s[rows]
-        for i in np.argsort(busy_s, kind="stable")[:MAX_MESHES]:
+        for i in np.argsort(busy_s, kind="stable")[: SETTINGS.max_meshes]:
             yield MeshOption(pools=(found.a.pool(at, int(found.rows_a[rows[i]])),), busy_s=float(busy_s[i]))
 
     def _of_two(self, tasks: Tasks, first: tuple[str, int], second: tuple[str, int]) -> Iterator[MeshOption]:
@@ -187,7 +181,7 @@ class CandidateLists:
             else:
                 busy_s = busy_s + workload.samples_per_step / (a.rates[task][:, None] + b.rates[task][None, :])
         is_near = classes[first[0]].region.name == classes[second[0]].region.name
-        for flat in np.argsort(busy_s, axis=None, kind="stable")[:_MAX_PAIRS]:
+        for flat in np.argsort(busy_s, axis=None, kind="stable")[: SETTINGS.max_two_pool_meshes]:
             i, j = divmod(int(flat), len(b.pools))
             yield MeshOption(pools=(a.pools[i], b.pools[j]), busy_s=float(busy_s[i, j]))
             if not is_near:
@@ -210,7 +204,7 @@ class CandidateLists:
         found, train_s = self._blocks[known]
         # Fastest pools with at most `num_gpus` devices, then without those that do not fit into memory.
         rows = np.flatnonzero(found.num_gpus <= num_gpus)
-        best = rows[np.argsort(train_s[rows], kind="stable")[:_MAX_BLOCKS]]
+        best = rows[np.argsort(train_s[rows], kind="stable")[: SETTINGS.paired_pools]]
         pools = [found.pool(at, int(row)) for row in best]
         priced = [self.cost_tables.pool(tasks, pool) for pool in pools]
         keep = [(i, pools[i], price) for i, price in enumerate(priced) if isinstance(price, UnitCost)]

@@ -14,13 +14,7 @@ import numpy as np
 from planner.answer.evaluation import Evaluation
 from planner.methods.evaluation_budget import INFEASIBLE, EvaluationBudget
 from planner.methods.hetrl.genome import GroupingDecoder, GroupingGenome
-
-POPULATION = 12
-"""Individuals that survive. Chosen by hand (docs/planner-reimplementations.md)."""
-CHILDREN = 8
-"""Children in one generation. Chosen by hand (docs/planner-reimplementations.md)."""
-_TRIES = 6
-"""Attempts to make a child that is not known yet. Chosen by hand."""
+from planner.methods.hetrl.settings import SETTINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,21 +50,23 @@ class Evolution:
     def advance(self, budget: EvaluationBudget) -> None:
         """Do one generation: create the population, or add children and drop the worst individuals."""
         if self.population:
-            genomes = [self._child(budget) for _ in range(CHILDREN)]
+            genomes = [self._child(budget) for _ in range(SETTINGS.children)]
         else:
-            genomes = [seeded(self.space, self.sizes, self._rng) for _ in range(POPULATION)]
+            genomes = [seeded(self.space, self.sizes, self._rng) for _ in range(SETTINGS.population)]
         fresh = list(dict.fromkeys(genome for genome in genomes if genome not in self._known))
         self._known.update(fresh)
         losses = budget.losses([self.space.placement(genome) for genome in fresh])
         born = [Individual(genome=genome, loss=loss) for genome, loss in zip(fresh, losses, strict=True)]
-        self.population = sorted([*self.population, *born], key=lambda each: each.loss)[:POPULATION]
+        self.population = sorted([*self.population, *born], key=lambda each: each.loss)[: SETTINGS.population]
 
     def _child(self, budget: EvaluationBudget) -> GroupingGenome:
         """Return a child that is not known yet, if a few attempts find one."""
         child = self.population[0].genome
-        for _ in range(_TRIES):
+        for _ in range(SETTINGS.tries):
             parent = self._parent()
-            guided = self._guided(parent, budget) if self._guide and self._rng.random() < 0.5 else None
+            guided = (
+                self._guided(parent, budget) if self._guide and self._rng.random() < SETTINGS.guided_share else None
+            )
             child = guided or self._varied(parent.genome)
             if child not in self._known:
                 break
@@ -90,11 +86,11 @@ class Evolution:
         return self.population[int(places.min())]
 
     def _varied(self, genome: GroupingGenome) -> GroupingGenome:
-        """Return a random child: 45 % swaps, 45 % other layouts, 10 % mutations."""
+        """Return a random child: a swap, another layout or a mutation."""
         kind = self._rng.random()
-        if kind < 0.45:
+        if kind < SETTINGS.swap_share:
             return swapped(self.space, genome, self._rng)
-        if kind < 0.9:
+        if kind < SETTINGS.swap_share + SETTINGS.layout_share:
             return relaid(self.space, genome, self._rng)
         return relaid(self.space, mutated(self.space, genome, self._rng), self._rng)
 
@@ -125,8 +121,10 @@ def seeded(space: GroupingDecoder, sizes: tuple[int, ...], rng: np.random.Genera
             free[at] -= taken
             left -= taken
             blocks -= 1
-    # Mostly the best layout, sometimes any of the first dozen.
-    choice = np.where(rng.random(held.shape) < 0.7, 0, rng.integers(0, 12, held.shape))
+    # Mostly the best layout, sometimes any of the first few.
+    choice = np.where(
+        rng.random(held.shape) < SETTINGS.best_layout_share, 0, rng.integers(0, SETTINGS.first_layouts, held.shape)
+    )
     return _genome(held, choice)
 
 
@@ -169,7 +167,7 @@ def relaid(space: GroupingDecoder, genome: GroupingGenome, rng: np.random.Genera
     if not space.trains[g]:
         used = np.flatnonzero(genome.held[g])
         c = int(rng.choice(used)) if len(used) else 0
-    choice[g, c] = rng.geometric(0.35) - 1
+    choice[g, c] = rng.geometric(SETTINGS.next_layout_odds) - 1
     return _genome(np.array(genome.held), choice)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from planner.answer.evaluation import Evaluation
 from planner.methods.hetrl.evolution import amount
 from planner.methods.hetrl.genome import GroupingDecoder, GroupingGenome
+from planner.methods.hetrl.settings import SETTINGS
 from planner.problem.goal import Objective
 from planner.problem.workload import SCORING, TRAINING, Task
 
@@ -24,9 +25,9 @@ def guided(
 ) -> GroupingGenome | None:
     """Return a child of `parent` that should be better, or None if its evaluation gives no direction."""
     goal = space.lists.cost_tables.problem.goal
-    if goal.objective is not Objective.THROUGHPUT and rng.random() < 0.5:
+    if goal.objective is not Objective.THROUGHPUT and rng.random() < SETTINGS.give_back_share:
         return _give_back(space, parent, estimate, rng)
-    if estimate.idle and rng.random() < 0.5:
+    if estimate.idle and rng.random() < SETTINGS.reassign_idle_share:
         return _reassign_idle(space, parent, estimate, rng)
     # Otherwise act on the need that determines the step time.
     kind, _, subject = estimate.binding.partition(":")
@@ -49,9 +50,9 @@ def _shortened(
     region = next((each for each in estimate.regions if each.region == name), None)
     train_s, trainer = _longest(space, times, TRAINING)
     score_s, scorer = _longest(space, times, SCORING)
-    ways_s, window_s = (region.weights_s + region.trajectories_s, region.window_s) if region else (0.0, 0.0)
+    transfers_s, window_s = (region.weights_s + region.trajectories_s, region.window_s) if region else (0.0, 0.0)
     # The path's parts: training, scoring, transfers, window; one is chosen in proportion to its seconds.
-    parts = np.array([train_s, score_s, ways_s, window_s])
+    parts = np.array([train_s, score_s, transfers_s, window_s])
     generator = _group_with(space, Task.GENERATION)
     match int(rng.choice(4, p=parts / parts.sum())):
         case 0:
@@ -61,7 +62,7 @@ def _shortened(
         case 2:
             return _leave_region(space, genome, name, rng)
         case _:
-            if space.trains[generator] or rng.random() < 0.8:
+            if space.trains[generator] or rng.random() < SETTINGS.more_generators_share:
                 return _add_devices(space, genome, estimate, generator, rng)
             return _relaid(space, genome, generator, name)
 
@@ -84,7 +85,9 @@ def _add_devices(
         return _child(held, genome)
     # Else devices of another group, the least busy ones more likely.
     busy = _busy_s(space, estimate)
-    for donor in sorted((b for b in range(len(held)) if b != g), key=lambda b: busy[b] * rng.uniform(0.7, 1.3)):
+    for donor in sorted(
+        (b for b in range(len(held)) if b != g), key=lambda b: busy[b] * rng.uniform(*SETTINGS.donor_noise)
+    ):
         spare = np.flatnonzero(np.where(usable, held[donor], 0))
         if len(spare):
             c = int(rng.choice(spare))
@@ -101,7 +104,7 @@ def _give_back(
     """Return a child in which the group that waits most gives devices back."""
     held = np.array(genome.held)
     busy = _busy_s(space, estimate)
-    g = min(range(len(held)), key=lambda b: busy[b] * rng.uniform(0.6, 1.4))
+    g = min(range(len(held)), key=lambda b: busy[b] * rng.uniform(*SETTINGS.give_back_noise))
     used = np.flatnonzero(held[g])
     if not len(used):
         return None

@@ -20,6 +20,7 @@ from planner.cost.tasks.layer_cuts import TENSOR, of_layout
 from planner.methods.hetrl.candidate_lists import CandidateLists
 from planner.methods.hetrl.fluid_bounds import Bounds
 from planner.methods.hetrl.genome import GroupingDecoder, GroupingGenome
+from planner.methods.opening.settings import SETTINGS
 from planner.problem.device_classes import MANY_CLASSES
 from planner.problem.goal import IMPOSSIBLE_STEP_S
 from planner.problem.groupings import Tasks
@@ -27,28 +28,6 @@ from planner.problem.workload import SCORING, TRAINING, Task
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-_PARTS, _FEW_PARTS = (1 / 6, 1 / 3, 1 / 2, 2 / 3, 1.0), (1 / 3, 1.0)
-"""Fractions of a class that a mesh gets; the second tuple is for fleets of many classes. Chosen by hand."""
-_PAIRS = ((1.0, 1.0), (1 / 3, 1.0), (1.0, 1 / 3))
-"""Fractions of two classes that a mesh of two pools gets. Chosen by hand."""
-_BATCHES, _ALL_BATCHES = 6, 48
-"""Batches in which the devices of a class are assigned, and most batches of all classes together. Chosen by hand."""
-_FAVOURS = (1.0, 1.8)
-"""Factors by which generation counts as slower than it is when devices are assigned, because its window is shorter than
-a step. Chosen by hand."""
-_WEAK, _STRONG = 0.15, 4
-"""A class gets no mesh if it trains slower than this fraction of the strongest class, or if there are so many stronger
-ones. Chosen by hand."""
-_NEAR = 0.25
-"""Fraction of the longest sample's time up to which the transfer of a version hardly matters. Chosen by hand."""
-_MOST_COMBINATIONS = 2000
-"""Most combinations of meshes that are estimated. Chosen by hand."""
-_CHOICES = 4
-"""Meshes of two classes that are tried for the same devices, since the fastest is known only for one class. Chosen by
-hand."""
-_ALIKE = 2
-"""Most results with the same devices for meshes. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +83,11 @@ class ClassSpeeds:
     @property
     def favour(self) -> float:
         """Factor by which generation counts as slower than it is."""
-        return _FAVOURS[-1] if self.eta else _FAVOURS[0]
+        return SETTINGS.generation_slowdowns[-1] if self.eta else SETTINGS.generation_slowdowns[0]
 
     def is_near(self, trainer_class: Ints) -> npt.NDArray[np.bool_]:
         """Return `[num_rows, num_classes]`: whether versions from the trainers' classes arrive soon enough."""
-        near: npt.NDArray[np.bool_] = self.lag_s[trainer_class] <= _NEAR * self.tail_s
+        near: npt.NDArray[np.bool_] = self.lag_s[trainer_class] <= SETTINGS.near_share * self.tail_s
         return near
 
     def steps_of(self, tasks: Sequence[Task]) -> dict[Task, Floats]:
@@ -144,11 +123,15 @@ def class_speeds(lists: CandidateLists, bounds: Bounds) -> ClassSpeeds:
     return ClassSpeeds(
         tasks=workload.tasks,
         whole=whole,
-        batch=batch_sizes(whole, _BATCHES),
+        batch=batch_sizes(whole, SETTINGS.batches_per_class),
         lag_s=lag_s,
         critic_s=critic_s,
         steps=steps,
-        strong=tuple(c for c in strongest[:_STRONG].tolist() if power[c] >= _WEAK * power.max()),
+        strong=tuple(
+            c
+            for c in strongest[: SETTINGS.max_training_classes].tolist()
+            if power[c] >= SETTINGS.least_training_share * power.max()
+        ),
         served={task: memory.served_bytes(workload, task, 1) for task in workload.tasks if task not in TRAINING},
         usable=np.array([usable - state / whole for state in states]),
         tail_s=float(cost_tables.phase_seconds[0]),
@@ -158,7 +141,7 @@ def class_speeds(lists: CandidateLists, bounds: Bounds) -> ClassSpeeds:
 
 def batch_sizes(whole: Ints, num: int) -> Ints:
     """Return the devices in one batch of each class for `num` batches per class, or fewer with many classes."""
-    return -(-whole // max(1, min(num, _ALL_BATCHES // len(whole))))
+    return -(-whole // max(1, min(num, SETTINGS.max_batches // len(whole))))
 
 
 def _steps(lists: CandidateLists, bounds: Bounds, task: Task) -> Floats:
@@ -184,7 +167,7 @@ class DeviceAssigner:
         """Yield the `num` most promising genomes of a grouping by estimate, best first."""
         trains = [g for g, each in enumerate(of.trains) if each]
         options = [self._of_training(of.grouping[g], may_pair=len(trains) == 1) for g in trains]
-        every = [each for each in product(*options) if self._fits(each)][:_MOST_COMBINATIONS]
+        every = [each for each in product(*options) if self._fits(each)][: SETTINGS.max_combinations]
         if not every:
             return
         assignments = self._assignments(of, trains, every)
@@ -198,10 +181,10 @@ class DeviceAssigner:
             held = tuple(map(tuple, assignments.held[row].tolist()))
             is_pair = any(sum(num > 0 for num in held[g]) > 1 for g in trains)
             # For a mesh of two classes several layouts are tried; results with the same meshes are limited.
-            for place in range(_CHOICES if is_pair and not alike[which] else 1):
+            for place in range(SETTINGS.pair_layouts if is_pair and not alike[which] else 1):
                 choice = tuple((place if each else 0,) * len(self._classes) for each in of.trains)
                 genome = GroupingGenome(held=held, choice=choice)
-                if genome not in told and (place or alike[which] < _ALIKE):
+                if genome not in told and (place or alike[which] < SETTINGS.max_alike):
                     told.add(genome)
                     yield genome
             alike[which] += 1
@@ -225,7 +208,9 @@ class DeviceAssigner:
         """Yield parts of one class. A larger part counts only if its fastest mesh uses more devices."""
         for c in self._strong:
             at, known = self._classes[c], -1
-            for part in _PARTS if len(self._classes) <= MANY_CLASSES else _FEW_PARTS:
+            for part in (
+                SETTINGS.mesh_shares if len(self._classes) <= MANY_CLASSES else SETTINGS.mesh_shares_of_many_classes
+            ):
                 num = max(1, round(part * at.num_gpus))
                 found = self._lists.quickest(tasks, at.key, num)
                 if found is not None and found[0] > known:
@@ -244,7 +229,7 @@ class DeviceAssigner:
         if self._lists.cost_tables.problem.limits.max_train_blocks < 2:
             return
         for a, b in combinations(self._strong, 2):
-            for part_a, part_b in _PAIRS:
+            for part_a, part_b in SETTINGS.pair_shares:
                 nums = [(c, max(1, round(part * int(self._whole[c])))) for c, part in ((a, part_a), (b, part_b))]
                 found = self._lists.meshes(tasks, tuple((self._classes[c].key, num) for c, num in nums))
                 if found and len(found[0].pools) > 1:
@@ -279,7 +264,9 @@ class DeviceAssigner:
         generating = [Task.GENERATION in of.grouping[g] for g in units]
         speeds = np.array([self._speeds(of, g) for g in units])
         variants = (
-            [(favour, near) for favour in _FAVOURS for near in (True, False)] if any(generating) else [(1.0, False)]
+            [(favour, near) for favour in SETTINGS.generation_slowdowns for near in (True, False)]
+            if any(generating)
+            else [(1.0, False)]
         )
         if is_near.all():
             variants = [each for each in variants if not each[1]]

@@ -12,12 +12,10 @@ from itertools import product
 import numpy as np
 
 from planner.methods.opening.device_assignment import ClassSpeeds, Floats, Ints, assign_batches, batch_sizes
+from planner.methods.opening.settings import SETTINGS
 from planner.problem.goal import IMPOSSIBLE_STEP_S
 from planner.problem.groupings import Grouping, Tasks
 from planner.problem.workload import SCORING, TRAINING, Task
-
-_BATCHES = 3
-"""Batches in which the devices of a class are assigned. Chosen by hand."""
 
 
 def grouping_estimates(fleet: ClassSpeeds, every: Sequence[Grouping]) -> Floats:
@@ -59,7 +57,9 @@ def grouping_estimates(fleet: ClassSpeeds, every: Sequence[Grouping]) -> Floats:
     rank = np.arange(len(rows))
     # Generation is assigned only to classes that the trainer's weights reach soon.
     able[rank, generating] = np.where(fleet.is_near(mesh_class[Task.ACTOR_TRAINING]), able[rank, generating], 0.0)
-    held += assign_batches(able, fleet.whole - held.sum(axis=1), favours[which], batch_sizes(fleet.whole, _BATCHES))
+    held += assign_batches(
+        able, fleet.whole - held.sum(axis=1), favours[which], batch_sizes(fleet.whole, SETTINGS.rough_batches_per_class)
+    )
     step_s = _step_s(fleet, held, steps[which], of_task[which], mesh_class, lag_s)
     # The best row of each grouping.
     found = np.full(len(every), np.inf)

@@ -1,6 +1,7 @@
 """Seconds of one scoring pass: the forward pass over a batch, split over replicas in proportion to their speed.
 
-Samples are packed: a replica takes `PACK_TOKENS` tokens at a time, and attention stays within each sample.
+Samples are packed: a replica takes `pack_tokens` tokens at a time (`planner.simulate.settings`), and attention
+stays within each sample.
 """
 
 import heapq
@@ -11,9 +12,8 @@ from planner.answer.placement import Pool
 from planner.devices import collective, layer
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import Task, Workload
+from planner.simulate.settings import SETTINGS
 
-PACK_TOKENS = 4096
-"""Tokens that a replica takes at a time. Chosen by hand."""
 _HALF = 2
 """Bytes of one half-precision element."""
 
@@ -32,15 +32,15 @@ class ScoringSpeed:
     @property
     def tokens_per_s(self) -> float:
         """Tokens per second in full packs of the workload's samples."""
-        return PACK_TOKENS / self._pack_s(PACK_TOKENS, self._sample_tokens)
+        return SETTINGS.pack_tokens / self._pack_s(SETTINGS.pack_tokens, self._sample_tokens)
 
     def seconds(self, samples: Sequence[int]) -> float:
         """Return the seconds of samples of these lengths, pack after pack. Longer samples cost more attention."""
         if not samples:
             return 0.0
         sample_tokens = sum(num * num for num in samples) / sum(samples)
-        whole, rest = divmod(sum(samples), PACK_TOKENS)
-        packs_s = whole * self._pack_s(PACK_TOKENS, sample_tokens) if whole else 0.0
+        whole, rest = divmod(sum(samples), SETTINGS.pack_tokens)
+        packs_s = whole * self._pack_s(SETTINGS.pack_tokens, sample_tokens) if whole else 0.0
         return packs_s + (self._pack_s(rest, sample_tokens) if rest else 0.0)
 
     def _pack_s(self, tokens: int, sample_tokens: float) -> float:

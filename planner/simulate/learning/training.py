@@ -17,11 +17,10 @@ from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import Task, Workload
 from planner.simulate.generation.resident_memory import stage_params, trained_fraction
 from planner.simulate.learning.scoring import split_samples
+from planner.simulate.settings import SETTINGS
 
 _HALF = 2
 """Bytes of one half-precision element."""
-_GRID = 24
-"""Number of token counts at which the seconds of a stage are computed; between them they are interpolated."""
 
 
 class PoolPipelines:
@@ -37,7 +36,7 @@ class PoolPipelines:
         self._arch = workload.models[task]
         longest = workload.prompt_tokens.largest + workload.completion_tokens.largest
         self._params = stage_params(workload, task, self.layout)
-        self._tokens = np.geomspace(8.0, self.layout.micro_batch * max(longest, 16.0), _GRID)
+        self._tokens = np.geomspace(8.0, self.layout.micro_batch * max(longest, 16.0), SETTINGS.stage_token_counts)
         stages = range(self.layout.pipeline)
         self._stage_s = {place: [self._slot_s(place, tokens) for tokens in self._tokens] for place in stages}
         self._slowest = max(stages, key=lambda place: self._stage_s[place][-1])
