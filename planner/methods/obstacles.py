@@ -39,9 +39,11 @@ def obstacle(cost_tables: CostTables) -> Infeasible | None:
     problem = cost_tables.problem
     for task in problem.workload.tasks:
         if not allowed(problem, task):
-            return Infeasible(facts=_least(problem, partial(_has_no_devices, task), _nowhere(task)))
-    if not _joined(problem):
-        return Infeasible(facts=_least(problem, lambda of: not _joined(of), _apart(problem)))
+            return Infeasible(facts=_minimal_conflict(problem, partial(_has_no_devices, task), _no_devices_fact(task)))
+    if not _is_connected(problem):
+        return Infeasible(
+            facts=_minimal_conflict(problem, lambda relaxed: not _is_connected(relaxed), _missing_route(problem))
+        )
     facts = memory_obstacle(cost_tables) if problem.fleet.num_gpus <= MOST_GPUS else ()
     return Infeasible(facts=facts, is_minimal=len(facts) == 1) if facts else None
 
@@ -58,7 +60,7 @@ def memory_obstacle(cost_tables: CostTables) -> _Conflict:
             fact = Fact(kind="memory", name=f"memory:{task.value}", what=_shortage(problem, task))
             rules = [each for each, _ in _liftables(problem) if _concerns(each, task)]
             return (fact, *rules, *_missing_prices(problem, task))
-    return _crowd(cost_tables)
+    return _over_total_memory(cost_tables)
 
 
 def _missing_prices(problem: Problem, task: Task) -> list[Fact]:
@@ -75,7 +77,7 @@ def _missing_prices(problem: Problem, task: Task) -> list[Fact]:
     return [fact for fact, _ in lifts] if _fits(CostTables(problem), task) else []
 
 
-def _crowd(cost_tables: CostTables) -> _Conflict:
+def _over_total_memory(cost_tables: CostTables) -> _Conflict:
     """Return the fewest tasks, largest first, of which one copy each exceeds the memory of all devices together."""
     workload, held = cost_tables.problem.workload, 0.0
     usable = sum(at.num_gpus * max(0.0, usable_bytes(at.gpu)) for at in cost_tables.classes.values())
@@ -122,7 +124,7 @@ def allowed(problem: Problem, task: Task) -> list[DeviceClass]:
     ]
 
 
-def _joined(problem: Problem) -> bool:
+def _is_connected(problem: Problem) -> bool:
     """Return whether some region that may train has routes to and from one that may generate.
 
     The routes must exist to all regions in which generation is demanded.
@@ -141,7 +143,7 @@ def _joined(problem: Problem) -> bool:
     )
 
 
-def _apart(problem: Problem) -> Fact:
+def _missing_route(problem: Problem) -> Fact:
     trainer_regions = sorted({at.region.name for at in allowed(problem, Task.ACTOR_TRAINING)})
     generating_regions = problem.rules.generating or {at.region.name for at in allowed(problem, Task.GENERATION)}
     network = Network(problem.fleet)
@@ -159,12 +161,12 @@ def _apart(problem: Problem) -> Fact:
     raise AssertionError("regions that are not joined have a pair without a route")
 
 
-def _nowhere(task: Task) -> Fact:
+def _no_devices_fact(task: Task) -> Fact:
     name = task.value.replace("_", " ")
     return Fact(kind="inventory", name=f"devices:{task.value}", what=f"{name} has no devices that it may use")
 
 
-def _least(problem: Problem, fails: Callable[[Problem], bool], fact: Fact) -> _Conflict:
+def _minimal_conflict(problem: Problem, fails: Callable[[Problem], bool], fact: Fact) -> _Conflict:
     """Return the fact with those rules without which there is no conflict.
 
     Rules are dropped from the last on, so that the operator's own rules are kept rather than defaults.
@@ -187,16 +189,22 @@ def unpriced(problem: Problem) -> Iterator[_Liftable]:
     for at in classes_of(problem.fleet) if problem.goal.needs_prices else ():
         if at.usd_per_gpu_hour is None:
             what = f"{at.key} has no price (add usd_per_gpu_hour)"
-            yield Fact(kind="price", name=f"price:{at.key}", what=what), partial(_free, at)
+            yield Fact(kind="price", name=f"price:{at.key}", what=what), partial(_with_free_machines, at)
 
 
-def _free(at: DeviceClass, problem: Problem) -> Problem:
+def _with_free_machines(at: DeviceClass, problem: Problem) -> Problem:
     """Return the problem with machines of that class for free."""
 
     def paid(machines: Machines) -> Machines:
-        of = (machines.gpu, machines.gpus_per_machine, machines.is_spot, machines.fabric, machines.usd_per_gpu_hour)
-        is_it = of == (at.gpu.name, at.gpus_per_machine, at.is_spot, at.fabric, None)
-        return replace(machines, usd_per_gpu_hour=0.0) if is_it else machines
+        identity = (
+            machines.gpu,
+            machines.gpus_per_machine,
+            machines.is_spot,
+            machines.fabric,
+            machines.usd_per_gpu_hour,
+        )
+        is_this_class = identity == (at.gpu.name, at.gpus_per_machine, at.is_spot, at.fabric, None)
+        return replace(machines, usd_per_gpu_hour=0.0) if is_this_class else machines
 
     regions = tuple(
         replace(each, machines=tuple(map(paid, each.machines))) if each.name == at.region.name else each
@@ -209,10 +217,12 @@ def _liftables(problem: Problem) -> Iterator[_Liftable]:
     """Yield the rules and missing prices that can be dropped."""
     rules = problem.rules
     for i, pair in enumerate(rules.pins):
-        fact = Fact(kind="rules", name=f"pins:{pair[0].value}:{i}", what=_says(pair[0], "is pinned to", pair[1]))
+        fact = Fact(
+            kind="rules", name=f"pins:{pair[0].value}:{i}", what=_rule_sentence(pair[0], "is pinned to", pair[1])
+        )
         yield fact, partial(_without_pair, "pins", pair)
     for i, pair in enumerate(rules.forbidden):
-        what = _says(pair[0], "is forbidden in", pair[1])
+        what = _rule_sentence(pair[0], "is forbidden in", pair[1])
         fact = Fact(kind="rules", name=f"forbidden:{pair[0].value}:{i}", what=what)
         yield fact, partial(_without_pair, "forbidden", pair)
     if rules.forbidden_regions:
@@ -236,7 +246,7 @@ def _ruled(problem: Problem, **fields: Any) -> Problem:
     return replace(problem, rules=replace(problem.rules, **fields))
 
 
-def _says(task: Task, verb: str, regions: frozenset[str]) -> str:
+def _rule_sentence(task: Task, verb: str, regions: frozenset[str]) -> str:
     return f"{task.value.replace('_', ' ')} {verb} {', '.join(sorted(regions))}"
 
 

@@ -52,32 +52,34 @@ def repairs(cost_tables: CostTables, group: Group) -> tuple[MeshColumn, ...]:
 def _repairs(cost_tables: CostTables, group: Group) -> tuple[MeshColumn, ...]:
     tasks, running = group.tasks, _mesh(cost_tables, group)
     classes = [at for at in mesh_candidates(cost_tables, tasks).usable if _pool(group, at)]
-    parts = [part(cost_tables, tasks, _alone(cost_tables, group, at), (at,), _ANY) for at in classes]
+    parts = [part(cost_tables, tasks, _single_pool_set(cost_tables, group, at), (at,), _ANY) for at in classes]
     if len(classes) > 1 and cost_tables.problem.limits.max_train_blocks > 1:
         sides = {at.key: _sides(cost_tables, group, at, 0) for at in classes}
         parts += _paired(cost_tables, tasks, ordered_pairs(cost_tables, tasks, classes, np.inf), sides, _ANY)
     return _columns(parts, () if running is None else (running,))
 
 
-def others(
+def small_single_pool_meshes(
     cost_tables: CostTables, group: Group, trainer_regions: Iterable[str], most_gpus: int
 ) -> tuple[MeshColumn, ...]:
     """Return meshes of one pool with at most `most_gpus` devices.
 
     A group that trains the actor has them only in the regions `trainer_regions`.
     """
-    tasks, of = group.tasks, mesh_candidates(cost_tables, group.tasks)
-    at = tuple(each for each in of.usable if Task.ACTOR_TRAINING not in tasks or each.region.name in trainer_regions)
+    tasks, candidates = group.tasks, mesh_candidates(cost_tables, group.tasks)
+    at = tuple(
+        each for each in candidates.usable if Task.ACTOR_TRAINING not in tasks or each.region.name in trainer_regions
+    )
 
     def found() -> tuple[MeshColumn, ...]:
-        whole = {each: of.alone(each) for each in at}
+        whole = {each: candidates.alone(each) for each in at}
         few = {each: on.take(np.flatnonzero(on.num_gpus <= most_gpus)) for each, on in whole.items()}
         return _columns((part(cost_tables, tasks, on, (each,), _ANY) for each, on in few.items()), ())
 
     return cost_tables.known(("others", tasks, at, most_gpus), found, lasts=True)
 
 
-def pairs(
+def two_pool_meshes(
     cost_tables: CostTables, group: Group, trainer_regions: Iterable[str], most_gpus: int, max_s: float
 ) -> tuple[MeshColumn, ...]:
     """Return meshes of two pools that take at most `max_s` seconds.
@@ -98,14 +100,14 @@ def pairs(
     return _columns(_paired(cost_tables, tasks, asked, sides, time_limits), ())
 
 
-def with_others(known: Sequence[MeshColumn], more: Iterable[MeshColumn]) -> tuple[MeshColumn, ...]:
+def merged(known: Sequence[MeshColumn], more: Iterable[MeshColumn]) -> tuple[MeshColumn, ...]:
     """Return both lists, with each group once."""
     had = {each.group for each in known}
     return (*known, *(each for each in more if each.group not in had))
 
 
 def _columns(parts: Iterable[ClassMeshes], first: Sequence[MeshColumn]) -> tuple[MeshColumn, ...]:
-    return with_others(first, (each.column(row) for each in parts for row in range(len(each))))
+    return merged(first, (each.column(row) for each in parts for row in range(len(each))))
 
 
 # ---- pools of the running mesh's cuts, and others --------------------------------------------------------------------
@@ -116,7 +118,7 @@ def _pool(group: Group, at: DeviceClass) -> Pool | None:
     return next((pool for pool in group.pools if pool.device_class == at.key), None)
 
 
-def _own(cost_tables: CostTables, group: Group, at: DeviceClass) -> PoolOptions:
+def _pools_with_running_cuts(cost_tables: CostTables, group: Group, at: DeviceClass) -> PoolOptions:
     """Return pools of that class whose devices do what the running mesh's devices do."""
     pool, found = _pool(group, at), mesh_candidates(cost_tables, group.tasks).options(at)
     if pool is None:
@@ -130,10 +132,12 @@ def _own(cost_tables: CostTables, group: Group, at: DeviceClass) -> PoolOptions:
     return found.take(rows)
 
 
-def _alone(cost_tables: CostTables, group: Group, at: DeviceClass) -> MeshSet:
+def _single_pool_set(cost_tables: CostTables, group: Group, at: DeviceClass) -> MeshSet:
     key = ("own alone", *_key(cost_tables, group, at))
     return cost_tables.known(
-        key, lambda: single_pool_meshes(cost_tables, group.tasks, at, _own(cost_tables, group, at)), lasts=True
+        key,
+        lambda: single_pool_meshes(cost_tables, group.tasks, at, _pools_with_running_cuts(cost_tables, group, at)),
+        lasts=True,
     )
 
 
@@ -145,7 +149,7 @@ def _sides(cost_tables: CostTables, group: Group, at: DeviceClass, most_gpus: in
 
 def _sides_of(cost_tables: CostTables, group: Group, at: DeviceClass, most_gpus: int) -> list[PairablePools]:
     whole = mesh_candidates(cost_tables, group.tasks).options(at)
-    both = (_own(cost_tables, group, at), whole.take(whole.num_gpus <= most_gpus))
+    both = (_pools_with_running_cuts(cost_tables, group, at), whole.take(whole.num_gpus <= most_gpus))
     return [pairable_pools(cost_tables, at, each) for each in both if not each.is_full.all()]
 
 
@@ -171,7 +175,7 @@ def _paired(
             yield part(
                 cost_tables,
                 tasks,
-                mesh_pairs(cost_tables, tasks, at, both, (None, None)).found(time_limits),
+                mesh_pairs(cost_tables, tasks, at, both, (None, None)).undominated_meshes(time_limits),
                 at,
                 time_limits,
             )

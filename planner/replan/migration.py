@@ -100,7 +100,7 @@ def unit_stop_s(cost_tables: CostTables, tasks: tuple[Task, ...], pool: Pool) ->
 def restart_s(cost_tables: CostTables, a: Placement, stays: Uses, group: Group, policy: MigrationPolicy) -> float:
     """Return the seconds for which the trainer stands still if its devices become `group`; 0 if nothing changes."""
     before = next((each for each in a.groups if each.tasks == group.tasks), None)
-    if before == group and all(_had(stays, group, pool) >= pool.num_gpus for pool in group.pools):
+    if before == group and all(_num_staying(stays, group, pool) >= pool.num_gpus for pool in group.pools):
         return 0.0
     workload = cost_tables.problem.workload
     bytes_ = sum(
@@ -121,7 +121,7 @@ def _reload_s(
     """Return the missing share of a group's rate while new units start, times the seconds that they need."""
     lacking = 0.0
     for pool in group.pools:
-        new = max(0, pool.num_gpus - _had(stays, group, pool)) / pool.unit_gpus
+        new = max(0, pool.num_gpus - _num_staying(stays, group, pool)) / pool.unit_gpus
         if new > 0:
             rate = unit_rate(cost_tables, group.tasks, pool)
             # Rate that is missing x seconds for which it is missing.
@@ -135,12 +135,12 @@ def _lost_s(cost_tables: CostTables, stays: Uses, group: Group, b: Placement) ->
     for pool in group.pools:
         use = use_of(group.tasks, pool)
         left = will.get(pool.device_class, {}).get(use, 0)
-        gone = max(0, min(pool.num_gpus, _had(stays, group, pool)) - left) / pool.unit_gpus
+        gone = max(0, min(pool.num_gpus, _num_staying(stays, group, pool)) - left) / pool.unit_gpus
         lost += gone * unit_rate(cost_tables, group.tasks, pool) * unit_stop_s(cost_tables, group.tasks, pool)
     return lost / max(group_rate(cost_tables, group), 1e-12)
 
 
-def _had(stays: Uses, group: Group, pool: Pool) -> int:
+def _num_staying(stays: Uses, group: Group, pool: Pool) -> int:
     return stays.get(pool.device_class, {}).get(use_of(group.tasks, pool), 0)
 
 

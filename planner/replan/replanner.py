@@ -130,12 +130,12 @@ class Replanner:
             self._last = kept.evaluation
         runs = kept if kept is not None and self._is_few(kept) else None
         limit_s = SETTINGS.link_programs_s if has_same_machines and runs is not None else SETTINGS.programs_s
-        best = self._best(filter(self._is_few, self._options(self._within(runs, lost, limit_s), lost)))
+        best = self._best(filter(self._is_few, self._options(self._within_limit(runs, lost, limit_s), lost)))
         # Hysteresis: a change must beat the running plan by a margin.
         if runs is not None and (best is None or best.value * (1 + self.policy.hysteresis) > runs.value):
             best = runs
         if best is None:
-            beyond = [*([] if kept is None else [kept]), *self._options(self._beyond(lost), lost)]
+            beyond = [*([] if kept is None else [kept]), *self._options(self._beyond_limit(lost), lost)]
             best = self._best([each for each in beyond if self._is_few(each)] or beyond)
         if best is None:
             best = self._best(self._options(self._from_scratch(), lost))
@@ -174,7 +174,7 @@ class Replanner:
         """Compute columns and tables, and run the solver once, so that the first change is answered fast."""
         for at in self._cost_tables.classes.values() if self._proved[0] is not None else ():
             deque(tables(self._cost_tables, at), 0)
-        deque(self._within(self._option(self.incumbent, None), None, SETTINGS.link_programs_s), 0)
+        deque(self._within_limit(self._option(self.incumbent, None), None, SETTINGS.link_programs_s), 0)
 
     def _change(self, kept: _Option | None, lost: Lost | None) -> ReplanStart:
         return ReplanStart(
@@ -187,22 +187,22 @@ class Replanner:
             trainer_regions=tuple(name for name in self._trainer_regions if name in self._regions),
         )
 
-    def _within(self, kept: _Option | None, lost: Lost | None, limit_s: float) -> Iterator[Placement]:
+    def _within_limit(self, kept: _Option | None, lost: Lost | None, limit_s: float) -> Iterator[Placement]:
         """Yield placements that move few devices; with meshes of two pools only if nothing else runs."""
         change = self._change(kept, lost)
-        found = self._of(change, change.blocks, self._most_moved, limit_s)
+        found = self._program_placements(change, change.columns, self._most_moved, limit_s)
         yield from found
         runs = kept is not None or any(isinstance(estimate(self._cost_tables, each), Evaluation) for each in found)
-        if not runs and (data := change.paired_blocks) is not None:
-            yield from self._of(change, data, self._most_moved, limit_s)
+        if not runs and (data := change.two_pool_columns) is not None:
+            yield from self._program_placements(change, data, self._most_moved, limit_s)
 
-    def _beyond(self, lost: Lost | None) -> Iterator[Placement]:
+    def _beyond_limit(self, lost: Lost | None) -> Iterator[Placement]:
         """Yield placements without a limit on moves."""
         yield from (each for name, each in sorted(self.contingencies.items()) if name not in self._regions)
         change = self._change(None, lost)
-        yield from self._of(change, change.all_blocks, None, SETTINGS.programs_s)
+        yield from self._program_placements(change, change.all_columns, None, SETTINGS.programs_s)
 
-    def _of(
+    def _program_placements(
         self, change: ReplanStart, data: ProblemArrays, most_moved: float | None, limit_s: float
     ) -> list[Placement]:
         """Return placements from these columns, for each region in which the running plan trains."""
@@ -264,7 +264,7 @@ class Replanner:
         return min(options, key=lambda each: each.value, default=None)
 
     def _answer(self, best: _Option, kept: _Option | None, lost: Lost | None, began_s: float) -> Replan:
-        bound, of = self._proved
+        bound, proved_on = self._proved
         return Replan(
             placement=best.placement,
             evaluation=best.evaluation,
@@ -274,6 +274,6 @@ class Replanner:
             is_within_limit=self._is_few(best),
             migration=best.migration,
             gain=INFINITE if kept is None else kept.value / best.value,
-            bound=carried(bound, of, self._cost_tables),
+            bound=carried(bound, proved_on, self._cost_tables),
             elapsed_s=self._now_s() - began_s,
         )

@@ -6,6 +6,7 @@ each, and which mesh of each group that trains. All terms are then computed by a
 placements.
 
 Shapes: *rows* are placements, *places* are the slots for pools of groups without training (unused ones have count 0).
+Within a method, `i` is the index of a group in the grouping.
 """
 
 from collections.abc import Sequence
@@ -114,13 +115,16 @@ class _Rows:
         self.is_fit = (
             (units != -2).all(axis=1) & (meshes != -2).all(axis=1) & ((counts > 0) | (units == -1)).all(axis=1)
         )
-        # Unused places point to the empty last row of the tables.
+        # Unit, number of units, and below group and region of each place: [num_rows, num_places]. Unused places point
+        # to the empty last row of the tables.
         self.units = np.where(units < 0, len(batch_tables.units.region) - 1, units)
         self.counts = np.where(units < 0, 0, counts)
+        # Mesh of each group that trains, [num_rows, num_groups]; 0 in groups that do not.
         self.meshes = np.maximum(meshes, 0)
         self.trains = [any(task in TRAINING for task in tasks) for tasks in batch_tables.grouping]
         self.group = np.where(self.counts > 0, batch_tables.units.group[self.units], -1)
         self.region = batch_tables.units.region[self.units]
+        # A row is fit, [num_rows], if each group has a mesh or at least one used place.
         for i, trains in enumerate(self.trains):
             if trains and not batch_tables.has_meshes(i):
                 self.is_fit[:] = False
@@ -176,6 +180,7 @@ class _Rows:
     def _locate(self) -> None:
         """Find the regions of each group, the trainer's region and the critic's."""
         actor = next(i for i, tasks in enumerate(self.batch_tables.grouping) if Task.ACTOR_TRAINING in tasks)
+        # [num_rows]: index of the first region of the actor's mesh, from which versions are published.
         self.trainer_region = self.batch_tables.meshes(actor).region[self.meshes[:, actor]]
         # [num_rows, num_regions]: whether a region is not the trainer's.
         self.is_away = self.place[:, None] * 0 + self.trainer_region[:, None] != np.arange(self.num_regions)
@@ -201,10 +206,10 @@ class _Rows:
         self.critic_scoring_s = np.zeros(self.num_rows)
         for i, tasks in enumerate(self.batch_tables.grouping):
             if self.trains[i]:
-                away_s = self._most(transfers.training_s[self.trainer_region], self.in_region[i])
+                away_s = self._largest(transfers.training_s[self.trainer_region], self.in_region[i])
                 self.training_s = np.maximum(self.training_s, away_s + self._sum(tasks, TRAINING))
             if any(task in SCORING for task in tasks):
-                away_s = self._most(transfers.scoring_s[self.trainer_region], self.in_region[i])
+                away_s = self._largest(transfers.scoring_s[self.trainer_region], self.in_region[i])
                 group_s = away_s + self._sum(tasks, SCORING)
                 self.scoring_s = np.maximum(self.scoring_s, group_s)
                 self.critic_scoring_s = group_s if Task.CRITIC_INFERENCE in tasks else self.critic_scoring_s
@@ -220,13 +225,13 @@ class _Rows:
         if self.critic is not None:
             src, scores = self.critic
             transfers = self.batch_tables.transfers
-            path_s = self.training_s + self._most(transfers.critic_s[src], scores) + self.critic_scoring_s
+            path_s = self.training_s + self._largest(transfers.critic_s[src], scores) + self.critic_scoring_s
             needs = np.maximum(needs, path_s / (self.workload.eta + 1))
-            needs = np.maximum(needs, self._most(transfers.critic_link_s[src], scores))
+            needs = np.maximum(needs, self._largest(transfers.critic_link_s[src], scores))
         if self.trains[generating]:
             step_s, active = self._by_turns(generating)
         else:
-            step_s, active = self._apart(generating, needs)
+            step_s, active = self._on_own_devices(generating, needs)
         has_version = Task.ACTOR_TRAINING in self.batch_tables.grouping[generating]
         return np.maximum(needs, step_s), self._usd_per_step(active, has_version)
 
@@ -262,13 +267,13 @@ class _Rows:
         group_s = phase_s + self._sum(self.batch_tables.grouping[group], (*SCORING, *TRAINING))
         return np.maximum(np.maximum(path_s, group_s), links_s), active
 
-    def _apart(self, group: int, needs: FloatArray) -> tuple[FloatArray, BoolArray]:
+    def _on_own_devices(self, group: int, needs: FloatArray) -> tuple[FloatArray, BoolArray]:
         """Return (seconds per step, `[num_rows, num_regions]` that generate) where regions have windows.
 
         Remote regions are ordered by the time on their links. The best prefix of that order generates.
         """
         mine = (self.group == group) & (self.counts > 0)
-        best_s, active = self._with(group, mine, self.place)
+        best_s, active = self._with_pools(group, mine, self.place)
         if self.cost_tables.problem.rules.demands_regions:
             return best_s, active
         transfers = self.batch_tables.transfers
@@ -285,13 +290,13 @@ class _Rows:
             some = mine & (rank < count)
             rows = np.flatnonzero(is_open & (used.sum(axis=1) > count) & some.any(axis=1))
             if len(rows):
-                step_s, with_some = self._with(group, some, rows)
+                step_s, with_some = self._with_pools(group, some, rows)
                 step_s = np.maximum(step_s, needs[rows])
                 better = step_s < best_s[rows] * IMPROVEMENT_FACTOR
                 best_s[rows[better]], active[rows[better]] = step_s[better], with_some[better]
         return best_s, active
 
-    def _with(self, group: int, pools: BoolArray, rows: IntArray) -> tuple[FloatArray, BoolArray]:
+    def _with_pools(self, group: int, pools: BoolArray, rows: IntArray) -> tuple[FloatArray, BoolArray]:
         """Return (seconds per step, regions that generate) for some rows and some of their pools.
 
         The seconds are what windows and links need.
@@ -388,7 +393,7 @@ class _Rows:
         transfers = self.batch_tables.transfers
         # Samples from generating regions, at the most expensive route; a version for each of them unless they train the
         # actor.
-        usd = self._most(transfers.usd_per_step_to_trainer[self.trainer_region], active)
+        usd = self._largest(transfers.usd_per_step_to_trainer[self.trainer_region], active)
         if not has_version:
             usd = usd + np.where(active & self.is_away, transfers.usd_per_version[self.trainer_region], 0.0).sum(axis=1)
         for i, tasks in enumerate(self.batch_tables.grouping):
@@ -399,9 +404,9 @@ class _Rows:
             far = self.in_region[i] & self.is_away
             # Samples to groups that score (and back) or train, and gradients inside a mesh.
             if any(task in SCORING for task in tasks):
-                usd = usd + self._most(there + back, far)
+                usd = usd + self._largest(there + back, far)
             elif self.trains[i]:
-                usd = usd + self._most(there, far)
+                usd = usd + self._largest(there, far)
             if self.trains[i]:
                 usd = usd + self.batch_tables.meshes(i).usd_per_step[self.meshes[:, i]]
         if self.critic is not None:
@@ -475,7 +480,7 @@ class _Rows:
         return total
 
     @staticmethod
-    def _most(values: FloatArray, where: BoolArray) -> FloatArray:
+    def _largest(values: FloatArray, where: BoolArray) -> FloatArray:
         """Return the largest value of each row where the mask is True, at least 0."""
         most: FloatArray = np.where(where, values, 0.0).max(axis=1)
         return most

@@ -315,7 +315,7 @@ def _of_two_classes(
             pairs.transfer and pairs.transfer.samples_per_s,
             time_limits,
         )
-        found = cost_tables.known(key, partial(pairs.found, time_limits), lasts=True)
+        found = cost_tables.known(key, partial(pairs.undominated_meshes, time_limits), lasts=True)
         yield part(cost_tables, tasks, found, (a, b), time_limits)
 
 

@@ -160,7 +160,7 @@ class PairablePools:
         """Row after the last one of each kind."""
         return np.append(self.starts[1:], len(self.kind))
 
-    def some(self, rows: BoolArray) -> "PairablePools":
+    def take(self, rows: BoolArray) -> "PairablePools":
         """Return the rows of the mask, with kinds numbered anew."""
         if rows.all():
             return self
@@ -201,11 +201,11 @@ class MeshPairs:
     """Meshes of one pool on the first class and on the second class (None: not available). A pair must not be dominated
     by one of these."""
 
-    def found(self, time_limits: MeshTimeLimits) -> MeshSet:
+    def undominated_meshes(self, time_limits: MeshTimeLimits) -> MeshSet:
         """Return all meshes within the time limits that are not dominated."""
         few_a, few_b = (self._promising(one, other, time_limits) for one, other in ((self.a, self.b), (self.b, self.a)))
-        fewer = replace(self, a=self.a.some(few_a), b=self.b.some(few_b))
-        return fewer._all(time_limits) if few_a.any() and few_b.any() else fewer._nothing()
+        fewer = replace(self, a=self.a.take(few_a), b=self.b.take(few_b))
+        return fewer._pairs_in_time(time_limits) if few_a.any() and few_b.any() else fewer._empty()
 
     def _promising(self, one: PairablePools, other: PairablePools, time_limits: MeshTimeLimits) -> BoolArray:
         """Return the rows of `one` that may be in a mesh within the time limits, `[num_rows]`.
@@ -237,13 +237,13 @@ class MeshPairs:
             gen_s = phase_s[one.kind]
         return time_limits.holds(train_s, score_s, gen_s)
 
-    def _nothing(self) -> MeshSet:
+    def _empty(self) -> MeshSet:
         """Return an empty set of meshes."""
         none = np.zeros(0, dtype=np.int64)
         times = {task: np.zeros(0) for task in self.tasks}
         return MeshSet(a=self.a.options, rows_a=none, b=self.b.options, rows_b=none, times=times)
 
-    def _all(self, time_limits: MeshTimeLimits) -> MeshSet:
+    def _pairs_in_time(self, time_limits: MeshTimeLimits) -> MeshSet:
         workload, a, b = self.cost_tables.problem.workload, self.a, self.b
         samples = float(workload.samples_per_step)
         # Training seconds of every pair of rows: [num_rows_a, num_rows_b] per task.
@@ -261,7 +261,7 @@ class MeshPairs:
         # Pairs of kinds within the time limits: [num_pairs] each.
         kind_a, kind_b = np.nonzero(time_limits.holds(least, _sum(list(scored.values()), least.shape)))
         if not len(kind_a):
-            return self._nothing()
+            return self._empty()
         times = {Task.ACTOR_TRAINING: least[kind_a, kind_b]}
         times |= {task: each[kind_a, kind_b] for task, each in scored.items()}
         # Generation is one phase of both pools; the second region delivers at most what its route carries.

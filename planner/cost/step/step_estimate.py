@@ -4,7 +4,7 @@ A step takes the largest of these *needs*: busy time of each group, the path thr
 links and the uplink. They depend on which pools generate:
 
 - If generation and training take turns in one group, generation is a phase of the whole mesh (`_by_turns`).
-- Otherwise each region has a window for generation (`planner.cost.step.generation_window`, `_apart`).
+- Otherwise each region has a window for generation (`planner.cost.step.generation_window`, `_on_own_devices`).
 
 A pool that finishes no sample in its window idles, but its rent is paid. If sending versions over a link or the uplink
 would determine the step time, remote regions idle as well: they are ordered by the time on their links, and the best
@@ -115,7 +115,7 @@ def estimate_step(cost_tables: CostTables, terms: FixedTerms) -> StepEstimate:
             active = tuple(each for each in terms.making if makes(_table(each), best.generation_s))
             best = best if len(active) == len(terms.making) else _by_turns(cost_tables, terms, active)
         return best
-    best = _apart(cost_tables, terms, terms.making)
+    best = _on_own_devices(cost_tables, terms, terms.making)
     # Leaving out remote regions helps only if a link or the uplink determines the step time.
     links_s = [need_s for name, need_s in best.needs if name.startswith(("link:", "up:"))]
     if not is_free or max(links_s, default=0.0) < best.step_s:
@@ -126,7 +126,7 @@ def estimate_step(cost_tables: CostTables, terms: FixedTerms) -> StepEstimate:
     for count in range(len(order)):
         some = tuple(each for each in terms.making if each.region not in order[count:])
         if some:
-            found = _apart(cost_tables, terms, some)
+            found = _on_own_devices(cost_tables, terms, some)
             best = found if found.step_s < best.step_s * IMPROVEMENT_FACTOR else best
     return best
 
@@ -145,7 +145,7 @@ def alone_s(cost_tables: CostTables, terms: FixedTerms, each: GeneratingPool) ->
 # ---- apart from training ---------------------------------------------------------------------------------------------
 
 
-def _apart(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[GeneratingPool]) -> StepEstimate:
+def _on_own_devices(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[GeneratingPool]) -> StepEstimate:
     """Return the step estimate with these pools, where generation has devices of its own."""
     demands = cost_tables.problem.rules.demands_regions
     windows = _windows(cost_tables, terms, pools)

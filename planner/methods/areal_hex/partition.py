@@ -49,7 +49,7 @@ class PhaseTwo:
 
     def run(self, strategy: Strategy, kinds: tuple[DeviceKind, ...]) -> None:
         """Improve both starts by local search and offer every split on the way to the oracle."""
-        starts = [self._laid_out(strategy, kinds), self._cut(strategy, kinds)]
+        starts = [self._laid_out(strategy, kinds), self._partitioned(strategy, kinds)]
         for split in sorted(dict.fromkeys(starts), key=self._value):
             if self.budget.spent() < 1:
                 self._balance(split)
@@ -76,7 +76,7 @@ class PhaseTwo:
                 left -= taken
         return _split(train, rollout)
 
-    def _cut(self, strategy: Strategy, kinds: tuple[DeviceKind, ...]) -> Split:
+    def _partitioned(self, strategy: Strategy, kinds: tuple[DeviceKind, ...]) -> Split:
         """Return METIS's two parts of all machines. The part with more devices of phase 1's training kinds trains."""
         bundle = -(-sum(at.num_machines for at in self.classes) // SETTINGS.max_nodes)
         nodes = [c for c, at in enumerate(self.classes) for _ in range(-(-at.num_machines // bundle))]
@@ -88,10 +88,10 @@ class PhaseTwo:
         whole = np.array([at.num_gpus for at in self.classes])
         inside = [np.bincount(np.array(nodes)[parts == p], minlength=len(whole)) for p in (0, 1)]
         per_node = whole / np.maximum(1, inside[0] + inside[1])
-        likes = {c for k, _ in strategy.mesh.held for c in self._of_kind(kinds[k])}
+        trained_classes = {c for k, _ in strategy.mesh.held for c in self._of_kind(kinds[k])}
         speed = np.array(
             [
-                at.gpu.matmul_flop_per_s * (SETTINGS.chosen_kind_weight if c in likes else 1.0)
+                at.gpu.matmul_flop_per_s * (SETTINGS.chosen_kind_weight if c in trained_classes else 1.0)
                 for c, at in enumerate(self.classes)
             ]
         )
@@ -180,7 +180,7 @@ class PhaseTwo:
                 while units and not fits(at, _units(at, mesh, option.pool.unit_gpus, units)):
                     units -= 1
                 if units:
-                    found.append(_of(option.pool, units))
+                    found.append(option.pool.with_units(units))
         return tuple(found)
 
 
@@ -190,10 +190,6 @@ def _units(at: DeviceClass, mesh: tuple[Pool, ...], size: int, num: int) -> dict
         if pool.device_class == at.key:
             units[pool.unit_gpus] = units.get(pool.unit_gpus, 0) + pool.num_units
     return units
-
-
-def _of(pool: Pool, num_units: int) -> Pool:
-    return Pool(device_class=pool.device_class, unit_gpus=pool.unit_gpus, num_units=num_units, layouts=pool.layouts)
 
 
 def _amount(name: str, at: DeviceClass, held: int) -> int:

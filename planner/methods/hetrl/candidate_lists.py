@@ -56,7 +56,7 @@ class MeshOption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Parts:
+class _PairablePools:
     """Pools of one class that may be one of two pools of a mesh; arrays are `[num_pools]`."""
 
     pools: tuple[Pool, ...]
@@ -119,9 +119,9 @@ class CandidateLists:
             found: list[MeshOption] = []
             able = [(key, n) for key, n in held if self.allowed(tasks, self.cost_tables.classes[key])]
             if may_group(self.cost_tables, tasks):
-                found += [option for key, num in able for option in self._of_one(tasks, key, num)]
+                found += [option for key, num in able for option in self._single_pool_options(tasks, key, num)]
                 if len(able) > 1 and self.cost_tables.problem.limits.max_train_blocks > 1:
-                    found += self._of_two(tasks, able[0], able[1])
+                    found += self._two_pool_options(tasks, able[0], able[1])
             self._meshes[tasks, held] = tuple(sorted(found, key=lambda each: each.busy_s))[: SETTINGS.max_meshes]
         return self._meshes[tasks, held]
 
@@ -138,7 +138,7 @@ class CandidateLists:
         """
         if not self.allowed(tasks, self.cost_tables.classes[key]) or not may_group(self.cost_tables, tasks):
             return None
-        found = self._alone(tasks, self.cost_tables.classes[key])
+        found = self._single_pool_meshes(tasks, self.cost_tables.classes[key])
         num = found.a.num_gpus[found.rows_a]
         rows = np.flatnonzero(num <= num_gpus)
         if not len(rows):
@@ -146,28 +146,28 @@ class CandidateLists:
         best = rows[int(found.total_s[rows].argmin())]
         return int(num[best]), {task: float(each[best]) for task, each in found.times.items()}
 
-    def _alone(self, tasks: Tasks, at: DeviceClass) -> MeshSet:
+    def _single_pool_meshes(self, tasks: Tasks, at: DeviceClass) -> MeshSet:
         """Return the undominated meshes of one pool on the class."""
         known = ("alone", tasks, self.cost_tables.kind(at), at.num_machines)
         return self.cost_tables.known(
             known, lambda: single_pool_meshes(self.cost_tables, tasks, at, self.options(tasks, at)), lasts=True
         )
 
-    def _of_one(self, tasks: Tasks, key: str, num_gpus: int) -> Iterator[MeshOption]:
+    def _single_pool_options(self, tasks: Tasks, key: str, num_gpus: int) -> Iterator[MeshOption]:
         """Yield the least busy meshes of one pool."""
         at = self.cost_tables.classes[key]
-        found = self._alone(tasks, at)
+        found = self._single_pool_meshes(tasks, at)
         rows = np.flatnonzero(found.a.num_gpus[found.rows_a] <= num_gpus)
         busy_s = found.total_s[rows]
         for i in np.argsort(busy_s, kind="stable")[: SETTINGS.max_meshes]:
             yield MeshOption(pools=(found.a.pool(at, int(found.rows_a[rows[i]])),), busy_s=float(busy_s[i]))
 
-    def _of_two(self, tasks: Tasks, first: tuple[str, int], second: tuple[str, int]) -> Iterator[MeshOption]:
+    def _two_pool_options(self, tasks: Tasks, first: tuple[str, int], second: tuple[str, int]) -> Iterator[MeshOption]:
         """Yield the least busy meshes of two pools.
 
         Between regions both orders are tried, since the first pool's region publishes versions.
         """
-        a, b = self._parts(tasks, *first), self._parts(tasks, *second)
+        a, b = self._pairable_pools(tasks, *first), self._pairable_pools(tasks, *second)
         if not a.pools or not b.pools:
             return
         classes, workload = self.cost_tables.classes, self.cost_tables.problem.workload
@@ -187,7 +187,7 @@ class CandidateLists:
             if not is_near:
                 yield MeshOption(pools=(b.pools[j], a.pools[i]), busy_s=float(busy_s[i, j]))
 
-    def _parts(self, tasks: Tasks, key: str, num_gpus: int) -> _Parts:
+    def _pairable_pools(self, tasks: Tasks, key: str, num_gpus: int) -> _PairablePools:
         """Return the fastest few pools of a class.
 
         Generation counts at its full rate, which is good enough for ranking.
@@ -215,7 +215,7 @@ class CandidateLists:
         }
         rows = best[[i for i, _, _ in keep]]
         few = {task: each.take(rows) for task, each in found.blocks.items()}
-        return _Parts(pools=tuple(pool for _, pool, _ in keep), blocks=few, rates=rates)
+        return _PairablePools(pools=tuple(pool for _, pool, _ in keep), blocks=few, rates=rates)
 
 
 def candidate_lists(cost_tables: CostTables) -> CandidateLists:

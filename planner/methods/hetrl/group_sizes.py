@@ -31,11 +31,11 @@ def size_vectors(
             weights = rng.dirichlet(np.ones(len(grouping)))
         else:
             weights = work * np.exp(rng.normal(0.0, SETTINGS.size_sigma if turn else 0.0, len(grouping)))
-        yield _whole(weights, max(len(grouping), round(share * num_gpus)))
+        yield _rounded(weights, max(len(grouping), round(share * num_gpus)))
         turn += 1
 
 
-def _whole(weights: np.ndarray, total: int) -> tuple[int, ...]:
+def _rounded(weights: np.ndarray, total: int) -> tuple[int, ...]:
     """Return integers of the given sum, at least 1 each, near these proportions (method of largest remainders)."""
     exact = weights / weights.sum() * (total - len(weights))
     whole = np.floor(exact).astype(int)

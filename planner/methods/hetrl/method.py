@@ -89,8 +89,8 @@ def _drawer(
 ) -> Callable[[], SizesArm]:
     """Return a function that makes arms with new size vectors of one grouping."""
     problem = lists.cost_tables.problem
-    space = genome.grouping_decoder(lists, grouping)
-    whole = sum(at.num_gpus for at in space.classes)
+    decoder = genome.grouping_decoder(lists, grouping)
+    whole = sum(at.num_gpus for at in decoder.classes)
     endless = sizes_of(
         problem.workload, grouping, whole, rng, all_of_them=problem.goal.objective is Objective.THROUGHPUT
     )
@@ -98,7 +98,7 @@ def _drawer(
     def draw() -> SizesArm:
         sizes = next(endless)
         children = np.random.default_rng(rng.integers(1 << 63))
-        evolution = Evolution(space, sizes, children, guided_moves.guided if bounds else None)
+        evolution = Evolution(decoder, sizes, children, guided_moves.guided if bounds else None)
         return SizesArm(evolution, bounds.of_sizes(grouping, sizes) if bounds else 0.0)
 
     return draw

@@ -4,6 +4,8 @@ Each group that trains gets a class or a pair of classes, whole or in part; its 
 devices are assigned in batches: the slowest group without training takes a batch of the class that suits it best
 compared with the other groups. A fluid estimate of the step (busy seconds, and the path with transfers of weights)
 ranks the results, and only the best few are given to the oracle.
+
+Indices: `g` is a group of the grouping, `c` is a device class in the order of keys.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -161,50 +163,50 @@ class DeviceAssigner:
         self._whole, self._most = fleet.whole, fleet.whole.tolist()
         self._lag_s, self._critic_s = fleet.lag_s, fleet.critic_s
         self._strong = fleet.strong
-        self._holds: dict[tuple[Tasks, bool], tuple[_MeshDevices, ...]] = {}
+        self._known_options: dict[tuple[Tasks, bool], tuple[_MeshDevices, ...]] = {}
 
-    def genomes(self, of: GroupingDecoder, num: int) -> Iterator[GroupingGenome]:
+    def genomes(self, decoder: GroupingDecoder, num: int) -> Iterator[GroupingGenome]:
         """Yield the `num` most promising genomes of a grouping by estimate, best first."""
-        trains = [g for g, each in enumerate(of.trains) if each]
-        options = [self._of_training(of.grouping[g], may_pair=len(trains) == 1) for g in trains]
-        every = [each for each in product(*options) if self._fits(each)][: SETTINGS.max_combinations]
-        if not every:
+        trains = [g for g, each in enumerate(decoder.trains) if each]
+        options = [self._mesh_options(decoder.grouping[g], may_pair=len(trains) == 1) for g in trains]
+        mesh_choices = [each for each in product(*options) if self._fits(each)][: SETTINGS.max_combinations]
+        if not mesh_choices:
             return
-        assignments = self._assignments(of, trains, every)
-        step_s = self._step_s(of, trains, every, assignments)
-        told: set[GroupingGenome] = set()
-        alike = [0] * len(every)
+        assignments = self._assignments(decoder, trains, mesh_choices)
+        step_s = self._step_s(decoder, trains, mesh_choices, assignments)
+        proposed: set[GroupingGenome] = set()
+        alike = [0] * len(mesh_choices)
         for row in np.argsort(step_s, kind="stable").tolist():
-            if len(told) >= num or not np.isfinite(step_s[row]):
+            if len(proposed) >= num or not np.isfinite(step_s[row]):
                 return
             which = assignments.which[row]
             held = tuple(map(tuple, assignments.held[row].tolist()))
             is_pair = any(sum(num > 0 for num in held[g]) > 1 for g in trains)
             # For a mesh of two classes several layouts are tried; results with the same meshes are limited.
             for place in range(SETTINGS.pair_layouts if is_pair and not alike[which] else 1):
-                choice = tuple((place if each else 0,) * len(self._classes) for each in of.trains)
+                choice = tuple((place if each else 0,) * len(self._classes) for each in decoder.trains)
                 genome = GroupingGenome(held=held, choice=choice)
-                if genome not in told and (place or alike[which] < SETTINGS.max_alike):
-                    told.add(genome)
+                if genome not in proposed and (place or alike[which] < SETTINGS.max_alike):
+                    proposed.add(genome)
                     yield genome
             alike[which] += 1
 
-    def _fits(self, holds: Sequence[_MeshDevices]) -> bool:
+    def _fits(self, mesh_choice: Sequence[_MeshDevices]) -> bool:
         """Return whether the classes have enough devices for these groups together."""
-        held = zip(*(each.held for each in holds), strict=True)
-        return len(holds) == 1 or all(sum(num) <= most for num, most in zip(held, self._most, strict=True))
+        held = zip(*(each.held for each in mesh_choice), strict=True)
+        return len(mesh_choice) == 1 or all(sum(num) <= most for num, most in zip(held, self._most, strict=True))
 
     # --- meshes
 
-    def _of_training(self, tasks: Tasks, *, may_pair: bool) -> tuple[_MeshDevices, ...]:
+    def _mesh_options(self, tasks: Tasks, *, may_pair: bool) -> tuple[_MeshDevices, ...]:
         """Return what a group with training may get: one class, or also pairs of classes if it is the only one."""
-        if (tasks, may_pair) not in self._holds:
-            alone = () if may_pair else self._of_one(tasks)
-            pairs = (*self._of_training(tasks, may_pair=False), *self._of_two(tasks)) if may_pair else ()
-            self._holds[tasks, may_pair] = (*alone, *pairs)
-        return self._holds[tasks, may_pair]
+        if (tasks, may_pair) not in self._known_options:
+            alone = () if may_pair else self._one_class_options(tasks)
+            pairs = (*self._mesh_options(tasks, may_pair=False), *self._two_class_options(tasks)) if may_pair else ()
+            self._known_options[tasks, may_pair] = (*alone, *pairs)
+        return self._known_options[tasks, may_pair]
 
-    def _of_one(self, tasks: Tasks) -> Iterator[_MeshDevices]:
+    def _one_class_options(self, tasks: Tasks) -> Iterator[_MeshDevices]:
         """Yield parts of one class. A larger part counts only if its fastest mesh uses more devices."""
         for c in self._strong:
             at, known = self._classes[c], -1
@@ -217,14 +219,14 @@ class DeviceAssigner:
                     known, times = found
                     sums = [sum(s for task, s in times.items() if task in some) for some in (TRAINING, SCORING)]
                     yield _MeshDevices(
-                        held=self._only((c, num)),
+                        held=self._by_class((c, num)),
                         at=c,
                         train_s=sums[0],
                         score_s=sums[1],
                         gen_s=times.get(Task.GENERATION, 0.0),
                     )
 
-    def _of_two(self, tasks: Tasks) -> Iterator[_MeshDevices]:
+    def _two_class_options(self, tasks: Tasks) -> Iterator[_MeshDevices]:
         """Yield parts of two classes. All seconds count as training, which is harmless since no other group trains."""
         if self._lists.cost_tables.problem.limits.max_train_blocks < 2:
             return
@@ -234,9 +236,11 @@ class DeviceAssigner:
                 found = self._lists.meshes(tasks, tuple((self._classes[c].key, num) for c, num in nums))
                 if found and len(found[0].pools) > 1:
                     at = next(c for c in (a, b) if self._classes[c].key == found[0].pools[0].device_class)
-                    yield _MeshDevices(held=self._only(*nums), at=at, train_s=found[0].busy_s, score_s=0.0, gen_s=0.0)
+                    yield _MeshDevices(
+                        held=self._by_class(*nums), at=at, train_s=found[0].busy_s, score_s=0.0, gen_s=0.0
+                    )
 
-    def _only(self, *nums: tuple[int, int]) -> tuple[int, ...]:
+    def _by_class(self, *nums: tuple[int, int]) -> tuple[int, ...]:
         """Return a row with these numbers of devices by class and 0 elsewhere."""
         held = [0] * len(self._classes)
         for c, num in nums:
@@ -246,23 +250,23 @@ class DeviceAssigner:
     # --- units
 
     def _assignments(
-        self, of: GroupingDecoder, trains: Sequence[int], every: Sequence[Sequence[_MeshDevices]]
+        self, decoder: GroupingDecoder, trains: Sequence[int], mesh_choices: Sequence[Sequence[_MeshDevices]]
     ) -> _Assignments:
         """Return each combination of meshes with the other devices assigned in a few variants.
 
         The variants differ in how slow generation counts and in whether it is limited to classes near the trainer.
         """
-        size, units = len(self._classes), [g for g, each in enumerate(of.trains) if not each]
-        meshes = np.zeros((len(every), len(of.grouping), size), dtype=np.int64)
+        size, units = len(self._classes), [g for g, each in enumerate(decoder.trains) if not each]
+        meshes = np.zeros((len(mesh_choices), len(decoder.grouping), size), dtype=np.int64)
         for place, g in enumerate(trains):
-            meshes[:, g] = [holds[place].held for holds in every]
+            meshes[:, g] = [mesh_choice[place].held for mesh_choice in mesh_choices]
         if not units:
-            return _Assignments(held=meshes, which=np.arange(len(every)))
-        actor = next(i for i, g in enumerate(trains) if Task.ACTOR_TRAINING in of.grouping[g])
-        trainer_class = np.array([holds[actor].at for holds in every])
+            return _Assignments(held=meshes, which=np.arange(len(mesh_choices)))
+        actor = next(i for i, g in enumerate(trains) if Task.ACTOR_TRAINING in decoder.grouping[g])
+        trainer_class = np.array([mesh_choice[actor].at for mesh_choice in mesh_choices])
         is_near, is_joined = self._fleet.is_near(trainer_class), np.isfinite(self._lag_s[trainer_class])
-        generating = [Task.GENERATION in of.grouping[g] for g in units]
-        speeds = np.array([self._speeds(of, g) for g in units])
+        generating = [Task.GENERATION in decoder.grouping[g] for g in units]
+        speeds = np.array([self._speeds(decoder, g) for g in units])
         variants = (
             [(favour, near) for favour in SETTINGS.generation_slowdowns for near in (True, False)]
             if any(generating)
@@ -273,16 +277,16 @@ class DeviceAssigner:
         found = [meshes.copy() for _ in variants]
         for held, (favour, near) in zip(found, variants, strict=True):
             # Generation may use only classes that versions reach (soon): [num_combinations, num_units, num_classes].
-            able = np.broadcast_to(speeds, (len(every), *speeds.shape)).copy()
+            able = np.broadcast_to(speeds, (len(mesh_choices), *speeds.shape)).copy()
             for i in (i for i, each in enumerate(generating) if each):
                 able[:, i] = np.where(is_near if near else is_joined, able[:, i], 0.0)
             weights = np.where(generating, favour, 1.0)
             held[:, units] = assign_batches(able, self._whole - meshes.sum(axis=1), weights, self._fleet.batch)
-        return _Assignments(held=np.concatenate(found), which=np.tile(np.arange(len(every)), len(variants)))
+        return _Assignments(held=np.concatenate(found), which=np.tile(np.arange(len(mesh_choices)), len(variants)))
 
-    def _speeds(self, of: GroupingDecoder, g: int) -> list[float]:
+    def _speeds(self, decoder: GroupingDecoder, g: int) -> list[float]:
         """Return the steps per second of one device of each class, for all tasks of the group by turns."""
-        options = [self._lists.units(of.grouping[g], at.key) for at in self._classes]
+        options = [self._lists.units(decoder.grouping[g], at.key) for at in self._classes]
         samples = float(self._workload.samples_per_step)
         return [max((each.speed for each in some), default=0.0) / samples for some in options]
 
@@ -290,29 +294,38 @@ class DeviceAssigner:
 
     def _step_s(
         self,
-        of: GroupingDecoder,
+        decoder: GroupingDecoder,
         trains: Sequence[int],
-        every: Sequence[Sequence[_MeshDevices]],
+        mesh_choices: Sequence[Sequence[_MeshDevices]],
         assignments: _Assignments,
     ) -> Floats:
         """Return the estimated seconds per step, `[num_rows]`; inf where a group has nothing to work on."""
         eta, num = self._workload.eta, len(assignments.held)
         zero = np.zeros(num)
+        # Seconds by row, `[num_rows]` each. train, score: the slowest group's training and scoring. after: generation
+        # with what it waits for. busy: the busiest group. others: other tasks of generation's group. critic: the
+        # transfer of its weights.
         train, score, after, busy, others, critic = (zero.copy() for _ in range(6))
-        mesh_class = {g: np.array([holds[i].at for holds in every])[assignments.which] for i, g in enumerate(trains)}
-        trainer_class = next(mesh_class[g] for g in trains if Task.ACTOR_TRAINING in of.grouping[g])
+        mesh_class = {
+            g: np.array([mesh_choice[i].at for mesh_choice in mesh_choices])[assignments.which]
+            for i, g in enumerate(trains)
+        }
+        trainer_class = next(mesh_class[g] for g in trains if Task.ACTOR_TRAINING in decoder.grouping[g])
+        # Longest transfer of a version, which a step cannot be shorter than.
         link = zero.copy()
         for i in range(len(trains)):
             # Seconds of the groups that train, from their meshes.
-            parts = np.array([(each.train_s, each.score_s, each.gen_s) for each in (holds[i] for holds in every)])
+            parts = np.array(
+                [(each.train_s, each.score_s, each.gen_s) for each in (mesh_choice[i] for mesh_choice in mesh_choices)]
+            )
             train_s, score_s, gen_s = parts[assignments.which].T
             train, score, after = np.maximum(train, train_s), np.maximum(score, score_s), after + gen_s
             busy = np.maximum(busy, train_s + score_s + gen_s)
-        for g, tasks in enumerate(of.grouping):
-            if of.trains[g]:
+        for g, tasks in enumerate(decoder.grouping):
+            if decoder.trains[g]:
                 continue
             # Busy seconds of the other groups, from their joint speeds; generation adds its tail and transfers.
-            seconds = 1 / np.maximum(assignments.held[:, g] @ np.array(self._speeds(of, g)), 1e-12)
+            seconds = 1 / np.maximum(assignments.held[:, g] @ np.array(self._speeds(decoder, g)), 1e-12)
             busy = np.maximum(busy, seconds)
             gen_s = zero
             if Task.GENERATION in tasks:
@@ -323,7 +336,7 @@ class DeviceAssigner:
                 link = np.maximum(link, lag_s)
                 others = seconds - gen_s if eta else zero
             score = np.maximum(score, seconds - gen_s)
-        where = {task: g for g, tasks in enumerate(of.grouping) for task in tasks}
+        where = {task: g for g, tasks in enumerate(decoder.grouping) for task in tasks}
         if {Task.CRITIC_INFERENCE, Task.CRITIC_TRAINING} <= set(where):
             scores, src = where[Task.CRITIC_INFERENCE], mesh_class[where[Task.CRITIC_TRAINING]]
             critic = np.where(assignments.held[:, scores] > 0, self._critic_s[src], 0.0).max(axis=1)

@@ -33,7 +33,7 @@ from planner.problem.groupings import Grouping, groupings
 class _Arm:
     """A grouping that is open, with its best genome."""
 
-    space: GroupingDecoder
+    decoder: GroupingDecoder
     bound: float
     genome: GroupingGenome
     loss: float
@@ -120,13 +120,13 @@ class Descent:
         for bound, grouping in self._waiting:
             if bound >= value:
                 continue
-            of = grouping_decoder(self._lists, grouping)
+            decoder = grouping_decoder(self._lists, grouping)
             # The best of a few first placements becomes the grouping's genome.
-            seeds = list(dict.fromkeys(self._seeds(of)))
-            losses = budget.losses([of.placement(each) for each in seeds])
+            seeds = list(dict.fromkeys(self._seeds(decoder)))
+            losses = budget.losses([decoder.placement(each) for each in seeds])
             loss, place = min((loss, i) for i, loss in enumerate(losses))
             if loss < INFEASIBLE:
-                self._arms.append(_Arm(space=of, bound=bound, genome=seeds[place], loss=loss, known=set(seeds)))
+                self._arms.append(_Arm(decoder=decoder, bound=bound, genome=seeds[place], loss=loss, known=set(seeds)))
                 return
             if budget.is_over:
                 return
@@ -142,31 +142,31 @@ class Descent:
         """Opening heuristic of the problem."""
         return DeviceAssigner(self._lists, self._fleet)
 
-    def _seeds(self, of: GroupingDecoder) -> Iterator[GroupingGenome]:
+    def _seeds(self, decoder: GroupingDecoder) -> Iterator[GroupingGenome]:
         """Yield first genomes of a grouping: by estimate, and drawn ones.
 
         They are drawn where estimates say little: for goals in dollars and rules of regions.
         """
         problem = self._lists.cost_tables.problem
-        found = tuple(self._assigner.genomes(of, SETTINGS.assigned_genomes))
+        found = tuple(self._assigner.genomes(decoder, SETTINGS.assigned_genomes))
         yield from found
         if found and problem.asks_for_speed_alone:
             return
-        whole, all_of_them = sum(at.num_gpus for at in of.classes), problem.goal.objective is Objective.THROUGHPUT
-        drawn = sizes_of(problem.workload, of.grouping, whole, self._rng, all_of_them=all_of_them)
-        best = self._bounds.best_sizes(of.grouping)
+        whole, all_of_them = sum(at.num_gpus for at in decoder.classes), problem.goal.objective is Objective.THROUGHPUT
+        drawn = sizes_of(problem.workload, decoder.grouping, whole, self._rng, all_of_them=all_of_them)
+        best = self._bounds.best_sizes(decoder.grouping)
         for turn in range(SETTINGS.drawn_genomes):
-            yield evolution.seeded(of, next(drawn) if turn % 2 else best, self._rng)
+            yield evolution.seeded(decoder, next(drawn) if turn % 2 else best, self._rng)
 
 
 def _step(budget: EvaluationBudget, arm: _Arm, rng: np.random.Generator) -> None:
     """Evaluate the children of the arm's best genome and keep the best one if it is better."""
     if arm.explained is None:
-        placement = arm.space.placement(arm.genome)
+        placement = arm.decoder.placement(arm.genome)
         arm.explained = None if placement is None else budget.explain(placement)
     children = list(dict.fromkeys(child for child in _children(arm, rng) if child not in arm.known))
     arm.known.update(children)
-    losses = budget.losses([arm.space.placement(child) for child in children])
+    losses = budget.losses([arm.decoder.placement(child) for child in children])
     loss, place = min(((loss, i) for i, loss in enumerate(losses)), default=(INFEASIBLE, 0))
     if loss < arm.loss * (1 - 1e-9):
         arm.genome, arm.loss, arm.failures, arm.explained = children[place], loss, 0, None
@@ -179,8 +179,8 @@ def _children(arm: _Arm, rng: np.random.Generator) -> Iterator[GroupingGenome]:
     for _ in range(SETTINGS.children):
         child = None
         if arm.explained is not None and rng.random() < SETTINGS.guided_share:
-            child = guided(arm.space, arm.genome, arm.explained, rng)
+            child = guided(arm.decoder, arm.genome, arm.explained, rng)
         if child is None:
             vary = evolution.swapped if rng.random() < 0.5 else evolution.relaid
-            child = vary(arm.space, arm.genome, rng)
+            child = vary(arm.decoder, arm.genome, rng)
         yield child

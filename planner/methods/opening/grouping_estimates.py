@@ -4,6 +4,8 @@ Each group that trains gets one whole class or half of it. The other devices are
 the other groups, as in `device_assignment`. Each task is as fast as its own best layout on these devices. Memory across
 tasks and the shapes of meshes are left out, which matters little beside which tasks suit which devices. Everything is
 one array computation over *rows*, each of which is one division of the fleet in one grouping.
+
+Indices: `g` is a group of a grouping, `c` is a device class in the order of keys, `t` is a task of the workload.
 """
 
 from collections.abc import Sequence
@@ -24,15 +26,15 @@ def grouping_estimates(fleet: ClassSpeeds, every: Sequence[Grouping]) -> Floats:
     An entry is inf if none of them works.
     """
     # One row for each choice of classes for the groups that train.
-    rows = [(i, holds) for i, grouping in enumerate(every) for holds in _class_choices(fleet, grouping)]
+    rows = [(i, class_choice) for i, grouping in enumerate(every) for class_choice in _class_choices(fleet, grouping)]
     which = np.array([i for i, _ in rows], dtype=np.int64)
     width, size = max(map(len, every)), len(fleet.whole)
     held = np.zeros((len(rows), width, size), dtype=np.int64)
     mesh_class = {task: np.zeros(len(rows), dtype=np.int64) for task in TRAINING}
     # held: devices by group and class [num_rows, num_groups, num_classes]. mesh_class: class on which each task trains
     # [num_rows].
-    for row, (i, holds) in enumerate(rows):
-        for g, c, num in holds:
+    for row, (i, class_choice) in enumerate(rows):
+        for g, c, num in class_choice:
             held[row, g, c] = num
             for task in every[i][g]:
                 if task in TRAINING:
@@ -96,9 +98,14 @@ def _speeds(fleet: ClassSpeeds, tasks: Tasks) -> tuple[dict[Task, Floats], Float
 def _step_s(
     fleet: ClassSpeeds, held: Ints, steps: Floats, group: Ints, mesh_class: dict[Task, Ints], lag_s: Floats
 ) -> Floats:
-    """Return the estimated seconds per step, `[num_rows]`."""
+    """Return the estimated seconds per step, `[num_rows]`.
+
+    `held` is `[num_rows, num_groups, num_classes]` devices, `steps` is `[num_rows, num_tasks, num_classes]` steps per
+    second of one device, and `group` is `[num_rows, num_tasks]`, the group of each task. `mesh_class` has the class on
+    which each task trains, `[num_rows]`. `lag_s` is `[num_rows, num_classes]`, the transfer of a version to each class.
+    """
     rank = np.arange(len(held))
-    # Busy seconds of each task: work over the joint speed of its group's devices.
+    # Busy seconds of each task, `[num_rows]` each: work over the joint speed of its group's devices.
     with np.errstate(divide="ignore"):
         times = [1 / (held[rank, group[:, t]] * steps[:, t]).sum(axis=1) for t in range(len(fleet.tasks))]
 

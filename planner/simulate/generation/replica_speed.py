@@ -7,13 +7,10 @@ longer.
 """
 
 from planner.devices import collective, layer, memory
-from planner.problem.architecture import Architecture
+from planner.problem.architecture import HALF_PRECISION_BYTES, Architecture
 from planner.problem.hardware import GpuType
 from planner.problem.workload import Task, Workload
 from planner.simulate.settings import SETTINGS
-
-_HALF = 2
-"""Bytes of one half-precision element."""
 
 
 class Speed:
@@ -68,7 +65,7 @@ class Speed:
         return arch.num_layers * max(0.0, mixed - plain)
 
     def _reduce_s(self, rows: float) -> float:
-        payload = _HALF * rows * self._arch.hidden_size
+        payload = HALF_PRECISION_BYTES * rows * self._arch.hidden_size
         return collective.machine_all_reduce_s(self._gpu, payload_bytes=payload, num=self._tensor)
 
 

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 
 from planner.answer.placement import Pool
 from planner.devices import collective, layer
+from planner.problem.architecture import HALF_PRECISION_BYTES
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import Task, Workload
 from planner.simulate.settings import SETTINGS
-
-_HALF = 2
-"""Bytes of one half-precision element."""
 
 
 class ScoringSpeed:
@@ -46,7 +44,7 @@ class ScoringSpeed:
     def _pack_s(self, tokens: int, sample_tokens: float) -> float:
         """Return the seconds of one pack; `sample_tokens` is the mean length of the sample that a token belongs to."""
         one = layer.forward_s(self._gpu, self._arch, tensor=self._tensor, tokens=float(tokens), sequence=sample_tokens)
-        payload = _HALF * tokens * self._arch.hidden_size
+        payload = HALF_PRECISION_BYTES * tokens * self._arch.hidden_size
         one += 2 * collective.machine_all_reduce_s(self._gpu, payload_bytes=payload, num=self._tensor)
         whole = self._arch.num_layers * one
         if self._task is Task.REFERENCE:

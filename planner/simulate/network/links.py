@@ -232,12 +232,15 @@ class Links:
     @staticmethod
     def _raise(rising: list[_Flow], room: dict[Hop, float], users: dict[Hop, list[_Flow]]) -> None:
         """Raise the rates of some flows together until each reaches a constraint that is used up; `room` shrinks."""
+        # A constraint counts as used up when a billionth of it is left, so that rounding does not keep it open.
         least = {key: 1e-9 * cap for key, cap in room.items()}
         while rising:
+            # All rising flows get the same increase, as much as the constraint with the least room per flow allows.
             loads = {key: sum(flow in rising for flow in users[key]) for key in room}
             step = min(room[key] / load for key, load in loads.items() if load)
             for flow in rising:
                 flow.rate += step
+            # Flows that cross a constraint that is now used up keep their rates; the others rise further.
             full: list[_Flow] = []
             for key, load in loads.items():
                 room[key] = max(0.0, room[key] - step * load)
