@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from planner.devices.calibration import parameters
 from planner.devices.calibration.fit import Fit
-from planner.devices.calibration.kin import Traits, completed
 from planner.devices.calibration.observations import FloatArray, Series
+from planner.devices.calibration.similar_types import Traits, completed
 
 DEFAULT = "default"
 """Name of the row for types that have no row of their own."""

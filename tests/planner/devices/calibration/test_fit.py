@@ -7,9 +7,9 @@ import pytest
 
 from planner.devices.calibration import held_out, parameters
 from planner.devices.calibration.fit import Fit, fit_all
-from planner.devices.calibration.kin import Traits, completed, expected, kin
 from planner.devices.calibration.observations import FloatArray, MeasuredTerm, Numerics, Series
 from planner.devices.calibration.predict import predicted_s
+from planner.devices.calibration.similar_types import Traits, completed, expected, kin
 from planner.devices.catalogue import architectures, gpu_types
 
 GPUS = gpu_types()
