@@ -171,7 +171,7 @@ class RatesEntry(Config):
     completion_tokens_per_s: float = Field(ge=0, le=1e18)
 
 
-class PlayedEntry(Config):
+class SimulatedFiguresEntry(Config):
     """Keys of a `planner.plan.SimulatedFigures`."""
 
     step_s: float | None = Field(gt=0, le=_MOST_SECONDS)
@@ -201,5 +201,5 @@ class PlanFile(Config):
     rates: RatesEntry | None = None
     bound: float | None = Field(default=None, ge=0, le=_MOST_SECONDS)
     gap: float | None = Field(default=None, ge=0, le=1)
-    simulated: PlayedEntry | None = None
+    simulated: SimulatedFiguresEntry | None = None
     question: QuestionEntry | None = None

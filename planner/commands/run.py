@@ -280,11 +280,11 @@ class Runs:
 
 
 def run_methods(
-    problem: Problem, methods: Sequence[str], budget_s: float, seed: int, interrupt: Interrupt, with_play: bool
+    problem: Problem, methods: Sequence[str], budget_s: float, seed: int, interrupt: Interrupt, with_simulation: bool
 ) -> Runs:
     """Run each method with the whole budget, one after the other, until interrupted.
 
-    `with_play` says whether the best placement of each method is simulated too.
+    `with_simulation` says whether the best placement of each method is simulated too.
     """
     runs: list[Compared] = []
     refused, errors, cut_short = "", [], ()
@@ -309,7 +309,7 @@ def run_methods(
         if interrupt.is_set:
             cut_short = (method,)
             run = run if run.best else replace(run, note="interrupted before it had a placement")
-        if with_play and run.best is not None and not interrupt.is_set:
+        if with_simulation and run.best is not None and not interrupt.is_set:
             made = plan_of(CostTables(problem), run.best, method=method, seed=seed)
             run = replace(run, simulated=simulated(made, seed, interrupt).simulated)
         runs.append(run)

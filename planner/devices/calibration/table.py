@@ -56,8 +56,8 @@ def _source(gpu: str, series: Sequence[Series], fit: Fit) -> str:
     tables = sorted({one.source for one in series if one.gpu == gpu})
     if not tables:
         return "class default"
-    kin = [each.name for each in parameters.EFFICIENCY if each.name not in fit.informed[gpu]]
-    return f"fitted to {', '.join(tables)}" + (f"; class default: {', '.join(kin)}" if kin else "")
+    estimated = [each.name for each in parameters.EFFICIENCY if each.name not in fit.informed[gpu]]
+    return f"fitted to {', '.join(tables)}" + (f"; class default: {', '.join(estimated)}" if estimated else "")
 
 
 def _mean(parameter: parameters.Parameter, vectors: Sequence[FloatArray]) -> float:

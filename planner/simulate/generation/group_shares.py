@@ -39,7 +39,7 @@ def curve(workload: Workload, speed: Speed, *, max_running: int, cache_tokens: i
     while True:
         engine = SimulatedEngine(speed, max_running=max_running, cache_tokens=cache_tokens)
         samples.append(float(size))
-        seconds.append(_play(engine, round(workload.prompt_tokens.mean), _spread(workload, size)))
+        seconds.append(_phase_s(engine, round(workload.prompt_tokens.mean), _spread(workload, size)))
         if size >= most or seconds[-1] > SETTINGS.curve_range * seconds[0]:
             break
         size = min(most, max(size + 1, int(size * SETTINGS.curve_growth)))
@@ -84,7 +84,7 @@ def _spread(workload: Workload, size: int) -> list[int]:
     return [lengths[i * stride % size] for i in range(size)]
 
 
-def _play(engine: SimulatedEngine, prompt: int, lengths: list[int]) -> float:
+def _phase_s(engine: SimulatedEngine, prompt: int, lengths: list[int]) -> float:
     queue = deque(SimulatedSample(group=0, prompt=prompt, length=length) for length in lengths)
     engine.admit_from(queue, 0.0, len(lengths))
     while engine.num_running:
