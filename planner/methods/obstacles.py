@@ -133,8 +133,8 @@ def _is_connected(problem: Problem) -> bool:
     trainer_regions = {at.region.name for at in allowed(problem, Task.ACTOR_TRAINING)}
     generating_regions = {at.region.name for at in allowed(problem, Task.GENERATION)}
 
-    def reach(a: str, b: str) -> bool:
-        return network.route(a, b) is not None and network.route(b, a) is not None
+    def reach(src: str, dst: str) -> bool:
+        return network.route(src, dst) is not None and network.route(dst, src) is not None
 
     return any(
         any(reach(trainer_region, name) for name in generating_regions)

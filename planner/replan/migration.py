@@ -47,21 +47,24 @@ class Migration:
 
 
 def migration(
-    cost_tables: CostTables, a: Placement, b: Placement, policy: MigrationPolicy, lost: Lost | None = None
+    cost_tables: CostTables, running: Placement, target: Placement, policy: MigrationPolicy, lost: Lost | None = None
 ) -> Migration:
-    """Return the cost of going from `a` to `b`.
+    """Return the cost of going from `running` to `target`.
 
-    Both belong to the problem of `cost_tables`, but `a` may need machines that are gone. `lost` names devices that are
-    gone.
+    Both belong to the problem of `cost_tables`, but `running` may need machines that are gone. `lost` names devices
+    that are gone.
     """
-    stays, trainer_region = staying(a, lost or {}), trainer_region_of(cost_tables, b)
-    reload_s = [_reload_s(cost_tables, stays, group, trainer_region, policy) for group in b.groups if not group.trains]
-    makes = next((group for group in a.groups if Task.GENERATION in group.tasks and not group.trains), None)
+    stays, trainer_region = staying(running, lost or {}), trainer_region_of(cost_tables, target)
+    reload_s = [
+        _reload_s(cost_tables, stays, group, trainer_region, policy) for group in target.groups if not group.trains
+    ]
+    makes = next((group for group in running.groups if Task.GENERATION in group.tasks and not group.trains), None)
     return Migration(
         reload_s=max(reload_s, default=0.0),
-        lost_s=_lost_s(cost_tables, stays, makes, b) if makes else 0.0,
+        lost_s=_lost_s(cost_tables, stays, makes, target) if makes else 0.0,
         restart_s=max(
-            (restart_s(cost_tables, a, stays, group, policy) for group in b.groups if group.trains), default=0.0
+            (restart_s(cost_tables, running, stays, group, policy) for group in target.groups if group.trains),
+            default=0.0,
         ),
     )
 
@@ -97,9 +100,9 @@ def unit_stop_s(cost_tables: CostTables, tasks: tuple[Task, ...], pool: Pool) ->
     return price.group_s / 2 if isinstance(price, UnitCost) else 0.0
 
 
-def restart_s(cost_tables: CostTables, a: Placement, stays: Uses, group: Group, policy: MigrationPolicy) -> float:
+def restart_s(cost_tables: CostTables, running: Placement, stays: Uses, group: Group, policy: MigrationPolicy) -> float:
     """Return the seconds for which the trainer stands still if its devices become `group`; 0 if nothing changes."""
-    before = next((each for each in a.groups if each.tasks == group.tasks), None)
+    before = next((each for each in running.groups if each.tasks == group.tasks), None)
     if before == group and all(_num_staying(stays, group, pool) >= pool.num_gpus for pool in group.pools):
         return 0.0
     workload = cost_tables.problem.workload
@@ -129,9 +132,9 @@ def _reload_s(
     return lacking / max(group_rate(cost_tables, group), 1e-12)
 
 
-def _lost_s(cost_tables: CostTables, stays: Uses, group: Group, b: Placement) -> float:
+def _lost_s(cost_tables: CostTables, stays: Uses, group: Group, target: Placement) -> float:
     """Return the share of generation's rate in stopping units, times the seconds that they lose."""
-    will, lost = uses(b), 0.0
+    will, lost = uses(target), 0.0
     for pool in group.pools:
         use = use_of(group.tasks, pool)
         left = will.get(pool.device_class, {}).get(use, 0)

@@ -50,8 +50,7 @@ class Replan:
     """Number of devices that start another use, as `planner.replan.moves` counts them."""
     is_within_limit: bool
     """Whether that number is within `MigrationPolicy.max_moved` of the running plan's devices. If not, nothing within
-    it
-    runs."""
+    it runs."""
     migration: Migration
     gain: float
     """Steps (or steps per dollar) over the horizon relative to the running plan, moving included; inf if that cannot

@@ -204,10 +204,10 @@ def _amount(name: str, at: DeviceClass, held: int) -> int:
             return held
 
 
-def _moved(split: Split, c: int, source: str, target: str, num: int) -> Split:
+def _moved(split: Split, class_index: int, source: str, target: str, num: int) -> Split:
     held = {"train": list(split.train), "rollout": list(split.rollout), "idle": [0] * len(split.train)}
-    held[source][c] -= num
-    held[target][c] += num
+    held[source][class_index] -= num
+    held[target][class_index] += num
     return Split(train=tuple(held["train"]), rollout=tuple(held["rollout"]))
 
 
