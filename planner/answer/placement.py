@@ -68,7 +68,7 @@ class Pool:
         """Number of devices of all units."""
         return self.unit_gpus * self.num_units
 
-    def with_units(self, num_units: int) -> "Pool":
+    def resized(self, num_units: int) -> "Pool":
         """Return the pool with another number of units."""
         return Pool(device_class=self.device_class, unit_gpus=self.unit_gpus, num_units=num_units, layouts=self.layouts)
 

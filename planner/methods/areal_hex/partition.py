@@ -180,7 +180,7 @@ class PhaseTwo:
                 while units and not fits(at, _units(at, mesh, option.pool.unit_gpus, units)):
                     units -= 1
                 if units:
-                    found.append(option.pool.with_units(units))
+                    found.append(option.pool.resized(units))
         return tuple(found)
 
 

@@ -69,7 +69,7 @@ class GroupingDecoder:
         for pool, g in sorted(wanted, key=lambda each: -each[0].unit_gpus):
             num = room[pool.device_class].take(pool.unit_gpus, pool.num_units)
             if num:
-                pools[g].append(pool if num == pool.num_units else pool.with_units(num))
+                pools[g].append(pool if num == pool.num_units else pool.resized(num))
         if not all(pools):
             return None
         return Placement(
@@ -109,11 +109,11 @@ class GroupingDecoder:
         if not options:
             return ()
         chosen = options[choice % len(options)].pool
-        found = [chosen.with_units(held // chosen.unit_gpus)] if held >= chosen.unit_gpus else []
+        found = [chosen.resized(held // chosen.unit_gpus)] if held >= chosen.unit_gpus else []
         rest = held % chosen.unit_gpus
         small = next((option.pool for option in options if option.pool.unit_gpus <= rest), None)
         if small:
-            found.append(small.with_units(rest // small.unit_gpus))
+            found.append(small.resized(rest // small.unit_gpus))
         return tuple(found)
 
 
