@@ -29,7 +29,7 @@ from periplus.values.policy import Policy
 from periplus.values.record import RecordKind
 from periplus.values.task import ENDED, Role, RunFiles, TaskState
 from planner.plan import NoPlanExists
-from tests.support.coordinator_run import AUTHORITY_KEY, KEYS, REGIONS, Run, hello, record, report, request
+from tests.support.coordinator.machine_run import AUTHORITY_KEY, KEYS, REGIONS, Run, hello, record, report, request
 
 SAVED = RunFiles(run_dir="/r/j", log="/r/j/logs/trainer.log", checkpoint=Policy(0, 6), report="/r/j/report.html")
 """What a trainer in eu left that had a checkpoint."""

@@ -32,7 +32,7 @@ from periplus.errors import PeriplusError
 from periplus.values.policy import Policy
 from periplus.values.task import Role, TaskState
 from planner.plan import NoPlanExists
-from tests.support.coordinator_run import KEYS, REGIONS, Run, hello, record, report, request
+from tests.support.coordinator.machine_run import KEYS, REGIONS, Run, hello, record, report, request
 
 _names = st.sampled_from(REGIONS)
 _states = st.sampled_from(TaskState)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.demo_process import (
+from tests.support.processes.demo import (
     DEADLINE_S,
     TINY,
     assert_all_gone,

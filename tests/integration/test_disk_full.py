@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_trainer_death import audit, resume
-from tests.support.demo_process import DEADLINE_S, TINY, assert_all_gone, command, environment, read_until
+from tests.support.processes.demo import DEADLINE_S, TINY, assert_all_gone, command, environment, read_until
 from tests.support.small_disk import SmallDisk, small_disk
 
 pytestmark = [pytest.mark.processes, pytest.mark.faults]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.demo_process import DEADLINE_S, TINY, pids_of, read_until, run_demo, start_demo
+from tests.support.processes.demo import DEADLINE_S, TINY, pids_of, read_until, run_demo, start_demo
 
 pytestmark = [pytest.mark.processes, pytest.mark.faults]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.demo_process import TINY, assert_all_gone
-from tests.support.runtime import Job, Runtime, count, log_lines
+from tests.support.processes.demo import TINY, assert_all_gone
+from tests.support.processes.runtime import Job, Runtime, count, log_lines
 
 pytestmark = [pytest.mark.processes, pytest.mark.faults, pytest.mark.timeout(900)]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from trl import GRPOTrainer
 
-from tests.support.losses import COUPLED, counts_of, loss_settings, random_step
+from tests.support.trainer.losses import COUPLED, counts_of, loss_settings, random_step
 from trainer.learning.losses.aggregate import Aggregation
 from trainer.learning.losses.importance import Correction, Importance, Level
 from trainer.learning.losses.kl import KlEstimator

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.learning import tiny_model
+from tests.support.trainer.learning import tiny_model
 
 
 @pytest.fixture

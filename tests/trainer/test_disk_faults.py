@@ -11,9 +11,9 @@ from periplus.audit.journal import read_lines
 from periplus.audit.records import LeaseEntry, from_line
 from periplus.pb.v1 import gateway_pb2
 from periplus.values.task import TaskState
-from tests.support.dying import GONE, OS_CALLS, Call, before_each_call, die_at, in_a_child, num_calls
-from tests.support.fake_link import FakeLink
+from tests.support.processes.dying import GONE, OS_CALLS, Call, before_each_call, die_at, in_a_child, num_calls
 from tests.support.small_disk import SmallDisk, small_disk
+from tests.support.trainer.fake_link import FakeLink
 from tests.trainer.test_loop import (
     Run,
     audited,

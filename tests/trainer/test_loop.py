@@ -29,9 +29,9 @@ from periplus.values.probe_prompts import NUM_LOGPROBS
 from periplus.values.record import Record, RecordKind
 from periplus.values.task import EXIT_FAILED, Role, TaskOutcome, TaskSpec, TaskState
 from periplus.values.trajectory import StopReason
-from tests.support.dying import GONE, in_a_child
-from tests.support.fake_link import FakeLink
+from tests.support.processes.dying import GONE, in_a_child
 from tests.support.tiny_job import task_of, tiny_job
+from tests.support.trainer.fake_link import FakeLink
 from trainer.assembly import Running, assembled
 from trainer.checkpointing import checkpoint
 from trainer.config import TrainerConfig

@@ -11,7 +11,7 @@ from bench.planner_cases.cells import Rows
 from bench.planner_report.completeness import FIGURES
 from bench.planner_report.page import HONEST, PICTURES, page_of
 from bench.planner_report.records import Run, merged
-from tests.support import planner_rows
+from tests.support.planner import record_rows as planner_rows
 
 
 def _page(run: Run) -> tuple[str, dict[str, str]]:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.audit_run import copy_run, honest_run
+from tests.support.audit.run import copy_run, honest_run
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ from periplus.spool.reader import SpoolReader
 from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
 from periplus.values.trajectory import PolicyRun, Purpose, Trajectory, read_only, token_ids
-from tests.support.audit_run import Forger, audited
+from tests.support.audit.run import Forger, audited
 from tests.support.keys import AUTHORITY
 
 BY_THE_SEAL = {Code.CHAIN_BROKEN, Code.NUMBER_BROKEN, Code.ROOT_WRONG, Code.MANIFEST_WRONG, Code.LINE_UNREADABLE}

@@ -19,8 +19,8 @@ from periplus.publication import (
 )
 from periplus.publication import log as log_module
 from periplus.values.policy import Policy
-from tests.support.publication_log import ONE, ZERO, deltas, feed, log_of, new_log, read, reader_of, records
-from tests.support.signed import Signer, derived, digest_of
+from tests.support.publication.log import ONE, ZERO, deltas, feed, log_of, new_log, read, reader_of, records
+from tests.support.publication.signed import Signer, derived, digest_of
 
 # ---- what readers get ------------------------------------------------------------------------------------------------
 

@@ -19,8 +19,8 @@ from periplus.publication import (
     derived_publication,
 )
 from periplus.values.policy import Policy
-from tests.support.publication_log import ONE, ZERO, Reader, new_log, reader_of, records
-from tests.support.signed import Signer, derived, digest_of
+from tests.support.publication.log import ONE, ZERO, Reader, new_log, reader_of, records
+from tests.support.publication.signed import Signer, derived, digest_of
 
 
 class Gateway:

@@ -33,7 +33,7 @@ from periplus.publication import (
 )
 from periplus.values.policy import Policy
 from tests.support.keys import AUTHORITY
-from tests.support.signed import JOB, Signer, derived, digest_of, trust
+from tests.support.publication.signed import JOB, Signer, derived, digest_of, trust
 
 SIGNER = Signer()
 ANCHOR = SIGNER.anchor(1)

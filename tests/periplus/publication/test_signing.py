@@ -31,7 +31,7 @@ from periplus.publication.signing import MAX_CERTIFICATES, SMALL_ORDER
 from periplus.publication.values import chunk_signed_bytes
 from periplus.values.policy import Policy
 from tests.support.keys import AUTHORITY
-from tests.support.signed import JOB, Signer, derived, trust
+from tests.support.publication.signed import JOB, Signer, derived, trust
 
 SIGNER = Signer()
 DELTA = SIGNER.delta(1, 2, num_bytes=10)

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from periplus.errors import Denied, DiskFull, StorageError, TrainingError
 from periplus.values.digest import state_digest
 from periplus.values.weight_state import write_safetensors
-from tests.support.dying import GONE, before_each_call, die_at, in_a_child, num_calls
+from tests.support.processes.dying import GONE, before_each_call, die_at, in_a_child, num_calls
 from tests.support.small_disk import small_disk
 from trainer.checkpointing import export
 from trainer.checkpointing.export import final_model, model_files

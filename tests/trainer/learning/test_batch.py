@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose, SamplingParams, StopReason, Trajectory
-from tests.support.samples import sample
+from tests.support.trainer.samples import sample
 from trainer.learning.batch import Sample, collate, sample_of
 
 

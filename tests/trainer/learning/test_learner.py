@@ -15,8 +15,8 @@ from periplus.job.algorithm import GROUPLESS, AlgorithmSection
 from periplus.process.telemetry import check_names
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun
-from tests.support.learning import PAD_ID, make_job, sampled
-from tests.support.samples import CONSUMER, sample
+from tests.support.trainer.learning import PAD_ID, make_job, sampled
+from tests.support.trainer.samples import CONSUMER, sample
 from trainer.learning import learner as learner_module
 from trainer.learning.learner import Learner, minibatch_rows
 from trainer.learning.scoring import completion_logprobs

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from periplus.errors import NonFiniteLoss
-from tests.support.losses import loss_settings
-from tests.support.samples import sample
+from tests.support.trainer.losses import loss_settings
+from tests.support.trainer.samples import sample
 from trainer.learning.batch import Batch, collate
 from trainer.learning.critic import Critic
 from trainer.learning.losses.aggregate import StepCounts

@@ -6,7 +6,7 @@ import pytest
 
 from periplus.values.policy import Lineage, Policy
 from periplus.values.trajectory import PolicyRun, Purpose
-from tests.support.ledgers import HOLD_S, MAX_TOKENS, Desk, answer, leases_of, of
+from tests.support.ledger.checked import HOLD_S, MAX_TOKENS, Desk, answer, leases_of, of
 from trainer.ledger.values import (
     EVAL_GROUPS_START,
     Arrival,

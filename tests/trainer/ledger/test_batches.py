@@ -1,7 +1,7 @@
 """Tests of the consumption gate: which groups are trained on, which are waited for, and which are given up."""
 
 from periplus.values.policy import Policy
-from tests.support.ledgers import HOLD_S, Desk, answer, leases_of, of
+from tests.support.ledger.checked import HOLD_S, Desk, answer, leases_of, of
 from trainer.ledger.machine import LOST_HOLD_STEPS
 from trainer.ledger.values import (
     Arrival,

@@ -2,7 +2,7 @@
 
 from periplus.values.policy import Policy
 from periplus.values.trajectory import Purpose
-from tests.support.ledgers import Desk, answer, leases_of, of
+from tests.support.ledger.checked import Desk, answer, leases_of, of
 from trainer.ledger.values import (
     EVAL_GROUPS_START,
     Arrival,

@@ -1,7 +1,7 @@
 """Tests of leases: which worker gets which, how they end, and that none is ever forgotten."""
 
 from periplus.values.policy import Lineage, Policy
-from tests.support.ledgers import TIMEOUT_S, Desk, answer, leases_of, of
+from tests.support.ledger.checked import TIMEOUT_S, Desk, answer, leases_of, of
 from trainer.ledger.values import (
     Arrival,
     BatchWanted,

@@ -4,7 +4,7 @@ import pytest
 
 from periplus.errors import StateError
 from periplus.values.policy import Policy
-from tests.support.ledgers import MAX_TOKENS, TIMEOUT_S, Desk, leases_of, limits
+from tests.support.ledger.checked import MAX_TOKENS, TIMEOUT_S, Desk, leases_of, limits
 from trainer.ledger.values import (
     BatchWanted,
     EvalAsked,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from periplus.values.policy import Policy
-from tests.support.ledgers import TIMEOUT_S, Desk, answer, leases_of, of
+from tests.support.ledger.checked import TIMEOUT_S, Desk, answer, leases_of, of
 from trainer.ledger.state import SPARE_DEADLINES
 from trainer.ledger.values import (
     BatchReady,

@@ -6,7 +6,7 @@ import pytest
 
 from periplus.values.policy import Lineage, Policy
 from periplus.values.trajectory import PolicyRun, Purpose
-from tests.support.ledgers import MAX_TOKENS, Desk, item_of, leases_of, of
+from tests.support.ledger.checked import MAX_TOKENS, Desk, item_of, leases_of, of
 from trainer.ledger.values import (
     Arrival,
     BatchReady,

@@ -8,7 +8,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from periplus.config.loading import validate
 from periplus.job.job_file import JobFile, resolve
 from periplus.values.trajectory import PolicyRun, StopReason
-from tests.support.samples import CONSUMER, sample
+from tests.support.trainer.samples import CONSUMER, sample
 from trainer.learning.batch import Sample
 
 PAD_ID = 0

@@ -18,7 +18,7 @@ import pytest
 from periplus.errors import StateError
 from periplus.values.policy import Lineage, Policy
 from periplus.values.trajectory import PolicyRun, Purpose
-from tests.support.ledger_books import Books
+from tests.support.ledger.oracle import Books
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import (
     Arrival,

@@ -20,7 +20,7 @@ from coordinator.client.connection import connect, job_state
 from periplus.job.run_directory import RunDirectory
 from periplus.pb.v1 import control_pb2
 from periplus.wan.client import LinkProperty, WanControl
-from tests.support.demo_process import environment, pids_of
+from tests.support.processes.demo import environment, pids_of
 
 READY_DEADLINE_S = 90.0
 DEADLINE_S = 180.0

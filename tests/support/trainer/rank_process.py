@@ -1,7 +1,8 @@
-"""One process among several that share training steps: `python -m tests.support.rank_process RANK SIZE STORE OUT`.
+"""One process among several that share training steps.
 
-Runs a step of each of CASES on the small model, with plain gradient descent so that the change of the weights is the
-gradient, and saves what it reports and how the weights changed.
+`python -m tests.support.trainer.rank_process RANK SIZE STORE OUT` runs a step of each of CASES on the small model, with
+plain gradient descent so that the change of the weights is the gradient, and saves what it reports and how the weights
+changed.
 """
 
 import sys
@@ -10,8 +11,8 @@ from typing import Any
 
 import torch
 
-from tests.support.learning import PAD_ID, make_job, sampled, tiny_model
-from tests.support.samples import CONSUMER
+from tests.support.trainer.learning import PAD_ID, make_job, sampled, tiny_model
+from tests.support.trainer.samples import CONSUMER
 from trainer.learning.critic import Critic
 from trainer.learning.learner import Learner
 from trainer.learning.ranks import Ranks

@@ -15,7 +15,7 @@ from periplus.publication import (
     admit,
 )
 from periplus.values.policy import Policy
-from tests.support.signed import Signer, digest_of, trust
+from tests.support.publication.signed import Signer, digest_of, trust
 
 ZERO = Signer()
 ONE = Signer(fork=1)

@@ -58,7 +58,7 @@ def in_a_child(work: Callable[..., object], *arguments: object) -> int:
     which gRPC and progress bars left threads, can hang for ever in the child.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.support.dying_imports"])
+    context.set_forkserver_preload(["tests.support.processes.dying_imports"])
     child = context.Process(target=_run, args=(work, arguments))
     child.start()
     child.join(DEADLINE_S)
