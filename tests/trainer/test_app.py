@@ -24,7 +24,7 @@ from periplus.values.weight_state import Tensor, WeightState, write_safetensors
 from rollout_worker import app as worker_app
 from rollout_worker.config import WorkerConfig
 from tests.support import gateways
-from tests.support.audit.run import audited
+from tests.support.audit.files import audited
 from tests.support.gateways import gateway, play, until
 from tests.support.keys import AUTHORITY
 from tests.support.tiny_job import task_of, tiny_job

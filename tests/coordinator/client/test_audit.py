@@ -9,7 +9,8 @@ from coordinator.client.audit import progress_of
 from periplus.__main__ import run as periplus
 from periplus.config.yaml_text import parse
 from periplus.publication import JobAuthority
-from tests.support.audit.run import gateway_spool, honest_run
+from tests.support.audit.files import gateway_spool
+from tests.support.audit.history import honest_run
 from tests.support.keys import AUTHORITY
 
 

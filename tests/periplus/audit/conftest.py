@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.audit.run import copy_run, honest_run
+from tests.support.audit.files import copy_run
+from tests.support.audit.history import honest_run
 
 
 @pytest.fixture(scope="session")

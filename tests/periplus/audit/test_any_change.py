@@ -15,7 +15,7 @@ from periplus.audit.findings import Code
 from periplus.audit.read import read_run
 from periplus.audit.records import from_line
 from periplus.errors import CorruptFrame
-from tests.support.audit.run import audited, copy_run
+from tests.support.audit.files import audited, copy_run
 
 
 class Box:

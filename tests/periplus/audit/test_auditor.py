@@ -14,7 +14,10 @@ from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
 from periplus.values.policy import Policy
 from periplus.values.trajectory import StopReason, Trajectory
-from tests.support.audit.run import AuditRun, Forger, audited, gateway_spool, honest_run
+from tests.support.audit.files import audited, gateway_spool
+from tests.support.audit.forger import Forger
+from tests.support.audit.history import honest_run
+from tests.support.audit.run import AuditRun
 
 
 @pytest.fixture

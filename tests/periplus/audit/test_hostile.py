@@ -36,7 +36,8 @@ from periplus.errors import CorruptFrame
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose, StopReason
 from periplus.values.weight_state import read_safetensors_file, safetensors_head
-from tests.support.audit.run import Forger, audited, copy_run
+from tests.support.audit.files import audited, copy_run
+from tests.support.audit.forger import Forger
 
 SLOWER = 20
 """How much longer than the honest audit a hostile one may take: the machine is shared, and an edit may be 100 kB."""

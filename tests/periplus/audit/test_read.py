@@ -12,7 +12,8 @@ from periplus.errors import NotFound
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
 from periplus.values.weight_state import Tensor
-from tests.support.audit.run import AuditRun, audited
+from tests.support.audit.files import audited
+from tests.support.audit.run import AuditRun
 
 
 def test_nothing_is_changed_by_reading(honest: Path) -> None:

@@ -13,7 +13,10 @@ from periplus.audit.records import chain_hash, from_line, to_line
 from periplus.audit.seals import Sealer
 from periplus.publication import JobAuthority, PublisherKey
 from periplus.values.policy import Policy
-from tests.support.audit.run import FORGER, JOB, AuditRun, Entry, Forger, audited, honest_run, sealer_of
+from tests.support.audit.files import audited
+from tests.support.audit.forger import FORGER, Entry, Forger
+from tests.support.audit.history import honest_run
+from tests.support.audit.run import JOB, AuditRun, sealer_of
 from tests.support.keys import AUTHORITY
 
 KEY = AUTHORITY.public_key
