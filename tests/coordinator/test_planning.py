@@ -5,17 +5,7 @@ import pytest
 
 from coordinator.events import PlannerFailed, RunPlanner
 from coordinator.planning import fleet_of, placement, planned
-from coordinator.state import (
-    Hello,
-    Inventory,
-    Job,
-    JobRequest,
-    MeasuredLink,
-    PlacedRoles,
-    RegionState,
-    Settings,
-    State,
-)
+from coordinator.state import Hello, Inventory, Job, JobRequest, MeasuredLink, PlacedRoles, RegionState, Settings, State
 from periplus.errors import ConfigError
 from planner.plan import NoPlanExists, Outcome, PlanningTimedOut
 from planner.problem.fleet import Fleet
