@@ -1,7 +1,7 @@
 """An adversary of the ledger: workers that die, hang, lie, lag and repeat themselves, in fake time.
 
-It keeps no books beside the ledger's. It knows what is true of the world (who sampled what with which policy, what was
-trained on, which history survives) and holds the ledger's promises against it:
+Unlike `world.py`, it does not predict what the ledger does. It knows what is true (who sampled what with which policy,
+what was trained on, which history survives) and holds the ledger's promises against it, over far more events:
 
     safety      no token older than the bound is in a batch, whatever its sender claims of its lease; nothing is trained
                 on twice in one history; a batch has whole groups, of samples that somebody really sent
@@ -22,9 +22,10 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from periplus.errors import StateError
-from periplus.values.policy import Lineage, Policy
+from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose
-from trainer.ledger.machine import DOUBTED_KEPT, DROPPED_KEPT, Ledger
+from tests.support.ledger.surroundings import Checkpoint, Key, joining, result_of
+from trainer.ledger.machine import DOUBTED_KEPT, DROPPED_KEPT
 from trainer.ledger.state import SPARE_DEADLINES
 from trainer.ledger.values import (
     BatchReady,
@@ -44,10 +45,8 @@ from trainer.ledger.values import (
     Result,
     ResultArrived,
     Revoked,
-    RoomOffered,
     SampleFailed,
     StepDone,
-    WorkerJoined,
     WorkerLeft,
 )
 
@@ -55,12 +54,10 @@ GOOD, SLOW, HUNG, MUTE, LIAR, FLAPPING = "good", "slow", "hung", "mute", "liar",
 KINDS = (SLOW, HUNG, MUTE, LIAR, FLAPPING)
 """`hung` starts what it gets and delivers nothing, `mute` does not even start, `flapping` dies all the time."""
 
-Key = tuple[int, int]
-
 
 @dataclass(slots=True)
 class Process:
-    """One start of a worker."""
+    """A worker's process, from its start to its death."""
 
     name: str
     kind: str
@@ -71,19 +68,16 @@ class Process:
     busy_until_s: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Saved:
-    """What a restore starts from."""
+    """A checkpoint, and the samples that were trained on before it."""
 
-    policy: Policy
-    lineage: Lineage
-    next_group: int
-    open_groups: tuple[int, ...]
+    checkpoint: Checkpoint
     consumed: frozenset[Key]
 
 
 class Adversary:
-    """A run. `chance` decides everything; the same seed is the same run."""
+    """A run of a trainer among bad workers. `chance` decides everything: the same seed gives the same run."""
 
     def __init__(self, chance: random.Random, limits: LedgerLimits, *, num_good: int, num_bad: int) -> None:
         self.chance, self.limits = chance, limits
@@ -97,7 +91,7 @@ class Adversary:
         self._saved: list[Saved] = []
         self._cursed: set[int] = set()
         self._last_batch_s = self.longest_wait_s = 0.0
-        self._begin(Policy(0, 0), Lineage(0), 0, ())
+        self._begin(Checkpoint())
         self.processes: dict[str, Process] = {}
         self._names = [f"region{n % 3}/good{n}" for n in range(num_good)]
         for name in self._names:
@@ -107,10 +101,8 @@ class Adversary:
 
     # ---- the ledger -----------------------------------------------------------------------------------------------
 
-    def _begin(self, start: Policy, lineage: Lineage, next_group: int, open_groups: tuple[int, ...]) -> None:
-        self.ledger = Ledger(
-            self.limits, lineage, start, lambda group: group % 97, next_group=next_group, open_groups=open_groups
-        )
+    def _begin(self, start: Checkpoint) -> None:
+        self.ledger = start.ledger(self.limits, lambda group: group % 97)
         self._opened: set[int] = set()
         self._closed: set[int] = set()
         self._is_training = self._is_wanted = False
@@ -166,7 +158,7 @@ class Adversary:
     # ---- the links: late, repeated, reordered, lost --------------------------------------------------------------
 
     def _post(self, to: str, what: object, *, sure: bool = False) -> None:
-        """`sure`: a stream that works; else the message may be lost, come late, or come twice."""
+        """Send a message. Unless it is `sure` or to a good worker, it may be lost or late; any may come twice."""
         is_good = to in self._names or sure
         delay_s = self.chance.uniform(0.0, 0.02 if is_good else 0.2) * self.limits.lease_timeout_s
         if not is_good and self.chance.random() < 0.05:
@@ -204,11 +196,10 @@ class Adversary:
         self._hello(process)
 
     def _hello(self, process: Process) -> None:
-        """Its stream is in order: nothing overtakes a hello."""
+        """Begin a worker's session. Its stream is in order, so that nothing overtakes the hello."""
         process.queue.clear()
-        self.tell(WorkerJoined(process.name, process.epoch))
-        self.tell(PolicyReached(process.name, process.policy))
-        self.tell(RoomOffered(process.name, process.room))
+        for event in joining(process.name, process.policy, process.room, process.epoch):
+            self.tell(event)
 
     def _die(self, process: Process) -> None:
         self.tell(WorkerLeft(process.name, is_dead=self.chance.random() < 0.9))
@@ -247,17 +238,8 @@ class Adversary:
         if process.kind != GOOD and self.chance.random() < 0.1:
             self._say(process, SampleFailed(process.name, lease.lease_id))
             return
-        result = Result(
-            lease_id=lease.lease_id,
-            group=lease.group,
-            sample=lease.sample,
-            item=lease.item,
-            purpose=lease.purpose,
-            worker_id=process.name,
-            policies=(PolicyRun(process.policy, 3),),
-            num_tokens=3,
-            reward=float(self.chance.randint(0, 1)),
-        )
+        reward = float(self.chance.randint(0, 1))
+        result = result_of(lease, process.name, process.policy, num_tokens=3, num_sampled=3, reward=reward)
         if process.kind == LIAR and self.chance.random() < 0.7:
             result = self._lie(result)
         self._sent.setdefault((result.group, result.sample), []).append(result)
@@ -296,20 +278,16 @@ class Adversary:
 
     def _save(self) -> None:
         if not self._is_training:
-            ledger = self.ledger
-            at = Saved(ledger.policy, ledger.state.lineage, ledger.next_group, ledger.open_groups, self._consumed)
-            self._saved = [*self._saved, at][-3:]
+            self._saved = [*self._saved, Saved(Checkpoint.of(self.ledger), self._consumed)][-3:]
 
     def _restore(self) -> None:
-        """The trainer died, or the job was cancelled and resumed: a new fork of the newest or an older checkpoint."""
-        at = self.chance.choice(self._saved) if self._saved else Saved(Policy(0, 0), Lineage(0), 0, (), frozenset())
+        """Begin a new fork from a checkpoint, as after the trainer's death or when a cancelled job is resumed."""
+        at = self.chance.choice(self._saved) if self._saved else Saved(Checkpoint(), frozenset())
         if not self._saved and self.ledger.policy.fork:
             return
-        fork = next(self._forks)
-        start = Policy(fork, at.policy.version)
         self._consumed = at.consumed
-        self._saved = [each for each in self._saved if each.policy <= at.policy]
-        self._begin(start, at.lineage.restored(fork, at.policy), at.next_group, at.open_groups)
+        self._saved = [each for each in self._saved if each.checkpoint.policy <= at.checkpoint.policy]
+        self._begin(at.checkpoint.in_fork(next(self._forks)))
         stored = [sent[0] for key, sent in self._sent.items() if key not in at.consumed and self.chance.random() < 0.5]
         self.tell(Replayed(tuple(stored)))
         self._is_training = self._is_wanted = False
@@ -321,7 +299,7 @@ class Adversary:
     # ---- one step of the world --------------------------------------------------------------------------------------
 
     def goes_on(self, num_events: int, *, patience_s: float) -> None:
-        """Until so many more events were told, checking everything on the way."""
+        """Run until so many more events were told, and check everything on the way."""
         until, rounds = self.num_events + num_events, 0
         while self.num_events < until and self.ledger.policy.version < self.limits.steps:
             self._mischief()
@@ -392,7 +370,7 @@ class Adversary:
 
 
 def of_seed(seed: int, *, steps: int, **changed: object) -> Adversary:
-    """A run whose size, bound and workers follow from the seed."""
+    """Return a run whose size, bound and workers follow from the seed."""
     chance = random.Random(seed)
     groups, size, bound = chance.randint(1, 3), chance.randint(1, 4), chance.randint(0, 3)
     limits = LedgerLimits(

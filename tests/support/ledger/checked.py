@@ -1,11 +1,10 @@
-"""A ledger with a hand on its clock: tell it events, get at its effects. Its books are checked after every event."""
+"""A ledger whose clock a test moves: it is told events, keeps its effects, and checks its state after each event."""
 
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from periplus.values.policy import Lineage, Policy
-from periplus.values.trajectory import PolicyRun
-from trainer.ledger.machine import Ledger
+from tests.support.ledger.surroundings import Checkpoint, joining, result_of
 from trainer.ledger.values import (
     Arrival,
     BatchReady,
@@ -17,12 +16,9 @@ from trainer.ledger.values import (
     JudgedResult,
     Lease,
     LedgerLimits,
-    PolicyReached,
     Result,
     ResultArrived,
-    RoomOffered,
     StepDone,
-    WorkerJoined,
 )
 
 T = TypeVar("T")
@@ -52,32 +48,21 @@ def limits(**changed: Any) -> LedgerLimits:
     return LedgerLimits(**{**SMALL, **changed})
 
 
-def of(effects: tuple[Effect, ...], kind: type[T]) -> list[T]:
+def of_kind(effects: tuple[Effect, ...], kind: type[T]) -> list[T]:
     return [effect for effect in effects if isinstance(effect, kind)]
 
 
 def leases_of(effects: tuple[Effect, ...]) -> list[Lease]:
-    return [lease for grant in of(effects, Granted) for lease in grant.leases]
+    return [lease for grant in of_kind(effects, Granted) for lease in grant.leases]
 
 
 def answer(lease: Lease, policy: Policy, worker_id: str = "a", num_tokens: int = 3, **changed: Any) -> Result:
-    """What an honest worker makes of a lease, but for what is changed."""
-    result = Result(
-        lease_id=lease.lease_id,
-        group=lease.group,
-        sample=lease.sample,
-        item=lease.item,
-        purpose=lease.purpose,
-        worker_id=worker_id,
-        policies=(PolicyRun(policy, num_tokens),),
-        num_tokens=num_tokens,
-        reward=0.0,
-    )
-    return replace(result, **changed)
+    """Return the honest result of a lease, with some fields changed."""
+    return replace(result_of(lease, worker_id, policy, num_tokens=num_tokens, num_sampled=num_tokens), **changed)
 
 
-class Desk:
-    """A ledger, its clock, and every effect so far."""
+class CheckedLedger:
+    """A ledger, its clock, and all effects up to now. Each method tells it one thing after the other."""
 
     def __init__(
         self,
@@ -91,23 +76,17 @@ class Desk:
         lineage = lineage or Lineage(0)
         self.now_s = 0.0
         self.effects: list[Effect] = []
-        self.ledger = Ledger(
-            limits(**changed),
-            lineage,
-            Policy(lineage.fork, start),
-            item_of,
-            next_group=next_group,
-            open_groups=open_groups,
-        )
+        checkpoint = Checkpoint(Policy(lineage.fork, start), lineage, next_group, open_groups)
+        self.machine = checkpoint.ledger(limits(**changed), item_of)
 
     @property
     def policy(self) -> Policy:
-        return self.ledger.policy
+        return self.machine.policy
 
     def tell(self, event: Event, *, after_s: float = 0.0) -> tuple[Effect, ...]:
         self.now_s += after_s
-        effects = self.ledger.apply(event, self.now_s)
-        self.ledger.state.check(self.ledger.limits.max_sample_tokens)
+        effects = self.machine.apply(event, self.now_s)
+        self.machine.state.check(self.machine.limits.max_sample_tokens)
         self.effects += effects
         return effects
 
@@ -115,30 +94,30 @@ class Desk:
         return self.tell(ClockTicked(), after_s=after_s)
 
     def worker(self, worker_id: str, room: int, policy: Policy | None = None) -> list[Lease]:
-        """Hello, weights and room of a worker; what it is leased."""
-        self.tell(WorkerJoined(worker_id))
-        self.tell(PolicyReached(worker_id, policy or self.policy))
-        return leases_of(self.tell(RoomOffered(worker_id, room)))
+        """A worker joins, by default with the present weights. Return what it is leased at once."""
+        *_, granted = [self.tell(event) for event in joining(worker_id, policy or self.policy, room)]
+        return leases_of(granted)
 
     def deliver(self, *leases: Lease, worker_id: str = "a", **changed: Any) -> tuple[Effect, ...]:
-        """Honest results at the present policy, all of which are accepted."""
+        """Deliver honest results of the present policy, all of which are accepted. Return the effects."""
         effects: list[Effect] = []
         for lease in leases:
             told = self.tell(ResultArrived(answer(lease, self.policy, worker_id, **changed)))
-            assert [estimate.arrival for estimate in of(told, JudgedResult)] == [Arrival.ACCEPTED]
+            assert [judged.arrival for judged in of_kind(told, JudgedResult)] == [Arrival.ACCEPTED]
             effects += told
         return tuple(effects)
 
-    def judge(self, result: Result) -> Arrival:
-        (estimate,) = of(self.tell(ResultArrived(result)), JudgedResult)
-        return estimate.arrival
+    def admit(self, result: Result) -> Arrival:
+        """Deliver any result, and return what the ledger made of it."""
+        (judged,) = of_kind(self.tell(ResultArrived(result)), JudgedResult)
+        return judged.arrival
 
     def train(self, *, for_s: float = 1.0) -> BatchReady:
-        """A batch is wanted, is there, and is trained on."""
-        (batch,) = of(self.tell(BatchWanted()), BatchReady)
+        """Ask for a batch, which is there at once, and train on it."""
+        (batch,) = of_kind(self.tell(BatchWanted()), BatchReady)
         self.tell(StepDone(), after_s=for_s)
         return batch
 
     def granted(self) -> list[Lease]:
-        """Every lease so far."""
+        """Return all leases up to now."""
         return leases_of(tuple(self.effects))

@@ -1,7 +1,7 @@
-"""What a ledger must have done, kept apart from it: from its events and effects alone, with arithmetic of its own.
+"""An oracle of the ledger: what it must have done, worked out from its events and effects alone.
 
-The books follow the tree of forks, who holds which lease, which samples are in, and what each fork consumed. After
-every event they are held against the ledger's state; a batch is held against the promises before anything else sees it.
+The oracle follows the tree of forks, who holds which lease, which samples are in, and what each fork consumed, with
+arithmetic of its own. After every event the ledger's state must equal it, and each batch must keep the promises.
 """
 
 from collections import Counter
@@ -10,6 +10,7 @@ from typing import assert_never
 
 from periplus.values.policy import Policy
 from periplus.values.trajectory import Purpose
+from tests.support.ledger.surroundings import Key
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import (
     EVAL_GROUPS_START,
@@ -35,9 +36,6 @@ from trainer.ledger.values import (
     WorkerJoined,
     WorkerLeft,
 )
-
-Key = tuple[int, int]
-"""Group and sample."""
 
 
 @dataclass(slots=True)
@@ -73,7 +71,7 @@ class Fork:
     overdue_ages: list[int] = field(default_factory=list)  # of what was dropped for the batch that comes next
 
 
-class Books:
+class LedgerOracle:
     def __init__(self, limits: LedgerLimits, item_of_base: int) -> None:
         self.limits = limits
         self._item_of_base = item_of_base
@@ -93,7 +91,7 @@ class Books:
     # ---- the tree of forks ----------------------------------------------------------------------------------------
 
     def is_history(self, policy: Policy) -> bool:
-        """Whether the newest fork comes from this policy, or is of this fork itself."""
+        """Return whether the policy is of the newest fork or of the history that it was restored from."""
         fork, last = len(self.forks) - 1, None
         while fork != policy.fork:
             parent = self.forks[fork].parent
@@ -103,7 +101,7 @@ class Books:
         return self.forks[fork].start.version <= policy.version and (last is None or policy.version <= last)
 
     def consumed_in_history(self) -> dict[Key, int]:
-        """What the surviving history consumed, and in which step."""
+        """Return the samples that the surviving history trained on, each with its step."""
         found: dict[Key, int] = {}
         fork, before = len(self.forks) - 1, None
         while True:
@@ -121,7 +119,7 @@ class Books:
         return {group for group in self.now.opened - closed if group < EVAL_GROUPS_START}
 
     def ages(self, fresh: int, *, instead: dict[int, int] | None = None) -> list[int]:
-        """The oldest version that each open group has or may have, sorted; `fresh` where nobody produces it."""
+        """Return, sorted, the oldest version that each open group has or may have; `fresh` where nobody produces it."""
         oldest: dict[int, int] = dict.fromkeys(self.open_groups(), 1 << 30)
         for (group, _), result in self.now.accepted.items():
             if group in oldest:
@@ -134,7 +132,7 @@ class Books:
         return sorted(fresh if version == 1 << 30 else version for version in oldest.values())
 
     def all_in_time(self, ages: list[int], next_step: int) -> bool:
-        """Whether steps that take the oldest first consume every group within the bound."""
+        """Return whether steps that take the oldest groups first consume every group within the bound."""
         return all(
             next_step + place // self.limits.groups_per_step - age <= self.limits.bound
             for place, age in enumerate(ages)
@@ -143,7 +141,7 @@ class Books:
     # ---- what is told ---------------------------------------------------------------------------------------------
 
     def told(self, event: Event, policy: Policy) -> None:
-        """Before the effects. `policy`: the trainer's."""
+        """Take note of an event, before its effects. `policy` is the trainer's."""
         now = self.now
         now.revoked.clear()
         match event:
@@ -173,7 +171,10 @@ class Books:
     # ---- what is done ---------------------------------------------------------------------------------------------
 
     def did(self, effect: Effect, policy: Policy, next_step: int, latest_s: float) -> None:
-        """`policy`: the trainer's; `next_step`: before the event; `latest_s`: the latest time that the ledger saw."""
+        """Check an effect and take note of it.
+
+        `policy` is the trainer's, `next_step` that before the event, `latest_s` the latest time that the ledger saw.
+        """
         now = self.now
         match effect:
             case Granted(worker_id, leases):

@@ -1,11 +1,11 @@
-"""Everything around a ledger, by a fake clock: a trainer that crashes, gateways, workers, and links that keep no order.
+"""A world around a ledger on a fake clock: a trainer that crashes, gateways, workers, and links that keep no order.
 
 A trainer, gateways with bounded spools, and workers with queues and engine versions exchange messages that are lost,
 delayed, repeated and reordered, in both directions. Workers die, hang and lie; gateways restart with or without their
 spool; the trainer restarts from any checkpoint of its history into a new fork, and replays whatever results it stored,
 while the messages of its former lives still travel. Time jumps both ways. Whoever drives the world (a hypothesis state
 machine, a random walk) calls the actions with small numbers that choose among what is there. Every event and effect
-passes `Books`.
+passes `LedgerOracle`.
 """
 
 import copy
@@ -16,9 +16,10 @@ from typing import TypeVar
 import pytest
 
 from periplus.errors import StateError
-from periplus.values.policy import Lineage, Policy
+from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose
-from tests.support.ledger.oracle import Books
+from tests.support.ledger.oracle import LedgerOracle
+from tests.support.ledger.surroundings import Checkpoint, joining, result_of
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import (
     Arrival,
@@ -56,7 +57,7 @@ ITEMS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Results on their way, with the transport key."""
+    """A frame of results on its way to the trainer, with its transport key."""
 
     gateway: int
     epoch: int
@@ -66,7 +67,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Down:
-    """To one worker: leases, revoked leases, or weights."""
+    """A message to one worker: leases, revoked leases, or weights."""
 
     worker_id: str
     leases: tuple[Lease, ...] = ()
@@ -90,21 +91,13 @@ class Worker:
     started: list[tuple[Lease, Policy]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    policy: Policy
-    lineage: Lineage
-    next_group: int
-    open_groups: tuple[int, ...]
-
-
 def nth(values: Sequence[T], n: int) -> T:
     return values[n % len(values)]
 
 
 class World:
     def __init__(self, limits: LedgerLimits) -> None:
-        self.limits, self.books, self.now_s, self.latest_s = limits, Books(limits, ITEMS), 0.0, 0.0
+        self.limits, self.oracle, self.now_s, self.latest_s = limits, LedgerOracle(limits, ITEMS), 0.0, 0.0
         self.workers: dict[str, Worker] = {}
         self.gateways = [Gateway() for _ in range(NUM_GATEWAYS)]
         self.ups: list[Event | Frame] = []
@@ -112,23 +105,18 @@ class World:
         self.stored: list[Result] = []
         self.checkpoints: list[Checkpoint] = []
         self.is_training, self.is_wanted, self.num_batches = False, False, 0
-        self._begin(Policy(0, 0), Lineage(0), None, 0, ())
+        self._begin(Checkpoint(), None)
 
-    def _begin(
-        self, start: Policy, lineage: Lineage, parent: Policy | None, next_group: int, open_groups: tuple[int, ...]
-    ) -> None:
-        self._start = (start, lineage, next_group, open_groups)
+    def _begin(self, start: Checkpoint, parent: Policy | None) -> None:
+        self._start = start
         self.ledger, self.log = self._new_ledger(), list[tuple[Event, float, tuple[Effect, ...]]]()
-        self.books.begin(start, parent, next_group, open_groups)
+        self.oracle.begin(start.policy, parent, start.next_group, start.open_groups)
         self.is_training = self.is_wanted = False
         self._seen_frames: set[tuple[int, int, int]] = set()
         self.latest_s = 0.0
 
     def _new_ledger(self) -> Ledger:
-        start, lineage, next_group, open_groups = self._start
-        return Ledger(
-            self.limits, lineage, start, lambda group: ITEMS + group, next_group=next_group, open_groups=open_groups
-        )
+        return self._start.ledger(self.limits, lambda group: ITEMS + group)
 
     # ---- the ledger -----------------------------------------------------------------------------------------------
 
@@ -136,19 +124,19 @@ class World:
         state = self.ledger.state
         match event:
             case RoomOffered(name) | PolicyReached(name) | LeasesStarted(name) | SampleFailed(name):
-                if name not in self.books.now.reached:
+                if name not in self.oracle.now.reached:
                     return self._refused(event)
             case _:
                 pass
         next_step = state.next_step
         self.latest_s = max(self.latest_s, self.now_s)
-        self.books.told(event, state.policy)
+        self.oracle.told(event, state.policy)
         effects = self.ledger.apply(event, self.now_s)
         self.log.append((event, self.now_s, effects))
         for effect in effects:
-            self.books.did(effect, state.policy, next_step, self.latest_s)
+            self.oracle.did(effect, state.policy, next_step, self.latest_s)
             self._perform(effect)
-        self.books.check(self.ledger, self.latest_s)
+        self.oracle.check(self.ledger, self.latest_s)
         return None
 
     def _refused(self, event: Event) -> None:
@@ -199,7 +187,7 @@ class World:
                 self._obey(message)
 
     def all_arrives(self, n: int, m: int) -> None:
-        """A good moment: both directions are drained in order."""
+        """All messages of both directions arrive in order."""
         ups, self.ups = self.ups, []
         for up in ups:
             self._hear(up)
@@ -238,14 +226,14 @@ class World:
     # ---- workers and gateways -------------------------------------------------------------------------------------
 
     def worker_comes(self, n: int, room: int) -> None:
-        """It starts, with nothing, or comes again after a crash."""
+        """A worker starts with nothing, for the first time or after a crash."""
         worker_id = f"w{n % NUM_WORKERS}"
         self.workers[worker_id] = Worker(gateway=n % NUM_GATEWAYS, room=room)
         self._send_up(WorkerJoined(worker_id), RoomOffered(worker_id, room))
         self._send_down(Down(worker_id, policy=self.ledger.policy))
 
     def worker_says_it_again(self, n: int, m: int) -> None:
-        """Its session is new: what it held before is void to the ledger, but perhaps not to it."""
+        """A worker's session begins anew. The ledger forgets the leases of the old one; the worker may not."""
         if self.workers:
             worker_id = nth(sorted(self.workers), n)
             worker = self.workers[worker_id]
@@ -257,7 +245,7 @@ class World:
                 worker.queue.clear()
 
     def worker_goes(self, n: int, m: int) -> None:
-        """Killed; its gateway notices, or nobody does."""
+        """A worker is killed. Its gateway notices, or nobody does."""
         if self.workers:
             worker_id = nth(sorted(self.workers), n)
             del self.workers[worker_id]
@@ -280,7 +268,7 @@ class World:
             self._send_up(LeasesStarted(name, (lease.lease_id,), worker.policy))
 
     def worker_finishes(self, n: int, m: int) -> None:
-        """Honestly; its weights may have been swapped meanwhile. A full spool makes it wait."""
+        """A worker delivers an honest result; its weights may have changed meanwhile. A full spool makes it wait."""
         busy = [name for name, worker in sorted(self.workers.items()) if worker.started]
         if busy:
             name = nth(busy, n)
@@ -290,7 +278,7 @@ class World:
                 self._spool(worker.gateway, self.result(name, lease, policy, worker.policy or policy, m))
 
     def worker_works_off(self, n: int, m: int) -> None:
-        """All that one worker can start, while the others hang, over a good link."""
+        """One worker starts and delivers all that it can, over a link that loses nothing, while the others hang."""
         if self.workers:
             name = nth(sorted(self.workers), n)
             worker = self.workers[name]
@@ -302,7 +290,7 @@ class World:
                     self.tell(ResultArrived(self.result(name, lease, policy, policy, m + place)))
 
     def all_goes_well(self, n: int, m: int) -> None:
-        """But for all workers except one, which work on."""
+        """Messages arrive, one worker works, and the trainer goes on, while the other workers hang."""
         for _ in range(2):
             self.all_arrives(n, m)
             self.worker_works_off(n, m)
@@ -316,21 +304,12 @@ class World:
             self._send_up(SampleFailed(name, lease.lease_id))
 
     def result(self, worker_id: str, lease: Lease, first: Policy, last: Policy, m: int) -> Result:
-        runs = (PolicyRun(first, 1), PolicyRun(last, 1)) if last > first else (PolicyRun(first, 2),)
-        return Result(
-            lease_id=lease.lease_id,
-            group=lease.group,
-            sample=lease.sample,
-            item=lease.item,
-            purpose=lease.purpose,
-            worker_id=worker_id,
-            policies=runs,
-            num_tokens=1 + m % self.limits.max_sample_tokens,
-            reward=float(m % 2),
-        )
+        policies = (first, last) if last > first else (first,)
+        num_tokens = 1 + m % self.limits.max_sample_tokens
+        return result_of(lease, worker_id, *policies, num_tokens=num_tokens, reward=float(m % 2))
 
     def worker_lies(self, n: int, m: int) -> None:
-        """A result that is wrong in one way, of any lease that ever travelled, past spool and deduplication."""
+        """A result of a recent lease arrives that is wrong in one way, past spool and deduplication."""
         known = [lease for _, _, effects in self.log for e in effects if isinstance(e, Granted) for lease in e.leases]
         if not known:
             return
@@ -341,13 +320,13 @@ class World:
         self._send_up(ResultArrived(lie))
 
     def worker_repeats(self, n: int, m: int) -> None:
-        """What the trainer stored before, under this or another lease."""
+        """A result comes again that the trainer has stored, under the same or another lease."""
         if self.stored:
             result = nth(self.stored, n)
             self._send_up(ResultArrived(replace(result, lease_id=result.lease_id + m % 3)))
 
     def gateway_sends(self, n: int, m: int) -> None:
-        """What it has not seen acknowledged, again."""
+        """A gateway sends again what was not acknowledged."""
         self._send_up(*list(nth(self.gateways, n).spool.values())[-3:])
 
     def gateway_restarts(self, n: int, m: int) -> None:
@@ -381,18 +360,17 @@ class World:
             self.tell(BatchWanted())
 
     def trainer_saves(self, n: int, m: int) -> None:
-        ledger = self.ledger
-        self.checkpoints.append(Checkpoint(ledger.policy, ledger.state.lineage, ledger.next_group, ledger.open_groups))
+        self.checkpoints.append(Checkpoint.of(self.ledger))
 
     def trainer_crashes(self, n: int, m: int) -> None:
-        """Into a new fork, from a checkpoint of its history or from the start; any part of its store is replayed."""
+        """The trainer starts again in a new fork, from a checkpoint of its history or from the beginning.
+
+        Any part of the results that it stored is replayed.
+        """
         self.check_determinism()
-        kept = [c for c in self.checkpoints if self.books.is_history(c.policy)]
-        first = Checkpoint(Policy(0, 0), Lineage(0), 0, ())
-        at = kept[-1 - n % min(len(kept), 3)] if kept else first
-        fork = len(self.books.forks)
-        start = Policy(fork, at.policy.version)
-        self._begin(start, at.lineage.restored(fork, at.policy), at.policy, at.next_group, at.open_groups)
+        kept = [c for c in self.checkpoints if self.oracle.is_history(c.policy)]
+        at = kept[-1 - n % min(len(kept), 3)] if kept else Checkpoint()
+        self._begin(at.in_fork(len(self.oracle.forks)), at.policy)
         replayed = self.stored[m % 3 :: 1 + m % 2]
         self.tell(Replayed(tuple(reversed(replayed) if m % 5 == 0 else replayed)))
         for worker_id in self.workers:
@@ -403,7 +381,7 @@ class World:
             self.tell(EvalAsked(tuple(range(n % 4))))
 
     def time_passes(self, n: int, m: int) -> None:
-        """By nothing, a little, a hold, a lease, an hour; or the clock is set back."""
+        """Time passes (nothing, a little, a hold, a lease, an hour), or the clock is set back."""
         timeout_s, hold_s = self.limits.lease_timeout_s, self.limits.max_hold_s
         self.now_s += nth((0.1, 1.0, hold_s, timeout_s, 3600.0, -hold_s, -3600.0, 0.0), n)
         self.tell(ClockTicked())
@@ -411,15 +389,15 @@ class World:
     # ---- liveness -------------------------------------------------------------------------------------------------
 
     def drain(self, room: int) -> None:
-        """Faults stop; everyone hangs but one honest worker. All batches come, and nothing is left over.
+        """Let one honest worker finish the job while all others hang: all batches come, and nothing is left over.
 
-        All its rewards are equal, so that what may be filtered is.
+        All its rewards are equal, so that groups are filtered where that is allowed.
         """
         self.all_arrives(0, 0)
         self.workers = {}
         self.now_s = self.latest_s
         self.workers["z"] = Worker(gateway=0, room=room, policy=self.ledger.policy)
-        for event in (WorkerJoined("z"), PolicyReached("z", self.ledger.policy), RoomOffered("z", room)):
+        for event in joining("z", self.ledger.policy, room):
             self.tell(event)
         limits, since_batch = self.limits, 0
         samples = limits.groups_per_step * limits.group_size * (1 + limits.max_filtered_per_step)
