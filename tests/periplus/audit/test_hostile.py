@@ -38,6 +38,7 @@ from periplus.values.trajectory import PolicyRun, Purpose, StopReason
 from periplus.values.weight_state import read_safetensors_file, safetensors_head
 from tests.support.audit.files import audited, copy_run
 from tests.support.audit.forger import Forger
+from tests.support.audit.opened import OPENED
 
 SLOWER = 20
 """How much longer than the honest audit a hostile one may take: the machine is shared, and an edit may be 100 kB."""
@@ -222,19 +223,7 @@ def journal_of(body: Sequence[records.Entry], opened: records.OpenEntry) -> list
     return lines
 
 
-OPENED = records.OpenEntry(
-    job_id="j",
-    fork=0,
-    parent=None,
-    manifest=None,
-    resumed_at=None,
-    bound=1,
-    group_size=1,
-    groups_per_step=1,
-    seed=0,
-    algorithm="grpo",
-    settings=bytes(32),
-)
+ONE_SAMPLE_A_STEP = replace(OPENED, group_size=1, groups_per_step=1)
 
 
 def lease(number: int, group: int, purpose: Purpose = Purpose.TRAIN) -> records.LeaseEntry:
@@ -305,19 +294,19 @@ MANY: dict[str, Callable[[int], Sequence[records.Entry]]] = {
 @pytest.mark.parametrize("what", MANY)
 def test_many_lines_of_a_kind_cost_in_proportion_to_their_number(what: str) -> None:
     def cost_s(number: int) -> float:
-        evidence = Evidence(lines=journal_of(MANY[what](number), OPENED), frames={})
+        evidence = Evidence(lines=journal_of(MANY[what](number), ONE_SAMPLE_A_STEP), frames={})
         return min(timed(evidence)[1] for _ in range(3))
 
     small_s, large_s = cost_s(500), cost_s(4000)
     assert large_s < 3 * 8 * small_s + 0.1, f"{small_s:.3f} s for 500, {large_s:.3f} s for 4000"
 
 
-def test_more_forks_than_are_judged_are_a_finding_and_cost_no_more(tmp_path: Path) -> None:
+def test_more_forks_than_are_checked_are_a_finding_and_cost_no_more(tmp_path: Path) -> None:
     forks = [
-        replace(OPENED, fork=number, parent=Policy(number - 1, 0), manifest=bytes(32), resumed_at=1)
+        replace(ONE_SAMPLE_A_STEP, fork=number, parent=Policy(number - 1, 0), manifest=bytes(32), resumed_at=1)
         for number in range(1, 2 * MAX_FORKS)
     ]
-    report, spent_s = timed(Evidence(lines=journal_of(forks, OPENED), frames={}))
+    report, spent_s = timed(Evidence(lines=journal_of(forks, ONE_SAMPLE_A_STEP), frames={}))
     assert report.counts[Code.TOO_MANY_FORKS] == MAX_FORKS
     assert spent_s < 60
 

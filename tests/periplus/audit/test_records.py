@@ -11,6 +11,7 @@ from periplus.errors import CorruptFrame
 from periplus.job.job_file import MAX_SAMPLES_PER_STEP
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose, StopReason
+from tests.support.audit.opened import OPENED
 
 integers = st.integers(0, 2**63)
 digests = st.binary(min_size=16, max_size=16)
@@ -90,19 +91,6 @@ any_record = st.one_of(
     st.builds(records.SealEntry, key=hashes, certificate=signatures, signature=signatures),
 )
 
-OPENED = records.OpenEntry(
-    job_id="j",
-    fork=0,
-    parent=None,
-    manifest=None,
-    resumed_at=None,
-    bound=1,
-    group_size=2,
-    groups_per_step=2,
-    seed=0,
-    algorithm="grpo",
-    settings=bytes(32),
-)
 LEASE = records.LeaseEntry(
     lease_id=5,
     group=2,

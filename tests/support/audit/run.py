@@ -301,6 +301,14 @@ class AuditRun:
         self.policy = self.policy.next()
         self.publish()
 
+    def step(self) -> list[int]:
+        """Train on new groups, and return them."""
+        groups = [self.open_group() for _ in range(self.groups_per_step)]
+        for group in groups:
+            self.fill(group)
+        self.consume(groups)
+        return groups
+
     def evaluate(self, num_items: int = 3) -> None:
         groups = [self.open_group(Purpose.EVAL) for _ in range(num_items)]
         for group in groups:

@@ -1,4 +1,4 @@
-"""`periplus demo` as a process, small enough for a test, and who runs beneath it."""
+"""`periplus demo` as a process, small enough for a test: its start, its output, its audit, and its child processes."""
 
 import json
 import os
@@ -27,24 +27,41 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def run_demo(work_dir: Path, *arguments: str) -> dict[str, Any]:
-    """A demo that succeeds, and its summary."""
-    done = subprocess.run(
-        command("--json", "--work-dir", str(work_dir), *arguments),
-        env=environment(work_dir),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    """Run a demo that succeeds, and return its summary."""
+    words = command("--json", "--work-dir", str(work_dir), *arguments)
+    summary: dict[str, Any] = json.loads(_output_of(words, environment(work_dir)).splitlines()[-1])
     return summary
 
 
-def start_demo(work_dir: Path, *arguments: str) -> "subprocess.Popen[str]":
+def resume_demo(work_dir: Path, run: Path) -> dict[str, Any]:
+    """Go on with a run to a success, and return the summary."""
+    return run_demo(work_dir, "--resume", str(run))
+
+
+def audit(run: Path) -> dict[str, Any]:
+    """Return the report of `periplus job audit`, which must be clean."""
+    words = [sys.executable, "-m", "periplus", "job", "audit", str(run), "-o", "json"]
+    report: dict[str, Any] = json.loads(_output_of(words, None))
+    return report
+
+
+def _output_of(words: list[str], variables: dict[str, str] | None) -> str:
+    done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def shorten(run: Path, steps: int) -> None:
+    """Let a run of 4000 steps end after fewer, once it is resumed."""
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("steps: 4000", f"steps: {steps}"))
+
+
+def start_demo(work_dir: Path, *arguments: str, home: Path | None = None) -> "subprocess.Popen[str]":
+    """Start a demo, whose model cache lies in `home`, by default in its working directory."""
     return subprocess.Popen(
         command("--work-dir", str(work_dir), *arguments),
-        env=environment(work_dir),
+        env=environment(home or work_dir),
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
@@ -52,7 +69,7 @@ def start_demo(work_dir: Path, *arguments: str) -> "subprocess.Popen[str]":
 
 
 def read_until(demo: "subprocess.Popen[str]", word: str) -> str:
-    """What it said up to the line with `word`."""
+    """Return what the demo said up to the first line with `word`."""
     assert demo.stderr is not None
     seen = ""
     for line in demo.stderr:
@@ -63,7 +80,7 @@ def read_until(demo: "subprocess.Popen[str]", word: str) -> str:
 
 
 def pids_of(work_dir: Path) -> list[tuple[int, str]]:
-    """Process ids and command lines of those whose environment points into `work_dir`."""
+    """Return ids and command lines of the processes whose home is `work_dir`."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -81,7 +98,7 @@ def processes_of(work_dir: Path) -> list[str]:
 
 
 def assert_all_gone(work_dir: Path) -> None:
-    """Orphans leave by themselves once they read the end of their standard input."""
+    """Wait until all processes have ended: orphans end once they read the end of their standard input."""
     deadline_s = time.monotonic() + 60
     while processes_of(work_dir) and time.monotonic() < deadline_s:
         time.sleep(0.2)
