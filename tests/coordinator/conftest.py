@@ -8,7 +8,7 @@ from tests.support.coordinator.machine_run import Run, request
 
 @pytest.fixture
 def run() -> Run:
-    """Two regions, measured, and one job that runs: trainer in eu, a worker in each."""
+    """Return a machine with two measured regions and a running job: trainer in eu, a worker in each."""
     run = Run()
     run.join("eu", "us")
     run.measure_all()

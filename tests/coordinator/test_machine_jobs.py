@@ -25,7 +25,7 @@ from periplus.values.task import Role, RunFiles, TaskState
 from tests.support.coordinator.machine_run import AUTHORITY_KEY, Run, hello, record, report, request
 
 SAVED = RunFiles(run_dir="/r/j", log="/r/j/logs/trainer.log", checkpoint=Policy(0, 6), report="/r/j/report.html")
-"""What a trainer in eu left that had a checkpoint."""
+"""The files of a run whose trainer in eu has saved a checkpoint."""
 
 
 @pytest.mark.parametrize(("present", "to"), list(product(JobState, JobState)))

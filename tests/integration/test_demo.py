@@ -27,7 +27,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def synchronous(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, Any], Mapping[str, Any]]:
-    """Two synchronous runs of the same seed."""
+    """Return a working directory, and the summaries of two synchronous runs of the same seed in it."""
     work_dir = tmp_path_factory.mktemp("synchronous")
     arguments = ("--staleness", "0", "--steps", "4")
     return work_dir, run_demo(work_dir, *arguments, *TINY), run_demo(work_dir, *arguments, *TINY)
@@ -158,7 +158,7 @@ def test_a_killed_demo_leaves_no_process_behind(tmp_path: Path) -> None:
 
 
 def _dialled(pid: int, words: str) -> tuple[str, set[str]]:
-    """A worker's own gateway, and every TCP address that it is connected to."""
+    """Return a worker's own gateway, and every TCP address that it is connected to."""
     task = json.loads(Path(words.split()[4]).read_text())
     links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
     inodes = {link.removeprefix("socket:[").removesuffix("]") for link in links if link.startswith("socket:[")}

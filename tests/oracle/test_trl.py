@@ -22,7 +22,7 @@ SEEDS = range(5)
 
 
 def stand_in(logprobs_BT: torch.Tensor, options: dict[str, Any]) -> SimpleNamespace:
-    """As much of a trainer as the method reads."""
+    """Return an object with as much of a trainer as TRL's method reads."""
     zero = torch.zeros_like(logprobs_BT)
     defaults: dict[str, Any] = {
         "loss_type": "grpo",

@@ -10,11 +10,11 @@ from periplus.net import rpc
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
 
 Servicer: Any = control_pb2_grpc.CoordinatorServicer
-"""Without the stubs' demand for every method: what a test does not play is unimplemented."""
+"""The base class without the stubs' demand for every method: what a test does not play is unimplemented."""
 
 
 class FakeCoordinator(Servicer):  # type: ignore[misc]
-    """Welcomes, keeps what comes, says what is put into `orders`, and ends sessions with what is put there instead."""
+    """Welcomes agents and keeps their messages. It sends what is put into `orders`; an error there ends the session."""
 
     def __init__(self, refusal: PeriplusError | None = None) -> None:
         self.refusal = refusal

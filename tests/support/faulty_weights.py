@@ -9,7 +9,7 @@ from region_agent.weights.disk.files import PlacedFile
 from tests.support.faulty_files import Choose, FaultyFiles, Killed, _FaultyFile, _Inode
 
 BLOCK_BYTES = 64
-"""What a power cut leaves whole: smaller than real sectors, since test states are."""
+"""Bytes that a power cut leaves whole: fewer than in real sectors, since test states are small."""
 
 
 class FaultyWeightFiles(FaultyFiles):
@@ -34,7 +34,7 @@ class FaultyWeightFiles(FaultyFiles):
         super().cut_power(choose)
 
     def call(self) -> bool:
-        """Whether the process dies within this call."""
+        """Count a call, and return whether the process dies within it."""
         self.num_calls += 1
         if self.calls_until_killed is None:
             return False
@@ -42,7 +42,7 @@ class FaultyWeightFiles(FaultyFiles):
         return self.calls_until_killed <= 0
 
     def _either(self, work: Callable[[], None]) -> None:
-        """Dies before the work: whether it was done is what the next call tries."""
+        """Die before the work. The case that it was done is that of dying at the next call."""
         if self.call():
             self.kill()
             raise Killed

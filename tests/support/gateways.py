@@ -57,7 +57,7 @@ from tests.support.keys import AUTHORITY
 
 JOB = "job-1"
 DEADLINE_S = 60.0
-"""For what should have happened long ago: kernels may compile first, on a machine that is busy with more."""
+"""Seconds within which everything must have happened: kernels may compile first, on a busy machine."""
 CHUNK_BYTES = 1 << 10
 
 
@@ -70,7 +70,7 @@ def play(scene: Callable[[], Awaitable[None]]) -> None:
 
 
 async def until(true: Callable[[], bool], *, deadline_s: float = DEADLINE_S) -> None:
-    """For what happens in other tasks of this loop and cannot be awaited."""
+    """Wait for what happens in other tasks of this loop and cannot be awaited."""
     async with asyncio.timeout(deadline_s):
         while not true():  # noqa: ASYNC110  # there is no event for it
             await asyncio.sleep(0.002)
@@ -80,7 +80,7 @@ async def until(true: Callable[[], bool], *, deadline_s: float = DEADLINE_S) -> 
 
 
 def state_of(version: int, fork: int = 0, num_bytes: int = 300) -> WeightState:
-    """Noise of an own, so that a delta costs what a full state does; one layout for one `num_bytes`."""
+    """Return noise that differs by version, so that a delta costs what a full state does."""
     noise = np.random.default_rng([fork, version]).integers(0, 1 << 16, num_bytes // 2, dtype=np.uint16)
     return {"w": Tensor("BF16", (num_bytes // 2,), noise)}
 
@@ -113,7 +113,7 @@ def anchor(version: int, fork: int = 0, num_bytes: int = 300, *, chunk_bytes: in
 def delta(
     base: int, version: int, fork: int = 0, num_bytes: int = 300, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Publication:
-    """`num_bytes` is that of both states."""
+    """Return the delta between two states of `num_bytes` each."""
     old, state = state_of(base, fork, num_bytes), state_of(version, fork, num_bytes)
     return _signed(
         fork,
@@ -134,7 +134,7 @@ def _signed(fork: int, **fields: Any) -> Publication:
 
 
 def name(publication_: Publication) -> str:
-    """`anchor 0.3`, `delta 0.4`."""
+    """Return a publication's name, such as `anchor 0.3` or `delta 0.4`."""
     return f"{publication_.opening.kind.value} {publication_.opening.policy}"
 
 
@@ -156,7 +156,7 @@ class Gateway:
         return self.hubs.get(JOB)
 
     async def die(self) -> None:
-        """At once, with all its connections; its spool is what it was, as after kill -9."""
+        """Stop the gateway at once, with all its connections; its spool is what it was, as after kill -9."""
         await self.server.stop(None)
 
 
@@ -174,7 +174,7 @@ def frame_spool(
 
 
 async def certified(job_id: str, fork: int, public_key: bytes) -> control_pb2.CertificateAnswer:
-    """What a coordinator would say."""
+    """Answer as a coordinator does that certifies every trainer."""
     certificate = certificate_to_pb(AUTHORITY.certify(job_id, fork, public_key))
     return control_pb2.CertificateAnswer(job_id=job_id, fork=fork, certificate=certificate)
 
@@ -263,7 +263,7 @@ class _Client:
         raise NotImplementedError
 
     async def ended(self) -> BaseException:
-        """The error that the call ended with."""
+        """Return the error that the call ended with."""
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.shield(self._gathering)
         assert self.error is not None
@@ -297,7 +297,7 @@ class Worker(_Client):
         await self.call.write(gateway_pb2.RolloutUp(worker_id=worker_id, hello=hello))
 
     async def frame(self, payload: bytes, worker_id: str = "", *, epoch: int = 1, sequence: int | None = None) -> None:
-        """Numbered from 0 on this stream, unless `sequence` says."""
+        """Send a frame, by default with the next number of this stream."""
         if sequence is None:
             sequence, self.sequence = self.sequence, self.sequence + 1
         key = FrameKey(worker_id=worker_id or self.worker_id, epoch=epoch, sequence=sequence)
@@ -305,7 +305,7 @@ class Worker(_Client):
         await self.call.write(keyed_frame_to_pb(key, frame, self._region))
 
     def spooled(self) -> list[tuple[int, int]]:
-        """(epoch, sequence) of the frames that the gateway answers for."""
+        """Return (epoch, sequence) of the frames that the gateway answers for."""
         return [(down.spooled.epoch, number) for down in self.got for number in down.spooled.sequences]
 
     async def gone(self) -> None:
@@ -316,7 +316,7 @@ class Worker(_Client):
 
 
 class Trainer(_Client):
-    """The job's trainer: what came to it, in order, as `worker kind`."""
+    """The job's trainer. `came` lists the messages to it in order, as `worker kind`."""
 
     def __init__(self, address: str, fork: int = 0) -> None:
         super().__init__(address)
@@ -357,7 +357,7 @@ class Trainer(_Client):
         await self.call.write(gateway_pb2.TrainerUp(down=message))
 
     async def commit(self, *indices: int, region: str = "") -> None:
-        """Of `frames`, by index; all without one."""
+        """Commit frames by their indices in `frames`, by default all."""
         for index in indices or range(len(self.keys)):
             for message in committed_to_pb(region or self.regions[index], [self.keys[index]]):
                 await self.send(message)
@@ -413,7 +413,7 @@ class Reader(_Client):
         return [name(each) for each in self.got]
 
     def state(self) -> WeightState:
-        """What the publications led to, each proven by its digest."""
+        """Return the state that the publications lead to, each proven by its digest."""
         state: WeightState | None = None
         for each in self.got:
             if each.opening.kind is not PublicationKind.BUNDLE:
@@ -425,5 +425,5 @@ class Reader(_Client):
 
     @property
     def policy(self) -> Policy | None:
-        """Of the newest state that it got."""
+        """Return the policy of the newest state that the reader got."""
         return self.got[-1].opening.policy if self.got else None

@@ -41,6 +41,6 @@ class Author:
 
 
 def published_by(model: Any, policy: Policy, probe: tuple[float, ...] = ()) -> Published:
-    """What a trainer with this model publishes as `policy`."""
+    """Return what a trainer with this model publishes as `policy`."""
     state = publish.bf16_state(model)
     return Published(policy=policy, state=state, digest=state_digest(state), probe=probe)

@@ -28,7 +28,7 @@ JOB = "job-1"
 
 @dataclass
 class Versions:
-    """One fork's: `states[i]` is the policy `first + i`. `probe` gives the log-probabilities of a state."""
+    """Signed versions of one fork: `states[i]` is version `first + i`. `probe` gives a state's log-probabilities."""
 
     states: list[WeightState]
     fork: int = 0
@@ -71,7 +71,7 @@ class Versions:
         return self._derived(index, None, self.states[index])
 
     def derived_delta(self, base: int, index: int, made: WeightState | None = None) -> Publication:
-        """`made`: what it really leads to, from a copy that went bad."""
+        """Return a derived delta. `made` is the state that it really leads to, by default the right one."""
         return self._derived(index, base, self.states[index] if made is None else made)
 
     def _signed(self, index: int, base: int | None) -> Publication:
@@ -107,7 +107,7 @@ def _kind(base: int | None) -> PublicationKind:
 
 
 def small_states(num_versions: int, *, seed: int = 0, num_elements: int = 3000) -> list[WeightState]:
-    """BF16 states of three tensors, a hundredth of which changes from one to the next."""
+    """Return BF16 states of three tensors; a hundredth of the elements changes from one to the next."""
     rng = np.random.default_rng(seed)
     shapes = {"a.weight": (num_elements // 10, 10), "b.weight": (num_elements,), "norm": (7,)}
     values = {name: _bf16(rng.normal(0, 0.05, shape)) for name, shape in shapes.items()}
@@ -122,7 +122,7 @@ def small_states(num_versions: int, *, seed: int = 0, num_elements: int = 3000) 
 
 
 def flipped(state: WeightState, name: str, element: int = 0) -> WeightState:
-    """The same with one bit of one element the other way."""
+    """Return the state with one bit of one element flipped."""
     data = state[name].data.copy()
     data[2 * element] ^= 1
     return {**state, name: replace(state[name], data=data)}

@@ -1,4 +1,4 @@
-"""What joined regions offer, as the planner reads it."""
+"""The fleet file that is exported from joined regions is one that the planner reads."""
 
 from coordinator.client.fleet_file import fleet_tree
 from periplus.pb.v1 import control_pb2

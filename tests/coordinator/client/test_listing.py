@@ -1,4 +1,4 @@
-"""What operators read."""
+"""Tables and trees of jobs, regions and links, as operators and programs read them."""
 
 import json
 

@@ -41,7 +41,7 @@ from tests.support.audit.forger import Forger
 from tests.support.audit.opened import OPENED
 
 SLOWER = 20
-"""How much longer than the honest audit a hostile one may take: the machine is shared, and an edit may be 100 kB."""
+"""A hostile audit may take so many times as long as the honest one: the machine is shared, an edit may be 100 kB."""
 
 MEMORY_BYTES = 100 << 20
 """Far below what a walk over 2^31 numbers takes, far above what the edits themselves have."""
@@ -80,7 +80,10 @@ def evidence_of(run: Path) -> Evidence:
 
 
 def timed(evidence: Evidence) -> tuple[Report, float]:
-    """The collector of cycles is paused, as in audit_run: it would visit everything that other tests left in memory."""
+    """Return an audit's report and CPU time.
+
+    The collector of cycles is paused, as in audit_run: it would visit all that other tests left in memory.
+    """
     gc.disable()
     try:
         begun_s = time.process_time()
@@ -93,7 +96,7 @@ def timed(evidence: Evidence) -> tuple[Report, float]:
 
 
 def audited_within(limit_s: float, evidence: Evidence, what: object) -> Report:
-    """The report; another process on the same core may make two attempts slow, and a cost that grew all three."""
+    """Return the report of an audit that must be fast once in three times: other processes may slow two down."""
     for _ in range(3):
         report, spent_s = timed(evidence)
         if spent_s < limit_s:
@@ -102,7 +105,7 @@ def audited_within(limit_s: float, evidence: Evidence, what: object) -> Report:
 
 
 def values_of(line: bytes) -> dict[str, str]:
-    """The texts of a line's values, by key."""
+    """Return the texts of a line's values, by key."""
     return {key: json.dumps(value, separators=(",", ":")) for key, value in json.loads(line).items()}
 
 
@@ -120,7 +123,7 @@ def is_refused(line: bytes) -> bool:
 
 
 def one_of_each_kind(lines: Sequence[bytes]) -> dict[str, int]:
-    """Where each kind of line is first."""
+    """Return the place of the first line of each kind."""
     found: dict[str, int] = {}
     for index, line in enumerate(lines):
         found.setdefault(json.loads(line)["kind"], index)
@@ -315,7 +318,7 @@ def test_more_forks_than_are_checked_are_a_finding_and_cost_no_more(tmp_path: Pa
 
 
 def replaced_everywhere(tree: Any, text: str) -> Iterator[str]:
-    """The JSON text of a tree with each of its values, in turn, replaced."""
+    """Yield the JSON text of a tree with each of its values replaced in turn."""
     marker = "\x00here"
 
     def variants(node: Any) -> Iterator[Any]:
@@ -404,7 +407,7 @@ runpy.run_module("periplus", run_name="__main__", alter_sys=True)
 
 
 def audited_by_a_process(run: Path, *spools: Path) -> dict[str, Any]:
-    """The report of the command, in a process of its own with little memory."""
+    """Return the report of the command, run in a process of its own with little memory."""
     options = [word for spool in spools for word in ("--spool", str(spool))]
     command = [sys.executable, "-c", WITH_LITTLE_MEMORY, "job", "audit", str(run), "-o", "json", *options]
     ended = subprocess.run(command, capture_output=True, timeout=120, check=False)

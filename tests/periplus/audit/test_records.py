@@ -154,7 +154,7 @@ def test_a_missing_key_is_refused(key: str) -> None:
 
 
 def rendered(data: dict[str, object]) -> bytes:
-    """As a writer would, but for what is wrong with it."""
+    """Return the line as a writer writes it, with whatever is wrong with its data."""
     raw = json.dumps(data, separators=(",", ":")).encode()
     return raw.replace(b'"t":12.5,', b'"t":12.500000,')
 

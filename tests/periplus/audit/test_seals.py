@@ -102,7 +102,7 @@ def test_a_line_that_a_trainer_seals_must_have_its_seal(honest: Path, run: Path,
 
 
 def downgraded(forger: Forger) -> None:
-    """As if an older version had written it: no seals, no hash of config.yaml."""
+    """Remove seals and the hash of config.yaml, as if an older version had written the run."""
     forger.entries = [entry for entry in forger.entries if not isinstance(entry.record, records.SealEntry)]
     for index in forger.indices(lambda r: isinstance(r, records.OpenEntry)):
         forger.edit(index, schema=records.UNSEALED_SCHEMA, settings=None)

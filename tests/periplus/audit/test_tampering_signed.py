@@ -1,4 +1,4 @@
-"""What a forger can hide who recomputes everything, and what the signatures of a run's trainers show all the same.
+"""Signatures show what a forger who recomputes everything can hide from the rest of an audit.
 
 docs/audit.md lists these cases: keep its table and these tests together.
 """

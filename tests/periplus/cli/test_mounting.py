@@ -32,7 +32,7 @@ def test_the_help_of_a_group_shows_the_options_of_its_default_verb(group: str, v
 
 
 def completed(words: str) -> list[str]:
-    """What bash is offered for the last of the words."""
+    """Return the completions that bash is offered for the last of the words."""
     environment = os.environ | {
         "_PERIPLUS_COMPLETE": "bash_complete",
         "COMP_WORDS": words,

@@ -16,7 +16,7 @@ near = st.lists(st.integers(0, NUM_NEAR - 1), max_size=40).map(lambda places: ne
 
 
 def there_and_back(logprobs: npt.NDArray[np.float32]) -> int:
-    """How many are near; asserts that all come back."""
+    """Split and join log-probabilities, which must come back, and return how many are stored as near."""
     num_near, sections = split(logprobs)
     assert tuple(map(len, sections)) == section_bytes(len(logprobs), num_near)
     back = join(sections, len(logprobs), num_near)

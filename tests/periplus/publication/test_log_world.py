@@ -111,7 +111,7 @@ class Follower:
 
 
 class RelayReader(Reader):
-    """A gateway's log judges for itself."""
+    """A gateway as a reader: it takes what comes unchecked, since its own log checks it."""
 
     def _apply(self, done: Publication) -> None:
         self.have = done.opening.policy

@@ -287,7 +287,7 @@ def test_a_delta_from_something_else_is_of_the_wrong_base() -> None:
         admit(DELTA.opening, newest=Policy(0, 2), newest_digest=b"x" * 32, highest_fork=0)
 
 
-def test_a_bundle_is_judged_by_its_fork_alone() -> None:
+def test_a_bundle_is_admitted_by_its_fork_alone() -> None:
     assert admitted(SIGNER.bundle(), Policy(0, 3)) is Admission.NEW
     assert admitted(Signer(fork=1).bundle(), Policy(0, 3)) is Admission.NEW
 

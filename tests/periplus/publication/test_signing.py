@@ -1,4 +1,4 @@
-"""What a relay, another job's trainer, or an old fork's can and cannot pass off as this job's trainer's."""
+"""Neither a relay nor the trainer of another job or of an old fork can pass off a publication as this trainer's."""
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -51,7 +51,7 @@ def assembled(records: Iterator[PublicationRecord] | list[PublicationRecord]) ->
 
 
 def other_values(value: Any) -> list[Any]:
-    """Everything of the same type that is near."""
+    """Return values of the same type that are near."""
     match value:
         case bool():
             return [not value]

@@ -13,7 +13,7 @@ from tests.support.checkpoints import model, tensor, write_checkpoint
 
 
 def rewritten(old: Path, new: Path, state: WeightState) -> Path:
-    """`old` with other weights, by the modules under test."""
+    """Write `old` with other weights, by the modules under test."""
     before = open_checkpoint(old)
     planned = plan(before, layout_of(state))
     new.mkdir()

@@ -1,4 +1,4 @@
-"""What tests do with a run directory that is written: audit it, copy it, give it the spool of a gateway."""
+"""Audit a run directory that a test has written, copy it, or write the spool of a gateway for it."""
 
 import shutil
 from collections.abc import Sequence

@@ -21,7 +21,7 @@ def honest_run(
     run.start()
     run.evaluate()
     _fork(run, steps=4, checkpoint_after=2, prune=prune)
-    run.keep([run.trajectory(run.lease(run.open_group(), 0))])  # in a frame, and killed before it was judged
+    run.keep([run.trajectory(run.lease(run.open_group(), 0))])  # in a frame, and killed before its line was written
     run.kill()
     run.start(Policy(0, 2))
     _fork(run, steps=3, checkpoint_after=2)

@@ -55,7 +55,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What a fork that starts from a checkpoint knows."""
+    """The state of a run at a checkpoint, from which a new fork starts."""
 
     policy: Policy
     lineage: Lineage

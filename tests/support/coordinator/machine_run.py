@@ -92,13 +92,13 @@ class Run:
     def says(
         self, region: str, task_id: str, state: TaskState, message: str = "", files: RunFiles | None = None
     ) -> tuple[Effect, ...]:
-        """A report of the job's present fork."""
+        """An agent reports a task of the job's present fork."""
         known = self.state.jobs.get(task_id.split("/")[0])
         fork = known.fork if known else 0
         return self.do(TaskReported(self.stamp(region), report(task_id, state, message, fork, files)))
 
     def asks(self, region: str, fork: int = 0, key: bytes = KEYS[0], job_id: str = "j") -> Effect:
-        """The answer to a trainer's question."""
+        """A trainer asks for a certificate; return the answer."""
         asked = CertificateRequested(stamp=self.stamp(region), job_id=job_id, fork=fork, public_key=key)
         (answer,) = self.do(asked)
         return answer

@@ -48,7 +48,7 @@ class Live:
 
 @dataclass(slots=True)
 class Fork:
-    """One life of the trainer, as the world saw it."""
+    """One life of the trainer, from its start to its death, with all that its ledger did."""
 
     start: Policy
     parent: Policy | None

@@ -1,4 +1,4 @@
-"""What is around every tested ledger: the checkpoint that it starts from, and what an honest worker tells it."""
+"""The surroundings of every tested ledger: the checkpoint that it starts from, and what an honest worker tells it."""
 
 from dataclasses import dataclass, field
 from typing import Self
@@ -15,7 +15,7 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a trainer keeps of its ledger. Without arguments: what a job begins with."""
+    """The state of a ledger that a trainer keeps. Without arguments it is that of a new job."""
 
     policy: Policy = field(default_factory=lambda: Policy(0, 0))
     lineage: Lineage = field(default_factory=lambda: Lineage(0))

@@ -159,7 +159,7 @@ class World:
                 pass
 
     def check_determinism(self) -> None:
-        """A second ledger that is told the same decides the same."""
+        """Check that a second ledger decides the same when it is told the same."""
         twin = self._new_ledger()
         for event, at_s, effects in self.log:
             assert twin.apply(event, at_s) == effects
@@ -174,7 +174,7 @@ class World:
         self.downs = [*self.downs, message][-MOST_IN_FLIGHT:]
 
     def up_arrives(self, n: int, fate: int) -> None:
-        """One message, in any order; now and then it is lost, or comes again later."""
+        """One message arrives, in any order. It may be lost, or come again later."""
         if self.ups:
             message = self.ups[n % len(self.ups)] if fate % 6 == 0 else self.ups.pop(n % len(self.ups))
             if fate % 6 != 1:
@@ -448,4 +448,4 @@ LIES: tuple[Callable[[Result, Policy], Result], ...] = (
     lambda result, policy: replace(result, num_tokens=1_000_000),
     lambda result, policy: replace(result, lease_id=0),
 )
-"""How a result can be wrong. A claim of the next version may be right by the time it arrives."""
+"""Ways in which a result can be wrong. A claim of the next version may be right by the time it arrives."""

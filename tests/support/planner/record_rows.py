@@ -15,7 +15,7 @@ _STAMP: Row = {"cell_s": 1.0, "peak_gib": 0.5, "commit": "0123456789abcdef", "jo
 
 
 def run(*, quick: bool = False, leave_out: Callable[[str, str], bool] = lambda section, cell: False) -> Run:
-    """All pieces but those that are left out, by section and name."""
+    """Return the rows of a whole record, without those that are named as left out."""
     settings = Settings(data=Path(), quick=quick, seed=0)
     sections: dict[str, Rows] = {}
     for name, section in all_sections().items():

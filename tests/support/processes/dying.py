@@ -19,13 +19,13 @@ Call = tuple[Any, str]
 """A module or class, and the name of the function in it."""
 
 OS_CALLS: tuple[Call, ...] = tuple((os, name) for name in ("write", "fsync", "replace", "mkdir", "unlink", "rmdir"))
-"""What writes on disk are made of."""
+"""The system calls of which writes on disk are made."""
 
 
 def before_each_call(patch: pytest.MonkeyPatch, call: Call, act: Callable[[int], None]) -> None:
-    """Runs `act` with the number of each call before it; half of what a call writes is written before."""
-    home, attribute = call
-    real, numbers = getattr(home, attribute), count(1)
+    """Run `act` before each call with its number. Of a call that writes, half is written before."""
+    owner, attribute = call
+    real, numbers = getattr(owner, attribute), count(1)
 
     def counted(*arguments: Any, **keywords: Any) -> Any:
         number, *first, data = next(numbers), *arguments
@@ -38,11 +38,11 @@ def before_each_call(patch: pytest.MonkeyPatch, call: Call, act: Callable[[int],
         found = real(*first, data, **keywords)
         return found + done if attribute == "write" else found
 
-    patch.setattr(home, attribute, counted)
+    patch.setattr(owner, attribute, counted)
 
 
 def die_at(number: int) -> Callable[[int], None]:
-    """Ends the process without a word at that call, as kill -9 does."""
+    """Return an action that ends the process at that call without a word, as kill -9 does."""
 
     def act(call: int) -> None:
         if call == number:
@@ -78,7 +78,7 @@ def _run(work: Callable[..., object], arguments: tuple[object, ...]) -> None:
 
 
 def num_calls(call: Call, work: Callable[[], object]) -> int:
-    """Of a whole run of `work`, here."""
+    """Return how often `work` makes a call, run to its end in this process."""
     numbers = [0]
     with pytest.MonkeyPatch.context() as patch:
         before_each_call(patch, call, numbers.append)

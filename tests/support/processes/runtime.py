@@ -25,12 +25,12 @@ from tests.support.processes.demo import environment, pids_of
 READY_DEADLINE_S = 90.0
 DEADLINE_S = 180.0
 LOOK_S = 0.02
-"""How often files are looked at: a version of a small model takes ten times as long."""
+"""Seconds between two looks at a file: a version of a small model takes ten times as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """`level event key=value ...` of a log."""
+    """A line of a log: level, event, and its `key=value` fields."""
 
     level: str
     event: str
@@ -38,7 +38,7 @@ class LogLine:
 
 
 def log_lines(path: Path) -> list[LogLine]:
-    """The whole lines of one log, but for what is no event."""
+    """Return the events of a log, up to its last whole line."""
     if not path.exists():
         return []
     whole, _, _ = path.read_bytes().decode(errors="replace").rpartition("\n")
@@ -51,7 +51,7 @@ def log_lines(path: Path) -> list[LogLine]:
 
 
 def until(true: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Wait for what other processes do."""
+    """Wait until something is true that other processes bring about."""
     end_s = time.monotonic() + deadline_s
     while not true():
         assert time.monotonic() < end_s, f"waited {deadline_s:.0f} s in vain for {what}"
@@ -59,7 +59,7 @@ def until(true: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) ->
 
 
 class Runtime(AbstractContextManager["Runtime"]):
-    """`regions[0]` is where the coordinator stands. Logs and state lie in `folder`."""
+    """A running coordinator, in the first region, and an agent in each region. Logs and state lie in `folder`."""
 
     def __init__(self, folder: Path, regions: Sequence[str]) -> None:
         self.folder = folder
@@ -89,7 +89,7 @@ class Runtime(AbstractContextManager["Runtime"]):
     # ---- processes ------------------------------------------------------------------------------------------------
 
     def start_agent(self, region: str) -> None:
-        """In a region that has none, once the coordinator has noticed that."""
+        """Start an agent in a region that has none, once the coordinator has noticed that."""
         until(lambda: self._state_of(region) != "ready", f"the coordinator to miss {region}")
         self._start(
             _agent(region),
@@ -108,22 +108,22 @@ class Runtime(AbstractContextManager["Runtime"]):
         )
 
     def kill_agent(self, region: str) -> None:
-        """kill -9; its workers leave by themselves."""
+        """Kill an agent with signal 9; its workers end by themselves."""
         agent = self._processes.pop(_agent(region))
         agent.kill()
         agent.wait()
 
     def kill_worker(self, region: str) -> None:
-        """kill -9 of the region's rollout worker."""
+        """Kill the region's rollout worker with signal 9."""
         os.kill(self.worker_pid(region), signal.SIGKILL)
 
     def worker_pid(self, region: str) -> int:
-        """Of the region's rollout worker, once it runs."""
+        """Return the process id of the region's rollout worker, once it runs."""
         until(lambda: self._tasks("rollout_worker", region), f"a worker in {region}")
         return self._tasks("rollout_worker", region)[0]
 
     def until_trainer_is_gone(self, region: str) -> None:
-        """A trainer whose agent has died saves its state first."""
+        """Wait until the trainer has ended, which saves its state first once its agent has died."""
         until(lambda: not self._tasks("trainer", region), f"the trainer in {region} to leave")
 
     def _tasks(self, module: str, region: str) -> list[int]:
@@ -151,11 +151,11 @@ class Runtime(AbstractContextManager["Runtime"]):
     # ---- what is seen ---------------------------------------------------------------------------------------------
 
     def agent_log(self, name: str) -> Path:
-        """Of an agent, by its region, or of another service, by its name."""
+        """Return the log of an agent, given its region, or of another service, given its name."""
         return self.folder / f"{_file(_agent(name) if name in self.regions else name)}.log"
 
     def state(self, job_id: str) -> str:
-        """The job's, with the reason."""
+        """Return the state of a job, with the reason."""
 
         async def ask() -> str:
             async with connect(self.coordinator) as remote:
@@ -165,7 +165,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         return asyncio.run(ask())
 
     def set_rate(self, src: str, dst: str, bits_per_s: float) -> None:
-        """Of one link of the emulated network."""
+        """Set the rate of one link of the emulated network."""
 
         async def call() -> None:
             async with WanControl(self.wan) as emulator:
@@ -174,7 +174,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         asyncio.run(call())
 
     def periplus(self, *arguments: str) -> str:
-        """A command that succeeds, and what it prints."""
+        """Run a command that succeeds, and return what it prints."""
         done = subprocess.run(
             [sys.executable, "-m", "periplus", *arguments],
             env=environment(self.folder),
@@ -227,7 +227,7 @@ class Job:
             time.sleep(0.2)
 
     def version(self) -> int:
-        """The newest that was trained, 0 before the first."""
+        """Return the newest version that was trained, 0 before the first."""
         steps = [record.policy.version for record in self._records() if record.kind == "step"]
         return max(steps, default=0)
 
@@ -235,7 +235,7 @@ class Job:
         return self.run.records() if self.run.metrics.exists() else ()
 
     def until_next_version(self, count: int = 1) -> None:
-        """Wait until that many more were trained."""
+        """Wait until so many more versions were trained."""
         wanted = self.version() + count
         until(lambda: self.version() >= wanted, f"version {wanted}")
 
@@ -247,7 +247,7 @@ class Job:
         until(lambda: count(path, event) > after, f"{event} in {path.name}")
 
     def published(self) -> dict[str, str]:
-        """Digests by policy, as the audit has them."""
+        """Return the digests of published weights by policy, as the journal has them."""
         return {"{}.{}".format(*line["policy"]): line["digest"] for line in self._audit("publish")}
 
     def _audit(self, kind: str) -> Iterator[dict[str, Any]]:
@@ -257,13 +257,13 @@ class Job:
                 yield line
 
     def proven(self, region: str) -> list[tuple[str, str]]:
-        """(policy, digest) of what the region's workers proved to hold, in order."""
+        """Return (policy, digest) of the weights that the region's workers proved to hold, in order."""
         lines = log_lines(self.worker_log(region))
         return [(line.fields["policy"], line.fields["digest"]) for line in lines if line.event == "weights_proven"]
 
 
 def count(path: Path, event: str) -> int:
-    """Lines of this event in a log."""
+    """Return the number of lines of this event in a log."""
     return sum(line.event == event for line in log_lines(path))
 
 

@@ -1,4 +1,4 @@
-"""A publication log, and readers that judge what they get as workers do: nothing old, nothing that does not fit."""
+"""A publication log, and readers that check what they get as workers do: nothing old, nothing that does not fit."""
 
 from dataclasses import dataclass, field
 
@@ -30,7 +30,7 @@ def new_log(max_bytes: int = 1000) -> PublicationLog:
 
 
 def feed(log: PublicationLog, *publications: Publication) -> list[Publication]:
-    """What the log handed out as complete."""
+    """Feed publications to a log, and return those that it handed out as complete."""
     done = [log.append(record) for record in records(*publications)]
     return [publication for publication in done if publication is not None]
 
@@ -42,13 +42,13 @@ def log_of(*publications: Publication, max_bytes: int = 1000) -> PublicationLog:
 
 
 def deltas(first: int, last: int, num_bytes: int = 6) -> list[Publication]:
-    """From version `first` to version `last`, one by one."""
+    """Return the deltas from version `first` to version `last`, one by one."""
     return [ZERO.delta(version, version + 1, num_bytes) for version in range(first, last)]
 
 
 @dataclass
 class Reader:
-    """A worker or gateway that follows a log. Of what a log leaves to choose it takes what is signed if it may."""
+    """A worker or gateway that follows a log. Where it may choose, it takes what the trainer signed."""
 
     cursor: Cursor
     have: Policy | None = None
@@ -58,7 +58,7 @@ class Reader:
     applied: list[str] = field(default_factory=list)
 
     def step(self, log: PublicationLog) -> bool:
-        """Whether there was something to do."""
+        """Take one record, and return whether there was something to do."""
         match log.next(self.cursor):
             case Send(record, cursor):
                 self.cursor = cursor

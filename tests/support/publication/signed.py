@@ -1,4 +1,4 @@
-"""Signed publications with payloads that mean nothing: for what never decodes."""
+"""Signed publications with payloads that mean nothing, for tests of what never decodes them."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -67,7 +67,7 @@ def _signed(signer: Signer, kind: PublicationKind, policy: Policy, base: Policy 
 
 
 def derived(target: Publication, base: Policy | None = None, payload: bytes = b"derived") -> Publication:
-    """From a gateway's copy: a full state, or a fold from `base`."""
+    """Return what a gateway derives from its copy: a full state, or a fold from `base`."""
     kind = PublicationKind.ANCHOR if base is None else PublicationKind.DELTA
     base_digest = b"" if base is None else digest_of(base)
     return derived_publication(
@@ -76,7 +76,7 @@ def derived(target: Publication, base: Policy | None = None, payload: bytes = b"
 
 
 def digest_of(policy: Policy) -> bytes:
-    """Of the state that is published as this policy."""
+    """Return the digest of the state that is published as this policy."""
     return blake3(str(policy).encode()).digest()
 
 

@@ -39,9 +39,10 @@ MAX_BYTES = 1 << 30
 
 
 class FakeLink(GatewayLink):
-    """Workers w0, w1, ... that share one engine; `seed` decides who answers when, each result twice.
+    """Workers w0, w1, ... that share one engine and send each result twice; `seed` decides who answers when.
 
-    The trainer that signs with `key` is certified."""
+    The trainer that signs with `key` is certified.
+    """
 
     def __init__(self, job: JobFile, folder: Path, num_workers: int, seed: int, fork: int = 0) -> None:
         self._job, self._folder, self._random = job, folder, random.Random(seed)

@@ -15,7 +15,7 @@ PAD_ID = 0
 
 
 def tiny_model() -> Any:
-    """A Qwen3 of 20 symbols and one layer, the same each time."""
+    """Return a Qwen3 of 20 symbols and one layer, the same each time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return Qwen3ForCausalLM(
@@ -35,7 +35,7 @@ def tiny_model() -> Any:
 
 
 def make_job(**changes: Any) -> JobFile:
-    """A resolved job at bound 2; sections are merged over these."""
+    """Return a resolved job at bound 2, with `changes` merged into its sections."""
     sections: dict[str, Any] = {
         "name": "a",
         "environment": {"name": "chain_sum"},
@@ -52,7 +52,7 @@ def make_job(**changes: Any) -> JobFile:
 def sampled(
     model: Any, seed: int, *, good_ids: range = range(10), num_groups: int = 4, group_size: int = 4, width: int = 3
 ) -> list[Sample]:
-    """Completions that the model drew; the reward is the share of tokens within `good_ids`.
+    """Return completions that the model drew. Their reward is the share of tokens within `good_ids`.
 
     Lengths differ, some are cut off, and the second token of some is a tool's.
     """

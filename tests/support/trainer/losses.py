@@ -13,7 +13,7 @@ COUPLED = Importance(correction=Correction.NONE)
 
 
 def loss_settings(**changes: Any) -> LossSettings:
-    """Decoupled, truncated at 2, clipped at 0.2 and 0.3, a mean over tokens."""
+    """Return settings of a decoupled loss, truncated at 2, clipped at 0.2 and 0.3, with the mean over tokens."""
     values: dict[str, Any] = {
         "clip": Clip(low=0.2, high=0.3),
         "importance": Importance(),
@@ -29,7 +29,7 @@ def counts_of(mask_BT: torch.Tensor) -> StepCounts:
 def random_step(
     seed: int, rows: int = 6, width: int = 5, dtype: torch.dtype = torch.float32
 ) -> dict[str, torch.Tensor]:
-    """Arguments of `policy_loss`: ratios within e and 1/e, ragged rows with gaps, each with a token at least."""
+    """Return arguments of `policy_loss`: ratios from 1/e to e, ragged rows with gaps, each with at least one token."""
     generator = torch.Generator().manual_seed(seed)
 
     def uniform() -> torch.Tensor:

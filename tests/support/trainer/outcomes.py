@@ -1,4 +1,4 @@
-"""What a step was rewarded for, for the tests of advantages."""
+"""Outcomes of a step's samples, for the tests of advantages."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from trainer.learning.advantages import Outcomes
 
 
 def outcomes(rewards: Sequence[float], mask: Sequence[Sequence[int]], **changes: Any) -> Outcomes:
-    """All of one group, as long as the mask is, ended by themselves, unless said otherwise."""
+    """Return outcomes; by default all are of one group, as long as the mask, and ended by themselves."""
     mask_BT = torch.tensor(mask).bool()
     values: dict[str, Any] = {
         "groups": (0,) * len(rewards),

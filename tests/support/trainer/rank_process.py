@@ -38,7 +38,7 @@ RATE = 1.0
 
 
 def steps(ranks: Ranks) -> dict[str, dict[str, Any]]:
-    """What each case reports, and by how much its weights changed."""
+    """Return what each case reports, and by how much its weights changed."""
     return {name: _step(name, changes, ranks) for name, changes in CASES.items()}
 
 

@@ -24,7 +24,7 @@ def sample(
     policies: tuple[PolicyRun, ...] | None = None,
     stop_reason: StopReason = StopReason.EOS,
 ) -> Sample:
-    """Left out: log-probabilities 0, every token sampled, by the consumer."""
+    """Return a sample. By default log-probabilities are 0 and the consumer sampled every token."""
     count = len(completion)
     return Sample(
         group=group,

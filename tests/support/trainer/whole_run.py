@@ -26,7 +26,7 @@ from trainer.setup import Prepared, prepare
 DEADLINE_S = 60.0
 
 PREPARED_S = 5.0
-"""What the preparation of a trainer takes on the tests' clock, at least."""
+"""Seconds that the preparation of a trainer takes at least on the tests' clock; chosen by hand."""
 
 
 @dataclass

@@ -61,7 +61,7 @@ def trained(model: Any) -> Trained:
 
 
 def ignore(rows: object, logprobs_BT: torch.Tensor) -> None:
-    """Nothing to do with them."""
+    """Do nothing with the log-probabilities of the rows."""
 
 
 def gradients(model: Any) -> list[torch.Tensor]:

@@ -26,7 +26,7 @@ def lease_of(ledger: CheckedLedger, group: int, sample: int = 0) -> Lease:
 
 
 def straggling(*, steps: int = 99, lease_timeout_s: float = 1e6) -> CheckedLedger:
-    """Bound 1, one group a step: group 0 hangs with worker `hung`; what came after it is consumed until it must be."""
+    """Return a ledger of bound 1, one group a step: group 0 hangs, group 1 was trained on, and group 2 is whole."""
     ledger = CheckedLedger(group_size=1, bound=1, steps=steps, lease_timeout_s=lease_timeout_s)
     assert [lease.group for lease in ledger.worker("hung", 1)] == [0]
     ledger.worker("a", 9)

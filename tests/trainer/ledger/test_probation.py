@@ -34,7 +34,7 @@ from trainer.ledger.values import (
 
 @dataclass(slots=True)
 class SimulatedWorker:
-    """A worker: what is in its queue, and whether its process hangs."""
+    """A worker's queue, and whether its process hangs."""
 
     room: int
     hangs: bool = False
@@ -247,7 +247,7 @@ def test_a_worker_whose_result_arrives_after_its_lease_expired_is_trusted_again(
 @pytest.mark.parametrize("says_that_it_starts", [False, True])
 @pytest.mark.parametrize("bound", [0, 1])
 def test_a_good_worker_of_one_slot_trains_on_beside_a_hung_one_of_many(bound: int, says_that_it_starts: bool) -> None:
-    """With one attempt a sample. The hung worker costs what it held when it hung, and one timeout of the whole run."""
+    """Each sample has one attempt: the hung worker costs the groups of which it held leases, and one timeout."""
     simulation = Simulation(
         CheckedLedger(group_size=4, groups_per_step=2, bound=bound, steps=20, max_attempts=1, intake_tokens=10_000)
     )

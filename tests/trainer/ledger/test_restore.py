@@ -23,7 +23,7 @@ LINEAGE = Lineage(1, (PARENT,))
 
 
 def restored(**changed: Any) -> CheckedLedger:
-    """A checkpoint of version 2, in which groups 3 and 5 of the numbers below 6 were open."""
+    """Return a ledger restored from version 2, where groups 3 and 5 of the numbers below 6 were open."""
     defaults: dict[str, Any] = {"group_size": 1, "bound": 1, "open_groups": (3, 5), "next_group": 6}
     return CheckedLedger(lineage=LINEAGE, start=2, **{**defaults, **changed})
 

@@ -34,7 +34,7 @@ ACTIONS = {
     "asks_for_evaluation": 1,
     "time_passes": 3,
 }
-"""What may happen, and how often."""
+"""The actions of the world, each with its weight among them."""
 
 NUMBERS = st.integers(0, 14)
 

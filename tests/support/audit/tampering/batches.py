@@ -1,4 +1,4 @@
-"""What is told of the groups that were trained on, evaluated or dropped is changed."""
+"""Changes of the lines about groups that were trained on, evaluated or dropped."""
 
 from collections.abc import Callable
 from dataclasses import replace

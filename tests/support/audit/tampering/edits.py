@@ -1,4 +1,4 @@
-"""What one change of a finished run is, and how the lines are found that it is about."""
+"""The form of one change of a finished run, and the search for the lines that a change is about."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The starts, ends and settings of a run's forks are changed."""
+"""Changes of the starts, ends and settings of a run's forks."""
 
 import json
 

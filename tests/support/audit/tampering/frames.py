@@ -1,4 +1,4 @@
-"""Frames, and the journal's lines of what they hold, are changed or removed."""
+"""Changes of frames, and of the journal's lines about what they hold."""
 
 import shutil
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is told of leases, their losses and the verdicts on their results is changed."""
+"""Changes of the lines about leases, their losses and the verdicts on their results."""
 
 from dataclasses import replace
 

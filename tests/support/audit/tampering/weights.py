@@ -1,4 +1,4 @@
-"""Checkpoints, publications and the exported model are changed or removed."""
+"""Changes of checkpoints, publications and the exported model."""
 
 import json
 import shutil

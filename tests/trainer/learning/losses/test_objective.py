@@ -1,4 +1,4 @@
-"""What holds for every algorithm: padding, micro-batches, order of rows, gradients, expectations."""
+"""Properties of the loss of every algorithm: padding, micro-batches, order of rows, gradients, expectations."""
 
 from math import exp
 from typing import Any
