@@ -29,7 +29,7 @@ def test_a_trainer_gets_a_certificate_of_its_key_and_the_same_again(run: Run) ->
         ("eu", 0, KEYS[0], "old", "knows no job 'old'"),
     ],
 )
-def test_nobody_else_gets_one(run: Run, region: str, fork: int, key: bytes, job_id: str, why: str) -> None:
+def test_nobody_else_gets_a_certificate(run: Run, region: str, fork: int, key: bytes, job_id: str, why: str) -> None:
     run.asks("eu")
     run.do(JobSubmitted("r2", "k", request()))
     jobs = run.state.jobs
@@ -40,7 +40,7 @@ def test_nobody_else_gets_one(run: Run, region: str, fork: int, key: bytes, job_
     assert run.state.jobs == jobs
 
 
-def test_an_ended_job_gets_none_and_its_next_fork_may_have_another_key(run: Run) -> None:
+def test_an_ended_job_gets_no_certificate_and_its_next_fork_may_have_another_key(run: Run) -> None:
     run.asks("eu")
     run.says("eu", "j/trainer", TaskState.FAILED)
     answer = run.asks("eu")

@@ -108,7 +108,7 @@ GOLDEN = (
 )
 
 
-def test_a_line_is_what_it_has_always_been() -> None:
+def test_the_text_of_a_line_is_frozen() -> None:
     assert to_line(7, bytes(range(16)), 12.5, LEASE) == GOLDEN
     line = from_line(GOLDEN, "here")
     assert (line.n, line.prev, line.time_s, line.record) == (7, bytes(range(16)), 12.5, LEASE)
@@ -190,7 +190,7 @@ def test_sizes_of_a_run_are_bounded(size: int) -> None:
         from_line(to_line(0, bytes(16), 0.0, replace(OPENED, groups_per_step=size)), "here")
 
 
-def test_a_text_is_bounded() -> None:
+def test_texts_of_a_line_are_bounded() -> None:
     with pytest.raises(CorruptFrame, match="at most"):
         from_line(to_line(0, bytes(16), 0.0, replace(OPENED, job_id="j" * 5000)), "here")
 
@@ -208,7 +208,7 @@ def test_anything_else_is_refused_and_nothing_crashes(raw: bytes) -> None:
         from_line(raw, "here")
 
 
-def test_another_schema_says_which_it_is() -> None:
+def test_a_line_of_another_schema_is_refused_with_the_schemas_name() -> None:
     raw = to_line(0, bytes(16), 0.0, OPENED).replace(b"periplus.audit/2", b"periplus.audit/9")
     with pytest.raises(CorruptFrame, match="audit/9"):
         from_line(raw, "here")

@@ -25,7 +25,7 @@ def there_and_back(logprobs: npt.NDArray[np.float32]) -> int:
 
 
 @given(bits)
-def test_any_bits_come_back(column: npt.NDArray[np.uint32]) -> None:
+def test_any_log_probabilities_come_back_bit_by_bit(column: npt.NDArray[np.uint32]) -> None:
     there_and_back(column.view(np.float32))
 
 
@@ -45,7 +45,7 @@ def test_what_a_log_softmax_gives_to_likely_tokens_is_on_the_list() -> None:
     assert there_and_back(exact) > 0.99 * NUM_NEAR
 
 
-def test_the_list_is_frozen() -> None:
+def test_the_list_of_near_numbers_is_frozen() -> None:
     assert blake3(near_bits().astype("<u4").tobytes()).hexdigest()[:32] == "b8c91ed6de26392247c3e3d18a1894a6"
 
 

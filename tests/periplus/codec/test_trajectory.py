@@ -123,7 +123,7 @@ def test_context_costs_no_log_probabilities() -> None:
     assert len(encode([context])) < 300
 
 
-def test_the_content_is_frozen() -> None:
+def test_the_content_of_a_payload_is_frozen() -> None:
     counts, meta, sections = content([ONE, TWO_TURNS])
     assert [tuple(counts), meta.hex(), [section.hex() for section in sections]] == GOLDEN_CONTENT
 
@@ -209,7 +209,7 @@ def test_a_prompt_that_many_samples_share_counts_for_each() -> None:
         decode(payload, max_content_bytes=MAX_BYTES)
 
 
-def test_noise_is_refused() -> None:
+def test_noise_is_refused_as_a_payload() -> None:
     for num_bytes in (0, 1, 4, 5, 6, 100):
         with pytest.raises(CorruptFrame):
             decode(b"\2" + os.urandom(num_bytes), max_content_bytes=MAX_BYTES)

@@ -191,7 +191,7 @@ def test_every_algorithm_runs_every_example_with_its_own_defaults(path: Path, na
     assert load_job(path, [f"algorithm.name={name}"]).algorithm.name == name
 
 
-def test_a_job_says_all_of_it_at_once() -> None:
+def test_a_job_is_told_all_its_refusals_at_once() -> None:
     job = validate(
         JobFile,
         {

@@ -268,7 +268,7 @@ def test_what_continues_is_new_and_what_is_held_is_a_repeat() -> None:
         assert admitted(again, Policy(0, 3)) is Admission.REPEAT
 
 
-def test_the_past_is_fenced() -> None:
+def test_older_versions_and_older_forks_are_fenced() -> None:
     for old in (SIGNER.delta(1, 2), SIGNER.anchor(2), SIGNER.anchor(0), derived(SIGNER.anchor(2))):
         with pytest.raises(Fenced, match="roll back"):
             admitted(old, Policy(0, 3))

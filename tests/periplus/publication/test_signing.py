@@ -86,7 +86,7 @@ def variants(record: Any) -> Iterator[Any]:
 # ---- every field -----------------------------------------------------------------------------------------------------
 
 
-def test_a_publication_passes_whole() -> None:
+def test_a_whole_publication_is_assembled_from_its_records() -> None:
     assert assembled(DELTA.records()) == DELTA
 
 
@@ -221,7 +221,7 @@ def test_two_keys_of_one_fork_do_not_mix() -> None:
             trust().check_chunk(opening, chunk)
 
 
-def test_nothing_unsigned_passes() -> None:
+def test_an_opening_without_a_certificate_is_refused() -> None:
     for opening in (replace(OPENING, certificate=None), replace(OPENING, certificate=None, signature=b"")):
         with pytest.raises(Forged, match="no certificate"):
             trust().check_opening(opening)

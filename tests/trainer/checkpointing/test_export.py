@@ -55,7 +55,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     os.umask(before)
 
 
-def test_it_loads_with_transformers_in_the_precision_that_was_published(
+def test_the_model_loads_with_transformers_in_the_precision_that_was_published(
     tmp_path: Path, trained: Any, files: dict[str, bytes]
 ) -> None:
     final_model(trained, files, tmp_path / "final", digest_of(trained))

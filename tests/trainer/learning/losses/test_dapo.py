@@ -12,7 +12,7 @@ def test_the_punishment_rises_over_the_last_tokens_before_the_limit() -> None:
     assert got == pytest.approx((0.0, 0.0, -0.25, -0.5, -1.0, -1.0))
 
 
-def test_it_is_part_of_the_reward_that_the_group_compares() -> None:
+def test_the_penalty_of_length_is_part_of_the_reward_that_the_group_compares() -> None:
     settings = AdvantageSettings(normalise=False, overlong_cache_tokens=2, max_tokens=4)
     given = outcomes([1.0, 1.0], [[1] * 4] * 2, lengths_B=torch.tensor([4, 2]))
     assert dapo_advantages(given, settings).advantages_BT[:, 0].tolist() == [-0.5, 0.5]
