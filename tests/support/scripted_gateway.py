@@ -18,7 +18,7 @@ Served = Iterable[Publication | PublicationRecord | None]
 
 @dataclass
 class ScriptedGateway(gateway_pb2_grpc.GatewayServicer):
-    """Answers each subscription with what `script` gives for it. `publish` adds to the present subscription."""
+    """`script` gives what a request is answered with; `publish` adds to the present subscription."""
 
     script: Callable[[gateway_pb2.SubscribeRequest], Served]
     requests: list[gateway_pb2.SubscribeRequest] = field(default_factory=list)
@@ -65,7 +65,7 @@ def play(scene: Callable[[], Awaitable[None]]) -> None:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Wait for what happens in other tasks of this loop and cannot be awaited."""
+    """For what happens in other tasks of this loop and cannot be awaited."""
     async with asyncio.timeout(DEADLINE_S):
         while not true():  # noqa: ASYNC110  # there is no event for it
             await asyncio.sleep(0.002)
