@@ -4,13 +4,15 @@ One asyncio TaskGroup owns all of them. The agent starts in this order: it binds
 address to the WAN emulator if there is one, and then opens the session with the coordinator. It stops in the opposite
 order: workers first, because they may still have something to send, then the session, then the gateway.
 
-Every `RECONCILE_S` the agent opens a hub (gateway/hub.py) for each job that has a task here and drops the hubs of other
-jobs, looks at its processes, reports what has changed, and performs the actions that `reconcile` returns. A new task is
-started only once its job's hub is open. The hub of a job whose trainer is in another region also has an upstream
-connection to the trainer's gateway (the *home* gateway).
+Every `RECONCILE_S` the agent drops the hubs (gateway/hub.py) of jobs that have no task here any more and has the stores
+of new ones opened (stores.py), looks at its processes, reports what has changed, and performs the actions that
+`reconcile` returns. A job's hub is opened once its stores are open, and only then a new task of it is started. The hub
+of a job whose trainer is in another region also has an upstream connection to the trainer's gateway (the *home*
+gateway).
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import uuid
@@ -23,6 +25,7 @@ from periplus.errors import PeriplusError
 from periplus.net import rpc
 from periplus.net.resolver import AddressResolver
 from periplus.pb.v1 import control_pb2, gateway_pb2_grpc
+from periplus.process.backoff import Backoff
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
 from periplus.process.telemetry import event
 from periplus.values.record import RecordKind
@@ -44,14 +47,15 @@ from region_agent.control.reconcile import (
     task_of,
 )
 from region_agent.control.session import CoordinatorSession, SessionHandlers
-from region_agent.gateway.frames import FrameSpool, folder_of, give_up_oldest, open_frames, remove_if_empty
+from region_agent.gateway.frames import FrameSpool
 from region_agent.gateway.hub import JobHub
 from region_agent.gateway.hubs import Hubs
 from region_agent.gateway.service import GatewayService
 from region_agent.gateway.traffic import Traffic
 from region_agent.gateway.upstream import Upstream
 from region_agent.launchers.local import Supervisor, WorkerSettings
-from region_agent.weights.disk import folders
+from region_agent.state_directory import StateDirectory
+from region_agent.stores import StoreOpenings, close_stores
 from region_agent.weights.weight_cache import WeightCache
 
 log = logging.getLogger(__name__)
@@ -91,53 +95,18 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
                 write_ready_file(ready_file, {"gateway": address})
 
         try:
-            return await agent.run(stop_on_stdin_eof, ready)
-        except BaseExceptionGroup as group:
-            error = rpc.first_of(group)
-            if error is None:
-                raise
-            raise error from group
+            with rpc.ungrouped():
+                return await agent.run(stop_on_stdin_eof, ready)
         finally:
             await server.stop(grace=0.5)
             for job_id in hubs.job_ids():
                 release(hubs.drop(job_id))
-            folders.remove_if_empty(config.state_dir)
-            remove_if_empty(config.state_dir)
+            StateDirectory(config.state_dir).remove_if_empty()
 
 
 def release(hub: JobHub) -> None:
-    """Close the spool and the weight cache of a dropped hub, after its weight cache's task has ended.
-
-    If the job is done, both are removed from disk. Otherwise uncommitted frames and the weights stay there, so that the
-    job can be resumed. Errors are logged, not raised.
-    """
-    frames = len(hub.frames.pending)
-    try:
-        hub.weight_cache.close(job_is_done=hub.job_is_done)
-    except PeriplusError as error:
-        event(log, logging.ERROR, "weights_not_closed", job=hub.job_id, why=error)
-    try:
-        if hub.frames.close(job_is_done=hub.job_is_done):
-            event(log, logging.WARNING, "spool_kept", job=hub.job_id, frames=frames)
-    except PeriplusError as error:
-        event(log, logging.ERROR, "spool_not_closed", job=hub.job_id, frames=frames, why=error)
-
-
-def open_stores(config: AgentConfig, task: LocalTask) -> tuple[FrameSpool, WeightCache]:
-    """Open a job's frame spool and weight cache, and read what an earlier process left in them.
-
-    It blocks while it reads: call it in a thread. Raises: Conflict, StorageError.
-    """
-    frames = open_frames(
-        folder_of(config.state_dir, task.job_id), config.region, durability=task.durability, max_bytes=task.spool_bytes
-    )
-    try:
-        key = authority_key_of(task)
-        weights = folders.folder_of(config.state_dir, task.job_id, key)
-        return frames, WeightCache.open(task.job_id, key, weights, chain_versions=task.chain_versions)
-    except BaseException:
-        frames.close()
-        raise
+    """Close the stores of a dropped hub, after its weight cache's task has ended (see `close_stores`)."""
+    close_stores(hub.job_id, hub.frames, hub.weight_cache, job_is_done=hub.job_is_done)
 
 
 class Agent:
@@ -167,8 +136,9 @@ class Agent:
         self._ended_files: dict[tuple[str, int], RunFiles] = {}  # (task id, fork) of ended trainers
         self._upstreams: dict[str, tuple[str, asyncio.Task[None]]] = {}  # by job: home gateway, its connection
         self._cache_tasks: dict[str, asyncio.Task[None]] = {}
-        self._unusable: dict[str, str] = {}  # job id -> why its spool or its weights could not be opened
-        self._limits = RestartLimits(grace_s=config.stop_grace_s, backoff_s=config.restart_backoff_s)
+        self._openings = StoreOpenings(config, self._open_hub)
+        self._hub_opened = asyncio.Event()
+        self._limits = RestartLimits(grace_s=config.stop_grace_s, backoff=Backoff(first_s=config.restart_backoff_s))
         self._supervisor = Supervisor(
             WorkerSettings(
                 region=config.region,
@@ -203,6 +173,7 @@ class Agent:
                 return await wait_for_stop(stop_on_stdin_eof, on_waiting=on_ready)
             finally:
                 reconciling.cancel()
+                self._openings.cancel()
                 self._desired, self._stopping = {}, True
                 await self._supervisor.stop_all(self._config.stop_grace_s, clock.monotonic_s)
                 await self._look(clock.monotonic_s())
@@ -293,8 +264,10 @@ class Agent:
             if job_id not in jobs or self._hubs.get(job_id).authority_key != authority_key_of(jobs[job_id]):
                 await self._drop_hub(job_id, jobs)
         for job_id, task in jobs.items():
-            if job_id in self._hubs.job_ids() or await self._open_hub(task):
+            if job_id in self._hubs.job_ids():
                 self._keep_upstream(task)
+            else:
+                self._openings.begin(self._tasks, task)
 
     async def _drop_hub(self, job_id: str, jobs: Mapping[str, LocalTask]) -> None:
         if job_id in self._upstreams:
@@ -304,29 +277,22 @@ class Agent:
         saving.cancel()
         await asyncio.wait({saving})
         await asyncio.to_thread(release, hub)
-        state_dir = self._config.state_dir
-        in_use = [folders.folder_of(state_dir, task.job_id, authority_key_of(task)) for task in jobs.values()]
+        state = StateDirectory(self._config.state_dir)
+        used = [*jobs.values(), *self._openings.tasks]
+        in_use = {state.spool_of(task.job_id) for task in used}
+        in_use |= {state.weights_of(task.job_id, authority_key_of(task)) for task in used}
         try:
-            give_up_oldest(state_dir, in_use=jobs.keys())
-            await asyncio.to_thread(folders.give_up_oldest, state_dir, in_use)
+            await asyncio.to_thread(state.give_up_oldest, in_use)
         except PeriplusError as error:
             event(log, logging.WARNING, "spools_not_tidied", why=error)
 
-    async def _open_hub(self, task: LocalTask) -> bool:
-        """Open a job's spool, weight cache and hub. Return False if that fails now; the next look tries again."""
-        try:
-            frames, weight_cache = await asyncio.to_thread(open_stores, self._config, task)
-        except PeriplusError as error:
-            if self._unusable.get(task.job_id) != str(error):
-                event(log, logging.ERROR, "spool_unusable", job=task.job_id, why=error)
-            self._unusable[task.job_id] = str(error)
-            return False
-        self._unusable.pop(task.job_id, None)
+    def _open_hub(self, task: LocalTask, frames: FrameSpool, weight_cache: WeightCache) -> None:
+        """Open the hub of a job whose stores are open. If the job has left meanwhile, the next look drops it again."""
         hub = self._hubs.open(task.job_id, frames, weight_cache)
-        self._cache_tasks[task.job_id] = self._tasks.create_task(weight_cache.run(hub.settled))
+        self._cache_tasks[task.job_id] = self._tasks.create_task(weight_cache.run(hub.feed.settled))
+        self._hub_opened.set()
         if frames.pending:
             event(log, logging.INFO, "spool_recovered", job=task.job_id, frames=len(frames.pending))
-        return True
 
     def _keep_upstream(self, task: LocalTask) -> None:
         job_id = task.job_id
@@ -361,7 +327,10 @@ class Agent:
             for action in reconcile(self._startable(), self._supervisor.processes, now_s, self._limits):
                 event(log, logging.INFO, "act", action=type(action).__name__, task=task_of(action))
                 self._supervisor.perform(action, now_s)
-            await asyncio.sleep(RECONCILE_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RECONCILE_S):
+                    await self._hub_opened.wait()
+            self._hub_opened.clear()
 
     async def _look(self, now_s: float) -> None:
         """Note which processes have ended, and report every task whose state has changed."""

@@ -1,6 +1,7 @@
 """Links of the chain: complete publications that lead from one state to the next.
 
-A link is in memory or on disk, and is read part by part.
+A link is in memory (`InMemory`) or on disk (`disk.stored_publication.StoredPublication`), and is read part by part.
+What decides looks only at openings and closings.
 """
 
 from collections.abc import Iterator
@@ -9,9 +10,11 @@ from typing import Protocol
 
 from periplus.publication import Attestation, Chunk, Closing, Opening, Publication, PublicationRecord
 from periplus.values.policy import Policy
-from region_agent.weights.disk import stored_publication
-from region_agent.weights.disk.files import WeightFiles
-from region_agent.weights.disk.stored_publication import StoredPublication
+
+MAX_RELAYED_BYTES = 1 << 46
+"""Largest state, in bytes, that a gateway passes on and keeps: 64 TiB, more than any model. It guards against nonsense
+only, because trust rests on the trainer's signature, and nothing is allocated for a state before its parts are here.
+Chosen by hand."""
 
 
 class ChainLink(Protocol):
@@ -49,28 +52,6 @@ class InMemory:
 
     def records(self) -> Iterator[PublicationRecord]:
         return self.publication.records()
-
-
-@dataclass(frozen=True, slots=True)
-class OnDisk:
-    """A link that is kept in a file."""
-
-    layer: WeightFiles
-    stored: StoredPublication
-
-    @property
-    def opening(self) -> Opening:
-        return self.stored.opening
-
-    @property
-    def closing(self) -> Closing:
-        return self.stored.closing
-
-    def part(self, index: int) -> bytes:
-        return stored_publication.part(self.layer, self.stored, index).data
-
-    def records(self) -> Iterator[PublicationRecord]:
-        return stored_publication.records(self.layer, self.stored)
 
 
 def attestation_of(link: ChainLink) -> Attestation:

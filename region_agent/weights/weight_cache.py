@@ -1,65 +1,61 @@
-"""The weight cache of one job: an async shell that saves what the log completes and derives what readers need.
+"""The weight cache of one job, as the gateway uses it: an async shell around a machine that decides.
 
-    hub --take--> [queue] --put, settle in a thread--> store --> log.drop_before(copy)
-    hub --derive--> route (routes.py) --> Along | Stream | None        made in `run`, streamed to its readers meanwhile
+    hub --take, become, doubt--> machine (machine.py) --disk jobs--> executor (executor.py) --> folder (disk/)
+    hub --derive--> machine --route--> Along | Stream | None           made by the executor, streamed meanwhile
 
-Disk work runs in threads, one job at a time. There are two locks: whoever reads the store holds the store lock, whoever
-works on the disk holds the disk lock, and whoever changes the store holds both. So readers learn their route while
-something is being made for others. A full disk is logged once and tried again; memory serves readers meanwhile. While
-readers receive the full copy and the chain after it, the copy is not advanced, so that the chain continues from it. A
-link of the chain that is damaged on disk invalidates chain and copy; another full state is then requested.
+The shell connects the parts: it gives the machine what comes in, hands its disk jobs to the executor, and performs its
+notices in memory: it logs them, drops from the log of publications what the copy has, and tells readers. It decides
+nothing itself. A full disk is logged once and tried again; memory serves readers meanwhile. `executor` states the rule
+of who may touch what.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from periplus import clock
-from periplus.errors import Conflict, CorruptSpool, DiskFull, StorageError, Unreachable, WireError, explained_error
+from periplus.errors import Conflict, CorruptSpool, PeriplusError, Unreachable, WireError
 from periplus.process.telemetry import event
-from periplus.publication import (
-    Assembler,
-    DerivedWriter,
-    Publication,
-    PublicationKind,
-    PublicationLog,
-    PublicationRecord,
-    Send,
-    Trust,
-)
+from periplus.publication import Assembler, Publication, PublicationLog, Send, Trust
 from periplus.values.policy import Policy
-from region_agent.weights import routes
-from region_agent.weights.chain import ChainLink, attestation_of
-from region_agent.weights.changes import fold, full
-from region_agent.weights.derived import DerivedPublication
+from region_agent.weights.chain import MAX_RELAYED_BYTES
+from region_agent.weights.derivations import FollowLog, SendDerived, SendLinks
 from region_agent.weights.disk.files import WeightFiles
-from region_agent.weights.disk.restore import MAX_CONTENT_BYTES, restored_log
-from region_agent.weights.disk.weight_store import WeightStore
-from region_agent.weights.routes import RouteKind, RouteRates, Situation
+from region_agent.weights.disk.restore import restored_log
+from region_agent.weights.disk.weight_folder import WeightFolder
+from region_agent.weights.executor import DiskExecutor
+from region_agent.weights.held import HeldVersions
+from region_agent.weights.jobs import (
+    CacheNotice,
+    CopyServes,
+    DerivedForgotten,
+    DerivedGivenUp,
+    DerivedReady,
+    DiskJob,
+    JobOutcome,
+    MakeDerived,
+    TakenOver,
+    TakeOverFailed,
+)
+from region_agent.weights.machine import WeightCacheMachine
+from region_agent.weights.routes import RouteKind, RouteRates
+from region_agent.weights.streams import ReaderStreams, Stream
+from region_agent.weights.telemetry import log_notice
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 5.0
-"""Seconds between attempts to write to a disk that refused. Room comes from people, or from other jobs' ends. Chosen by
-hand."""
-
-COPY_AGAIN_S = 60.0
-"""Seconds between requests for a full state after a refusal. Each may cost a full state over the WAN. Chosen by
-hand.
-"""
-
-DOUBT_AGAIN_S = 60.0
-"""Seconds between proofs of a copy that readers distrust. Each proof reads all of it. Chosen by hand."""
-
 LOCAL = RouteRates(link_bytes_per_s=1e9)
 """Assumed rates to readers in this region."""
+
 REMOTE = RouteRates()
 """Assumed rates to readers in other regions. Measuring links is the coordinator's task, not this gateway's."""
+
+_STOPPING = "this gateway is stopping; ask another"
+"""What readers and the gateway above are told at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,38 +63,27 @@ class Along:
     """The log's own signed publications are the cheapest route, or the only one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """Records that lead a reader to `policy`. Reading them may raise Unreachable or StorageError; then ask again."""
-
-    records: AsyncGenerator[PublicationRecord]
-    policy: Policy
-
-
 class WeightCache:
     """The weight cache of one job in one gateway."""
 
-    def __init__(self, job_id: str, authority_key: bytes, store: WeightStore, publications: PublicationLog) -> None:
+    def __init__(
+        self,
+        job_id: str,
+        authority_key: bytes,
+        folder: WeightFolder,
+        machine: WeightCacheMachine,
+        publications: PublicationLog,
+    ) -> None:
         self.job_id = job_id
         self.authority_key = authority_key
         self.trust = Trust(authority_key, job_id)
         self.log = publications
         self.num_derived = dict.fromkeys(RouteKind, 0)
-        self._store = store
-        self._store_lock = asyncio.Lock()  # taken before the disk lock if both are held
-        self._disk_lock = asyncio.Lock()
-        self._work = asyncio.Event()
-        self._incoming: deque[Publication] = deque()
-        self._made: dict[tuple[RouteKind, Policy | None, Policy], DerivedPublication] = {}
-        self._orders: deque[tuple[DerivedPublication, tuple[RouteKind, Policy | None, Policy]]] = deque()
-        self._num_full_readers = 0
-        self._failed: set[tuple[RouteKind, Policy | None, Policy]] = set()
-        self._making: DerivedPublication | None = None
-        self._damaged: tuple[ChainLink, str] | None = None  # a link of the chain, found by its reader, and why
-        self._why_unsaved = ""
-        self._asked_s = -COPY_AGAIN_S
-        self._doubted_s = -DOUBT_AGAIN_S
-        self._is_doubted = False
+        self._folder = folder
+        self._machine = machine
+        self._executor = DiskExecutor(job_id, machine, self._perform, self._tell)
+        self._streams = ReaderStreams(machine, folder, self._tell_and_wake)
+        self._takeovers: deque[asyncio.Future[None]] = deque()  # in the machine's order
         self._is_closing = False
 
     @classmethod
@@ -110,24 +95,27 @@ class WeightCache:
         Call it in a thread. Raises: Conflict, StorageError.
         """
         trust = Trust(authority_key, job_id)
-        store = WeightStore.open(folder, trust, chain_versions=chain_versions, layer=layer)
+        opened, held, refused = WeightFolder.open(folder, trust, layer)
         try:
-            publications = restored_log(store, trust)
+            publications = restored_log(held, trust)
         except (WireError, Conflict, CorruptSpool) as error:
             event(log, logging.ERROR, "weights_refused", job=job_id, why=error)
-            highest_fork = store.highest_fork
-            store.close(remove=True)
-            store = WeightStore.open(folder, trust, chain_versions=chain_versions, layer=layer)
-            store.see_fork(highest_fork)
-            publications = restored_log(store, trust)
-        weight_cache = cls(job_id, authority_key, store, publications)
-        weight_cache._say_refused()
-        return weight_cache
+            opened.close(remove=True)
+            highest_fork = held.highest_fork
+            opened, _, refused = WeightFolder.open(folder, trust, layer)
+            held = HeldVersions(highest_fork=highest_fork)
+            publications = restored_log(held, trust)
+        if refused:
+            event(log, logging.ERROR, "copy_refused", job=job_id, why=refused)
+        machine = WeightCacheMachine(held, chain_versions=chain_versions)
+        return cls(job_id, authority_key, opened, machine, publications)
+
+    # ---- what the gateway above is told ---------------------------------------------------------------------------
 
     @property
     def copy_policy(self) -> Policy | None:
         """Version of the proven full state on disk, or None."""
-        return None if self._store.copy is None else self._store.copy.policy
+        return None if self._machine.held.copy is None else self._machine.held.copy.policy
 
     @property
     def have(self) -> Policy | None:
@@ -135,349 +123,139 @@ class WeightCache:
 
         A missing copy counts as such only if the disk would take one.
         """
-        if not (self._store.has_state or self._incoming or self._why_unsaved):
-            return None
-        return self._reached if self.is_behind else self.log.newest
+        return self._machine.have(self.log.newest)
 
     @property
     def is_behind(self) -> bool:
         """Whether the copy and its chain lead only to an older state than the newest."""
-        reached = self._reached
-        return reached is not None and self.log.newest is not None and reached < self.log.newest
-
-    @property
-    def _reached(self) -> Policy | None:
-        states = (each.opening for each in reversed(self._incoming) if each.opening.kind is not PublicationKind.BUNDLE)
-        last = next(states, None)
-        return self._store.newest if last is None else last.policy
+        return self._machine.is_behind(self.log.newest)
 
     def lacks_copy(self, now_s: float) -> bool:
-        """Return whether a full state is to be requested from above; at most every `COPY_AGAIN_S` seconds."""
-        lacks = self.log.newest is not None and self.have is None and now_s - self._asked_s >= COPY_AGAIN_S
-        self._asked_s = now_s if lacks else self._asked_s
-        return lacks
+        """Return whether a full state is to be requested from above; at most every `machine.COPY_AGAIN_S` seconds."""
+        return self._machine.lacks_copy(self.log.newest, now_s)
 
     # ---- what comes in --------------------------------------------------------------------------------------------
 
     def take(self, publication: Publication | None) -> None:
-        """Queue a publication that the log has completed, if any, and note the log's highest fork."""
-        if publication is not None:
-            self._incoming.append(publication)
-        if publication is not None or self.log.highest_fork > self._store.highest_fork:
-            self._work.set()
+        """Take a publication that the log has completed, if any, and note the log's highest fork."""
+        self._tell_and_wake(self._machine.take(publication, self.log.highest_fork))
 
     def doubt(self) -> None:
         """Schedule another proof of the copy, because a reader's derived publication did not prove true.
 
-        At most every `DOUBT_AGAIN_S` seconds.
+        At most every `machine.DOUBT_AGAIN_S` seconds.
         """
-        if clock.monotonic_s() - self._doubted_s >= DOUBT_AGAIN_S:
-            self._doubted_s = clock.monotonic_s()
-            self._is_doubted = True
-            self._work.set()
+        self._machine.doubt(clock.monotonic_s())
+        self._executor.wake()
 
     async def become(self, publication: Publication) -> None:
         """Bring the copy to what the gateway above derived, and continue the log from there.
 
-        Raises: CorruptFrame, WrongBase if it does not lead to what the trainer signed; StorageError.
+        It waits for `run`, which goes on with it even if the caller leaves. Raises: CorruptFrame, WrongBase if it does
+        not lead to what the trainer signed; StorageError; Unreachable if this gateway stops.
         """
-        taking = asyncio.ensure_future(self._take_over(publication))
-        try:
-            await asyncio.shield(taking)
-        except asyncio.CancelledError:
-            await asyncio.wait({taking})  # finish first: store and log must agree
-            raise
-
-    async def _take_over(self, publication: Publication) -> None:
-        async with self._store_lock, self._disk_lock:
-            self._drain()
-            try:
-                await self._in_thread(lambda: self._store.become(publication))
-            finally:
-                self._say_refused()
-            policy, digest = publication.opening.policy, publication.closing.state_digest
-            event(log, logging.INFO, "copy_created", job=self.job_id, policy=policy)
-            self.log.rebase(policy, digest)
-            self._refill()
-            self.log.drop_before(policy)
-        self._work.set()
+        if self._is_closing:
+            raise Unreachable(_STOPPING)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._takeovers.append(done)
+        self._machine.take_over(publication)
+        self._executor.wake()
+        await done
 
     async def run(self, on_settled: Callable[[], Awaitable[None]]) -> None:
         """Save and derive until cancelled. A disk job that has begun is finished first."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RETRY_S if self._why_unsaved else None):
-                    await self._work.wait()
-            self._work.clear()
-            while self._orders:
-                async with self._disk_lock:
-                    await self._make(*self._orders.popleft())
-            async with self._store_lock, self._disk_lock:
-                self._drain()
-                await self._settle()
-            await on_settled()
+        await self._executor.run(on_settled)
 
     def stop(self) -> None:
-        """Stop making derived publications, and tell the readers of unfinished ones."""
+        """Stop making derived publications, and tell the readers of unfinished ones and all who wait for a disk job."""
         self._is_closing = True
-        for made in self._made.values():
-            if made.closing is None:
-                made.give_up("this gateway does not serve the job any more")
+        self._streams.stop()
+        for done in self._takeovers:
+            if not done.done():
+                done.set_exception(Unreachable(_STOPPING))
+        self._executor.stop()
 
     def close(self, *, job_is_done: bool) -> None:
-        """Close the store; call it in a thread, after `stop` and after `run` has ended.
+        """Close the folder; call it in a thread, after `stop` and after `run` has ended.
 
         With `job_is_done` nothing is left on disk. Raises: StorageError.
         """
-        for made in self._made.values():
-            made.remove()
-        self._store.close(remove=job_is_done)
+        self._streams.remove_files()
+        self._folder.close(remove=job_is_done)
 
     # ---- what readers need ----------------------------------------------------------------------------------------
 
     async def derive(self, have: Policy | None, chain_bytes: int | None, *, is_remote: bool) -> Along | Stream | None:
         """Return the cheapest route from `have` to the newest state, or None if there is none here.
 
-        `chain_bytes` is the payload of the log's own signed publications, or None if they do not reach.
+        `chain_bytes` is the payload of the log's own signed publications, or None if they do not reach. It waits for
+        `run` while what is held is being changed.
         """
-        async with self._store_lock:
-            if self._is_closing:
-                return None
-            # What has arrived must be in the store before it can be weighed; a damaged chain is abandoned first.
-            is_waiting = self._store.is_waiting and not self._why_unsaved
-            if self._incoming or is_waiting or self._damaged is not None:
-                async with self._disk_lock:
-                    self._drain()
-                    if self._damaged is not None or (self._store.is_waiting and not self._why_unsaved):
-                        await self._settle()
-            for each in routes.costs(self._situation(have, chain_bytes), REMOTE if is_remote else LOCAL):
-                if each.kind is RouteKind.CHAIN and chain_bytes is not None:
-                    return Along()
-                links = self._store.links_from(have)
-                if each.kind is RouteKind.CHAIN and links:
-                    return Stream(self._signed(links), links[-1].opening.policy)
-                made = None if each.kind is RouteKind.CHAIN else self._ordered(each.kind, have)
-                if made is not None:
-                    return Stream(self._read(made, self._key(each.kind, have)), made.policy)
-        return None
-
-    def _situation(self, have: Policy | None, chain_bytes: int | None) -> Situation:
-        store = self._store
-        links = store.links_from(have) or []
-        chain = [link.closing.payload_bytes for link in links] or ([] if chain_bytes is None else [chain_bytes])
-        copy = store.copy if store.reaches and store.newest == self.log.newest else None
-        is_older = copy is not None and (have is None or have < copy.policy)
-        return Situation(
-            chain=chain or None,
-            num_folded=len(store.chain) if copy is not None and links else None,
-            copy_content=None if copy is None else copy.layout.content_bytes,
-            is_behind_copy=is_older,
-            after_copy=store.chain_bytes,
-            made_fold=self._made_bytes(RouteKind.FOLD, have),
-            made_full=self._made_bytes(RouteKind.FULL, None),
-        )
-
-    def _made_bytes(self, kind: RouteKind, have: Policy | None) -> int | None:
-        made = self._made.get(self._key(kind, have))
-        return made.num_bytes if made is not None and made.closing is not None else None
-
-    def _key(self, kind: RouteKind, have: Policy | None) -> tuple[RouteKind, Policy | None, Policy]:
-        """Return the key of a derived publication: route, start (of a fold) and target.
-
-        Equal requests share one publication.
-        """
-        target = (
-            self._store.copy.policy if kind is RouteKind.FULL and self._store.copy is not None else self._store.newest
-        )
-        return kind, have if kind is RouteKind.FOLD else None, target or Policy(0, 0)
-
-    def _ordered(self, kind: RouteKind, have: Policy | None) -> DerivedPublication | None:
-        """Return the derived publication for this route, ordering it if nobody has. None if it cannot be made."""
-        key, copy = self._key(kind, have), self._store.copy
-        made = self._made.get(key)
-        if made is not None and made.failure is None:
-            return made
-        if copy is None or key in self._failed:
+        while self._machine.is_settling and not self._is_closing:
+            await self._executor.progress()
+        if self._is_closing:
             return None
-        if kind is RouteKind.FULL:
-            writer = DerivedWriter(
-                copy.attestation, kind=PublicationKind.ANCHOR, max_chunks=1 + len(copy.placement.spans)
-            )
-        else:
-            links = self._store.links_from(have) or []
-            writer = DerivedWriter(
-                attestation_of(links[-1]),
-                kind=PublicationKind.DELTA,
-                base=have,
-                base_digest=links[0].opening.base_digest,
-                max_chunks=links[-1].closing.num_chunks,
-            )
-        self._forget_made()
-        made = self._made[key] = DerivedPublication(writer, self._store.layer, self._store.new_path("derived"))
-        self._orders.append((made, key))
-        self._work.set()
-        return made
+        match self._machine.route(have, chain_bytes, self.log.newest, REMOTE if is_remote else LOCAL):
+            case FollowLog():
+                return Along()
+            case SendLinks(links):
+                return self._streams.of_links(links)
+            case SendDerived(order):
+                return self._streams.of_derived(order)
+            case None:
+                return None
 
-    async def _make(self, made: DerivedPublication, key: tuple[RouteKind, Policy | None, Policy]) -> None:
-        kind, have, target = key
-        copy = self._store.copy
-        if self._made.get(key) is not made:
-            return  # no reader waits for it any more
-        if copy is None or not copy.usable or (kind is RouteKind.FULL and copy.policy != target):
-            made.give_up("the copy has moved on")
-            return
-        if kind is RouteKind.FULL:
-            parts = full(copy)
-        else:
-            links = [link for link in self._store.chain if link.opening.policy <= target]
-            if have is None or self._store.links_from(have) is None or not links or have < copy.policy:
-                made.give_up("the chain has moved on")
-                return
-            parts = fold(copy, links, have)
-        started_s = clock.monotonic_s()
-        self._making = made
+    # ---- disk jobs and notices ------------------------------------------------------------------------------------
+
+    def _perform(self, job: DiskJob) -> JobOutcome:
+        """Do a job. It runs in a thread."""
+        return self._streams.make(job) if isinstance(job, MakeDerived) else self._folder.perform(job)
+
+    def _tell(self, notices: Iterable[CacheNotice]) -> None:
+        for notice in notices:
+            log_notice(self.job_id, notice)
+            match notice:
+                case TakenOver(policy, digest):
+                    self._continue_log(policy, digest)
+                case TakeOverFailed(error):
+                    self._end_takeover(error)
+                case CopyServes(policy):
+                    self.log.drop_before(policy)
+                case DerivedGivenUp() | DerivedForgotten():
+                    self._streams.end(notice)
+                case DerivedReady(order):
+                    self.num_derived[order.key.kind] += 1
+
+    def _tell_and_wake(self, notices: Iterable[CacheNotice]) -> None:
+        self._tell(notices)
+        self._executor.wake()
+
+    def _continue_log(self, policy: Policy, digest: bytes) -> None:
+        """Continue the log from a version that the copy has reached, and the chain from what the log has after it."""
         try:
-            await self._in_thread(lambda: made.make(self._until_closing(parts)))
-        except Exception as error:  # a fault of ours must not end the gateway's other jobs
-            log.exception("weights_failed", extra={"fields": {"job": self.job_id}})
-            made.give_up(explained_error(error))
-        finally:
-            self._making = None
-        if made.failure is not None:
-            self._failed.add(key)
-            event(log, logging.ERROR, "weights_not_derived", job=self.job_id, policy=target, why=made.failure)
+            self.log.rebase(policy, digest)
+        except Conflict as error:
+            self._end_takeover(error)
             return
-        self.num_derived[kind] += 1
-        event(
-            log,
-            logging.INFO,
-            "weights_derived",
-            job=self.job_id,
-            kind=made.opening.kind.value,
-            policy=target,
-            have=have or "none",
-            num_bytes=made.num_bytes,
-            make_s=round(clock.monotonic_s() - started_s, 3),
-        )
+        self._tell(self._machine.refill(self._logged_after(self._machine.held.newest)))
+        self.log.drop_before(policy)
+        self._end_takeover(None)
 
-    async def _read(
-        self, made: DerivedPublication, key: tuple[RouteKind, Policy | None, Policy]
-    ) -> AsyncGenerator[PublicationRecord]:
-        is_full = key[0] is RouteKind.FULL
-        made.num_readers += 1
-        self._num_full_readers += is_full
-        try:
-            async for record in made.records():
-                yield record
-            have = made.policy if is_full else None
-            # Send the chain right after the copy, because otherwise the copy might advance past the reader's state.
-            while have is not None and (links := await self._links_from(have)):
-                async with contextlib.aclosing(self._signed(links)) as records:
-                    async for record in records:
-                        yield record
-                have = links[-1].opening.policy
-        finally:
-            made.num_readers -= 1
-            self._num_full_readers -= is_full
-            if not made.num_readers and self._made.get(key) is not made:
-                made.remove()
-            self._work.set()  # the copy may advance again
-
-    async def _links_from(self, have: Policy) -> Sequence[ChainLink]:
-        async with self._store_lock:
-            return self._store.links_from(have) or ()
-
-    async def _signed(self, links: Sequence[ChainLink]) -> AsyncGenerator[PublicationRecord]:
-        for link in links:
-            records = link.records()
-            try:
-                while (record := await asyncio.to_thread(next, records, None)) is not None:
-                    yield record
-            except StorageError as error:
-                # A link that is no longer in the chain was dropped, and another route exists.
-                if any(each is link for each in self._store.chain):
-                    self._damaged = link, str(error)
-                    self._work.set()
-                raise
-
-    def _forget_made(self) -> None:
-        """Drop derived publications that no reader uses and that failed or lead to an old target."""
-        for key, made in list(self._made.items()):
-            is_current = made.failure is None and key == self._key(key[0], key[1])
-            if not is_current and not made.num_readers and made is not self._making:
-                self._made.pop(key).remove()
-        self._failed = {key for key in self._failed if key == self._key(key[0], key[1])}
-
-    def _until_closing(self, parts: Iterator[bytes]) -> Iterator[bytes]:
-        for part in parts:
-            if self._is_closing:
-                raise Unreachable("this gateway is stopping; ask another")
-            yield part
-
-    # ---- the disk -------------------------------------------------------------------------------------------------
-
-    def _drain(self) -> None:
-        while self._incoming:
-            self._store.put(self._incoming.popleft())
-        self._store.see_fork(self.log.highest_fork)
-
-    def _refill(self) -> None:
-        """Give the store what the log has after a state that is older than the log's newest."""
-        if self._store.newest == self.log.newest or self._store.newest is None:
+    def _logged_after(self, policy: Policy | None) -> Iterator[Publication]:
+        if policy is None or policy == self.log.newest:
             return
-        assembler = Assembler(self.trust, max_content_bytes=MAX_CONTENT_BYTES)
-        cursor = self.log.open(self._store.newest, True, distrust=True)
+        assembler = Assembler(self.trust, max_content_bytes=MAX_RELAYED_BYTES)
+        cursor = self.log.open(policy, True, distrust=True)
         while isinstance(outcome := self.log.next(cursor), Send):
             cursor = outcome.cursor
             if (publication := assembler.feed(outcome.record)) is not None:
-                self._store.put(publication)
+                yield publication
 
-    async def _settle(self) -> None:
-        """Bring the store to disk and log what changed. Errors of the disk are kept for the next attempt."""
-        before = self._store.copy.policy if self._store.copy is not None else None
-        hold = self._num_full_readers > 0
-        try:
-            damaged, self._damaged = self._damaged, None
-            if damaged is not None and any(each is damaged[0] for each in self._store.chain):
-                self._store.abandon(damaged[1])
-            if self._is_doubted:
-                self._is_doubted = False
-                await self._in_thread(self._store.doubt)
-            await self._in_thread(lambda: self._store.settle(hold=hold))
-            if self._why_unsaved:
-                event(log, logging.INFO, "weights_saved", job=self.job_id)
-            self._why_unsaved = ""
-        except StorageError as error:
-            if not self._why_unsaved:
-                level = logging.WARNING if isinstance(error, DiskFull) else logging.ERROR
-                event(log, level, "weights_unsaved", job=self.job_id, why=error)
-            self._why_unsaved = str(error)
-        except WireError:
-            pass  # `_say_refused` logs it
-        except Exception as error:  # a fault of ours must not end the gateway's other jobs
-            log.exception("weights_failed", extra={"fields": {"job": self.job_id}})
-            self._store.abandon(explained_error(error))
-        self._say_refused()
-        copy = self._store.copy
-        if copy is not None and copy.policy != before:
-            name = "copy_created" if before is None else "copy_advanced"
-            event(log, logging.INFO, name, job=self.job_id, policy=copy.policy, chain=len(self._store.chain))
-            self._forget_made()
-        if copy is not None and self._store.reaches:
-            self.log.drop_before(copy.policy)
-
-    def _say_refused(self) -> None:
-        if self._store.refused:
-            event(log, logging.ERROR, "copy_refused", job=self.job_id, why=self._store.refused)
-            self._store.refused = ""
-            for made in self._made.values():
-                made.give_up("the copy that it was made from is refused")
-            self._forget_made()
-
-    async def _in_thread(self, work: Callable[[], None]) -> None:
-        running = asyncio.ensure_future(asyncio.to_thread(work))
-        try:
-            await asyncio.shield(running)
-        except asyncio.CancelledError:
-            await asyncio.wait({running})
-            raise
+    def _end_takeover(self, error: PeriplusError | None) -> None:
+        done = self._takeovers.popleft()
+        if done.done():
+            return  # whoever waited for it has left
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)

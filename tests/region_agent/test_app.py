@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import tempfile
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,12 +23,17 @@ from periplus.process.lifecycle import ShutdownReason
 from periplus.publication import JobAuthority, PublisherKey
 from periplus.spool.format import Durability
 from periplus.values.task import Role
+from region_agent import stores
 from region_agent.app import run
 from region_agent.config import AgentConfig
 from region_agent.control.convert import heartbeat_to_pb
-from region_agent.gateway.frames import folder_of, open_frames
+from region_agent.control.reconcile import LocalTask
+from region_agent.gateway.frames import FrameSpool, open_frames
 from region_agent.gateway.traffic import Traffic
 from region_agent.launchers.local import MODULE_OF
+from region_agent.state_directory import StateDirectory
+from region_agent.stores import open_stores
+from region_agent.weights.weight_cache import WeightCache
 from tests.support.fake_coordinator import FakeCoordinator, served
 from tests.support.gateways import JOB, Trainer, Worker, gateway, play, until
 from tests.support.keys import AUTHORITY
@@ -363,7 +369,8 @@ def test_a_job_whose_spool_cannot_be_opened_waits_until_it_can(
 ) -> None:
     async def scene() -> None:
         fake = FakeCoordinator()
-        held = open_frames(folder_of(tmp_path / "state", JOB), "us", durability=Durability.PROCESS, max_bytes=1 << 20)
+        folder = StateDirectory(tmp_path / "state").spool_of(JOB)
+        held = open_frames(folder, durability=Durability.PROCESS, max_bytes=1 << 20)
         async with served(fake) as address, agent(tmp_path, address), gateway("eu") as home:
             fake.orders.put_nowait(desired(home=home.address))
             await until(lambda: "spool_unusable" in caplog.text)
@@ -373,6 +380,83 @@ def test_a_job_whose_spool_cannot_be_opened_waits_until_it_can(
             held.close()
             await until(lambda: states(fake) == [control_pb2.TASK_STATE_RUNNING])
             assert caplog.text.count("spool_unusable") == 1
+
+    play(scene)
+
+
+class SlowDisk:
+    """Opening the stores of `JOB` lasts until `may_open` is set."""
+
+    def __init__(self) -> None:
+        self.num_begun = 0
+        self.may_open = threading.Event()
+
+    def open_stores(self, config: AgentConfig, task: LocalTask) -> tuple[FrameSpool, WeightCache]:
+        if task.job_id == JOB:
+            self.num_begun += 1
+            assert self.may_open.wait(timeout=20.0)
+        return open_stores(config, task)
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
+    disk = SlowDisk()
+    monkeypatch.setattr(stores, "open_stores", disk.open_stores)
+    return disk
+
+
+def test_a_job_whose_weights_take_long_to_read_holds_up_no_other_job(tmp_path: Path, slow_disk: SlowDisk) -> None:
+    async def scene() -> None:
+        fake, both = FakeCoordinator(), desired(num_tasks=2)
+        other = both.desired.tasks[1]
+        other.job_id, other.task_id = "job-2", "job-2/rollout:us:0"
+        async with served(fake) as address, agent(tmp_path, address):
+            fake.orders.put_nowait(both)
+            await until(lambda: states(fake) == [control_pb2.TASK_STATE_RUNNING])
+            await until(lambda: len(fake.came) > 20)  # it goes on looking
+            assert [message.task.task_id for message in fake.came if message.HasField("task")] == [other.task_id]
+            slow_disk.may_open.set()
+            await until(lambda: states(fake) == [control_pb2.TASK_STATE_RUNNING] * 2)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("how", ["the agent stops", "the job leaves"])
+def test_stores_that_are_opened_for_nobody_any_more_are_closed_again(
+    tmp_path: Path, slow_disk: SlowDisk, how: str
+) -> None:
+    def is_free() -> bool:
+        try:
+            spool = open_frames(
+                StateDirectory(tmp_path / "state").spool_of(JOB), durability=Durability.PROCESS, max_bytes=1 << 20
+            )
+        except Conflict:
+            return False
+        spool.close()
+        return True
+
+    async def scene() -> None:
+        fake = FakeCoordinator()
+        async with served(fake) as address:
+            running = agent(tmp_path, address)
+            stopped = await running.__aenter__()
+            fake.orders.put_nowait(desired())
+            await until(lambda: slow_disk.num_begun == 1)
+            if how == "the agent stops":
+                stopped.cancel()
+                await asyncio.sleep(0.05)
+                assert not stopped.done(), "a thread cannot be cancelled"
+                slow_disk.may_open.set()
+                await asyncio.wait({stopped})
+            else:
+                fake.orders.put_nowait(desired(num_tasks=0))
+                num_heartbeats = len(fake.came)
+                await until(lambda: len(fake.came) > num_heartbeats + 4)  # it knows by now
+                slow_disk.may_open.set()
+            await until(is_free)
+            assert slow_disk.num_begun == 1
+            assert states(fake) == []
+            await running.__aexit__(None, None, None)
 
     play(scene)
 

@@ -93,8 +93,7 @@ class Reporting(FakeLink):
             apply_s=0.75,
             pause_s=0.25,
         )
-        up = gateway_pb2.RolloutUp(worker_id="w0", proof=proof)
-        await self.on_message(gateway_pb2.TrainerDown(up=up))
+        await self.brings(gateway_pb2.RolloutUp(worker_id="w0", proof=proof))
 
 
 def test_another_seed_is_another_run(tmp_path: Path, trainers: Trainers) -> None:

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from periplus.codec.weights.layout import StateLayout, TensorLayout
+from periplus.codec.weights.layout import StateLayout
 from periplus.errors import CorruptSpool, PeriplusError
-from periplus.net.convert import publication_record_from_pb, publication_record_to_pb
-from periplus.pb.v1 import gateway_pb2
-from periplus.publication import Attestation, Closing, Opening, PublicationRecord
+from periplus.publication import Attestation, Closing, Opening
 from periplus.values.policy import Policy
 from region_agent.weights.disk.blocks import Read, block, blocks
+from region_agent.weights.disk.convert import record_from_bytes, record_to_bytes
 from region_agent.weights.disk.files import WeightFiles, new_file
 
 _MANIFEST = b"COPY"
@@ -44,14 +43,14 @@ class FullStateManifest:
         return self.attestation.closing.state_digest
 
     def to_json(self) -> dict[str, Any]:
-        """Return the manifest as a JSON value; opening and closing are protobuf in hexadecimal."""
+        """Return the manifest as a JSON value; opening and closing are bytes of convert.py in hexadecimal."""
         opening, closing = self.attestation.opening, self.attestation.closing
         return {
             "schema": _SCHEMA,
             "file": self.file,
-            "layout": [[line.name, line.dtype, line.shape] for line in self.layout.lines],
-            "opening": publication_record_to_pb(opening).SerializeToString().hex(),
-            "closing": publication_record_to_pb(closing).SerializeToString().hex(),
+            "layout": self.layout.to_json(),
+            "opening": record_to_bytes(opening).hex(),
+            "closing": record_to_bytes(closing).hex(),
         }
 
     @classmethod
@@ -60,14 +59,11 @@ class FullStateManifest:
         try:
             if value["schema"] != _SCHEMA:
                 raise ValueError(f"schema {value['schema']!r}, expected {_SCHEMA}")
-            lines = tuple(
-                TensorLayout(name=name, dtype=dtype, shape=tuple(shape)) for name, dtype, shape in value["layout"]
-            )
-            opening, closing = _record_of(value["opening"]), _record_of(value["closing"])
+            opening, closing = (record_from_bytes(bytes.fromhex(value[name])) for name in ("opening", "closing"))
             if not isinstance(opening, Opening) or not isinstance(closing, Closing):
                 raise ValueError("it has no opening and closing")
             attestation = Attestation(opening=opening, closing=closing)
-            return cls(layout=StateLayout(lines=lines), attestation=attestation, file=value["file"])
+            return cls(layout=StateLayout.from_json(value["layout"]), attestation=attestation, file=value["file"])
         except (PeriplusError, ValueError, TypeError, KeyError) as error:
             raise CorruptSpool(f"a copy's manifest is not readable: {error}; the copy is fetched again") from error
 
@@ -103,7 +99,3 @@ def newest_manifest(layer: WeightFiles, folder: Path, numbers: Sequence[int]) ->
 def reader(layer: WeightFiles, path: Path) -> Read:
     """Return a function that reads parts of a file."""
     return lambda offset, num_bytes: layer.read(path, offset, num_bytes)
-
-
-def _record_of(data: str) -> PublicationRecord:
-    return publication_record_from_pb(gateway_pb2.PublicationRecord.FromString(bytes.fromhex(data)))

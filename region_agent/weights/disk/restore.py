@@ -1,27 +1,24 @@
 """Restores the log of publications from the disk after a start. Everything is verified again."""
 
 from periplus.publication import PublicationLog, Trust
-from region_agent.weights.chain import publication_of
-from region_agent.weights.disk.weight_store import WeightStore
+from region_agent.weights.chain import MAX_RELAYED_BYTES, publication_of
+from region_agent.weights.held import HeldVersions
 
 LOG_BYTES = 256 << 20
 """Bytes of one job's publications that are kept in memory for readers; older ones are on disk. Chosen by hand."""
 
-MAX_CONTENT_BYTES = 1 << 46
-"""Largest state that is accepted, 64 TiB. It guards against nonsense; trust rests on the trainer's signature."""
 
-
-def restored_log(store: WeightStore, trust: Trust) -> PublicationLog:
-    """Return the log of an opened store. Raises: WireError, Fenced for a disk that was changed, StorageError."""
-    publications = PublicationLog(trust, max_bytes=LOG_BYTES, max_content_bytes=MAX_CONTENT_BYTES)
+def restored_log(held: HeldVersions, trust: Trust) -> PublicationLog:
+    """Return the log of what was found on disk. Raises: WireError, Fenced for a disk that was changed, StorageError."""
+    publications = PublicationLog(trust, max_bytes=LOG_BYTES, max_content_bytes=MAX_RELAYED_BYTES)
     policy, digest = None, b""
-    if store.copy is not None:
-        policy, digest = store.copy.policy, store.copy.digest
-    elif store.chain:
-        policy, digest = store.chain[0].opening.base, store.chain[0].opening.base_digest
-    bundle = None if store.bundle is None else publication_of(store.bundle)
-    highest_fork = max(store.highest_fork, bundle.opening.policy.fork if bundle is not None else 0)
+    if held.copy is not None:
+        policy, digest = held.copy.policy, held.copy.digest
+    elif held.chain:
+        policy, digest = held.chain[0].opening.base, held.chain[0].opening.base_digest
+    bundle = None if held.bundle is None else publication_of(held.bundle)
+    highest_fork = max(held.highest_fork, bundle.opening.policy.fork if bundle is not None else 0)
     is_dead = policy is not None and policy.fork < highest_fork  # the new fork's first state had not arrived
-    chain = (publication_of(link) for link in ([] if is_dead else store.chain))
+    chain = (publication_of(link) for link in (() if is_dead else held.chain))
     publications.restore(bundle, chain, copy=policy, copy_digest=digest, highest_fork=highest_fork)
     return publications

@@ -34,8 +34,9 @@ from periplus.audit.report import report_text, report_tree
 from periplus.audit.walk import MAX_FORKS
 from periplus.errors import CorruptFrame
 from periplus.values.policy import Policy
+from periplus.values.safetensors_format import safetensors_head
 from periplus.values.trajectory import PolicyRun, Purpose, StopReason
-from periplus.values.weight_state import read_safetensors_file, safetensors_head
+from periplus.values.weight_state import read_safetensors_file
 from tests.support.audit.files import audited, copy_run
 from tests.support.audit.forger import Forger
 from tests.support.audit.opened import OPENED

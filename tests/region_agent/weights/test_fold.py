@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from periplus.codec.weights.decoder import decode
 from periplus.errors import CorruptSpool, WrongBase
 from periplus.values.weight_state import Tensor, WeightState
-from region_agent.weights.chain import OnDisk
 from region_agent.weights.changes import fold
-from region_agent.weights.disk.weight_store import WeightStore
+from region_agent.weights.disk.stored_publication import StoredPublication
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.versions import Versions, small_states
+from tests.support.weight_stores import WeightStore
 
 NUM_VERSIONS = 9
 
@@ -52,7 +52,7 @@ def test_a_fold_is_smaller_than_what_it_folds() -> None:
     copy = filled().copy
     assert copy is not None
     parts = list(fold(copy, filled().chain, made().policy(0)))
-    assert sum(map(len, parts)) < sum(filled().chain_bytes)
+    assert sum(map(len, parts)) < sum(filled().held.chain_bytes)
 
 
 def test_deltas_to_another_layout_are_not_folded_and_end_the_copy() -> None:
@@ -75,8 +75,8 @@ def test_a_link_that_was_damaged_on_disk_is_no_fold() -> None:
     layer = store.layer
     assert isinstance(layer, FaultyWeightFiles)
     (link,) = store.chain
-    assert isinstance(link, OnDisk)
-    layer.content(link.stored.path)[link.stored.offsets[1] + 20] ^= 1
+    assert isinstance(link, StoredPublication)
+    layer.content(link.path)[link.offsets[1] + 20] ^= 1
     assert store.copy is not None
     with pytest.raises(CorruptSpool):
         list(fold(store.copy, store.chain, made().policy(0)))

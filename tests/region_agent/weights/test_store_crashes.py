@@ -10,10 +10,10 @@ from periplus.codec.weights.decoder import decode
 from periplus.publication import Publication, PublicationKind
 from periplus.values.weight_state import content_bytes
 from region_agent.weights.changes import full
-from region_agent.weights.disk.weight_store import WeightStore
 from tests.support.faulty_files import Killed
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.versions import Versions, small_states
+from tests.support.weight_stores import WeightStore
 
 FOLDER = Path("weights")
 NUM_VERSIONS = 6
@@ -41,7 +41,7 @@ def run(disk: FaultyWeightFiles, store: WeightStore) -> None:
     for publication in published():
         is_new = store.newest is None or publication.opening.policy > store.newest
         if publication.opening.kind is PublicationKind.BUNDLE:
-            is_new = store.bundle is None
+            is_new = store.held.bundle is None
         follows = publication.opening.base in (None, store.newest)
         if is_new and follows:
             store.put(publication)
@@ -62,7 +62,7 @@ def check(store: WeightStore) -> None:
         at = link.opening.policy
         signed = next(each for each in published() if each.opening == link.opening)
         assert tuple(link.records()) == tuple(signed.records())
-    assert store.bundle is None or store.bundle.opening == published()[0].opening
+    assert store.held.bundle is None or store.held.bundle.opening == published()[0].opening
 
 
 def num_calls() -> int:
@@ -78,7 +78,7 @@ def test_a_run_without_faults_ends_with_the_newest_copy_and_little_else() -> Non
     check(store)
     assert store.copy is not None
     assert store.copy.policy == versions().policy(5)
-    assert store.chain == []
+    assert store.chain == ()
     store.close()
     assert len(disk.paths()) == 3, "manifest, state, bundle: no fork above 0 was seen"
 

@@ -1,18 +1,20 @@
 """What a weight cache does when a disk, a maker or its own end comes in between."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from periplus.errors import Fenced, Unreachable
 from periplus.publication import Publication, PublicationRecord
 from periplus.values.policy import Policy
-from region_agent.weights import weight_cache as keeper_module
-from region_agent.weights.disk import restore
+from region_agent.weights.disk import restore, weight_folder
 from region_agent.weights.disk.full_state import FullState
 from region_agent.weights.routes import RouteKind
+from region_agent.weights.streams import Stream
 from region_agent.weights.weight_cache import WeightCache
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.gateways import Reader, Trainer, gateway, play, until, weight_cache
@@ -37,19 +39,27 @@ def take(weights: WeightCache, *publications: Publication) -> None:
             weights.take(weights.log.append(record))
 
 
-async def settled(weights: WeightCache) -> None:
-    """One turn of its run."""
+@asynccontextmanager
+async def running(weights: WeightCache) -> AsyncIterator[asyncio.Event]:
+    """Its run. The event is set once nothing is left to do."""
 
     async def done() -> None:
         turned.set()
 
     turned = asyncio.Event()
+    run = asyncio.create_task(weights.run(done))
+    try:
+        yield turned
+    finally:
+        run.cancel()
+        await asyncio.wait({run})
+
+
+async def settled(weights: WeightCache) -> None:
+    """One turn of its run."""
     weights.take(None)
-    weights._work.set()
-    running = asyncio.create_task(weights.run(done))
-    await turned.wait()
-    running.cancel()
-    await asyncio.wait({running})
+    async with running(weights) as turned:
+        await turned.wait()
 
 
 def delta_files(disk: FaultyWeightFiles) -> list[Path]:
@@ -65,7 +75,7 @@ def test_a_delta_that_is_damaged_on_disk_ends_the_chain_and_readers_are_not_serv
         disk = FaultyWeightFiles()
         async with gateway(weights=weight_cache(disk)) as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), *made().chain(0, 3))
-            await until(lambda: home.hub.log.newest == at(3) and len(delta_files(disk)) == 3)
+            await until(lambda: home.hub.feed.log.newest == at(3) and len(delta_files(disk)) == 3)
             damaged = disk.content(delta_files(disk)[1])
             damaged[-300] ^= 1  # in its payload
             async with Reader(home.address, have=at(0), has_bundle=True) as worker:
@@ -95,8 +105,6 @@ def test_a_state_that_was_half_written_when_the_disk_failed_is_sent_to_nobody(mo
         monkeypatch.setattr(disk, "create_sized", broken)
         take(weights, made().delta(1, 2))
         await settled(weights)
-        copy = weights._store.copy
-        assert copy is None or not copy.usable
         answer = await weights.derive(None, None, is_remote=False)
         assert answer is None
 
@@ -112,12 +120,12 @@ def test_a_fault_of_ours_while_something_is_made_ends_neither_the_keeper_nor_its
         yield b"head"
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(keeper_module, "full", full)
+    monkeypatch.setattr(weight_folder, "full", full)
 
     async def scene() -> None:
         async with gateway() as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), *made().chain(0, 2))
-            await until(lambda: home.hub.weight_cache.copy_policy == at(0) and home.hub.log.newest == at(2))
+            await until(lambda: home.hub.weight_cache.copy_policy == at(0) and home.hub.feed.log.newest == at(2))
             async with Reader(home.address) as late:
                 await until(lambda: trainer.came == ["anchor?"])
                 trainer.publish(made().anchor(2))
@@ -138,15 +146,60 @@ def test_nothing_is_derived_once_it_stops() -> None:
     play(scene)
 
 
+def test_who_waits_for_the_disk_is_told_when_it_stops() -> None:
+    async def scene() -> None:
+        weights = weight_cache()
+        take(weights, made().bundle(), made().anchor(0))
+        derived = asyncio.create_task(weights.derive(None, None, is_remote=False))
+        become = asyncio.create_task(weights.become(made().derived_anchor(2)))
+        await asyncio.sleep(0)
+        weights.stop()
+        assert await derived is None
+        with pytest.raises(Unreachable):
+            await become
+        with pytest.raises(Unreachable):
+            await weights.become(made().derived_anchor(2))
+
+    play(scene)
+
+
+def test_the_copy_and_the_log_agree_though_nobody_waits_for_a_takeover_any_more() -> None:
+    async def scene() -> None:
+        weights = weight_cache()
+        take(weights, made().bundle(), made().anchor(0))
+        async with running(weights):
+            become = asyncio.create_task(weights.become(made().derived_anchor(2)))
+            await asyncio.sleep(0)
+            become.cancel()
+            await until(lambda: weights.copy_policy == at(2))
+            assert weights.log.newest == weights.have == at(2)
+
+    play(scene)
+
+
+def test_a_takeover_of_another_content_than_is_known_is_fenced() -> None:
+    other = Versions(made().states[1:], key=made().key)
+
+    async def scene() -> None:
+        weights = weight_cache()
+        take(weights, made().bundle(), made().anchor(0), made().delta(0, 1))
+        async with running(weights):
+            with pytest.raises(Fenced):
+                await weights.become(other.derived_anchor(1))
+
+    play(scene)
+
+
 def test_one_whose_copy_is_older_than_what_readers_have_subscribes_from_where_the_copy_leads() -> None:
     async def scene() -> None:
         weights = weight_cache()
-        take(weights, made().bundle(), made().anchor(0), *made().chain(0, 4))
-        weights._drain()
-        weights._store.abandon("of a test")
+        for publication in (made().bundle(), made().anchor(0), *made().chain(0, 4)):
+            for record in publication.records():
+                weights.log.append(record)  # readers have got it, and the copy has not
         weights.log.drop_before(at(4))
         assert weights.have is None
-        await weights.become(made().derived_anchor(2))
+        async with running(weights):
+            await weights.become(made().derived_anchor(2))
         assert (weights.log.newest, weights.copy_policy) == (at(4), at(2))
         assert weights.is_behind
         assert weights.have == at(2)
@@ -165,13 +218,13 @@ def test_a_slow_reader_of_the_full_copy_is_not_overtaken_by_it() -> None:
             trainer.publish(made().bundle(), made().anchor(0))
             await until(lambda: home.hub.weight_cache.copy_policy == at(0))
             weights = home.hub.weight_cache
-            home.hub.log.drop_before(at(0))
-            home.hub.log._anchor = None
+            home.hub.feed.log.drop_before(at(0))
+            home.hub.feed.log._anchor = None
             answer = await weights.derive(None, None, is_remote=False)
-            assert isinstance(answer, keeper_module.Stream)
+            assert isinstance(answer, Stream)
             records: list[PublicationRecord] = [await anext(answer.records)]
             trainer.publish(*made().chain(0, 3))
-            await until(lambda: len(weights._store.chain) == 3)
+            await until(lambda: weights.log.newest == at(3))
             async for record in answer.records:
                 records.append(record)
                 await asyncio.sleep(0.01)
@@ -190,8 +243,8 @@ def test_what_was_made_of_an_older_copy_does_not_stay(monkeypatch: pytest.Monkey
         disk = FaultyWeightFiles()
         async with gateway(weights=weight_cache(disk, chain_versions=1)) as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), made().delta(0, 1))
-            await until(lambda: home.hub.log.newest == at(1) and home.hub.weight_cache.copy_policy == at(0))
-            home.hub.log._anchor = None
+            await until(lambda: home.hub.feed.log.newest == at(1) and home.hub.weight_cache.copy_policy == at(0))
+            home.hub.feed.log._anchor = None
             async with Reader(home.address) as late:
                 await until(lambda: late.policy == at(1))
             assert any(path.suffix == ".derived" for path in disk.paths())
@@ -209,8 +262,8 @@ def test_a_derived_file_that_is_damaged_is_made_anew(monkeypatch: pytest.MonkeyP
         disk = FaultyWeightFiles()
         async with gateway(weights=weight_cache(disk)) as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), made().delta(0, 1))
-            await until(lambda: home.hub.log.newest == at(1) and home.hub.weight_cache.copy_policy == at(0))
-            home.hub.log._anchor = None
+            await until(lambda: home.hub.feed.log.newest == at(1) and home.hub.weight_cache.copy_policy == at(0))
+            home.hub.feed.log._anchor = None
             async with Reader(home.address) as first:
                 await until(lambda: first.policy == at(1))
             (path,) = (path for path in disk.paths() if path.suffix == ".derived")

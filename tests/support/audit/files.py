@@ -1,15 +1,17 @@
 """Audit a run directory that a test has written, copy it, or write the spool of a gateway for it."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from periplus.audit.auditor import Report
-from periplus.audit.read import audit_run
-from periplus.codec.frame import unpack
+from periplus.audit.read import audit_run, frame_trajectories
+from periplus.codec import trajectory as codec
+from periplus.codec.frame import CodecId, Frame, unpack
 from periplus.spool.format import Durability
 from periplus.spool.reader import SpoolReader
 from periplus.spool.spool import Spool
+from periplus.values.trajectory import Trajectory
 from periplus.values.transport_keys import FrameKey, pack_keyed
 
 
@@ -24,11 +26,15 @@ def copy_run(run: Path, to: Path) -> Path:
     return to
 
 
-def gateway_spool(run: Path, folder: Path) -> Path:
-    """Write the spool of a gateway that kept every frame it sent to this run's trainer."""
+def gateway_spool(run: Path, folder: Path, change: Callable[[Trajectory], Trajectory] | None = None) -> Path:
+    """Write the spool of a gateway that kept every frame it sent, with trajectories changed by `change`."""
     spool = Spool.open(folder, durability=Durability.PROCESS, max_bytes=1 << 30)
     for number, record in enumerate(SpoolReader.open(run / "trajectories").records()):
         key = FrameKey(worker_id="rollout-eu-0", epoch=1, sequence=number)
-        spool.append(*pack_keyed(key, unpack(record.data, max_payload_bytes=1 << 20)))
+        frame = unpack(record.data, max_payload_bytes=1 << 20)
+        if change is not None:
+            changed = [change(t) for t in frame_trajectories(record.data)]
+            frame = Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, codec.encode(changed))
+        spool.append(*pack_keyed(key, frame))
     spool.close()
     return folder

@@ -10,7 +10,7 @@ from periplus.audit import records
 from periplus.audit.findings import Code
 from periplus.audit.records import AdmissionVerdict
 from periplus.values.policy import Policy
-from periplus.values.trajectory import PolicyRun, Trajectory, read_only, token_ids
+from periplus.values.trajectory import PolicyRun, Trajectory, content_digest, read_only, token_ids
 from tests.support.audit.forger import Forger
 from tests.support.audit.tampering.edits import (
     STEP,
@@ -65,6 +65,13 @@ def a_worker_is_edited(forger: Forger) -> None:
     forger.edit(first_trained(forger), worker_id="somebody else")
 
 
+def a_worker_is_edited_in_frame_and_journal(forger: Forger) -> None:
+    """A result carries the lease of another worker, and frame, digest and batch fit together."""
+    index, digest = first_trained(forger), first_trained_result(forger).digest
+    forger.rewrite_everything(lambda t: replace(t, worker_id="rollout-eu-9") if content_digest(t) == digest else t)
+    forger.edit(index, worker_id="rollout-eu-9")
+
+
 def a_frame_is_missing(forger: Forger) -> None:
     frame = first_trained_result(forger).frame
     assert frame
@@ -104,6 +111,7 @@ TAMPERINGS = (
     Tampering(a_reward_is_edited, (Code.FRAME_CONTRADICTS,)),
     Tampering(a_mask_is_edited, (Code.FRAME_CONTRADICTS,)),
     Tampering(a_worker_is_edited, (Code.FRAME_CONTRADICTS,)),
+    Tampering(a_worker_is_edited_in_frame_and_journal, (Code.LEASE_CONTRADICTS,)),
     Tampering(a_frame_is_missing, (Code.FRAME_MISSING,)),
     Tampering(all_frames_are_missing, (Code.FRAME_MISSING,)),
     Tampering(frames_are_missing_and_a_line_says_they_were_pruned, (Code.PRUNED_TOO_EARLY,)),

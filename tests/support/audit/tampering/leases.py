@@ -43,6 +43,10 @@ def a_loss_is_invented(forger: Forger) -> None:
     forger.insert(20, records.LostEntry(lease_id=4000, group=0, sample=0, worker_id="w", why="expired"))
 
 
+def a_loss_is_of_another_workers_lease(forger: Forger) -> None:
+    forger.edit(at(forger, records.LostEntry), worker_id="rollout-eu-9")
+
+
 def a_refused_sample_is_said_to_be_accepted(forger: Forger) -> None:
     forger.edit(
         at(forger, records.ResultEntry, verdict=AdmissionVerdict.REFUSED, why="late"),
@@ -104,6 +108,7 @@ TAMPERINGS = (
     Tampering(leases_of_a_trained_group_are_removed, (Code.RESULT_WITHOUT_LEASE,)),
     Tampering(a_loss_is_removed, (Code.UNACCOUNTED,)),
     Tampering(a_loss_is_invented, (Code.LOST_CONTRADICTS,)),
+    Tampering(a_loss_is_of_another_workers_lease, (Code.LOST_CONTRADICTS,)),
     Tampering(a_refused_sample_is_said_to_be_accepted, (Code.ACCEPTED_TWICE,)),
     Tampering(an_accepted_sample_is_said_to_be_a_duplicate, (Code.DUPLICATE_OF_NOTHING,)),
     Tampering(an_abandoned_sample_is_said_to_be_accepted, (Code.ACCEPTED_UNFIT,)),
