@@ -68,6 +68,11 @@ def test_a_folder_shows_few_entries_and_says_what_it_is_for(folder: Path) -> Non
     assert is_top or len(said.split()) >= MIN_ROOM_WORDS, f"{folder}/__init__.py says too little: {said!r}"
 
 
+def test_a_folder_around_the_product_shows_few_entries() -> None:
+    sizes = {name_of(folder): len(entries_of(folder)) for folder in folders(AROUND)}
+    assert {name: size for name, size in sizes.items() if size > MAX_ENTRIES} == {}
+
+
 def test_a_folder_of_tests_has_the_name_of_what_it_tests() -> None:
     """`tests/trainer/ledger` holds the tests of `trainer/ledger`."""
     tested = {path.parent.relative_to(ROOT / "tests") for path in modules(["tests"]) if path.name.startswith("test_")}

@@ -10,8 +10,8 @@ from periplus.errors import ConfigError
 from planner.plan import NoPlanExists, Outcome, PlanningTimedOut
 from planner.problem.fleet import Fleet
 from planner.propose import without_question
-from tests.support.gpu_plan import gpu_plan
-from tests.support.static_plan import PLAN
+from tests.support.planner.gpu_plan import gpu_plan
+from tests.support.planner.static_plan import PLAN
 
 
 def region(name: str) -> RegionState:

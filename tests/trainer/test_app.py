@@ -24,9 +24,9 @@ from periplus.values.task import Role, TaskState
 from periplus.values.weight_state import Tensor, WeightState, write_safetensors
 from rollout_worker import app as worker_app
 from rollout_worker.config import WorkerConfig
-from tests.support import gateways
 from tests.support.audit.files import audited
-from tests.support.gateways import Gateway, gateway, play, until
+from tests.support.gateway import loopback as gateways
+from tests.support.gateway.loopback import Gateway, gateway, play, until
 from tests.support.keys import AUTHORITY
 from tests.support.tiny_job import task_of, tiny_job
 from trainer import app

@@ -10,7 +10,7 @@ from planner.plan import NoPlanExists
 from planner.problem.goal import Goal, Objective, Problem, Rules
 from planner.problem.workload import TASKS, Task
 from planner.solve import Thinking, plan
-from tests.support.gpu_plan import FLEET, PROBLEM, WORKLOAD
+from tests.support.planner.gpu_plan import FLEET, PROBLEM, WORKLOAD
 
 FREE = Problem(fleet=FLEET, workload=WORKLOAD)
 

@@ -14,7 +14,7 @@ from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
 from planner.methods.baselines.sampling import drawn
 from planner.problem.workload import Task
-from tests.support.gpu_plan import PLACEMENT
+from tests.support.planner.gpu_plan import PLACEMENT
 
 
 def quick(

@@ -24,7 +24,7 @@ from planner.methods.opening.greedy_descent import Descent
 from planner.problem.goal import Goal, Objective, Problem
 from planner.problem.groupings import Grouping, groupings
 from planner.problem.workload import TRAINING, Task
-from tests.support.searches import still
+from tests.support.planner.searches import still
 
 _DRAWN, _DESCENDED, _LOOKS = 60, 200, 25
 """Placements drawn by chance and judged by the descent; how often the exact method asks whether to go on."""

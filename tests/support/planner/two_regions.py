@@ -3,7 +3,7 @@
 from planner.answer.placement import Group, Layout, Placement, Pool
 from planner.problem.fleet import Fleet
 from planner.problem.workload import Task
-from tests.support.planner_cost import GPU, fleet, machines, region, slower
+from tests.support.planner.cost import GPU, fleet, machines, region, slower
 
 PAIR = (Task.GENERATION, Task.ACTOR_TRAINING)
 SLOW = slower(GPU, "slow", factor=0.5)

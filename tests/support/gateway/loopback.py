@@ -54,7 +54,7 @@ from region_agent.gateway.upstream import Upstream
 from region_agent.weights.disk.files import WeightFiles
 from region_agent.weights.weight_cache import WeightCache
 from tests.support.faulty_files import FaultyFiles
-from tests.support.faulty_weights import FaultyWeightFiles
+from tests.support.gateway.faulty_weights import FaultyWeightFiles
 from tests.support.keys import AUTHORITY
 
 P = ParamSpec("P")
