@@ -1,4 +1,4 @@
-"""What every test leaves as it found it."""
+"""Every test leaves the root logger as it found it."""
 
 import logging
 from collections.abc import Iterator

@@ -1,16 +1,26 @@
-"""The layout that a stranger relies on: rooms of a size that can be seen at once, and one meaning for each name."""
+"""The layout that a newcomer relies on: rooms of a size that can be seen at once, and one meaning for each name."""
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("periplus", "planner", "coordinator", "region_agent", "rollout_worker", "trainer")
+AROUND = ("tests", "bench", "tools")
+"""Folders of code that is not part of the product."""
+
 MAX_ENTRIES = 20
-"""Entries of a folder, `__init__.py` included. A folder with more of them is divided into rooms."""
+"""Entries of a folder, `__init__.py` included. A folder with more of them is divided into rooms.
+
+Folders around the product have the same bound. A test folder has no more modules to test than its room has entries, and
+where the tests of one module fill several files, a folder that outgrows the bound stands for a room that does too.
+"""
+
+ACROSS_ROOMS = ("planner/properties",)
+"""Folders of tests of what several rooms must keep together."""
 
 MAX_MODULE_LINES = 600
 MAX_FUNCTION_LINES = 80
@@ -19,13 +29,17 @@ MIN_ROOM_WORDS = 12
 know."""
 
 
-def modules() -> Iterator[Path]:
-    for package in PACKAGES:
-        yield from (path for path in sorted((ROOT / package).rglob("*.py")) if "pb" not in path.parts)
+def modules(roots: Sequence[str] = PACKAGES) -> Iterator[Path]:
+    for root in roots:
+        yield from (path for path in sorted((ROOT / root).rglob("*.py")) if "pb" not in path.parts)
 
 
-def folders() -> Iterator[Path]:
-    yield from sorted({path.parent for path in modules()})
+def folders(roots: Sequence[str] = PACKAGES) -> Iterator[Path]:
+    yield from sorted({path.parent for path in modules(roots)})
+
+
+def entries_of(folder: Path) -> list[str]:
+    return [entry.name for entry in folder.iterdir() if entry.name != "__pycache__"]
 
 
 def parsed(path: Path) -> ast.Module:
@@ -48,16 +62,28 @@ def test_a_public_class_name_is_defined_once_in_the_product() -> None:
 
 @pytest.mark.parametrize("folder", list(folders()), ids=name_of)
 def test_a_folder_shows_few_entries_and_says_what_it_is_for(folder: Path) -> None:
-    entries = [entry.name for entry in folder.iterdir() if entry.name != "__pycache__"]
-    assert len(entries) <= MAX_ENTRIES, f"{len(entries)} entries: divide it into rooms"
+    assert len(entries_of(folder)) <= MAX_ENTRIES, "divide it into rooms"
     said = ast.get_docstring(parsed(folder / "__init__.py")) or ""
     is_top = folder.parent == ROOT
     assert is_top or len(said.split()) >= MIN_ROOM_WORDS, f"{folder}/__init__.py says too little: {said!r}"
 
 
+def test_a_folder_around_the_product_shows_few_entries() -> None:
+    sizes = {name_of(folder): len(entries_of(folder)) for folder in folders(AROUND)}
+    assert {name: size for name, size in sizes.items() if size > MAX_ENTRIES} == {}
+
+
+def test_a_folder_of_tests_has_the_name_of_what_it_tests() -> None:
+    """`tests/trainer/ledger` holds the tests of `trainer/ledger`."""
+    tested = {path.parent.relative_to(ROOT / "tests") for path in modules(["tests"]) if path.name.startswith("test_")}
+    mirrored = {folder for folder in tested if folder.parts[:1] and folder.parts[0] in (*PACKAGES, *AROUND)}
+    assert len(mirrored) > 50
+    assert {str(folder) for folder in mirrored if not (ROOT / folder).is_dir()} <= set(ACROSS_ROOMS)
+
+
 def test_modules_and_functions_are_short_enough_to_read() -> None:
     found = []
-    for path in modules():
+    for path in modules((*PACKAGES, *AROUND)):
         num_lines = len(path.read_text(encoding="utf-8").splitlines())
         if num_lines > MAX_MODULE_LINES:
             found.append(f"{name_of(path)} has {num_lines} lines")

@@ -21,7 +21,7 @@ KEYS = frozenset(dotted_keys(JobFile))
 SECTIONS = sorted({key.partition(".")[0] for key in KEYS if "." in key})
 DOTTED = re.compile(rf"(?<![\w./-])(?:{'|'.join(SECTIONS)})(?:\.[a-z_0-9]+)+(?![\w(/-])")
 FREE = "environment.config."
-"""What is below is the task's own."""
+"""The keys below are those of the environment's own configuration."""
 
 NO_KEYS = re.compile(r"\.(json|jsonl|yaml|safetensors)$")
 """Ends of file names that begin as a key does, such as plan.json."""
@@ -29,7 +29,7 @@ NO_KEYS = re.compile(r"\.(json|jsonl|yaml|safetensors)$")
 COMMAND = re.compile(r"`periplus ([a-z]+)(?: ([a-z]+)\b)?")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 FOREIGN_OPTIONS = {"--local-dir"}
-"""Of `hf download`, which a message recommends."""
+"""Options of `hf download`, which a message recommends."""
 
 UNDOTTED = {key.rpartition(".")[2] for key in KEYS if "." in key and "_" in key.rpartition(".")[2]}
 ENGINE = "rollout_worker/engines/torch_engine.py"

@@ -1,4 +1,4 @@
-"""The benchmark's writer makes runs that the audit judges as they were meant."""
+"""The benchmark's writer makes runs in which the audit finds what was put there, and nothing else."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The bounded list that watchers read."""
+"""The bounded list of events of a job, from which watchers read."""
 
 from dataclasses import replace
 from typing import Any

@@ -31,7 +31,7 @@ from coordinator.state import ENDED_STATES, TRANSITIONS, Job, JobState, PlacedRo
 from periplus.errors import PeriplusError
 from periplus.values.policy import Policy
 from periplus.values.task import Role, TaskState
-from tests.support.coordinator_run import KEYS, REGIONS, Run, hello, infeasible, record, report, request
+from tests.support.coordinator.machine_run import KEYS, REGIONS, Run, hello, infeasible, record, report, request
 
 _names = st.sampled_from(REGIONS)
 _states = st.sampled_from(TaskState)

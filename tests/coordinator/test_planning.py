@@ -5,25 +5,15 @@ import pytest
 
 from coordinator.events import PlannerFailed, RunPlanner
 from coordinator.planning import fleet_of, placement, planned
-from coordinator.state import (
-    Hello,
-    Inventory,
-    Job,
-    JobRequest,
-    MeasuredLink,
-    PlacedRoles,
-    RegionState,
-    Settings,
-    State,
-)
+from coordinator.state import Hello, Inventory, Job, JobRequest, MeasuredLink, PlacedRoles, RegionState, Settings, State
 from periplus.errors import ConfigError
 from planner.answer.outcome import BudgetExhausted, Found
 from planner.plan import Plan, PlanOutcome
 from planner.problem.fleet import Fleet
 from planner.propose import without_question
-from tests.support.coordinator_run import infeasible
-from tests.support.gpu_plan import gpu_plan
-from tests.support.static_plan import PLAN
+from tests.support.coordinator.machine_run import infeasible
+from tests.support.planner.gpu_plan import gpu_plan
+from tests.support.planner.static_plan import PLAN
 
 
 def region(name: str) -> RegionState:

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.demo_process import (
-    DEADLINE_S,
+from tests.support.processes.demo import (
     TINY,
     assert_all_gone,
-    command,
-    environment,
     pids_of,
     processes_of,
     read_until,
+    resume_demo,
     run_demo,
+    shorten,
+    start_demo,
 )
 
 pytestmark = pytest.mark.processes
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def synchronous(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, Any], Mapping[str, Any]]:
-    """Two synchronous runs of the same seed."""
+    """Return a working directory, and the summaries of two synchronous runs of the same seed in it."""
     work_dir = tmp_path_factory.mktemp("synchronous")
     arguments = ("--staleness", "0", "--steps", "4")
     return work_dir, run_demo(work_dir, *arguments, *TINY), run_demo(work_dir, *arguments, *TINY)
@@ -99,13 +98,7 @@ def test_no_process_is_left_behind(synchronous: Any) -> None:
 
 @pytest.mark.faults
 def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(tmp_path: Path) -> None:
-    demo = subprocess.Popen(
-        command("--work-dir", str(tmp_path), "--steps", "4000", *TINY),
-        env=environment(tmp_path),
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
+    demo = start_demo(tmp_path, "--steps", "4000", *TINY)
     lines = read_until(demo, "step ")
     peers = {words.split()[2]: _dialled(pid, words) for pid, words in pids_of(tmp_path) if "--task-file" in words}
     demo.send_signal(signal.SIGINT)
@@ -122,30 +115,15 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(tmp_path: Path) ->
     assert manifest["fork"] == 0
     assert manifest["version"] >= 1
 
-    _shorten(run, manifest["version"] + 2)
-    done = subprocess.run(
-        command("--json", "--work-dir", str(tmp_path), "--resume", str(run)),
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout.splitlines()[-1])
+    shorten(run, manifest["version"] + 2)
+    summary = resume_demo(tmp_path, run)
     assert summary["steps"] == manifest["version"] + 2
     policies = [json.loads(line)["fork"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert policies[-1] == 1
 
 
 def test_ctrl_c_before_the_first_checkpoint_promises_nothing(tmp_path: Path) -> None:
-    demo = subprocess.Popen(
-        command("--work-dir", str(tmp_path), *TINY),
-        env=environment(tmp_path),
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
+    demo = start_demo(tmp_path, *TINY)
     lines = read_until(demo, "job spelling starting")
     demo.send_signal(signal.SIGINT)
     rest = demo.communicate(timeout=60)[1]
@@ -158,13 +136,7 @@ def test_ctrl_c_before_the_first_checkpoint_promises_nothing(tmp_path: Path) -> 
 
 @pytest.mark.faults
 def test_the_death_of_an_agent_ends_the_demo_with_a_message(tmp_path: Path) -> None:
-    demo = subprocess.Popen(
-        command("--work-dir", str(tmp_path), "--steps", "4000", *TINY),
-        env=environment(tmp_path),
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
+    demo = start_demo(tmp_path, "--steps", "4000", *TINY)
     lines = read_until(demo, "job spelling starting")
     (agent,) = [pid for pid, words in pids_of(tmp_path) if "agent run" in words and "aws:us-east-1" in words]
     os.kill(agent, signal.SIGKILL)
@@ -177,13 +149,7 @@ def test_the_death_of_an_agent_ends_the_demo_with_a_message(tmp_path: Path) -> N
 
 @pytest.mark.faults
 def test_a_killed_demo_leaves_no_process_behind(tmp_path: Path) -> None:
-    demo = subprocess.Popen(
-        command("--work-dir", str(tmp_path), "--steps", "4000", *TINY),
-        env=environment(tmp_path),
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
+    demo = start_demo(tmp_path, "--steps", "4000", *TINY)
     read_until(demo, "job spelling starting")
     demo.kill()
     demo.communicate(timeout=10)
@@ -192,7 +158,7 @@ def test_a_killed_demo_leaves_no_process_behind(tmp_path: Path) -> None:
 
 
 def _dialled(pid: int, words: str) -> tuple[str, set[str]]:
-    """A worker's own gateway, and every TCP address that it is connected to."""
+    """Return a worker's own gateway, and every TCP address that it is connected to."""
     task = json.loads(Path(words.split()[4]).read_text())
     links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
     inodes = {link.removeprefix("socket:[").removesuffix("]") for link in links if link.startswith("socket:[")}
@@ -204,8 +170,3 @@ def _dialled(pid: int, words: str) -> tuple[str, set[str]]:
 
 def _dotted(host: str) -> str:
     return ".".join(str(byte) for byte in reversed(bytes.fromhex(host[-8:])))  # IPv4, also when mapped into IPv6
-
-
-def _shorten(run: Path, steps: int) -> None:
-    config = run / "config.yaml"
-    config.write_text(config.read_text().replace("steps: 4000", f"steps: {steps}"))

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_trainer_death import audit, resume
-from tests.support.demo_process import DEADLINE_S, TINY, assert_all_gone, command, environment, read_until
+from tests.support.processes.demo import DEADLINE_S, TINY, assert_all_gone, audit, read_until, resume_demo, start_demo
 from tests.support.small_disk import SmallDisk, small_disk
 
 pytestmark = [pytest.mark.processes, pytest.mark.faults]
@@ -22,20 +21,15 @@ STEP_KIB = 200
 AMPLE_KIB = 64 << 10
 
 
-def start(home: Path, work_dir: Path, *arguments: str) -> "subprocess.Popen[str]":
-    """A demo whose model cache lies in `home`."""
-    return subprocess.Popen(
-        command("--work-dir", str(work_dir), *arguments),
-        env=environment(home),
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
+def start_on(disk: SmallDisk, home: Path, *, steps: int, checkpoint_every: int) -> "subprocess.Popen[str]":
+    """Start an asynchronous demo whose runs lie on the disk, and all else in `home`."""
+    lengths = ("--staleness", "2", "--steps", str(steps))
+    return start_demo(home, *lengths, *TINY, f"checkpoint.every_steps={checkpoint_every}", f"output.dir={disk.root}")
 
 
 @contextmanager
 def watched(demo: "subprocess.Popen[str]") -> Iterator[list[str]]:
-    """The lines that it says, collected while the test does something else."""
+    """Collect the lines that the demo says, while the test does something else."""
     said: list[str] = []
     assert demo.stderr is not None
     reading = threading.Thread(target=said.extend, args=(demo.stderr,))
@@ -57,17 +51,7 @@ def only_run(folder: Path) -> Path:
 
 def test_a_run_in_4_mb_waits_for_each_checkpoint_and_succeeds_once_there_is_room(tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", num_kib=4096) as disk:
-        demo = start(
-            tmp_path,
-            tmp_path,
-            "--staleness",
-            "2",
-            "--steps",
-            "30",
-            *TINY,
-            "checkpoint.every_steps=5",
-            f"output.dir={disk.root}",
-        )
+        demo = start_on(disk, tmp_path, steps=30, checkpoint_every=5)
         assert "waiting for disk: " in read_until(demo, "waiting for disk")
         num_kib, until_s = 4096, time.monotonic() + DEADLINE_S
         with watched(demo) as said:
@@ -86,9 +70,10 @@ def test_a_run_in_4_mb_waits_for_each_checkpoint_and_succeeds_once_there_is_room
 
 
 def test_a_disk_that_holds_everything_and_fills_up_again_and_again_costs_nothing_but_time(tmp_path: Path) -> None:
-    """Journal, trajectories, checkpoints, spools and weight copies of three gateways, and every log."""
+    """The disk holds journal, trajectories, checkpoints, spools and weight copies of three gateways, and every log."""
     with small_disk(tmp_path / "small", num_kib=AMPLE_KIB) as disk:
-        demo = start(tmp_path, disk.root, "--staleness", "2", "--steps", "80", *TINY, "checkpoint.every_steps=3")
+        arguments = ("--staleness", "2", "--steps", "80", *TINY, "checkpoint.every_steps=3")
+        demo = start_demo(disk.root, *arguments, home=tmp_path)
         read_until(demo, "phase training")
         with watched(demo) as said:
             for leaving_bytes in (0, 4096, 50_000, 200_000, 400_000, 1_000_000, 2_000_000):
@@ -107,17 +92,7 @@ def test_a_disk_that_holds_everything_and_fills_up_again_and_again_costs_nothing
 
 def test_a_run_that_is_cancelled_while_it_waits_stops_at_once_and_resumes_when_there_is_room(tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", num_kib=4096) as disk:
-        demo = start(
-            tmp_path,
-            tmp_path,
-            "--staleness",
-            "2",
-            "--steps",
-            "12",
-            *TINY,
-            "checkpoint.every_steps=4",
-            f"output.dir={disk.root}",
-        )
+        demo = start_on(disk, tmp_path, steps=12, checkpoint_every=4)
         read_until(demo, "waiting for disk")
         asked_s = time.monotonic()
         demo.send_signal(signal.SIGINT)
@@ -129,7 +104,7 @@ def test_a_run_that_is_cancelled_while_it_waits_stops_at_once_and_resumes_when_t
         run = only_run(disk.root)
         assert audit(run)["findings"] == []
         disk.resize(AMPLE_KIB)
-        assert resume(tmp_path, run)["steps"] == 12
+        assert resume_demo(tmp_path, run)["steps"] == 12
         assert audit(run)["findings"] == []
 
 
@@ -140,17 +115,7 @@ def test_what_waiting_does_not_mend_ends_the_job_with_one_sentence_that_names_th
     tmp_path: Path, how: str, said: str
 ) -> None:
     with small_disk(tmp_path / "small", num_kib=AMPLE_KIB, num_inodes=200) as disk:
-        demo = start(
-            tmp_path,
-            tmp_path,
-            "--staleness",
-            "2",
-            "--steps",
-            "4000",
-            *TINY,
-            "checkpoint.every_steps=2",
-            f"output.dir={disk.root}",
-        )
+        demo = start_on(disk, tmp_path, steps=4000, checkpoint_every=2)
         read_until(demo, "step ")
         run = only_run(disk.root)
         if how == "removed":
@@ -177,7 +142,7 @@ def take_all_inodes(disk: SmallDisk) -> None:
 def test_a_read_only_output_directory_ends_the_job_with_a_sentence(tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", num_kib=1024) as disk:
         disk.make_read_only()
-        demo = start(tmp_path, tmp_path, "--steps", "2", *TINY, f"output.dir={disk.root}")
+        demo = start_demo(tmp_path, "--steps", "2", *TINY, f"output.dir={disk.root}")
         with watched(demo) as said:
             demo.wait(DEADLINE_S)
         assert demo.returncode not in (0, None)

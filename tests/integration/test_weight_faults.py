@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.demo_process import TINY, assert_all_gone
-from tests.support.runtime import Job, Runtime, count, log_lines
+from tests.support.processes.demo import TINY, assert_all_gone
+from tests.support.processes.runtime import Job, Runtime, count, log_lines
 
 pytestmark = [pytest.mark.processes, pytest.mark.faults, pytest.mark.timeout(900)]
 
@@ -19,7 +19,8 @@ SLOW_BITS_PER_S = 10e6
 """A version of this model takes about as long over such a link as until the next one, so that kills hit transfers."""
 
 CHAIN_VERSIONS = 24
-"""Some are trained while a gateway starts again, which catches up by what it lacks; more while a worker does."""
+"""Versions that a gateway keeps: more than are trained while a gateway starts again, which then catches up by those
+that it lacks."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
 
 @pytest.fixture(scope="module")
 def job(runtime: Runtime) -> Job:
-    """Killed at every stage, at last with its trainer, and resumed in a new fork until it has succeeded."""
+    """Return a job whose processes were killed at every stage, and which was resumed in a new fork and succeeded."""
     job = Job(
         runtime,
         SPELLING,
@@ -58,7 +59,7 @@ def job(runtime: Runtime) -> Job:
 
 
 def _kill_workers(job: Job) -> None:
-    """Before its first weights, with its first weights, and in the middle of what comes."""
+    """Kill a worker before its first weights, with its first weights, and in the middle of later versions."""
     log = job.worker_log(FAR)
     for stage in ("bundle_loaded", "weights_proven"):
         before = count(log, stage)
@@ -71,7 +72,7 @@ def _kill_workers(job: Job) -> None:
 
 
 def _kill_gateways(job: Job) -> None:
-    """Before it has a copy, with one, after its copy has advanced, and in the middle of what comes."""
+    """Kill a gateway before it has a copy, with one, after it has advanced, and in the middle of later versions."""
     runtime, log, worker = job.runtime, job.runtime.agent_log(FARTHER), job.worker_log(FARTHER)
     for stage in ("gateway_listening", "copy_advanced", "copy_advanced"):
         before = count(log, stage)
@@ -86,7 +87,7 @@ def _kill_gateways(job: Job) -> None:
 
 
 def _kill_home(job: Job) -> None:
-    """While it passes a version on; its trainer goes with it."""
+    """Kill the trainer's gateway while it passes a version on; the trainer ends with it."""
     job.until_next_version()
     job.runtime.kill_agent(HOME)
     job.runtime.until_trainer_is_gone(HOME)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from trl import GRPOTrainer
 
-from tests.support.losses import COUPLED, counts_of, loss_settings, random_step
+from tests.support.trainer.losses import COUPLED, counts_of, loss_settings, random_step
 from trainer.learning.losses.aggregate import Aggregation
 from trainer.learning.losses.importance import Correction, Importance, Level
 from trainer.learning.losses.kl import KlEstimator
@@ -22,7 +22,7 @@ SEEDS = range(5)
 
 
 def stand_in(logprobs_BT: torch.Tensor, options: dict[str, Any]) -> SimpleNamespace:
-    """As much of a trainer as the method reads."""
+    """Return an object with as much of a trainer as TRL's method reads."""
     zero = torch.zeros_like(logprobs_BT)
     defaults: dict[str, Any] = {
         "loss_type": "grpo",

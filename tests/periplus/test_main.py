@@ -1,4 +1,4 @@
-"""What the shell sees of output that cannot be written."""
+"""A command whose output cannot be written ends with the exit code that the shell expects."""
 
 import io
 import subprocess

@@ -9,8 +9,8 @@ from planner.cost.tables.cost_tables import CostTables
 from planner.methods.portfolio import METHODS
 from planner.problem.goal import Problem
 from planner.problem.workload import Task
-from tests.support.planner_cost import fleet, machines, problem, region, workload
-from tests.support.searches import still
+from tests.support.planner.cost import fleet, machines, problem, region, workload
+from tests.support.planner.searches import still
 
 SMALL, LARGE = 10**6, 512 * 10**9
 METHODS_FOR_ALL = ("exact", "random", "genetic", "verl", "streamrl", "hetrl", "areal_hex")

@@ -8,8 +8,8 @@ from planner.plan import Plan, SimulatedFigures
 from planner.problem.goal import Goal, Objective, Rules
 from planner.problem.workload import Task
 from planner.propose import without_question
-from tests.support.gpu_plan import PROBLEM, gpu_plan
-from tests.support.static_plan import PLAN
+from tests.support.planner.gpu_plan import PROBLEM, gpu_plan
+from tests.support.planner.static_plan import PLAN
 
 BEFORE_SEARCH = (
     '{"schema":"periplus.plan/1","method":"static","trainer_region":"a","assignments":[{"task":"trainer","region":"a",'

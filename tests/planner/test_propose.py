@@ -4,7 +4,7 @@ import pytest
 
 from planner.plan import PlanEdge, TaskKind
 from planner.propose import plan_of
-from tests.support.gpu_plan import FLEET, PROBLEM, estimate, gpu_plan
+from tests.support.planner.gpu_plan import FLEET, PROBLEM, estimate, gpu_plan
 
 
 def test_a_plan_says_who_runs_where_and_which_way_bytes_go() -> None:

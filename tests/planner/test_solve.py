@@ -26,8 +26,8 @@ from planner.problem.architecture import Architecture
 from planner.problem.fleet import Fleet
 from planner.problem.workload import Task
 from planner.solve import Thinking, plan, plan_job
-from tests.support.gpu_plan import PROBLEM
-from tests.support.hosts import host, mesh, tiny_job, without_link
+from tests.support.planner.gpu_plan import PROBLEM
+from tests.support.planner.hosts import host, mesh, tiny_job, without_link
 
 TINY = architecture("builtin:qwen3-tiny")
 

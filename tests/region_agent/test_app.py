@@ -34,8 +34,8 @@ from region_agent.launchers.local import MODULE_OF
 from region_agent.state_directory import StateDirectory
 from region_agent.stores import open_stores
 from region_agent.weights.weight_cache import WeightCache
-from tests.support.fake_coordinator import FakeCoordinator, served
-from tests.support.gateways import JOB, Trainer, Worker, gateway, play, until
+from tests.support.coordinator.fake_coordinator import FakeCoordinator, served
+from tests.support.gateway.loopback import JOB, Trainer, Worker, gateway, play, until
 from tests.support.keys import AUTHORITY
 from tests.support.left_run import left_run
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from region_agent.threads import ended
-from tests.support.gateways import play
+from tests.support.gateway.loopback import play
 
 
 def test_no_number_of_cancellations_ends_the_wait_and_the_last_is_told_after_it() -> None:

@@ -25,8 +25,8 @@ from rollout_worker.config import WorkerConfig
 from rollout_worker.engines.model import LoadedBundle, load_bundle
 from rollout_worker.episodes.episode import sample_batch
 from tests.support.faulty_files import FaultyFiles
-from tests.support.gateways import JOB, frame_spool, gateway, play
-from tests.support.publishing import Author, published_by
+from tests.support.gateway.loopback import JOB, frame_spool, gateway, play
+from tests.support.publication.trainer import Author, published_by
 from tests.support.tiny_job import task_of, tiny_job
 from trainer.data.model import load_model, resolve_model_dir
 from trainer.intake.gateway import GatewayLink

@@ -11,7 +11,7 @@ from periplus.values.weight_state import INDEX_FILE, SINGLE_FILE, Tensor, Weight
 
 
 def tensor(seed: int, dtype: str = "BF16", shape: tuple[int, ...] = (64, 32)) -> Tensor:
-    """Small normal numbers where the dtype has them, any bytes elsewhere."""
+    """Return a tensor of small normal numbers, or of any bytes for a dtype that has none."""
     random = np.random.default_rng(seed)
     values = (random.standard_normal(layout_bytes(dtype, shape) // ELEMENT_BYTES[dtype]) * 0.02).astype("<f4")
     match dtype:
@@ -26,7 +26,7 @@ def tensor(seed: int, dtype: str = "BF16", shape: tuple[int, ...] = (64, 32)) ->
 
 
 def moved(old: Tensor, seed: int, share: float = 0.02) -> Tensor:
-    """Some elements a bit pattern further."""
+    """Return the tensor with the lowest bit of some elements flipped."""
     random = np.random.default_rng(seed)
     bits = old.data.view(f"<u{ELEMENT_BYTES[old.dtype]}").copy()
     bits[random.random(bits.size) < share] ^= 1
@@ -34,7 +34,7 @@ def moved(old: Tensor, seed: int, share: float = 0.02) -> Tensor:
 
 
 def model(seed: int) -> dict[str, Tensor]:
-    """Of several dtypes, as quantised checkpoints are."""
+    """Return tensors of several dtypes, as quantised checkpoints have them."""
     return {
         "model.embed_tokens.weight": tensor(seed),
         "model.layers.0.mlp.weight": tensor(seed + 1, "F32", (16, 24)),
@@ -52,7 +52,7 @@ def next_model(state: WeightState, seed: int) -> dict[str, Tensor]:
 def write_checkpoint(
     directory: Path, state: WeightState, num_shards: int = 1, others: Mapping[str, bytes] | None = None
 ) -> Path:
-    """With `others` by relative path; tensors go round the shards in the order of the state."""
+    """Write a checkpoint, with other files by relative path; tensors go to the shards in turn."""
     directory.mkdir(parents=True)
     for relative, content in (others or {"config.json": b"{}"}).items():
         (directory / relative).parent.mkdir(parents=True, exist_ok=True)
@@ -61,11 +61,11 @@ def write_checkpoint(
         _write_file(directory / SINGLE_FILE, state)
         return directory
     files = [f"model-{shard + 1:05}-of-{num_shards:05}.safetensors" for shard in range(num_shards)]
-    home = {name: files[number % num_shards] for number, name in enumerate(state)}
+    file_of = {name: files[number % num_shards] for number, name in enumerate(state)}
     for file in files:
-        _write_file(directory / file, {name: each for name, each in state.items() if home[name] == file})
+        _write_file(directory / file, {name: each for name, each in state.items() if file_of[name] == file})
     metadata = {"total_size": sum(each.data.size for each in state.values()), "total_parameters": 1}
-    (directory / INDEX_FILE).write_text(json.dumps({"metadata": metadata, "weight_map": home}, indent=2))
+    (directory / INDEX_FILE).write_text(json.dumps({"metadata": metadata, "weight_map": file_of}, indent=2))
     return directory
 
 

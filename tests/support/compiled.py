@@ -1,4 +1,4 @@
-"""What of the weight codec numba has compiled in this process, or found on disk: (loop, signature) pairs."""
+"""The loops of the weight codec that numba has compiled or loaded from disk in this process, with their signatures."""
 
 import pkgutil
 from importlib import import_module

@@ -24,7 +24,7 @@ class _Inode:
 
 
 class FaultyFiles:
-    """A FileLayer. `crash` makes everything opened before dead, as a new process would find it."""
+    """A FileLayer in memory. After `kill` or `cut_power`, files that were opened before are dead."""
 
     def __init__(self) -> None:
         self._now: dict[Path, _Inode] = {}
@@ -38,12 +38,12 @@ class FaultyFiles:
     # ---- faults ---------------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """kill -9: what was written is there."""
+        """Kill the process: everything that was written stays."""
         self._life += 1
         self.bytes_until_killed = None
 
     def cut_power(self, choose: Choose) -> None:
-        """Of each name that was not synced, and each byte that was not, `choose` decides."""
+        """Cut the power: `choose` decides which names and bytes survive that were not synced."""
         self.kill()
         names = {path: node for path, node in self._now.items() if self._synced.get(path) is node or choose(1)}
         names |= {path: node for path, node in self._synced.items() if path not in self._now and choose(1)}
@@ -101,7 +101,7 @@ class FaultyFiles:
         return sorted(self._now)
 
     def content(self, path: Path) -> bytearray:
-        """To be damaged."""
+        """Return the content of a file, to be damaged."""
         return self._now[path].content
 
     def write(self, node: _Inode, life: int, part: Buffer) -> None:

@@ -1,4 +1,4 @@
-"""The job authority of every test that does not make its own: always the same key."""
+"""The job authority of every test that does not make one of its own: always the same key."""
 
 from periplus.publication import JobAuthority
 

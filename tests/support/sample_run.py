@@ -1,4 +1,4 @@
-"""A seeded, plausible run over three regions: what the views are tested with and looked at."""
+"""A seeded, plausible run over three regions, with which the views are tested."""
 
 import math
 import random
@@ -59,7 +59,7 @@ def regions() -> tuple[RegionSeen, ...]:
 
 
 def events(seed: int = 7, steps: int = STEPS) -> Iterator[Event]:
-    """Job, phases, warm-up, evaluations, steps with a fleet after each; the summary last."""
+    """Yield the run's events in order: job, phases, warm-up, evaluations, steps with the fleet, and the summary."""
     rng = random.Random(seed)
     yield JobChanged(job_id="job-4f1c9e", name="chain-sum", state="starting")
     yield fleet(0.0, 0)

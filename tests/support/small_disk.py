@@ -41,7 +41,7 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(root: Path, *, num_kib: int, num_inodes: int | None = None) -> Iterator[SmallDisk]:
-    """A file system of `num_kib` KiB at `root`; the test is skipped where mounting is refused."""
+    """Mount a file system of `num_kib` KiB at `root`. The test is skipped where mounting is refused."""
     root.mkdir(exist_ok=True)
     options = f"size={num_kib}k" + (f",nr_inodes={num_inodes}" if num_inodes else "")
     try:

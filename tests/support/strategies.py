@@ -38,7 +38,7 @@ def states() -> st.SearchStrategy[dict[str, Tensor]]:
 
 @st.composite
 def steps(draw: st.DrawFn) -> tuple[WeightState, WeightState]:
-    """A state and one of the same layout, some tensors of which differ."""
+    """Draw a state and another of the same layout, in which some tensors differ."""
     base = draw(states())
     moved = draw(st.sets(st.sampled_from(sorted(base)))) if base else set()
     new = {n: Tensor(t.dtype, t.shape, _bytes(draw, t.data.size)) if n in moved else t for n, t in base.items()}

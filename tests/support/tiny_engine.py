@@ -34,12 +34,12 @@ def tiny_model() -> Any:
 
 
 def tiny_engine(model: Any = None) -> TorchEngine:
-    """With random weights."""
+    """Return an engine of a tiny model, by default with random weights."""
     return TorchEngine(model=model or tiny_model(), eos_id=2, pad_id=0, batch_rows=4, prompt_tokens=8)
 
 
 def model_states(num_versions: int, *, density: float = 0.01) -> list[WeightState]:
-    """BF16 states of the tiny model, `density` of which changes from one to the next."""
+    """Return BF16 states of the tiny model; a share `density` of the weights changes from one to the next."""
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     states: list[WeightState] = []
@@ -58,7 +58,7 @@ def model_states(num_versions: int, *, density: float = 0.01) -> list[WeightStat
 
 
 def prober() -> Callable[[WeightState], tuple[float, ...]]:
-    """Log-probabilities of the probe under a state, by an engine of its own."""
+    """Return a function that gives the probe's log-probabilities under a state, by an engine of its own."""
     engine = tiny_engine()
     weights, prompts = EngineWeights(engine, SEED), probe_prompts(SEED, engine.vocab_size)
 

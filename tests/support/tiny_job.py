@@ -12,7 +12,7 @@ NUM_PROBLEMS = 40
 
 
 def tiny_job(folder: Path, **overrides: Any) -> JobFile:
-    """One new token a sample: 7 of the 105 symbols of the vocabulary count as the empty answer."""
+    """Return a resolved job of one new token a sample; 7 of the 105 symbols count as the empty answer."""
     data = folder / "problems.jsonl"
     lines = [json.dumps({"prompt": f"{number}?", "answer": ""}) for number in range(NUM_PROBLEMS)]
     data.write_text("\n".join(lines))

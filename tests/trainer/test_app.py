@@ -13,6 +13,7 @@ import torch
 
 from periplus.audit.findings import Code
 from periplus.errors import Denied, Unreachable
+from periplus.job.job_file import JobFile
 from periplus.job.run_directory import RunDirectory
 from periplus.net import rpc
 from periplus.pb.v1 import control_pb2
@@ -23,9 +24,9 @@ from periplus.values.task import Role, TaskState
 from periplus.values.weight_state import Tensor, WeightState, write_safetensors
 from rollout_worker import app as worker_app
 from rollout_worker.config import WorkerConfig
-from tests.support import gateways
-from tests.support.audit_run import audited
-from tests.support.gateways import gateway, play, until
+from tests.support.audit.files import audited
+from tests.support.gateway import loopback as gateways
+from tests.support.gateway.loopback import Gateway, gateway, play, until
 from tests.support.keys import AUTHORITY
 from tests.support.tiny_job import task_of, tiny_job
 from trainer import app
@@ -34,6 +35,17 @@ from trainer.config import TrainerConfig
 from trainer.intake.gateway import GatewayLink
 
 WHOLE_RUN_DEADLINE_S = 90.0
+
+
+def trainer_of(job: JobFile, folder: Path, home: Gateway) -> TrainerConfig:
+    task = task_of(job, Role.TRAINER, folder, gateway=home.address)
+    return replace(TrainerConfig.of_task(task), cache_dir=folder / "models")
+
+
+def worker_of(job: JobFile, folder: Path, home: Gateway) -> WorkerConfig:
+    return WorkerConfig.of_task(
+        task_of(job, Role.ROLLOUT, folder, gateway=home.address, task_id="job-1/home/rollout-0")
+    )
 
 
 def test_a_trainer_that_loses_its_gateway_saves_once_and_fails_with_what_happened(
@@ -52,9 +64,7 @@ def test_a_trainer_that_loses_its_gateway_saves_once_and_fails_with_what_happene
     async def run() -> None:
         job = tiny_job(tmp_path)
         async with gateway() as home:
-            task = task_of(job, Role.TRAINER, tmp_path, gateway=home.address)
-            config = TrainerConfig(task=task, job=job, cache_dir=tmp_path / "models", resume_from=None)
-            running = asyncio.create_task(app.run(config, asyncio.Event()))
+            running = asyncio.create_task(app.run(trainer_of(job, tmp_path, home), asyncio.Event()))
             await until(lambda: running.done() or any("evaluating" in record.text for record in home.records))
         with pytest.raises(Unreachable):
             await running
@@ -76,11 +86,8 @@ def test_a_trainer_whose_key_is_not_certified_keeps_what_it_prepared_and_says_wh
     async def run() -> None:
         job = tiny_job(tmp_path)
         async with gateway() as home:
-            task = task_of(job, Role.TRAINER, tmp_path, gateway=home.address)
-            config = TrainerConfig.of_task(task)
-            config = replace(config, cache_dir=tmp_path / "models")
             with pytest.raises(ExceptionGroup) as raised:
-                await app.run(config, asyncio.Event())
+                await app.run(trainer_of(job, tmp_path, home), asyncio.Event())
         error = rpc.first_of(raised.value)
         assert isinstance(error, Denied)
         assert "fork 0 has another trainer" in str(error)
@@ -98,11 +105,8 @@ def test_a_worker_behind_a_real_gateway_proves_every_version_and_its_engine(
 
     async def run() -> None:
         async with gateway() as home:
-            task = task_of(job, Role.TRAINER, tmp_path, gateway=home.address)
-            trainer = replace(TrainerConfig.of_task(task), cache_dir=tmp_path / "models")
-            of_worker = task_of(job, Role.ROLLOUT, tmp_path, gateway=home.address, task_id="job-1/home/rollout-0")
-            working = asyncio.create_task(worker_app.run(WorkerConfig.of_task(of_worker)))
-            assert await app.run(trainer, asyncio.Event()) is TaskState.SUCCEEDED
+            working = asyncio.create_task(worker_app.run(worker_of(job, tmp_path, home)))
+            assert await app.run(trainer_of(job, tmp_path, home), asyncio.Event()) is TaskState.SUCCEEDED
             await working
 
     with asyncio.Runner() as runner:
@@ -140,12 +144,9 @@ def test_a_run_has_succeeded_once_its_model_was_read_back_and_not_before(
 
     async def run() -> None:
         async with gateway() as home:
-            task = task_of(job, Role.TRAINER, tmp_path, gateway=home.address)
-            trainer = replace(TrainerConfig.of_task(task), cache_dir=tmp_path / "models")
-            of_worker = task_of(job, Role.ROLLOUT, tmp_path, gateway=home.address, task_id="job-1/home/rollout-0")
-            working = asyncio.create_task(worker_app.run(WorkerConfig.of_task(of_worker)))
+            working = asyncio.create_task(worker_app.run(worker_of(job, tmp_path, home)))
             try:
-                assert await app.run(trainer, asyncio.Event()) is TaskState.SUCCEEDED
+                assert await app.run(trainer_of(job, tmp_path, home), asyncio.Event()) is TaskState.SUCCEEDED
             finally:
                 working.cancel()
                 await asyncio.gather(working, return_exceptions=True)

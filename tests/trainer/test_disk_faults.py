@@ -11,25 +11,15 @@ from periplus.audit.journal import read_lines
 from periplus.audit.records import LeaseEntry, from_line
 from periplus.process.backoff import Backoff
 from periplus.values.task import TaskState
-from tests.support.dying import GONE, OS_CALLS, Call, before_each_call, die_at, in_a_child, num_calls
-from tests.support.fake_link import FakeLink
+from tests.support.audit.files import audited
+from tests.support.processes.dying import GONE, OS_CALLS, Call, before_each_call, die_at, in_a_child, num_calls
 from tests.support.small_disk import SmallDisk, small_disk
-from tests.trainer.test_loop import (
-    Run,
-    audited,
-    cache_dir,
-    closed,
-    finish,
-    messages_of,
-    one_thread,
-    start,
-)
+from tests.support.trainer.fake_link import FakeLink
+from tests.support.trainer.whole_run import Run, Trainers
 from trainer import disk_wait
 from trainer.checkpointing import checkpoint
 from trainer.intake.messages import DownMessage
 from trainer.ledger.values import Granted
-
-__all__ = ["cache_dir", "closed", "one_thread"]
 
 SETTINGS: dict[str, Any] = {
     "steps": 3,
@@ -90,20 +80,20 @@ class Filling:
 
 @pytest.mark.parametrize("leaving_bytes", [0, 20_000, 200_000, 2_000_000])
 def test_a_disk_that_is_full_at_any_moment_costs_nothing_but_time(
-    tmp_path: Path, cache_dir: Path, leaving_bytes: int
+    tmp_path: Path, trainers: Trainers, leaving_bytes: int
 ) -> None:
     num_waits = 0
-    num_messages, _ = messages_of(tmp_path / "whole", cache_dir, **SETTINGS)
+    num_messages, _ = trainers.messages_of(tmp_path / "whole", **SETTINGS)
     for message in range(2, num_messages, max(1, num_messages // 7)):
         folder = tmp_path / str(message)
         folder.mkdir()
         with small_disk(folder / "run", num_kib=AMPLE_KIB) as disk:
             filling = Filling(disk, message, leaving_bytes)
-            run = start(folder, cache_dir, link_class=OnRecord, say=filling.say, **SETTINGS)
+            run = trainers.start(folder, link_class=OnRecord, say=filling.say, **SETTINGS)
             assert isinstance(run.link, OnRecord)
             run.link.run_dir = disk.root
             run.link.before_each = filling.before_each
-            finish(run)
+            run.finish()
             assert run.state is TaskState.SUCCEEDED
             assert run.link.num_leases > 0
             assert run.summary["staleness_violations"] == 0
@@ -113,15 +103,15 @@ def test_a_disk_that_is_full_at_any_moment_costs_nothing_but_time(
     assert num_waits, "the disk was never full when something was to be written"
 
 
-def test_a_run_whose_disk_grows_little_by_little_ends_as_one_that_had_room(tmp_path: Path, cache_dir: Path) -> None:
+def test_a_run_whose_disk_grows_little_by_little_ends_as_one_that_had_room(tmp_path: Path, trainers: Trainers) -> None:
     """The run is synchronous, so that both runs end with the same bits."""
     settings = SETTINGS | {"staleness": 0}
-    _, whole = messages_of(tmp_path / "whole", cache_dir, **settings)
+    _, whole = trainers.messages_of(tmp_path / "whole", **settings)
     folder = tmp_path / "grown"
     folder.mkdir()
     with small_disk(folder / "run", num_kib=STEP_KIB) as disk:
         growing = Growing(disk)
-        run = finish(start(folder, cache_dir, say=growing.say, **settings))
+        run = trainers.start(folder, say=growing.say, **settings).finish()
         assert run.state is TaskState.SUCCEEDED
         assert audited(disk.root).findings == ()
     assert run.digest == whole.digest
@@ -160,27 +150,27 @@ CALLS = (*OS_CALLS, LEARNER)
 def dies(folder: Path, cache_dir: Path, settings: dict[str, Any], call: int, number: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         before_each_call(patch, CALLS[call], die_at(number))
-        finish(start(folder, cache_dir, **settings))
+        Trainers(cache_dir).start(folder, **settings).finish()
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call[1])
 def test_a_trainer_that_dies_within_a_write_resumes_to_the_same_bits_and_a_clean_audit(
-    tmp_path: Path, cache_dir: Path, call: Call
+    tmp_path: Path, trainers: Trainers, call: Call
 ) -> None:
     settings = SETTINGS | {"staleness": 0, "network": {"durability": "machine"}}
     whole: list[Run] = []
-    total = num_calls(call, lambda: whole.append(finish(start(tmp_path / "whole", cache_dir, **settings))))
+    total = num_calls(call, lambda: whole.append(trainers.start(tmp_path / "whole", **settings).finish()))
     assert total, "the trainer makes no such call: the test would prove nothing"
     # How many frames are committed at once depends on the clock, so two runs differ by a few calls.
     for number in sorted({max(1, round(total * share)) for share in (0.3, 0.5, 0.75, 0.93)}):
         folder = tmp_path / str(number)
-        code = in_a_child(dies, folder, cache_dir, settings, CALLS.index(call), number)
+        code = in_a_child(dies, folder, trainers.cache_dir, settings, CALLS.index(call), number)
         assert code == GONE, f"{call} {number}: it ended before it could be killed"
         run_dir = folder / "run"
         if not list((run_dir / "checkpoints").glob("*/manifest.json")):
             assert audited(run_dir).findings == ()
             continue
-        resumed = finish(start(folder, cache_dir, fork=1, resume_from=run_dir, **settings))
+        resumed = trainers.start(folder, fork=1, resume_from=run_dir, **settings).finish()
         assert (resumed.state, resumed.digest) == (TaskState.SUCCEEDED, whole[0].digest), (call, number)
         assert audited(run_dir).findings == (), (call, number)
         left = [path.name for path in (run_dir / "checkpoints").iterdir() if not (path / "manifest.json").is_file()]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.learning import PAD_ID, make_job
+from tests.support.trainer.learning import PAD_ID, make_job
 from trainer.learning.losses.aggregate import Aggregation
 from trainer.learning.losses.importance import Correction, Importance, Level
 from trainer.learning.losses.kl import KlEstimator

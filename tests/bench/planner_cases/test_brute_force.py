@@ -1,4 +1,4 @@
-"""What the planner's optimum is held against does try all placements."""
+"""The brute force that the planner's optimum is compared with tries all placements."""
 
 from itertools import islice
 

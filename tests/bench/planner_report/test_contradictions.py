@@ -6,7 +6,7 @@ from bench.planner_cases.cells import Row
 from bench.planner_report import contradictions
 from bench.planner_report.page import page_of
 from bench.planner_report.records import Part, merged
-from tests.support import planner_rows
+from tests.support.planner import record_rows as planner_rows
 
 
 def _said(section: str, **changed: object) -> str:

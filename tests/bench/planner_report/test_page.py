@@ -15,7 +15,7 @@ from bench.planner_report.records import Run, merged
 from bench.planner_report.scatter_picture import scatter_svg
 from bench.planner_report.speed_picture import speed_svg
 from bench.planner_report.time_picture import time_svg
-from tests.support import planner_rows
+from tests.support.planner import record_rows as planner_rows
 
 
 def _page(run: Run) -> tuple[str, dict[str, str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import planner_record
-from tests.support import planner_rows
+from tests.support.planner import record_rows as planner_rows
 
 
 @pytest.fixture

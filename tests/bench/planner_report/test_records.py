@@ -8,7 +8,7 @@ import pytest
 
 from bench.planner_cases.cells import Store
 from bench.planner_report.records import Run, merged, read
-from tests.support import planner_rows
+from tests.support.planner import record_rows as planner_rows
 
 
 def _written(run: Run, path: Path) -> Path:

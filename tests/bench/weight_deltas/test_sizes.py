@@ -1,4 +1,4 @@
-"""What is said of a delta is true of it: exact, at most the sum when folded, and every figure from the same bytes."""
+"""Sizes of deltas are true: exact, at most the sum when folded, and all from the same bytes."""
 
 import numpy as np
 import pytest

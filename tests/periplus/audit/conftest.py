@@ -2,12 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.audit_run import copy_run, honest_run
+from tests.support.audit.files import copy_run
+from tests.support.audit.history import honest_run
 
 
 @pytest.fixture(scope="session")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run; never written to."""
+    """Write a finished run once, which no test may change."""
     root = tmp_path_factory.mktemp("honest") / "run"
     honest_run(root)
     return root
@@ -15,7 +16,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def pruned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run that has lines of every kind; never written to."""
+    """Write a finished run with lines of every kind once, which no test may change."""
     root = tmp_path_factory.mktemp("pruned") / "run"
     honest_run(root, prune=True)
     return root
@@ -23,5 +24,5 @@ def pruned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(honest: Path, tmp_path: Path) -> Path:
-    """A copy of it, to be damaged."""
+    """Return a copy of the finished run, to be damaged."""
     return copy_run(honest, tmp_path / "run")

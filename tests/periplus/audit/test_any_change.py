@@ -15,7 +15,7 @@ from periplus.audit.findings import Code
 from periplus.audit.read import read_run
 from periplus.audit.records import from_line
 from periplus.errors import CorruptFrame
-from tests.support.audit_run import audited, copy_run
+from tests.support.audit.files import audited, copy_run
 
 
 class Box:
@@ -35,7 +35,7 @@ def box(honest: Path) -> Box:
 
 
 def parsed(lines: list[bytes]) -> list[records.Entry] | None:
-    """The records of whole lines, None if one is unreadable."""
+    """Return the records of the whole lines, or None if one is unreadable."""
     try:
         return [from_line(line[:-1], "line").record for line in lines if line.endswith(b"\n")]
     except CorruptFrame:
@@ -43,7 +43,7 @@ def parsed(lines: list[bytes]) -> list[records.Entry] | None:
 
 
 def is_harmless(before: list[bytes], after: list[bytes]) -> bool:
-    """Whether the journal says what it said, or what it said before its last lines, and these are about no step.
+    """Return whether the journal tells the same, or the same but for last lines that are about no step.
 
     A journal without its last lines is that of a trainer that was killed before it wrote them, and the report says so:
     it has no end, and the samples are not committed. The time of the last line has no line behind it to vouch for it.
@@ -57,7 +57,7 @@ def is_harmless(before: list[bytes], after: list[bytes]) -> bool:
 
 
 def changed(lines: list[bytes], change: str, index: int, other: int, place: int, value: int) -> None:
-    """One change of one line, in place. Numbers count around."""
+    """Make one change of one line, in place. Numbers wrap around."""
     index, other, place = index % len(lines), other % len(lines), place % len(lines[index % len(lines)])
     line = lines[index]
     match change:
@@ -104,8 +104,8 @@ def test_any_frame_that_is_removed_is_missed_unless_nothing_came_of_it(box: Box,
     removed = list(frames)[index % len(frames)]
     del frames[removed]
     report = audit(replace(evidence, frames=frames))
-    never_judged = audit(evidence).uncommitted - report.uncommitted == len(evidence.frames[removed])
-    assert set(report.counts) == {Code.FRAME_MISSING} or (report.is_clean and never_judged)
+    never_told = audit(evidence).uncommitted - report.uncommitted == len(evidence.frames[removed])
+    assert set(report.counts) == {Code.FRAME_MISSING} or (report.is_clean and never_told)
 
 
 @given(data=st.data())

@@ -14,7 +14,10 @@ from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
 from periplus.values.policy import Policy
 from periplus.values.trajectory import StopReason, Trajectory
-from tests.support.audit_run import JOB, AuditRun, Forger, audited, gateway_spool, honest_run
+from tests.support.audit.files import audited, gateway_spool
+from tests.support.audit.forger import Forger
+from tests.support.audit.history import honest_run
+from tests.support.audit.run import JOB, AuditRun
 
 
 @pytest.fixture
@@ -24,15 +27,6 @@ def careless(tmp_path: Path) -> Iterator[AuditRun]:
     run.start()
     yield run
     run.kill()
-
-
-def step(run: AuditRun) -> list[int]:
-    """Two groups come in and are trained on."""
-    groups = [run.open_group(), run.open_group()]
-    for group in groups:
-        run.fill(group)
-    run.consume(groups)
-    return groups
 
 
 def is_balanced(a: Account) -> bool:
@@ -66,7 +60,7 @@ def test_an_honest_run_with_every_kind_of_trouble_is_clean(tmp_path: Path, group
 
 
 def test_lengths_and_ages_are_recomputed_from_the_frames(careless: AuditRun) -> None:
-    step(careless)
+    careless.step()
     given_up = careless.trajectory(careless.lease(careless.open_group(), 0), stop=StopReason.ABANDONED)
     careless.arrive(given_up, verdict=AdmissionVerdict.ABANDONED)
     careless.end()
@@ -90,7 +84,7 @@ def test_a_run_that_was_killed_with_a_torn_line_can_be_audited(run: Path) -> Non
 
 def test_a_run_can_be_audited_at_any_moment_between_two_of_its_lines(careless: AuditRun) -> None:
     for _ in range(3):
-        step(careless)
+        careless.step()
         careless.checkpoint()
         careless.evaluate()
         careless.journal.flush()
@@ -98,7 +92,7 @@ def test_a_run_can_be_audited_at_any_moment_between_two_of_its_lines(careless: A
 
 
 def test_a_lease_number_that_another_worker_has_in_a_later_fork_is_no_contradiction(careless: AuditRun) -> None:
-    step(careless)
+    careless.step()
     group = careless.open_group()
     on_its_way = careless.lease(group, 0, worker="rollout-eu-0")
     careless.checkpoint()
@@ -108,7 +102,7 @@ def test_a_lease_number_that_another_worker_has_in_a_later_fork_is_no_contradict
     for other in others:
         careless.fill(other)
     again = careless.lease(group, 0, worker="rollout-ap-0")
-    assert again.lease.lease_id == on_its_way.lease.lease_id
+    assert again.lease_id == on_its_way.lease_id
     careless.arrive(careless.trajectory(on_its_way), verdict=AdmissionVerdict.REFUSED, why="unfit")
     careless.lose(again)
     careless.fill(group)
@@ -120,12 +114,12 @@ def test_a_lease_number_that_another_worker_has_in_a_later_fork_is_no_contradict
 def test_a_fork_whose_parent_is_in_another_directory_is_audited_from_there_on(tmp_path: Path) -> None:
     first = AuditRun(root=tmp_path / "first")
     first.start()
-    step(first)
+    first.step()
     first.checkpoint()
     first.kill()
     second = AuditRun(root=tmp_path / "second", checkpoints=first.checkpoints)
     second.start(Policy(0, 1))
-    step(second)
+    second.step()
     second.end()
     elsewhere = Forger(second.root)
     elsewhere.edit(0, resumed_at=None, manifest=None)
@@ -137,7 +131,7 @@ def test_a_fork_whose_parent_is_in_another_directory_is_audited_from_there_on(tm
 
 
 def test_a_checkpoint_that_was_renamed_but_never_recorded_may_be_resumed_from(careless: AuditRun) -> None:
-    step(careless)
+    careless.step()
     careless.checkpoint()
     careless.kill()
     journal = RunDirectory(careless.root).audit
@@ -146,7 +140,7 @@ def test_a_checkpoint_that_was_renamed_but_never_recorded_may_be_resumed_from(ca
     journal.write_bytes(b"".join(lines[:-2]))
     assert audited(careless.root).is_clean
     careless.start(Policy(0, 1))
-    step(careless)
+    careless.step()
     careless.end()
     report = audited(careless.root)
     assert report.findings == ()
@@ -166,7 +160,7 @@ def test_a_token_older_than_the_bound_is_found(careless: AuditRun) -> None:
     for group in groups:
         careless.fill(group)
     for _ in range(2):
-        step(careless)
+        careless.step()
     careless.consume(groups)
     assert only(careless) == {Code.STALE}
     account = audited(careless.root).surviving
@@ -175,9 +169,9 @@ def test_a_token_older_than_the_bound_is_found(careless: AuditRun) -> None:
 
 
 def test_a_sample_of_a_dead_branch_is_found(careless: AuditRun) -> None:
-    step(careless)
+    careless.step()
     careless.checkpoint()
-    step(careless)
+    careless.step()
     group = careless.open_group()
     careless.fill(group)
     dead = careless.waiting[group]
@@ -191,9 +185,9 @@ def test_a_sample_of_a_dead_branch_is_found(careless: AuditRun) -> None:
 
 
 def test_tokens_of_a_dead_branch_are_found_though_their_sample_was_accepted_anew(careless: AuditRun) -> None:
-    step(careless)
+    careless.step()
     careless.checkpoint()
-    step(careless)
+    careless.step()
     careless.kill()
     careless.start(Policy(0, 1))
     groups = [careless.open_group(), careless.open_group()]
@@ -219,7 +213,7 @@ def test_a_sample_that_is_left_behind_too_old_is_unaccounted_for(careless: Audit
     left = careless.open_group()
     careless.fill(left)
     for _ in range(3):
-        step(careless)
+        careless.step()
     assert only(careless) == {Code.UNACCOUNTED}
     account = audited(careless.root).surviving
     assert account is not None
@@ -234,27 +228,27 @@ def test_a_lease_that_is_given_to_a_second_worker_without_a_word_is_unaccounted_
 
 
 def test_a_group_that_is_passed_over_is_unaccounted_for(careless: AuditRun) -> None:
-    step(careless)
+    careless.step()
     careless.next_group += 1
-    step(careless)
+    careless.step()
     assert only(careless) == {Code.UNACCOUNTED}
 
 
 def test_a_group_that_a_restore_forgets_is_unaccounted_for(careless: AuditRun) -> None:
     forgotten = careless.open_group()
     careless.lease(forgotten, 0)
-    step(careless)
+    careless.step()
     careless.checkpoint()
     careless.kill()
     careless.start(Policy(0, 1))
-    step(careless)
+    careless.step()
     assert only(careless) == {Code.UNACCOUNTED}
 
 
 def test_frames_that_a_restore_would_need_must_not_be_pruned(careless: AuditRun) -> None:
     waiting = careless.open_group()
     careless.fill(waiting)
-    step(careless)
+    careless.step()
     careless.checkpoint()
     careless.fill(careless.open_group())
     del careless.waiting[waiting]

@@ -37,10 +37,12 @@ from periplus.values.policy import Policy
 from periplus.values.safetensors_format import safetensors_head
 from periplus.values.trajectory import PolicyRun, Purpose, StopReason
 from periplus.values.weight_state import read_safetensors_file
-from tests.support.audit_run import Forger, audited, copy_run
+from tests.support.audit.files import audited, copy_run
+from tests.support.audit.forger import Forger
+from tests.support.audit.opened import OPENED
 
 SLOWER = 20
-"""How much longer than the honest audit a hostile one may take: the machine is shared, and an edit may be 100 kB."""
+"""A hostile audit may take so many times as long as the honest one: the machine is shared, an edit may be 100 kB."""
 
 MEMORY_BYTES = 100 << 20
 """Far below what a walk over 2^31 numbers takes, far above what the edits themselves have."""
@@ -79,7 +81,10 @@ def evidence_of(run: Path) -> Evidence:
 
 
 def timed(evidence: Evidence) -> tuple[Report, float]:
-    """The collector of cycles is paused, as in audit_run: it would visit everything that other tests left in memory."""
+    """Return an audit's report and CPU time.
+
+    The collector of cycles is paused, as in audit_run: it would visit all that other tests left in memory.
+    """
     gc.disable()
     try:
         begun_s = time.process_time()
@@ -92,7 +97,7 @@ def timed(evidence: Evidence) -> tuple[Report, float]:
 
 
 def audited_within(limit_s: float, evidence: Evidence, what: object) -> Report:
-    """The report; another process on the same core may make two attempts slow, and a cost that grew all three."""
+    """Return the report of an audit that must be fast once in three times: other processes may slow two down."""
     for _ in range(3):
         report, spent_s = timed(evidence)
         if spent_s < limit_s:
@@ -101,7 +106,7 @@ def audited_within(limit_s: float, evidence: Evidence, what: object) -> Report:
 
 
 def values_of(line: bytes) -> dict[str, str]:
-    """The texts of a line's values, by key."""
+    """Return the texts of a line's values, by key."""
     return {key: json.dumps(value, separators=(",", ":")) for key, value in json.loads(line).items()}
 
 
@@ -119,7 +124,7 @@ def is_refused(line: bytes) -> bool:
 
 
 def one_of_each_kind(lines: Sequence[bytes]) -> dict[str, int]:
-    """Where each kind of line is first."""
+    """Return the place of the first line of each kind."""
     found: dict[str, int] = {}
     for index, line in enumerate(lines):
         found.setdefault(json.loads(line)["kind"], index)
@@ -222,19 +227,7 @@ def journal_of(body: Sequence[records.Entry], opened: records.OpenEntry) -> list
     return lines
 
 
-OPENED = records.OpenEntry(
-    job_id="j",
-    fork=0,
-    parent=None,
-    manifest=None,
-    resumed_at=None,
-    bound=1,
-    group_size=1,
-    groups_per_step=1,
-    seed=0,
-    algorithm="grpo",
-    settings=bytes(32),
-)
+ONE_SAMPLE_A_STEP = replace(OPENED, group_size=1, groups_per_step=1)
 
 
 def lease(number: int, group: int, purpose: Purpose = Purpose.TRAIN) -> records.LeaseEntry:
@@ -305,19 +298,19 @@ MANY: dict[str, Callable[[int], Sequence[records.Entry]]] = {
 @pytest.mark.parametrize("what", MANY)
 def test_many_lines_of_a_kind_cost_in_proportion_to_their_number(what: str) -> None:
     def cost_s(number: int) -> float:
-        evidence = Evidence(lines=journal_of(MANY[what](number), OPENED), frames={})
+        evidence = Evidence(lines=journal_of(MANY[what](number), ONE_SAMPLE_A_STEP), frames={})
         return min(timed(evidence)[1] for _ in range(3))
 
     small_s, large_s = cost_s(500), cost_s(4000)
     assert large_s < 3 * 8 * small_s + 0.1, f"{small_s:.3f} s for 500, {large_s:.3f} s for 4000"
 
 
-def test_more_forks_than_are_judged_are_a_finding_and_cost_no_more(tmp_path: Path) -> None:
+def test_more_forks_than_are_checked_are_a_finding_and_cost_no_more(tmp_path: Path) -> None:
     forks = [
-        replace(OPENED, fork=number, parent=Policy(number - 1, 0), manifest=bytes(32), resumed_at=1)
+        replace(ONE_SAMPLE_A_STEP, fork=number, parent=Policy(number - 1, 0), manifest=bytes(32), resumed_at=1)
         for number in range(1, 2 * MAX_FORKS)
     ]
-    report, spent_s = timed(Evidence(lines=journal_of(forks, OPENED), frames={}))
+    report, spent_s = timed(Evidence(lines=journal_of(forks, ONE_SAMPLE_A_STEP), frames={}))
     assert report.counts[Code.TOO_MANY_FORKS] == MAX_FORKS
     assert spent_s < 60
 
@@ -326,7 +319,7 @@ def test_more_forks_than_are_judged_are_a_finding_and_cost_no_more(tmp_path: Pat
 
 
 def replaced_everywhere(tree: Any, text: str) -> Iterator[str]:
-    """The JSON text of a tree with each of its values, in turn, replaced."""
+    """Yield the JSON text of a tree with each of its values replaced in turn."""
     marker = "\x00here"
 
     def variants(node: Any) -> Iterator[Any]:
@@ -344,13 +337,13 @@ def replaced_everywhere(tree: Any, text: str) -> Iterator[str]:
         yield json.dumps(variant).replace(json.dumps(marker), text)
 
 
-def test_every_value_of_a_manifest_may_be_anything_and_is_found(run: Path) -> None:
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: f"{len(text)}:{text[:12]}")
+def test_every_value_of_a_manifest_may_be_anything_and_is_found(run: Path, text: str) -> None:
     path = run / "checkpoints" / "1.4" / "manifest.json"
     tree = json.loads(path.read_text())
-    for text in TEXTS:
-        for changed in replaced_everywhere(tree, text):
-            path.write_text(changed)
-            assert not audited(run).is_clean or changed == json.dumps(tree), changed[:300]
+    for changed in replaced_everywhere(tree, text):
+        path.write_text(changed)
+        assert not audited(run).is_clean or changed == json.dumps(tree), changed[:300]
 
 
 @pytest.mark.parametrize("file", ["metrics.jsonl", "config.yaml"])
@@ -405,7 +398,7 @@ def test_a_pipe_or_a_device_in_place_of_a_file_ends_with_a_verdict(run: Path, fi
 
 
 MEMORY_LIMIT_BYTES = 8 << 30
-"""Address space of a process that audits: below the size of the files that it is given here."""
+"""Address space of a process that audits: less than two copies of the large tensor, and than the sparse files."""
 
 WITH_LITTLE_MEMORY = f"""
 import resource, runpy
@@ -415,7 +408,7 @@ runpy.run_module("periplus", run_name="__main__", alter_sys=True)
 
 
 def audited_by_a_process(run: Path, *spools: Path) -> dict[str, Any]:
-    """The report of the command, in a process of its own with little memory."""
+    """Return the report of the command, run in a process of its own with little memory."""
     options = [word for spool in spools for word in ("--spool", str(spool))]
     command = [sys.executable, "-c", WITH_LITTLE_MEMORY, "job", "audit", str(run), "-o", "json", *options]
     ended = subprocess.run(command, capture_output=True, timeout=120, check=False)
@@ -441,7 +434,7 @@ def test_a_large_file_beside_the_exported_model_does_not_hide_another_model(run:
 
 
 def test_a_large_tensor_added_to_the_exported_model_is_found_in_little_memory(run: Path) -> None:
-    """4 GiB of zeros that take no room on disk, more than the process may have; they are mapped, and read by blocks."""
+    """A tensor of 4 GiB, which takes no room on disk, is mapped and read by blocks: a copy of it would not fit."""
     path = run / "final" / "model.safetensors"
     state = read_safetensors_file(path)
     lines = [(name, tensor.dtype, tensor.shape) for name, tensor in state.items()]

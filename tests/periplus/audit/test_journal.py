@@ -34,7 +34,7 @@ def test_each_line_names_the_one_before_it(path: Path) -> None:
     assert end == ChainEnd(3, chain_hash(lines[2]))
 
 
-def test_an_opened_file_is_continued_where_it_ends(path: Path) -> None:
+def test_a_journal_is_continued_where_it_ends(path: Path) -> None:
     with AuditJournal.open(path) as journal:
         journal.append(lost(0), 0.0)
         end = journal.position

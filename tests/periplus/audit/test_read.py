@@ -12,7 +12,8 @@ from periplus.errors import NotFound
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
 from periplus.values.weight_state import Tensor
-from tests.support.audit_run import AuditRun, audited
+from tests.support.audit.files import audited
+from tests.support.audit.run import AuditRun
 
 
 def test_nothing_is_changed_by_reading(honest: Path) -> None:
@@ -38,7 +39,7 @@ def test_a_run_may_go_on_while_it_is_read(tmp_path: Path) -> None:
     """Lines, frames, checkpoints and prunes that come after the audit began are not held against the run."""
     run = AuditRun(root=tmp_path / "run")
     run.start()
-    step(run)
+    run.step()
     run.journal.flush()
     is_first = True
 
@@ -46,7 +47,7 @@ def test_a_run_may_go_on_while_it_is_read(tmp_path: Path) -> None:
         nonlocal is_first
         if is_first:  # the journal's end is known by now, and the frames are being read
             is_first = False
-            step(run)
+            run.step()
             run.checkpoint()
             run.fill(run.open_group())
             run.prune()
@@ -60,17 +61,10 @@ def test_a_run_may_go_on_while_it_is_read(tmp_path: Path) -> None:
     assert audited(run.root).is_clean
 
 
-def step(run: AuditRun) -> None:
-    groups = [run.open_group(), run.open_group()]
-    for group in groups:
-        run.fill(group)
-    run.consume(groups)
-
-
 def test_frames_that_cannot_be_decoded_are_one_finding_each_and_the_rest_is_verified(tmp_path: Path) -> None:
     run = AuditRun(root=tmp_path / "run")
     run.start()
-    step(run)
+    run.step()
     held = run.lease(run.open_group(), 0)
     trajectory = run.trajectory(held)
     run.store.append(b"no frame")

@@ -11,6 +11,7 @@ from periplus.errors import CorruptFrame
 from periplus.job.job_file import MAX_SAMPLES_PER_STEP
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose, StopReason
+from tests.support.audit.opened import OPENED
 
 integers = st.integers(0, 2**63)
 digests = st.binary(min_size=16, max_size=16)
@@ -90,19 +91,6 @@ any_record = st.one_of(
     st.builds(records.SealEntry, key=hashes, certificate=signatures, signature=signatures),
 )
 
-OPENED = records.OpenEntry(
-    job_id="j",
-    fork=0,
-    parent=None,
-    manifest=None,
-    resumed_at=None,
-    bound=1,
-    group_size=2,
-    groups_per_step=2,
-    seed=0,
-    algorithm="grpo",
-    settings=bytes(32),
-)
 LEASE = records.LeaseEntry(
     lease_id=5,
     group=2,
@@ -120,7 +108,7 @@ GOLDEN = (
 )
 
 
-def test_a_line_is_what_it_has_always_been() -> None:
+def test_the_text_of_a_line_is_frozen() -> None:
     assert to_line(7, bytes(range(16)), 12.5, LEASE) == GOLDEN
     line = from_line(GOLDEN, "here")
     assert (line.n, line.prev, line.time_s, line.record) == (7, bytes(range(16)), 12.5, LEASE)
@@ -166,7 +154,7 @@ def test_a_missing_key_is_refused(key: str) -> None:
 
 
 def rendered(data: dict[str, object]) -> bytes:
-    """As a writer would, but for what is wrong with it."""
+    """Return the line as a writer writes it, with whatever is wrong with its data."""
     raw = json.dumps(data, separators=(",", ":")).encode()
     return raw.replace(b'"t":12.5,', b'"t":12.500000,')
 
@@ -202,7 +190,7 @@ def test_sizes_of_a_run_are_bounded(size: int) -> None:
         from_line(to_line(0, bytes(16), 0.0, replace(OPENED, groups_per_step=size)), "here")
 
 
-def test_a_text_is_bounded() -> None:
+def test_texts_of_a_line_are_bounded() -> None:
     with pytest.raises(CorruptFrame, match="at most"):
         from_line(to_line(0, bytes(16), 0.0, replace(OPENED, job_id="j" * 5000)), "here")
 
@@ -220,7 +208,7 @@ def test_anything_else_is_refused_and_nothing_crashes(raw: bytes) -> None:
         from_line(raw, "here")
 
 
-def test_another_schema_says_which_it_is() -> None:
+def test_a_line_of_another_schema_is_refused_with_the_schemas_name() -> None:
     raw = to_line(0, bytes(16), 0.0, OPENED).replace(b"periplus.audit/2", b"periplus.audit/9")
     with pytest.raises(CorruptFrame, match="audit/9"):
         from_line(raw, "here")

@@ -13,7 +13,10 @@ from periplus.audit.records import chain_hash, from_line, to_line
 from periplus.audit.seals import Sealer
 from periplus.publication import JobAuthority, PublisherKey
 from periplus.values.policy import Policy
-from tests.support.audit_run import FORGER, JOB, AuditRun, Entry, Forger, audited, honest_run, sealer_of
+from tests.support.audit.files import audited
+from tests.support.audit.forger import FORGER, Entry, Forger
+from tests.support.audit.history import honest_run
+from tests.support.audit.run import JOB, AuditRun, sealer_of
 from tests.support.keys import AUTHORITY
 
 KEY = AUTHORITY.public_key
@@ -63,28 +66,21 @@ def test_a_run_of_a_version_without_seals_is_audited_and_what_it_lacks_is_a_note
 def test_a_run_that_this_version_continues_is_signed_from_its_start(tmp_path: Path) -> None:
     run = AuditRun(root=tmp_path / "run", is_sealed=False)
     run.start()
-    step(run)
+    run.step()
     run.checkpoint()
     run.kill()
     run.is_sealed = True
     run.start(Policy(0, 1))
-    step(run)
+    run.step()
     run.end()
     report = verified(run.root)
     assert (report.findings, report.seals.num_lines) == ((), report.num_lines)
 
 
-def step(run: AuditRun) -> None:
-    groups = [run.open_group(), run.open_group()]
-    for group in groups:
-        run.fill(group)
-    run.consume(groups)
-
-
 def test_what_comes_after_the_last_seal_is_told_and_is_no_step(tmp_path: Path) -> None:
     run = AuditRun(root=tmp_path / "run")
     run.start()
-    step(run)
+    run.step()
     run.fill(run.open_group())
     run.kill()
     report = verified(run.root)
@@ -106,7 +102,7 @@ def test_a_line_that_a_trainer_seals_must_have_its_seal(honest: Path, run: Path,
 
 
 def downgraded(forger: Forger) -> None:
-    """As if an older version had written it: no seals, no hash of config.yaml."""
+    """Remove seals and the hash of config.yaml, as if an older version had written the run."""
     forger.entries = [entry for entry in forger.entries if not isinstance(entry.record, records.SealEntry)]
     for index in forger.indices(lambda r: isinstance(r, records.OpenEntry)):
         forger.edit(index, schema=records.UNSEALED_SCHEMA, settings=None)
@@ -172,7 +168,7 @@ def test_a_certificate_of_another_fork_or_job_is_not_enough(run: Path) -> None:
 def test_a_seal_of_another_run_or_another_line_does_not_hold(honest: Path, run: Path, tmp_path: Path) -> None:
     other = AuditRun(root=tmp_path / "other")
     other.start()
-    step(other)
+    other.step()
     other.end()
     stolen = [record for record in records_of(other.root) if isinstance(record, records.SealEntry)]
     found = records_of(honest)
@@ -206,7 +202,7 @@ def test_a_trainer_that_died_between_a_line_and_its_seal_is_no_fault(tmp_path: P
     """The seal is torn, and cut off by the next trainer, whose own seals cover the line."""
     run = AuditRun(root=tmp_path / "run")
     run.start()
-    step(run)
+    run.step()
     run.checkpoint()
     run.kill()
     path = run.root / "audit.jsonl"
@@ -215,7 +211,7 @@ def test_a_trainer_that_died_between_a_line_and_its_seal_is_no_fault(tmp_path: P
     assert audited(run.root).is_clean
     assert Code.SEAL_MISSING in verified(run.root).counts, "until somebody vouches for that line"
     run.start(Policy(0, 1))
-    step(run)
+    run.step()
     run.end()
     assert verified(run.root).findings == ()
 

@@ -52,7 +52,7 @@ def test_an_unknown_command_is_answered_with_those_that_exist(words: list[str], 
 
 
 def completed(words: str) -> list[str]:
-    """What bash is offered for the last of the words."""
+    """Return the completions that bash is offered for the last of the words."""
     environment = os.environ | {
         "_PERIPLUS_COMPLETE": "bash_complete",
         "COMP_WORDS": words,

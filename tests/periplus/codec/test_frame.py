@@ -14,7 +14,7 @@ def test_any_frame_survives(frame: Frame) -> None:
     assert unpack(pack(frame), max_payload_bytes=50) == frame
 
 
-def test_the_layout_is_frozen() -> None:
+def test_the_layout_of_a_frame_is_frozen() -> None:
     assert pack(Frame(CodecId.FILES_ZSTD, b"periplus")) == GOLDEN
 
 

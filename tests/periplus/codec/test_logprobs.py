@@ -16,7 +16,7 @@ near = st.lists(st.integers(0, NUM_NEAR - 1), max_size=40).map(lambda places: ne
 
 
 def there_and_back(logprobs: npt.NDArray[np.float32]) -> int:
-    """How many are near; asserts that all come back."""
+    """Split and join log-probabilities, which must come back, and return how many are stored as near."""
     num_near, sections = split(logprobs)
     assert tuple(map(len, sections)) == section_bytes(len(logprobs), num_near)
     back = join(sections, len(logprobs), num_near)
@@ -25,7 +25,7 @@ def there_and_back(logprobs: npt.NDArray[np.float32]) -> int:
 
 
 @given(bits)
-def test_any_bits_come_back(column: npt.NDArray[np.uint32]) -> None:
+def test_any_log_probabilities_come_back_bit_by_bit(column: npt.NDArray[np.uint32]) -> None:
     there_and_back(column.view(np.float32))
 
 
@@ -45,7 +45,7 @@ def test_what_a_log_softmax_gives_to_likely_tokens_is_on_the_list() -> None:
     assert there_and_back(exact) > 0.99 * NUM_NEAR
 
 
-def test_the_list_is_frozen() -> None:
+def test_the_list_of_near_numbers_is_frozen() -> None:
     assert blake3(near_bits().astype("<u4").tobytes()).hexdigest()[:32] == "b8c91ed6de26392247c3e3d18a1894a6"
 
 

@@ -59,7 +59,7 @@ batches = st.lists(trajectories(), max_size=4)
 
 
 def sure(num_tokens: int) -> Trajectory:
-    """A sample of a model that is nearly sure of each token."""
+    """Return a sample of a model that is nearly sure of each token."""
     steps = np.arange(num_tokens, dtype=np.float64)
     logprobs = (-np.log1p(steps * 2.0**-23)).astype(np.float32) + np.float32(0)
     return replace(
@@ -123,7 +123,7 @@ def test_context_costs_no_log_probabilities() -> None:
     assert len(encode([context])) < 300
 
 
-def test_the_content_is_frozen() -> None:
+def test_the_content_of_a_payload_is_frozen() -> None:
     counts, meta, sections = content([ONE, TWO_TURNS])
     assert [tuple(counts), meta.hex(), [section.hex() for section in sections]] == GOLDEN_CONTENT
 
@@ -152,7 +152,7 @@ def test_a_payload_that_is_cut_or_continued_is_refused(batch: list[Trajectory]) 
 
 
 def opened(payload: bytes) -> tuple[bytearray, bytes]:
-    """Meta, decompressed, and the stored sections."""
+    """Return the decompressed metadata of a payload, and its stored sections."""
     (size,) = struct.unpack_from("<I", payload, 1)
     return bytearray(decompress(payload[5 : 5 + size], max_content_bytes=MAX_BYTES)), payload[5 + size :]
 
@@ -202,14 +202,14 @@ def test_content_beyond_the_bound_is_refused() -> None:
 
 
 def test_a_prompt_that_many_samples_share_counts_for_each() -> None:
-    """Who reads each sample reads its prompt again: a small frame must not stand for gigabytes."""
+    """A reader of all samples reads the prompt once for each: a small frame must not decode to gigabytes."""
     payload = encode([replace(ONE, prompt_ids=token_ids([5] * 10_000)) for _ in range(1000)])
     assert len(payload) < 2000
     with pytest.raises(CorruptFrame, match="at most"):
         decode(payload, max_content_bytes=MAX_BYTES)
 
 
-def test_noise_is_refused() -> None:
+def test_noise_is_refused_as_a_payload() -> None:
     for num_bytes in (0, 1, 4, 5, 6, 100):
         with pytest.raises(CorruptFrame):
             decode(b"\2" + os.urandom(num_bytes), max_content_bytes=MAX_BYTES)

@@ -33,7 +33,7 @@ def test_a_frame_followed_by_anything_is_refused() -> None:
 
 
 @given(st.binary(max_size=40))
-def test_noise_is_refused(noise: bytes) -> None:
+def test_noise_is_refused_as_compressed_content(noise: bytes) -> None:
     with pytest.raises(CorruptFrame):
         decompress(noise, max_content_bytes=1000)
 

@@ -272,8 +272,8 @@ def test_broken_json_is_refused_with_its_line() -> None:
 
 
 def test_ten_refusals_are_said_and_the_others_counted(tmp_path: Path) -> None:
-    text = "name: a\n" + "".join(f"unknown{i}: 1\n" for i in range(300_000))
+    text = "name: a\n" + "".join(f"unknown{i}: 1\n" for i in range(30_000))
     lines = refusal(tmp_path, text).splitlines()
     assert len(lines) == 11
-    assert lines[-1].endswith("and 299,990 more refusals")
+    assert lines[-1].endswith("and 29,990 more refusals")
     assert all(len(line) < 300 for line in lines)

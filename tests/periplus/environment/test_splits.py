@@ -18,8 +18,8 @@ def test_sets_are_disjoint_by_text_and_use_each_text_once_or_are_refused(
             split(prompts, num_warmup, num_held_out, seed)
         return
     splits = split(prompts, num_warmup, num_held_out, seed)
-    dealt = [prompts[index].casefold() for index in (*splits.warmup, *splits.train, *splits.held_out)]
-    assert sorted(dealt) == sorted(distinct)
+    assigned = [prompts[index].casefold() for index in (*splits.warmup, *splits.train, *splits.held_out)]
+    assert sorted(assigned) == sorted(distinct)
     assert (len(splits.warmup), len(splits.held_out)) == (num_warmup, num_held_out)
 
 

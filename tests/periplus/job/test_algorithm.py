@@ -143,17 +143,23 @@ def test_every_optional_option_is_tried() -> None:
     assert set(VALUES) == set(OPTIONAL)
 
 
+BASIC = st.fixed_dictionaries(
+    {
+        "name": st.sampled_from(NAMES),
+        "kl_coefficient": st.sampled_from([0.0, 0.1]),
+        "importance_correction": st.sampled_from(["truncated", "masked", "none"]),
+    }
+)
+"""Options that every algorithm has."""
+
+
 @given(st.data())
 def test_what_is_accepted_keeps_every_option_and_still_agrees_when_filled_in(data: st.DataObject) -> None:
     options = {
         name: data.draw(st.sampled_from(VALUES[name]))
         for name in data.draw(st.sets(st.sampled_from(OPTIONAL), max_size=4))
     }
-    options |= {
-        "name": data.draw(st.sampled_from(NAMES)),
-        "kl_coefficient": data.draw(st.sampled_from([0.0, 0.1])),
-        "importance_correction": data.draw(st.sampled_from(["truncated", "masked", "none"])),
-    }
+    options |= data.draw(BASIC)
     if refusals(0, **options):
         return
     got = filled(**options)
@@ -170,12 +176,7 @@ def test_each_refusal_names_a_key_and_a_value_that_would_do(data: st.DataObject)
         name: data.draw(st.sampled_from(VALUES[name]))
         for name in data.draw(st.sets(st.sampled_from(OPTIONAL), max_size=6))
     }
-    options |= {
-        "name": data.draw(st.sampled_from(NAMES)),
-        "kl_coefficient": data.draw(st.sampled_from([0.0, 0.1])),
-        "importance_correction": data.draw(st.sampled_from(["truncated", "masked", "none"])),
-        "group_size": data.draw(st.sampled_from([1, 8])),
-    }
+    options |= {**data.draw(BASIC), "group_size": data.draw(st.sampled_from([1, 8]))}
     for _ in range(3):  # to obey one refusal may show another
         for refusal in refusals(2, **options).splitlines():
             match = SETTING.search(refusal)
@@ -190,7 +191,7 @@ def test_every_algorithm_runs_every_example_with_its_own_defaults(path: Path, na
     assert load_job(path, [f"algorithm.name={name}"]).algorithm.name == name
 
 
-def test_a_job_says_all_of_it_at_once() -> None:
+def test_a_job_is_told_all_its_refusals_at_once() -> None:
     job = validate(
         JobFile,
         {

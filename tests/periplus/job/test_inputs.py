@@ -1,4 +1,4 @@
-"""Model directories and data files that a job names, judged without torch."""
+"""Model directories and data files that a job names are checked without torch."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""With which job a run goes on, and when it does not."""
+"""The job with which a run is resumed, and the runs that are refused."""
 
 import json
 import shutil

@@ -39,7 +39,7 @@ from periplus.publication import (
 from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
 from periplus.values.transport_keys import FrameKey
-from tests.support.signed import Signer, derived, trust
+from tests.support.publication.signed import Signer, derived, trust
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)

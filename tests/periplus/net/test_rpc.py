@@ -24,7 +24,7 @@ async def missing(_: object, __: Any, context: Any) -> None:
 
 
 class Without(gateway_pb2_grpc.GatewayServicer):
-    """A peer of a build that has none of these methods."""
+    """A peer of another build, which has none of these methods."""
 
     Rollout: Any = missing
     Subscribe: Any = missing
@@ -83,7 +83,7 @@ async def rollout(stub: Stub) -> None:
 
 
 async def rollout_in_a_group(stub: Stub) -> None:
-    """As workers and gateways hold a stream: a writer beside the reader."""
+    """Hold a stream as workers and gateways do, with a writing task beside the reader."""
     call = stub.Rollout()
     await call.write(gateway_pb2.RolloutUp(worker_id="w"))
     async with asyncio.TaskGroup() as tasks:
@@ -180,7 +180,7 @@ def test_a_group_of_errors_of_ours_leaves_as_the_first_one_and_any_other_group_a
 
 @pytest.fixture
 def free_address() -> Iterator[str]:
-    """Of a server that is bound and does not answer, so that no other process takes the port."""
+    """Return an address that is bound, so that no other process takes its port, and does not answer."""
     import socket
 
     with socket.socket() as held:

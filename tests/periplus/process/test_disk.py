@@ -1,4 +1,4 @@
-"""What a refusal means, on real small file systems where there is one."""
+"""An error of the file system is classified as a full disk or a lasting fault, tried on real small file systems."""
 
 import errno
 import os

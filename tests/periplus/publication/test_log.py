@@ -1,4 +1,4 @@
-"""What readers get, what is refused, what is kept: each rule of the log by itself."""
+"""Each rule of a publication log by itself: what readers get, what is refused, what is kept."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -19,8 +19,8 @@ from periplus.publication import (
 )
 from periplus.publication import log as log_module
 from periplus.values.policy import Policy
-from tests.support.publication_log import ONE, ZERO, deltas, feed, log_of, new_log, read, reader_of, records
-from tests.support.signed import Signer, derived, digest_of
+from tests.support.publication.log import ONE, ZERO, deltas, feed, log_of, new_log, read, reader_of, records
+from tests.support.publication.signed import Signer, derived, digest_of
 
 # ---- what readers get ------------------------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ def test_a_reader_that_is_ahead_waits_and_is_never_sent_back() -> None:
 
 
 def refused(log: PublicationLog, publication: Publication, error: type[PeriplusError], match: str = ".") -> None:
-    """At the opening or at the closing, and then as if nothing had come."""
+    """Feed a publication, which is refused at its opening or closing and leaves the log as it was."""
     before = (log.newest, log.newest_digest, log.highest_fork, log.kept_bytes, read(log, distrust=True))
     with pytest.raises(error, match=match):
         feed(log, publication)

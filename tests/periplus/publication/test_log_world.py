@@ -19,8 +19,8 @@ from periplus.publication import (
     derived_publication,
 )
 from periplus.values.policy import Policy
-from tests.support.publication_log import ONE, ZERO, Reader, new_log, reader_of, records
-from tests.support.signed import Signer, derived, digest_of
+from tests.support.publication.log import ONE, ZERO, Reader, new_log, reader_of, records
+from tests.support.publication.signed import Signer, derived, digest_of
 
 
 class Gateway:
@@ -111,7 +111,7 @@ class Follower:
 
 
 class RelayReader(Reader):
-    """A gateway's log judges for itself."""
+    """A gateway as a reader: it takes what comes unchecked, since its own log checks it."""
 
     def _apply(self, done: Publication) -> None:
         self.have = done.opening.policy

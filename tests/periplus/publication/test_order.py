@@ -33,7 +33,7 @@ from periplus.publication import (
 )
 from periplus.values.policy import Policy
 from tests.support.keys import AUTHORITY
-from tests.support.signed import JOB, Signer, derived, digest_of, trust
+from tests.support.publication.signed import JOB, Signer, derived, digest_of, trust
 
 SIGNER = Signer()
 ANCHOR = SIGNER.anchor(1)
@@ -268,7 +268,7 @@ def test_what_continues_is_new_and_what_is_held_is_a_repeat() -> None:
         assert admitted(again, Policy(0, 3)) is Admission.REPEAT
 
 
-def test_the_past_is_fenced() -> None:
+def test_older_versions_and_older_forks_are_fenced() -> None:
     for old in (SIGNER.delta(1, 2), SIGNER.anchor(2), SIGNER.anchor(0), derived(SIGNER.anchor(2))):
         with pytest.raises(Fenced, match="roll back"):
             admitted(old, Policy(0, 3))
@@ -287,7 +287,7 @@ def test_a_delta_from_something_else_is_of_the_wrong_base() -> None:
         admit(DELTA.opening, newest=Policy(0, 2), newest_digest=b"x" * 32, highest_fork=0)
 
 
-def test_a_bundle_is_judged_by_its_fork_alone() -> None:
+def test_a_bundle_is_admitted_by_its_fork_alone() -> None:
     assert admitted(SIGNER.bundle(), Policy(0, 3)) is Admission.NEW
     assert admitted(Signer(fork=1).bundle(), Policy(0, 3)) is Admission.NEW
 

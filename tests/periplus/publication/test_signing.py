@@ -1,4 +1,4 @@
-"""What a relay, another job's trainer, or an old fork's can and cannot pass off as this job's trainer's."""
+"""Neither a relay nor the trainer of another job or of an old fork can pass off a publication as this trainer's."""
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -31,7 +31,7 @@ from periplus.publication.signing import MAX_CERTIFICATES, SMALL_ORDER
 from periplus.publication.values import chunk_signed_bytes
 from periplus.values.policy import Policy
 from tests.support.keys import AUTHORITY
-from tests.support.signed import JOB, Signer, derived, trust
+from tests.support.publication.signed import JOB, Signer, derived, trust
 
 SIGNER = Signer()
 DELTA = SIGNER.delta(1, 2, num_bytes=10)
@@ -51,7 +51,7 @@ def assembled(records: Iterator[PublicationRecord] | list[PublicationRecord]) ->
 
 
 def other_values(value: Any) -> list[Any]:
-    """Everything of the same type that is near."""
+    """Return values of the same type that are near."""
     match value:
         case bool():
             return [not value]
@@ -86,7 +86,7 @@ def variants(record: Any) -> Iterator[Any]:
 # ---- every field -----------------------------------------------------------------------------------------------------
 
 
-def test_a_publication_passes_whole() -> None:
+def test_a_whole_publication_is_assembled_from_its_records() -> None:
     assert assembled(DELTA.records()) == DELTA
 
 
@@ -221,7 +221,7 @@ def test_two_keys_of_one_fork_do_not_mix() -> None:
             trust().check_chunk(opening, chunk)
 
 
-def test_nothing_unsigned_passes() -> None:
+def test_an_opening_without_a_certificate_is_refused() -> None:
     for opening in (replace(OPENING, certificate=None), replace(OPENING, certificate=None, signature=b"")):
         with pytest.raises(Forged, match="no certificate"):
             trust().check_opening(opening)

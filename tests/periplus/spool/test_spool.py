@@ -371,7 +371,7 @@ def test_a_real_disk_that_fills_up_again_and_again_keeps_what_was_taken_and_noth
         assert found[-3:] == expected
 
 
-def test_two_owners_are_a_conflict_and_a_reader_is_none(tmp_path: Path) -> None:
+def test_two_owners_are_a_conflict_and_a_reader_is_no_owner(tmp_path: Path) -> None:
     spool = Spool.open(tmp_path, durability=Durability.PROCESS, max_bytes=1 << 20)
     spool.append(b"x")
     with pytest.raises(Conflict, match="locked"):

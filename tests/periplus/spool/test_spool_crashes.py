@@ -27,7 +27,11 @@ MAX_BYTES = 1200
 
 
 class Crashes(RuleBasedStateMachine):
-    """`appended`: ever, by position. `durable`: reported so. `retired`: may come back with a crash. `lost`: may not."""
+    """A spool on a disk that lies, and what is known of its records.
+
+    `appended` has all that were ever appended, by position; `durable` were reported so. `retired` may come back with a
+    crash, `lost` may not.
+    """
 
     @initialize(durability=st.sampled_from(Durability), segment_bytes=st.sampled_from([1, 150, 400]))
     def begin(self, durability: Durability, segment_bytes: int) -> None:
@@ -81,7 +85,7 @@ class Crashes(RuleBasedStateMachine):
 
     @rule(sizes=st.lists(st.sampled_from([0, 1, 40, 150]), min_size=1, max_size=4), syncs=st.integers(0, 15))
     def append(self, sizes: list[int], syncs: int) -> None:
-        """With a sync after each record whose bit is set."""
+        """Append records, with a sync after each whose bit in `syncs` is set."""
         for index, size in enumerate(sizes):
             before = self.spool.num_bytes
             try:

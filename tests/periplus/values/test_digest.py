@@ -13,7 +13,7 @@ RAMP = np.arange(BLOCK_BYTES * 2 + 3, dtype=np.uint64).astype(np.uint8)
 
 
 def _recursive_root(hashes: list[bytes]) -> bytes:
-    """An oracle of another shape: split at the largest power of two below the count, as RFC 6962 does."""
+    """Compute the root by recursion, split at the largest power of two below the count, as RFC 6962 does."""
     if len(hashes) == 1:
         return hashes[0]
     cut = 1 << (len(hashes) - 1).bit_length() - 1

@@ -85,7 +85,7 @@ def test_the_last_word_of_a_process_counts_for_more_than_its_exit_code(
         (-15, TaskState.STOPPED),
     ],
 )
-def test_a_process_without_a_last_word_is_judged_by_its_exit_code(status: str, code: int, state: TaskState) -> None:
+def test_a_process_without_a_last_word_is_classified_by_its_exit_code(status: str, code: int, state: TaskState) -> None:
     assert TaskOutcome.of_exit(code, status).state is state
 
 

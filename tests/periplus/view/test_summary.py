@@ -88,7 +88,7 @@ def test_a_promise_that_was_not_counted_is_refused() -> None:
         summary_from(values, ())
 
 
-def test_an_extra_value_does_not_replace_one() -> None:
+def test_an_extra_value_does_not_replace_one_of_the_summary() -> None:
     assert json.loads(summary_json(SUMMARY, run_dir="runs/x"))["run_dir"] == "runs/x"
     with pytest.raises(ValueError, match="wan_bytes"):
         summary_json(SUMMARY, wan_bytes=1)

@@ -30,7 +30,7 @@ def make(spec: LinkSpec, egress: NodeCap | None = None, ingress: NodeCap | None 
 
 
 def drain(link: DirectedLink[int], now_s: float) -> tuple[list[int], float]:
-    """Play until the link is empty; the items in order and the time of the last."""
+    """Let time pass until the link is empty. Return the items in order and the time of the last."""
     items: list[int] = []
     while (next_s := link.next_s()) is not None:
         now_s = max(now_s, next_s)

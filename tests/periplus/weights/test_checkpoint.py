@@ -13,7 +13,7 @@ from tests.support.checkpoints import model, tensor, write_checkpoint
 
 
 def rewritten(old: Path, new: Path, state: WeightState) -> Path:
-    """`old` with other weights, by the modules under test."""
+    """Write `old` with other weights, by the modules under test."""
     before = open_checkpoint(old)
     planned = plan(before, layout_of(state))
     new.mkdir()
@@ -153,7 +153,7 @@ def test_the_name_that_files_reserve_is_refused(tmp_path: Path) -> None:
         plan(open_checkpoint(old), layout_of(model(1) | {"__metadata__": tensor(1)}))
 
 
-def test_a_directory_that_is_none_is_not_found(tmp_path: Path) -> None:
+def test_a_path_that_is_no_directory_is_not_found(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     for path in (tmp_path / "none", tmp_path / "file", tmp_path):
         with pytest.raises(NotFound):

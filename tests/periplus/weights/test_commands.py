@@ -23,7 +23,7 @@ def mounted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def places(tmp_path: Path) -> list[str]:
-    """OLD, NEW, NEWEST, and the deltas between them."""
+    """Return the paths of OLD, NEW, NEWEST, and of the deltas between them."""
     states: list[dict[str, Tensor]] = [model(1)]
     states += [next_model(states[0], 10)]
     states += [next_model(states[1], 20)]

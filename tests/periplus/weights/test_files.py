@@ -37,7 +37,7 @@ GOLDEN = (
     "awV3FhwiI13TX5Zi6bwk4bBIx3TQmSB4pGvfqiirUgx9TAYAR2Ue9HEnV4OtAqhmQcK0Azx2BI/zUo6Ko3Z53PCaFvL8G+KnVxIvmuYw0jkL"
     "BJKJhlAbvQ=="
 )
-"""What `written()` gave once: zstandard may compress otherwise one day, and this must still be read."""
+"""A file that `written()` gave once: zstandard may compress differently one day, and this must still be read."""
 
 
 def written(head: FileHead = HEAD, parts: list[bytes] = PARTS, tail: FileTail = TAIL) -> bytes:
@@ -58,7 +58,7 @@ def read(data: bytes) -> tuple[FileHead, list[bytes], FileTail]:
 
 
 def forged(head: object, tail: object = None, parts: list[bytes] = PARTS) -> bytes:
-    """Any JSON, with every hash right."""
+    """Return a file whose head is any JSON, with every hash right."""
     data = MAGIC + _frame(json.dumps(head).encode())
     for part in parts:
         data += struct.pack("<I", len(part)) + blake3(part).digest() + part

@@ -39,7 +39,7 @@ def fold(base: Path, files: list[Path], output: Path) -> reading.Delta:
 
 
 def forge(path: Path, base: WeightState, new: WeightState, *, parts: list[bytes] | None = None, **head: object) -> Path:
-    """A delta's file with every hash right, whatever it says."""
+    """Write a delta's file with every hash right, whatever it says."""
     encoder = Encoder(base, new)
     made = list(encoder.parts()) if parts is None else parts
     fields = {"base_digest": state_digest(base), "result_digest": state_digest(new), "layout": layout_of(new)} | head
@@ -53,7 +53,7 @@ def forge(path: Path, base: WeightState, new: WeightState, *, parts: list[bytes]
 
 @pytest.fixture
 def chain(tmp_path: Path) -> list[Path]:
-    """Four versions, sharded in turn."""
+    """Write four versions of a checkpoint, in one and in three shards by turns."""
     versions = [model(1)]
     for number in range(3):
         versions.append(next_model(versions[-1], 100 * number))
@@ -318,7 +318,7 @@ def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
 
 
 class Interrupting:
-    """Ctrl-C at the nth sign of progress."""
+    """Raise KeyboardInterrupt at the nth report of progress."""
 
     def __init__(self, at: int) -> None:
         self.left = at

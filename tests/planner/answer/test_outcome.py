@@ -4,7 +4,7 @@ import pytest
 
 from planner.answer.outcome import BOUND_TOLERANCE, BudgetExhausted, Fact, Found, Infeasible, Outcome, credible
 from planner.plan import Plan, PlanOutcome
-from tests.support.gpu_plan import estimate, gpu_plan
+from tests.support.planner.gpu_plan import estimate, gpu_plan
 
 FULL = Fact(kind="inventory", name="inventory", what="us has 8 devices.")
 PINNED = Fact(kind="rules", name="pin:reward", what="reward is pinned to us")

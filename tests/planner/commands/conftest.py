@@ -6,8 +6,8 @@ import pytest
 from planner import solve
 from planner.files.fleet_file import to_tree
 from planner.files.workload_file import to_tree as workload_tree
-from tests.support.gpu_plan import FLEET, WORKLOAD, gpu_plan
-from tests.support.quick_method import quick
+from tests.support.planner.gpu_plan import FLEET, WORKLOAD, gpu_plan
+from tests.support.planner.quick_method import quick
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 from periplus import clock
 from planner.commands.background_search import Interrupt, SearchProgress, progress_line, run_in_background
 from planner.problem.goal import Goal, Objective
-from tests.support.gpu_plan import estimate
+from tests.support.planner.gpu_plan import estimate
 
 BEST = estimate()[1]
 

@@ -16,7 +16,7 @@ from planner.commands import background_search
 from planner.commands import run as searching
 from planner.files.fleet_file import to_tree
 from planner.methods import portfolio
-from tests.support.gpu_plan import FLEET, PLACEMENT, estimate
+from tests.support.planner.gpu_plan import FLEET, PLACEMENT, estimate
 
 Capture = pytest.CaptureFixture[str]
 SLACK_S = 10.0

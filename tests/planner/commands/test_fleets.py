@@ -6,7 +6,7 @@ import pytest
 from periplus.__main__ import run
 from periplus.config import yaml_text
 from planner.files.fleet_file import fleet_of
-from tests.support.gpu_plan import FLEET
+from tests.support.planner.gpu_plan import FLEET
 
 Capture = pytest.CaptureFixture[str]
 

@@ -13,7 +13,7 @@ from periplus.__main__ import run
 from planner import solve
 from planner.answer.outcome import BudgetExhausted, Outcome
 from planner.cost.tables.cost_tables import CostTables
-from tests.support.quick_method import quick
+from tests.support.planner.quick_method import quick
 
 Capture = pytest.CaptureFixture[str]
 _LONG_S = 10.0

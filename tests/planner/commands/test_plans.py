@@ -17,8 +17,8 @@ from planner.plan import Plan, TaskKind
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Objective
 from planner.problem.workload import Task
-from tests.support.gpu_plan import FLEET, PROBLEM, gpu_plan
-from tests.support.static_plan import PLAN
+from tests.support.planner.gpu_plan import FLEET, PROBLEM, gpu_plan
+from tests.support.planner.static_plan import PLAN
 
 FACT = outcome.Fact(kind="memory", name="memory", what="it fits nowhere")
 INFEASIBLE = outcome.Infeasible(facts=(FACT,), method="exact")

@@ -10,7 +10,7 @@ from planner.commands.background_search import Interrupt
 from planner.files.fleet_file import to_tree
 from planner.propose import plan_of
 from planner.simulate import simulator
-from tests.support.gpu_plan import FLEET, PLACEMENT, PROBLEM, estimate, gpu_plan
+from tests.support.planner.gpu_plan import FLEET, PLACEMENT, PROBLEM, estimate, gpu_plan
 
 Capture = pytest.CaptureFixture[str]
 

@@ -20,8 +20,8 @@ from planner.cost.tables.transfers import trainer_transfers
 from planner.cost.tasks.phase_tables import phase_end_s
 from planner.problem.goal import Goal, Objective, Rules
 from planner.problem.workload import TASKS, TRAINING, Task
-from tests.support.planner_cost import machines, partitions, problem, region, workload
-from tests.support.two_regions import FAR, PAIR, placement, pool, two_regions
+from tests.support.planner.cost import machines, partitions, problem, region, workload
+from tests.support.planner.two_regions import FAR, PAIR, placement, pool, two_regions
 
 
 def estimate(cost_tables: CostTables, of: Placement, goal: Goal | None = None) -> Evaluation:

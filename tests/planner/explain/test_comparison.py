@@ -4,7 +4,7 @@ from planner.answer.outcome import BudgetExhausted, Fact, Found, Infeasible
 from planner.explain.comparison import best_bound, compared, comparison_text, comparison_tree, traces
 from planner.plan import SimulatedFigures
 from planner.problem.goal import Goal
-from tests.support.gpu_plan import FLEET, PROBLEM, estimate
+from tests.support.planner.gpu_plan import FLEET, PROBLEM, estimate
 
 BEST = estimate()[1]
 FIRST = replace(BEST, evaluation=replace(BEST.evaluation, step_s=2 * BEST.evaluation.step_s), bound=None, elapsed_s=0.1)

@@ -11,7 +11,7 @@ from planner.cost.tables.cost_tables import CostTables
 from planner.explain.counterfactuals import WhatIf, effect, lifts, unanswered, unused_regions
 from planner.explain.effects import effects_text, effects_tree, percent
 from planner.problem.goal import Goal, Objective, Problem
-from tests.support.gpu_plan import FLEET, PLACEMENT, PROBLEM, estimate
+from tests.support.planner.gpu_plan import FLEET, PLACEMENT, PROBLEM, estimate
 
 BASE = estimate()[1].evaluation.step_s
 

@@ -7,8 +7,8 @@ from planner.explain.difference import difference
 from planner.plan import Plan
 from planner.problem.workload import Task
 from planner.propose import plan_of
-from tests.support.gpu_plan import FLEET, PLACEMENT, PROBLEM, estimate, gpu_plan
-from tests.support.static_plan import PLAN
+from tests.support.planner.gpu_plan import FLEET, PLACEMENT, PROBLEM, estimate, gpu_plan
+from tests.support.planner.static_plan import PLAN
 
 
 def test_a_plan_does_not_differ_from_itself() -> None:

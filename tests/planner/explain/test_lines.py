@@ -4,8 +4,8 @@ from planner.explain.lines import explain, proof
 from planner.explain.money import rounded_up
 from planner.plan import SimulatedFigures
 from planner.problem.goal import Goal, Objective
-from tests.support.gpu_plan import FLEET, PROBLEM, gpu_plan
-from tests.support.static_plan import PLAN
+from tests.support.planner.gpu_plan import FLEET, PROBLEM, gpu_plan
+from tests.support.planner.static_plan import PLAN
 
 
 def test_a_static_plan_explains_itself_in_lines() -> None:

@@ -11,8 +11,8 @@ from planner.files.capabilities import load_capabilities
 from planner.plan import Plan
 from planner.problem.fleet import Machines
 from planner.solve import Thinking, plan_job
-from tests.support.gpu_plan import FLEET, PROBLEM, gpu_plan
-from tests.support.hosts import host, mesh, tiny_job
+from tests.support.planner.gpu_plan import FLEET, PROBLEM, gpu_plan
+from tests.support.planner.hosts import host, mesh, tiny_job
 
 EU = FLEET.regions[1].machines[0]
 

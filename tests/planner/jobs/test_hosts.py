@@ -10,7 +10,7 @@ from planner.problem.device_classes import classes_of
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Problem
 from planner.problem.workload import Task
-from tests.support.hosts import GB, NEEDS, host, mesh, tiny_job
+from tests.support.planner.hosts import GB, NEEDS, host, mesh, tiny_job
 
 WORKLOAD = workload_of_job(tiny_job(), architecture("builtin:qwen3-tiny"))
 CARDS = {"gpu": "L4", "gpus_per_machine": 2, "num_machines": 1}

@@ -6,7 +6,7 @@ from periplus.errors import ConfigError
 from periplus.values.safetensors_format import safetensors_head
 from planner.files.hub_checkpoint import published_bytes, visible_architecture
 from planner.jobs.needs import BUILTIN_BYTES, PROCESS_BYTES, needs_of
-from tests.support.hosts import GB, NEEDS, host, tiny_job
+from tests.support.planner.hosts import GB, NEEDS, host, tiny_job
 from trainer.data.model import BUILTIN, resolve_model_dir
 
 

@@ -14,7 +14,7 @@ from planner.jobs.polish import polished
 from planner.problem.fleet import Fleet
 from planner.problem.workload import Task
 from planner.propose import rollout_replicas
-from tests.support.hosts import NEEDS, host, mesh, tiny_job
+from tests.support.planner.hosts import NEEDS, host, mesh, tiny_job
 
 WORKLOAD = workload_of_job(tiny_job(), architecture("builtin:qwen3-tiny"))
 

@@ -5,7 +5,7 @@ import pytest
 from planner.files.capabilities import load_capabilities
 from planner.jobs.refusals import refusal
 from planner.problem.fleet import Fleet
-from tests.support.hosts import GB, NEEDS, host, mesh, without_link
+from tests.support.planner.hosts import GB, NEEDS, host, mesh, without_link
 
 ABC = mesh([host("a"), host("b"), host("c")])
 CAPABILITIES = replace(load_capabilities(), algorithms=frozenset({"grpo"}), max_staleness=8)

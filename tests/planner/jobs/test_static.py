@@ -11,7 +11,7 @@ from planner.jobs.refusals import refusal
 from planner.jobs.static import plan_static
 from planner.plan import TaskKind
 from planner.problem.fleet import Fleet, Link
-from tests.support.hosts import GB, NEEDS, host, mesh, without_link
+from tests.support.planner.hosts import GB, NEEDS, host, mesh, without_link
 
 CAPABILITIES = load_capabilities()
 

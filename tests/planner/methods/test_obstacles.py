@@ -9,7 +9,7 @@ from planner.methods.obstacles import obstacle
 from planner.problem.goal import Goal, Objective, Problem, Rules
 from planner.problem.workload import TASKS, Task
 from planner.solve import Thinking, plan
-from tests.support.gpu_plan import FLEET, PROBLEM, WORKLOAD
+from tests.support.planner.gpu_plan import FLEET, PROBLEM, WORKLOAD
 
 FREE = Problem(fleet=FLEET, workload=WORKLOAD)
 

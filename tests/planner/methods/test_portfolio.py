@@ -13,7 +13,7 @@ from planner.cost.tables.cost_tables import CostTables
 from planner.methods import portfolio
 from planner.methods.portfolio import METHODS, auto
 from planner.problem.goal import Problem
-from tests.support.searches import problem
+from tests.support.planner.searches import problem
 
 
 def ticking(tick_s: float) -> Callable[[], float]:

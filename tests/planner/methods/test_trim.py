@@ -9,8 +9,8 @@ from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
 from planner.methods.trim import trimmed
 from planner.problem.workload import Task
-from tests.support.planner_cost import problem, workload
-from tests.support.two_regions import FAR, PAIR, placement, pool, two_regions
+from tests.support.planner.cost import problem, workload
+from tests.support.planner.two_regions import FAR, PAIR, placement, pool, two_regions
 
 
 def incumbent(cost_tables: CostTables, at: Placement) -> Incumbent:

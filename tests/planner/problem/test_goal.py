@@ -5,7 +5,7 @@ import pytest
 from planner.problem.device_classes import DeviceClass, classes_of
 from planner.problem.goal import Goal, Objective, Problem, Rules
 from planner.problem.workload import Task
-from tests.support.planner_cost import fleet, machines, problem, region, workload
+from tests.support.planner.cost import fleet, machines, problem, region, workload
 
 BOTH = (Task.GENERATION, Task.ACTOR_TRAINING)
 

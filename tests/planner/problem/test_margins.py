@@ -17,9 +17,9 @@ from planner.problem.goal import Goal, Objective, Problem, Rules
 from planner.problem.margins import regime_words, with_margin
 from planner.problem.workload import Task
 from planner.solve import Thinking
-from tests.support.gpu_plan import PROBLEM, gpu_plan
-from tests.support.quick_method import quick
-from tests.support.searches import problem, still
+from tests.support.planner.gpu_plan import PROBLEM, gpu_plan
+from tests.support.planner.quick_method import quick
+from tests.support.planner.searches import problem, still
 
 RECORD = Path(__file__).parents[3] / "docs" / "planner-comparison" / "2026-11-22-limits-without-margin.md"
 THINKING = Thinking(budget_s=60.0, now_s=still)

@@ -21,7 +21,7 @@ from planner.problem.fleet import Fleet
 from planner.problem.goal import Goal, Objective, Problem, Rules
 from planner.problem.hardware import GpuType
 from planner.problem.workload import Task
-from tests.support.known_parts import known_parts, with_binding_goal
+from tests.support.planner.known_parts import known_parts, with_binding_goal
 
 pytestmark = pytest.mark.proofs
 

@@ -13,7 +13,7 @@ from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import TRAINING
 from planner.ranks.assign import RankAssignment, assign
 from planner.ranks.links import MachineLinks, fleet_rate, inside_rate
-from tests.support.searches import problem
+from tests.support.planner.searches import problem
 
 PRICES = CostTables(problem(HetrlScenario.SINGLE_REGION))
 PLACEMENTS = sample(PRICES, np.random.default_rng(3), 12)

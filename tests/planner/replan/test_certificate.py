@@ -19,7 +19,7 @@ from planner.problem.fleet import Fleet
 from planner.problem.goal import Goal, Problem
 from planner.replan.certificate import carried
 from planner.replan.stretch import stretch, tables
-from tests.support.replanning import problem
+from tests.support.planner.replanning import problem
 
 TOLERANCE = 1e-6
 

@@ -16,7 +16,7 @@ from planner.methods.exact.method import search
 from planner.problem.goal import STUDY
 from planner.replan.columns import units_for
 from planner.replan.meshes import repairs
-from tests.support.replanning import problem
+from tests.support.planner.replanning import problem
 
 
 @cache

@@ -24,7 +24,7 @@ from planner.replan.replanner import Replanner
 from tests.planner.replan.test_meshes import drawn as drawn_mesh
 from tests.planner.replan.test_replanner import MACHINES
 from tests.planner.replan.test_replanner import drawn as drawn_change
-from tests.support.replanning import problem
+from tests.support.planner.replanning import problem
 
 TRIES = 60
 CLOSE = 1 + 1e-6

@@ -22,7 +22,7 @@ from planner.problem.workload import Task
 from planner.replan.migration import MigrationPolicy, migration
 from planner.replan.moves import Lost, Use, num_moved, use_of, uses
 from planner.replan.replanner import Replan, Replanner
-from tests.support.replanning import problem
+from tests.support.planner.replanning import problem
 
 MACHINES = {"num_a100": 4, "num_l40s": 4, "num_l4": 3}
 REGIONS = {"east": "num_a100", "west": "num_l40s", "south": "num_l4"}

@@ -7,7 +7,7 @@ import pytest
 from periplus.pb.v1 import common_pb2, control_pb2
 from region_agent.control import certificates
 from region_agent.control.certificates import CertificateRequests
-from tests.support.gateways import play
+from tests.support.gateway.loopback import play
 
 KEY, OTHER_KEY = b"k" * 32, b"l" * 32
 

@@ -17,7 +17,18 @@ from periplus.wan.service import WanService
 from region_agent.control import links as probe_module
 from region_agent.control.links import PROBE_CHUNK_BYTES, probe
 from region_agent.gateway.traffic import MAX_JOBS, Traffic, wire_bytes
-from tests.support.gateways import JOB, Reader, Trainer, Worker, anchor, bundle, gateway, play, remote_gateway, until
+from tests.support.gateway.loopback import (
+    JOB,
+    Reader,
+    Trainer,
+    Worker,
+    anchor,
+    bundle,
+    gateway,
+    play,
+    remote_gateway,
+    until,
+)
 
 
 @asynccontextmanager

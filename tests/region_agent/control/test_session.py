@@ -16,8 +16,8 @@ from periplus.net.resolver import DirectResolver
 from periplus.pb.v1 import control_pb2
 from region_agent.control import session as session_module
 from region_agent.control.session import OUTBOX_MESSAGES, CoordinatorSession, SessionHandlers
-from tests.support.fake_coordinator import FakeCoordinator, Servicer, served
-from tests.support.gateways import play, until
+from tests.support.coordinator.fake_coordinator import FakeCoordinator, Servicer, served
+from tests.support.gateway.loopback import play, until
 
 
 class Agent:

@@ -14,8 +14,8 @@ from region_agent.gateway.feed_reader import FeedReader
 from region_agent.gateway.publication_feed import PublicationFeed
 from region_agent.weights.streams import Stream
 from region_agent.weights.weight_cache import Along
-from tests.support.gateways import played, until, weight_cache
-from tests.support.versions import Versions, small_states
+from tests.support.gateway.loopback import played, until, weight_cache
+from tests.support.publication.versions import Versions, small_states
 
 
 @cache

@@ -13,7 +13,7 @@ from periplus.values.transport_keys import FrameKey, KeyedFrame
 from region_agent.gateway import frames as frames_module
 from region_agent.gateway.frames import FrameSpool, open_frames
 from tests.support.faulty_files import FaultyFiles
-from tests.support.gateways import frame_spool, play
+from tests.support.gateway.loopback import frame_spool, play
 from tests.support.small_disk import small_disk
 
 

@@ -15,8 +15,8 @@ import pytest
 from periplus.job.job_file import JobFile
 from periplus.pb.v1 import control_pb2
 from periplus.values.transport_keys import FrameKey, SeenFrames
-from tests.support.fake_coordinator import FakeCoordinator, served
-from tests.support.gateways import JOB, Trainer, Worker, gateway, until
+from tests.support.coordinator.fake_coordinator import FakeCoordinator, served
+from tests.support.gateway.loopback import JOB, Trainer, Worker, gateway, until
 from tests.support.keys import AUTHORITY
 
 pytestmark = pytest.mark.processes

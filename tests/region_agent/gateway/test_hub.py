@@ -20,7 +20,7 @@ from region_agent.gateway.messages import (
 )
 from region_agent.gateway.outgoing import UP_MESSAGES
 from region_agent.gateway.rollout_stream import DOWN_QUEUE_MESSAGES, TAKEN_FRAMES, RolloutStream
-from tests.support.gateways import JOB, frame_spool, played, relayed, weight_cache
+from tests.support.gateway.loopback import JOB, frame_spool, played, relayed, weight_cache
 
 
 def new_hub() -> JobHub:

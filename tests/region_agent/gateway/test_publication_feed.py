@@ -10,9 +10,9 @@ from periplus.publication import Publication, PublicationRecord
 from periplus.values.policy import Policy
 from region_agent.gateway.publication_feed import PublicationFeed
 from region_agent.weights.weight_cache import WeightCache
-from tests.support.faulty_weights import FaultyWeightFiles
-from tests.support.gateways import played, weight_cache
-from tests.support.versions import Versions, small_states
+from tests.support.gateway.faulty_weights import FaultyWeightFiles
+from tests.support.gateway.loopback import played, weight_cache
+from tests.support.publication.versions import Versions, small_states
 
 
 @cache

@@ -6,7 +6,7 @@ from periplus.values.transport_keys import FrameKey
 from region_agent.gateway.messages import RelayedDown, SpoolReceipt
 from region_agent.gateway.rollout_stream import DOWN_QUEUE_MESSAGES, RolloutStream
 from region_agent.gateway.routes import Routes
-from tests.support.gateways import played
+from tests.support.gateway.loopback import played
 
 MESSAGE = RelayedDown(worker_id="w", is_finish=False, payload=None)
 

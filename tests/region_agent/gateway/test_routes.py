@@ -11,7 +11,7 @@ from periplus.errors import WireError
 from periplus.values.transport_keys import FrameKey, KeyedFrame
 from region_agent.gateway.messages import LostWorker, RelayedUp, UpKind
 from region_agent.gateway.routes import EndStream, ForwardUp, GreetedWorkers, RouteEffect, Routes, SpoolFrame, StreamId
-from tests.support.gateways import relayed
+from tests.support.gateway.loopback import relayed
 
 SPEECH = (UpKind.GONE, UpKind.OTHER)
 """Kinds that only the stream of a worker's route may say."""

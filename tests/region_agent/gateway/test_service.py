@@ -16,8 +16,8 @@ from periplus.values.policy import Policy
 from region_agent.gateway.convert import from_above
 from region_agent.gateway.service import GatewayService
 from region_agent.weights.disk import restore
-from tests.support.faulty_weights import FaultyWeightFiles
-from tests.support.gateways import (
+from tests.support.gateway.faulty_weights import FaultyWeightFiles
+from tests.support.gateway.loopback import (
     JOB,
     Reader,
     Trainer,
@@ -33,7 +33,7 @@ from tests.support.gateways import (
     until,
     weight_cache,
 )
-from tests.support.versions import Versions, small_states
+from tests.support.publication.versions import Versions, small_states
 
 # ---- rollout streams -------------------------------------------------------------------------------------------------
 

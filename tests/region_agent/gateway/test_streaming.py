@@ -12,7 +12,7 @@ from periplus.values.transport_keys import FrameKey
 from region_agent.gateway import frames as frames_module
 from region_agent.gateway.messages import LocalCommit
 from tests.support.faulty_files import FaultyFiles
-from tests.support.gateways import (
+from tests.support.gateway.loopback import (
     JOB,
     Trainer,
     Worker,

@@ -12,7 +12,7 @@ from periplus.values.transport_keys import FrameKey, KeyedFrame, SeenFrames
 from region_agent.gateway.hub import JobHub
 from region_agent.gateway.messages import LocalCommit, UpKind
 from tests.support.faulty_files import FaultyFiles
-from tests.support.gateways import JOB, frame_spool, relayed, weight_cache
+from tests.support.gateway.loopback import JOB, frame_spool, relayed, weight_cache
 
 ROUTINE = ("put", "to gateway", "acknowledge", "to worker", "up", "to ledger", "down")
 FAULTS = ("cut worker", "cut up", "kill", "power", "fork")

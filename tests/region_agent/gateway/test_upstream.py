@@ -8,7 +8,7 @@ import pytest
 from periplus.errors import CorruptFrame, Unreachable
 from periplus.pb.v1 import gateway_pb2
 from periplus.publication import Chunk, PublicationRecord
-from tests.support.gateways import (
+from tests.support.gateway.loopback import (
     JOB,
     Reader,
     Trainer,

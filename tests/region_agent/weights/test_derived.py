@@ -11,9 +11,9 @@ from periplus.errors import CorruptSpool, StateError, StorageError, Unreachable
 from periplus.publication import Assembler, DerivedWriter, Publication, PublicationKind
 from region_agent.weights import derived
 from region_agent.weights.derived import DerivedPublication
-from tests.support.faulty_weights import FaultyWeightFiles
-from tests.support.gateways import play
-from tests.support.versions import Versions, small_states
+from tests.support.gateway.faulty_weights import FaultyWeightFiles
+from tests.support.gateway.loopback import play
+from tests.support.publication.versions import Versions, small_states
 
 PATH = Path("weights/0000000001.derived")
 VERSIONS = Versions(small_states(1, num_elements=3000))

@@ -11,8 +11,8 @@ from region_agent.weights import machine as machine_module
 from region_agent.weights.executor import DiskExecutor
 from region_agent.weights.jobs import CacheNotice, CopyMoved, CopyRefused, DiskAccepts, DiskJob, DiskRefuses, JobOutcome
 from region_agent.weights.machine import WeightCacheMachine
-from tests.support.gateways import play, until
-from tests.support.simulated_weights import Fate, SimulatedDisk, anchor, bundle, delta
+from tests.support.gateway.loopback import play, until
+from tests.support.gateway.simulated_weights import Fate, SimulatedDisk, anchor, bundle, delta
 
 
 class Scene:

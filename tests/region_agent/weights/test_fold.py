@@ -12,9 +12,9 @@ from periplus.errors import CorruptSpool, WrongBase
 from periplus.values.weight_state import Tensor, WeightState
 from region_agent.weights.changes import fold
 from region_agent.weights.disk.stored_publication import StoredPublication
-from tests.support.faulty_weights import FaultyWeightFiles
-from tests.support.versions import Versions, small_states
-from tests.support.weight_stores import WeightStore
+from tests.support.gateway.faulty_weights import FaultyWeightFiles
+from tests.support.gateway.weight_stores import WeightStore
+from tests.support.publication.versions import Versions, small_states
 
 NUM_VERSIONS = 9
 

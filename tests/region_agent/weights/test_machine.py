@@ -37,7 +37,7 @@ from region_agent.weights.jobs import (
 )
 from region_agent.weights.machine import COPY_AGAIN_S, DOUBT_AGAIN_S, RETRY_S, WeightCacheMachine
 from region_agent.weights.routes import RouteKind, RouteRates
-from tests.support.simulated_weights import FakeLink, Fate, SimulatedDisk, anchor, bundle, delta, publication
+from tests.support.gateway.simulated_weights import FakeLink, Fate, SimulatedDisk, anchor, bundle, delta, publication
 
 CHAIN_VERSIONS = 2
 SLOW, FAST = RouteRates(link_bytes_per_s=1.0), RouteRates(link_bytes_per_s=1e12)

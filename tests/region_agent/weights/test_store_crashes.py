@@ -11,9 +11,9 @@ from periplus.publication import Publication, PublicationKind
 from periplus.values.weight_state import content_bytes
 from region_agent.weights.changes import full
 from tests.support.faulty_files import Killed
-from tests.support.faulty_weights import FaultyWeightFiles
-from tests.support.versions import Versions, small_states
-from tests.support.weight_stores import WeightStore
+from tests.support.gateway.faulty_weights import FaultyWeightFiles
+from tests.support.gateway.weight_stores import WeightStore
+from tests.support.publication.versions import Versions, small_states
 
 FOLDER = Path("weights")
 NUM_VERSIONS = 6

@@ -15,9 +15,9 @@ from region_agent.weights import machine
 from region_agent.weights import weight_cache as cache_module
 from region_agent.weights.disk import restore
 from region_agent.weights.routes import RouteKind, RouteRates
-from tests.support.faulty_weights import FaultyWeightFiles
-from tests.support.gateways import Gateway, Reader, Trainer, gateway, play, remote_gateway, until, weight_cache
-from tests.support.versions import Versions, small_states
+from tests.support.gateway.faulty_weights import FaultyWeightFiles
+from tests.support.gateway.loopback import Gateway, Reader, Trainer, gateway, play, remote_gateway, until, weight_cache
+from tests.support.publication.versions import Versions, small_states
 
 NUM_VERSIONS = 12
 

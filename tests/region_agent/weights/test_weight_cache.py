@@ -16,9 +16,9 @@ from region_agent.weights.disk.full_state import FullState
 from region_agent.weights.routes import RouteKind
 from region_agent.weights.streams import Stream
 from region_agent.weights.weight_cache import WeightCache
-from tests.support.faulty_weights import FaultyWeightFiles
-from tests.support.gateways import Reader, Trainer, gateway, play, until, weight_cache
-from tests.support.versions import Versions, small_states
+from tests.support.gateway.faulty_weights import FaultyWeightFiles
+from tests.support.gateway.loopback import Reader, Trainer, gateway, play, until, weight_cache
+from tests.support.publication.versions import Versions, small_states
 
 NUM_VERSIONS = 8
 

@@ -15,8 +15,8 @@ from rollout_worker.weights.pending_versions import Version
 from rollout_worker.weights.proven_weights import ProvenWeights
 from rollout_worker.weights.subscription import REFUSALS_IN_A_ROW
 from rollout_worker.weights.version_report import VersionReport
+from tests.support.publication.versions import Versions
 from tests.support.tiny_engine import SEED, model_states, prober, tiny_engine, tiny_model
-from tests.support.versions import Versions
 
 STATES = model_states(4)
 V = Versions(STATES, probe=prober())

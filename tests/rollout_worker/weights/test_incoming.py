@@ -13,7 +13,7 @@ from periplus.values.weight_state import content_bytes
 from rollout_worker.weights.host_copy import HostCopy
 from rollout_worker.weights.incoming import Incoming, Outcome, ReceivedBundle, UnreadableRecord, WeightMismatch, kind_of
 from rollout_worker.weights.pending_versions import Version
-from tests.support.versions import Versions, flipped, small_states
+from tests.support.publication.versions import Versions, flipped, small_states
 
 V = Versions(small_states(4))
 NEXT_FORK = Versions(small_states(3, seed=1), fork=1, first=2)

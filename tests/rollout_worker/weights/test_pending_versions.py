@@ -7,7 +7,7 @@ from periplus.values.policy import Policy
 from rollout_worker.weights.host_copy import HostCopy
 from rollout_worker.weights.incoming import Incoming
 from rollout_worker.weights.pending_versions import PENDING_VERSIONS, PendingVersions, Version, check_is_due
-from tests.support.versions import Versions, small_states
+from tests.support.publication.versions import Versions, small_states
 
 V = Versions(small_states(12))
 

@@ -26,10 +26,10 @@ from rollout_worker.weights.subscription import (
     SubscriptionState,
 )
 from rollout_worker.weights.version_report import VersionReport
+from tests.support.gateway.scripted import DEADLINE_S, ScriptedGateway, Served, play, until
 from tests.support.keys import AUTHORITY
-from tests.support.scripted_gateway import DEADLINE_S, ScriptedGateway, Served, play, until
+from tests.support.publication.versions import JOB, Versions, flipped
 from tests.support.tiny_engine import SEED, model_states, prober, tiny_engine, tiny_model
-from tests.support.versions import JOB, Versions, flipped
 
 STATES = model_states(8)
 V = Versions(STATES, probe=prober())

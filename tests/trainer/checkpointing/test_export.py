@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from periplus.errors import Denied, DiskFull, StorageError, TrainingError
 from periplus.values.digest import state_digest
 from periplus.values.weight_state import write_safetensors
-from tests.support.dying import GONE, before_each_call, die_at, in_a_child, num_calls
+from tests.support.processes.dying import GONE, before_each_call, die_at, in_a_child, num_calls
 from tests.support.small_disk import small_disk
 from trainer.checkpointing import export
 from trainer.checkpointing.export import final_model, model_files
@@ -55,7 +55,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     os.umask(before)
 
 
-def test_it_loads_with_transformers_in_the_precision_that_was_published(
+def test_the_model_loads_with_transformers_in_the_precision_that_was_published(
     tmp_path: Path, trained: Any, files: dict[str, bytes]
 ) -> None:
     final_model(trained, files, tmp_path / "final", digest_of(trained))

@@ -179,7 +179,7 @@ def test_a_checkpoint_saved_without_its_head_is_accepted_where_the_head_is_tied(
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_shards_are_judged_as_one(copy: Path) -> None:
+def test_shards_are_checked_as_one_file(copy: Path) -> None:
     state = dict(read_safetensors(copy))
     (copy / SINGLE_FILE).unlink()
     names = sorted(state)

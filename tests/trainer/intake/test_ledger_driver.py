@@ -13,8 +13,8 @@ from periplus.errors import CorruptFrame, StateError, WireError
 from periplus.spool.format import Position
 from periplus.values.policy import Policy
 from periplus.values.trajectory import StopReason, content_digest
-from tests.support.ledger_drivers import FRAME_BYTES, HOME, Frames, driver_of, hello, join, leases_in, of, sampled
-from tests.support.ledgers import TIMEOUT_S
+from tests.support.ledger.checked import TIMEOUT_S
+from tests.support.ledger.drivers import FRAME_BYTES, HOME, Frames, driver_of, hello, join, leases_in, of, sampled
 from trainer.intake import ledger_driver
 from trainer.intake.committed import RefusedSample, kept
 from trainer.intake.effects import EvaluationDone, EventLogged, LedgerBatch, LineWritten

@@ -18,7 +18,7 @@ from periplus.spool.spool import Spool
 from periplus.values.policy import Policy
 from periplus.values.trajectory import Trajectory, TrajectoryLimits
 from periplus.values.transport_keys import FrameKey
-from tests.support.ledger_drivers import HOME, Frames, driver_of, hello, sampled
+from tests.support.ledger.drivers import HOME, Frames, driver_of, hello, sampled
 from trainer.disk_wait import DiskWait
 from trainer.intake.frames import FrameIntake
 from trainer.intake.ledger_service import LedgerService, acknowledgements

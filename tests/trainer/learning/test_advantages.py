@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.outcomes import outcomes
+from tests.support.trainer.outcomes import outcomes
 from trainer.learning.advantages import (
     discounted_returns,
     group_advantages,

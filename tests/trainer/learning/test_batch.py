@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose, SamplingParams, StopReason, Trajectory
-from tests.support.samples import sample
+from tests.support.trainer.samples import sample
 from trainer.learning.batch import Sample, collate, sample_of
 
 
@@ -73,7 +73,7 @@ def test_the_loss_sees_what_the_mask_shows_and_the_model_sees_all() -> None:
     assert batch.num_tokens == 3
 
 
-def test_a_trajectory_gives_all_that_is_trained_on_and_takes_the_reward_dealt_to_it() -> None:
+def test_a_trajectory_gives_all_that_is_trained_on_and_takes_the_reward_assigned_to_it() -> None:
     trajectory = Trajectory(
         lease_id=1,
         group=2,

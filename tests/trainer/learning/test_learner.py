@@ -15,8 +15,8 @@ from periplus.job.algorithm import GROUPLESS, AlgorithmSection
 from periplus.process.telemetry import check_names
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun
-from tests.support.learning import PAD_ID, make_job, sampled
-from tests.support.samples import CONSUMER, sample
+from tests.support.trainer.learning import PAD_ID, make_job, sampled
+from tests.support.trainer.samples import CONSUMER, sample
 from trainer.learning import learner as learner_module
 from trainer.learning.learner import Learner, minibatch_rows
 from trainer.learning.scoring import completion_logprobs
@@ -36,7 +36,7 @@ def weights(model: Any) -> list[torch.Tensor]:
 
 
 def flat(tree: Any) -> list[Any]:
-    """The leaves of a state, tensors by their bytes."""
+    """Return the leaves of a state, tensors as their bytes."""
     if isinstance(tree, dict):
         return [leaf for key in tree for leaf in flat(tree[key])]
     if isinstance(tree, list | tuple):
@@ -50,7 +50,7 @@ def everything(model: Any, learner: Learner) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Tensors this small gain nothing from more."""
+    """Run torch on one thread: tensors this small gain nothing from more."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

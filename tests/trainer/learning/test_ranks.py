@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.rank_process import CASES, steps
+from tests.support.trainer.rank_process import CASES, steps
 from trainer.learning.ranks import Ranks
 
 ROOT = Path(__file__).parents[3]
@@ -31,9 +31,10 @@ def test_alone_a_sum_is_what_went_in() -> None:
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("ranks")
+    command = [sys.executable, "-m", "tests.support.trainer.rank_process"]
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.support.rank_process", str(rank), "2", folder / "store", folder / str(rank)],
+            [*command, str(rank), "2", folder / "store", folder / str(rank)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

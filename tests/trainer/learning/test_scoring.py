@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.samples import sample
+from tests.support.trainer.samples import sample
 from trainer.learning.batch import collate
 from trainer.learning.critic import Critic
 from trainer.learning.scoring import completion_logprobs, last_states

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from periplus.errors import NonFiniteLoss
-from tests.support.losses import loss_settings
-from tests.support.samples import sample
+from tests.support.trainer.losses import loss_settings
+from tests.support.trainer.samples import sample
 from trainer.learning.batch import Batch, collate
 from trainer.learning.critic import Critic
 from trainer.learning.losses.aggregate import StepCounts
@@ -61,7 +61,7 @@ def trained(model: Any) -> Trained:
 
 
 def ignore(rows: object, logprobs_BT: torch.Tensor) -> None:
-    """Nothing to do with them."""
+    """Do nothing with the log-probabilities of the rows."""
 
 
 def gradients(model: Any) -> list[torch.Tensor]:

@@ -1,8 +1,8 @@
-"""The ledger against an adversary (tests/support/ledger_adversary.py): safety, no loss, liveness, bounded memory."""
+"""The ledger against an adversary (tests/support/ledger/adversary.py): safety, no loss, liveness, bounded memory."""
 
 import pytest
 
-from tests.support.ledger_adversary import of_seed
+from tests.support.ledger.adversary import of_seed
 
 PATIENCE_S = 150.0
 """Fifteen times what a lease may take: a batch may need several cursed groups to be given up one after the other."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from periplus.values.policy import Policy
-from tests.support.ledgers import Desk, answer
+from tests.support.ledger.checked import CheckedLedger, answer
 from trainer.ledger.values import ClockTicked, Event, Lease, LeasesStarted, ResultArrived
 
 
@@ -40,14 +40,14 @@ def a_start(lease: Lease) -> Event:
 
 def cost_with(num_leases: int, event: Callable[[Lease], Event]) -> int:
     """Return the most calls that one of 20 events and a tick after it cost while a worker holds so many leases."""
-    desk = Desk(group_size=8, groups_per_step=num_leases // 8, steps=1, bound=0, intake_tokens=10_000_000)
-    leases = desk.worker("a", num_leases)
+    ledger = CheckedLedger(group_size=8, groups_per_step=num_leases // 8, steps=1, bound=0, intake_tokens=10_000_000)
+    leases = ledger.worker("a", num_leases)
     assert len(leases) == num_leases
 
     def cost_of(place: int, lease: Lease) -> int:
         now_s = 1.0 + place / 100
-        return calls_of(lambda: desk.ledger.apply(event(lease), now_s)) + calls_of(
-            lambda: desk.ledger.apply(ClockTicked(), now_s)
+        return calls_of(lambda: ledger.machine.apply(event(lease), now_s)) + calls_of(
+            lambda: ledger.machine.apply(ClockTicked(), now_s)
         )
 
     return max(cost_of(place, lease) for place, lease in enumerate(leases[:20]))

@@ -1,4 +1,4 @@
-"""The ledger's promises, whatever trainers, gateways, workers and links do: see tests/support/ledger_world.py."""
+"""The ledger's promises, whatever trainers, gateways, workers and links do: see tests/support/ledger/world.py."""
 
 import random
 from typing import Any
@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from tests.support.ledger_world import World
+from tests.support.ledger.world import World
 from trainer.ledger.values import LedgerLimits
 
 ACTIONS = {
@@ -34,7 +34,7 @@ ACTIONS = {
     "asks_for_evaluation": 1,
     "time_passes": 3,
 }
-"""What may happen, and how often."""
+"""The actions of the world, each with its weight among them."""
 
 NUMBERS = st.integers(0, 14)
 

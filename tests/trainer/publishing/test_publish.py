@@ -16,7 +16,7 @@ from periplus.publication import Assembler, Publication, PublicationKind
 from periplus.values.digest import payload_digest, state_digest
 from periplus.values.policy import Policy
 from periplus.values.weight_state import Tensor, WeightState, content_bytes
-from tests.support.publishing import Author, published_by
+from tests.support.publication.trainer import Author, published_by
 from trainer.data.model import load_model, resolve_model_dir
 from trainer.publishing import publish
 from trainer.publishing.publish import Published

@@ -11,7 +11,7 @@ from periplus.errors import DiskFull
 from periplus.job.run_directory import RunDirectory
 from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
-from tests.support.ledger_drivers import FRAME_BYTES, Frames, driver_of, join, sampled
+from tests.support.ledger.drivers import FRAME_BYTES, Frames, driver_of, join, sampled
 from tests.support.tiny_job import tiny_job
 from trainer.disk_wait import DiskWait
 from trainer.intake.ledger_driver import LedgerDriver

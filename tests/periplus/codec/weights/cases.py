@@ -12,7 +12,7 @@ _MULTIPLIER = 0x9E3779B97F4A7C15
 
 
 def noise(count: int, seed: int) -> npt.NDArray[np.uint64]:
-    """Well-mixed words (splitmix64)."""
+    """Return well-mixed words (splitmix64)."""
     words = (np.arange(1, count + 1, dtype=np.uint64) + np.uint64(seed << 32)) * np.uint64(_MULTIPLIER)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
@@ -20,13 +20,13 @@ def noise(count: int, seed: int) -> npt.NDArray[np.uint64]:
 
 
 def weights(count: int, seed: int) -> npt.NDArray[np.float32]:
-    """Bell-shaped, of standard deviation 0.02: sums of twelve uniform numbers."""
+    """Return bell-shaped numbers of standard deviation 0.02: sums of twelve uniform ones."""
     words = noise(12 * count, seed).reshape(12, count) >> np.uint64(40)
     return np.asarray((words.sum(axis=0).astype(np.float64) / 2.0**24 - 6.0) * 0.02, np.float32)
 
 
 def rounded(values: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[np.unsignedinteger]:
-    """As the bits of a dtype; BF16 by truncation."""
+    """Return the values as the bits of a dtype; BF16 by truncation."""
     if dtype == "BF16":
         return (values.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
     return values.astype(np.float16).view(np.uint16) if dtype == "F16" else values.view(np.uint32)
@@ -35,7 +35,7 @@ def rounded(values: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[np.unsig
 def step(
     update: float, *, count: int = 4000, num_tensors: int = 3, dtype: str = "BF16"
 ) -> tuple[WeightState, WeightState]:
-    """Weights before and after an update of about that size each: the larger, the denser."""
+    """Return weights before and after an update of about that size: the larger it is, the more bits change."""
     base: dict[str, Tensor] = {}
     new: dict[str, Tensor] = {}
     for index in range(num_tensors):
@@ -50,7 +50,7 @@ def step(
 
 @st.composite
 def pairs(draw: st.DrawFn) -> tuple[WeightState, WeightState]:
-    """Any two states: tensors stay, change in a few bits or throughout, are retyped, reshaped, removed, added."""
+    """Draw two states: tensors stay, change in a few bits or throughout, are retyped, reshaped, removed or added."""
     base = draw(states())
     new: dict[str, Tensor] = dict(draw(states()))
     for name, tensor in base.items():
@@ -70,7 +70,7 @@ def pairs(draw: st.DrawFn) -> tuple[WeightState, WeightState]:
 
 
 def special(dtype: str) -> npt.NDArray[np.uint8]:
-    """Zeros of both signs, infinities, NaNs with payloads, the smallest and largest numbers of any width."""
+    """Return zeros of both signs, infinities, NaNs with payloads, and the smallest and largest numbers."""
     width = ELEMENT_BYTES[dtype]
     mantissa = {"BF16": 7, "F16": 10, "F32": 23}[dtype]
     sign, infinity = 1 << (8 * width - 1), ((1 << (8 * width - 1 - mantissa)) - 1) << mantissa

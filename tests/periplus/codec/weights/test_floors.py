@@ -17,7 +17,7 @@ def entropy_bits(counts: Counter[int]) -> float:
 
 
 def by_hand(base: WeightState, new: WeightState) -> Floors:
-    """Element by element, as the module's text says it."""
+    """Compute the floor element by element, as the module's docstring defines it."""
     contexts: dict[tuple[str, str, int], Counter[int]] = defaultdict(Counter)
     for name, old in base.items():
         if name not in new or (old.dtype, old.shape) != (new[name].dtype, new[name].shape):

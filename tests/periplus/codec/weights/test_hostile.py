@@ -150,7 +150,7 @@ def test_hostile_layouts_are_refused(lines: object, message: str) -> None:
 
 
 @pytest.mark.parametrize("first", [b"", b"\x10", b"\x20\x17", b"\x17\x17", b"\x10\x09", b"\x10\xff"])
-def test_a_head_that_is_none_is_refused(first: bytes) -> None:
+def test_a_first_part_that_is_no_head_is_refused(first: bytes) -> None:
     with pytest.raises(CorruptFrame):
         Decoder(None, max_content_bytes=1 << 40, max_parts=1 << 20).feed(first)
 

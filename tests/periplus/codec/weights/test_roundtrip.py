@@ -148,7 +148,7 @@ def test_a_base_of_another_layout_is_refused(other: WeightState | None) -> None:
 
 
 def full_copy_bytes(state: WeightState) -> int:
-    """The smaller of zstd-1 of the plain bytes and of the byte planes."""
+    """Return the smaller size of the plain bytes and of the byte planes under zstd-1."""
     groups: dict[int, list[np.ndarray]] = {}
     for _, tensor in sorted(state.items()):
         groups.setdefault(ELEMENT_BYTES[tensor.dtype], []).append(tensor.data)

@@ -13,7 +13,7 @@ SPAN_BYTES = 1 << 16
 
 
 def peak_bytes(num_tensors: int) -> int:
-    """Of encoding, decoding and writing a state span by span."""
+    """Return the most memory that encoding, decoding and writing a state span by span takes at once."""
     base, new = step(1e-5, count=50_000, num_tensors=num_tensors)
     arrays = {name: tensor.data.copy() for name, tensor in base.items()}
     tracemalloc.start()

@@ -19,7 +19,7 @@ UNFINISHED = "This run is unfinished"
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
-    """Forty steps and more of a run, and nothing about its end."""
+    """Return a run directory with more than forty steps, and nothing about its end."""
     made = RunDirectory(tmp_path / "chain-sum-1")
     made.create()
     made.config.write_text(yaml.safe_dump(sample_run.CONFIG))

@@ -46,12 +46,12 @@ def test_the_picture_shows_what_an_operator_asks_for() -> None:
 
 @pytest.mark.parametrize("state", [ViewState(), state_after(0), state_after(1), RUNNING, state_after(120)])
 @pytest.mark.parametrize(("columns", "rows"), [(100, 30), (80, 24), (60, 32), (200, 60), (40, 10), (20, 5)])
-def test_it_never_grows_wider_than_the_terminal(state: ViewState, columns: int, rows: int) -> None:
+def test_the_live_view_never_grows_wider_than_the_terminal(state: ViewState, columns: int, rows: int) -> None:
     assert max(map(len, plainly(state, columns, rows).splitlines())) <= columns
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(100, 30), (80, 24), (120, 40), (200, 60), (60, 40)])
-def test_it_fits_the_height_of_usual_terminals(columns: int, rows: int) -> None:
+def test_the_live_view_fits_the_height_of_usual_terminals(columns: int, rows: int) -> None:
     assert len(plainly(RUNNING, columns, rows).splitlines()) <= rows
 
 

@@ -57,7 +57,7 @@ def test_the_time_since_the_last_record_runs_on(monkeypatch: pytest.MonkeyPatch)
 
 
 def clocks(text: str) -> list[int]:
-    """The seconds that the heads of the pictures showed, one after the other."""
+    """Return the seconds that the heads of the pictures showed, one after the other."""
     shown = re.findall(r"policy .*?(\d+):(\d\d)", text)
     return [60 * int(minutes) + int(seconds) for minutes, seconds in shown]
 

@@ -13,7 +13,7 @@ from planner.cost.candidates.columns import mesh_columns, unit_columns
 from planner.cost.tables.cost_tables import CostTables
 from planner.problem.goal import Goal, Objective
 from planner.problem.workload import Task
-from tests.support.planner_cost import (
+from tests.support.planner.cost import (
     GPU,
     GRPO,
     fleet,

@@ -5,7 +5,7 @@ import pytest
 from planner.cost.step.binding import binding_sentence, names, seconds
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Goal, Objective
-from tests.support.gpu_plan import FLEET, PROBLEM, estimate, with_eta
+from tests.support.planner.gpu_plan import FLEET, PROBLEM, estimate, with_eta
 
 
 def faster(fleet: Fleet, factor: float) -> Fleet:

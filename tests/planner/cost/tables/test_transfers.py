@@ -7,7 +7,7 @@ import pytest
 from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.transfers import critic_transfer, trainer_transfers
 from planner.problem.workload import TASKS, Task, WeightTransfer
-from tests.support.planner_cost import MODEL, fleet, machines, problem, region, workload
+from tests.support.planner.cost import MODEL, fleet, machines, problem, region, workload
 
 PAIR = (Task.GENERATION, Task.ACTOR_TRAINING)
 ON = fleet(region("x", machines()), region("y", machines()), region("z", machines()), bytes_per_s=1e8, rtt_s=0.2)

@@ -9,7 +9,7 @@ from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.validity import violation
 from planner.problem.goal import STUDY, Limits, Problem, Rules
 from planner.problem.workload import Task
-from tests.support.planner_cost import GPU, fleet, machines, problem, region, slower, workload
+from tests.support.planner.cost import GPU, fleet, machines, problem, region, slower, workload
 
 PAIR = (Task.GENERATION, Task.ACTOR_TRAINING)
 SLOW = slower(GPU, "slow", factor=0.5)

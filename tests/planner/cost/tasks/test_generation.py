@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from planner.cost.tasks.generation import SLOTS, Replica, fresh_tails, mean_age, mean_context
 from planner.problem.workload import Workload
-from tests.support.planner_cost import GPU, MODEL, workload
+from tests.support.planner.cost import GPU, MODEL, workload
 
 LENGTHS = st.lists(st.integers(1, 2000), min_size=1, max_size=20)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from planner.answer.placement import Layout, Sharding
 from planner.cost.tasks import layer_cuts, memory
 from planner.problem.workload import Task, WeightTransfer
-from tests.support.planner_cost import GPU, MODEL, workload
+from tests.support.planner.cost import GPU, MODEL, workload
 
 OF = workload((*(Task.GENERATION, Task.REWARD), *(Task.REFERENCE, Task.ACTOR_TRAINING)))
 PARAMS = MODEL.num_params - MODEL.hidden_size  # the last norm is not counted

@@ -11,7 +11,7 @@ from planner.cost.tasks.generation import mean_age
 from planner.cost.tasks.slot_refill import RATIOS, refilled
 from planner.problem.lengths import lognormal
 from planner.problem.workload import Lengths
-from tests.support.planner_cost import workload
+from tests.support.planner.cost import workload
 
 LENGTHS = st.lists(st.integers(1, 2000), min_size=1, max_size=20)
 

@@ -20,7 +20,7 @@ from planner.cost.tasks.training import (
 from planner.devices import layer
 from planner.problem.device_classes import DeviceClass, classes_of
 from planner.problem.workload import Task, Workload
-from tests.support.planner_cost import GPU, MODEL, fleet, machines, region, workload
+from tests.support.planner.cost import GPU, MODEL, fleet, machines, region, workload
 
 TRAIN = Task.ACTOR_TRAINING
 OF = workload()

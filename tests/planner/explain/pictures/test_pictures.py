@@ -14,8 +14,8 @@ from planner.explain.pictures.quality import quality_svg
 from planner.problem.fleet import Fleet
 from planner.simulate.run_record import BusySpan, Simulated
 from planner.simulate.simulator import simulate
-from tests.support.gpu_plan import FLEET, PLACEMENT, PROBLEM, gpu_plan
-from tests.support.static_plan import PLAN
+from tests.support.planner.gpu_plan import FLEET, PLACEMENT, PROBLEM, gpu_plan
+from tests.support.planner.static_plan import PLAN
 
 _SVG = "{http://www.w3.org/2000/svg}"
 

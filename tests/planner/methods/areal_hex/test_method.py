@@ -14,7 +14,7 @@ from planner.methods.areal_hex.strategy import PhaseOne
 from planner.methods.hetrl.candidate_lists import CandidateLists
 from planner.problem.goal import STUDY, Goal, Objective, Problem
 from planner.problem.workload import Task
-from tests.support.searches import problem, still
+from tests.support.planner.searches import problem, still
 
 HEX = Problem(
     fleet=areal_hex_fleet(num_h800_machines=2, num_h20_machines=2).fleet,

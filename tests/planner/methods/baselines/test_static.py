@@ -15,7 +15,7 @@ from planner.cost.tables.cost_tables import CostTables
 from planner.methods.baselines import streamrl_like, verl_like
 from planner.problem.goal import STUDY, Objective, Rules
 from planner.problem.workload import Task
-from tests.support.planner_cost import GPU, fleet, machines, problem, region, slower, workload
+from tests.support.planner.cost import GPU, fleet, machines, problem, region, slower, workload
 
 pytestmark = pytest.mark.proofs
 

@@ -18,8 +18,8 @@ from planner.methods.evaluation_budget import ignore
 from planner.methods.exact.method import search
 from planner.methods.exact.search import Search
 from planner.problem.goal import Goal, Objective, Problem, Rules
-from tests.support.known_parts import known_parts
-from tests.support.searches import still
+from tests.support.planner.known_parts import known_parts
+from tests.support.planner.searches import still
 
 DEMANDS = (Rules(), Rules(min_regions=2), Rules(generating=frozenset({"west"})))
 

@@ -18,7 +18,7 @@ from planner.methods.exact.events import (
 from planner.methods.exact.frontier import BoundingStage
 from planner.methods.exact.search import Search
 from planner.problem.goal import Problem
-from tests.support.searches import still
+from tests.support.planner.searches import still
 
 
 def followed(problem: Problem) -> tuple[Outcome, list[SearchEvent], list[Incumbent]]:

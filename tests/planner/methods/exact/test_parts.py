@@ -16,7 +16,7 @@ from planner.methods.exact.subproblem.remaining_candidates import GroupLowerBoun
 from planner.methods.exact.subproblem.rent_lower_bounds import least_usd
 from planner.problem.goal import STUDY, Goal, Objective
 from planner.problem.groupings import Grouping
-from tests.support.known_parts import Known, known_parts, with_binding_goal
+from tests.support.planner.known_parts import Known, known_parts, with_binding_goal
 
 pytestmark = pytest.mark.proofs
 

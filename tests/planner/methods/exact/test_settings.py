@@ -12,7 +12,7 @@ from planner.methods.evaluation_budget import ignore, never
 from planner.methods.exact.search import Search
 from planner.methods.exact.settings import DEFAULT_SETTINGS, ExactSettings
 from planner.problem.goal import Goal
-from tests.support.searches import still
+from tests.support.planner.searches import still
 
 GAP = 4e-5
 """Relative difference of two values that were both proved within a gap of 2e-5."""

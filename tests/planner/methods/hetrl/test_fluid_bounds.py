@@ -19,7 +19,7 @@ from planner.methods.hetrl.settings import SETTINGS
 from planner.methods.opening.greedy_descent import Descent
 from planner.problem.goal import Goal, Objective, Problem
 from planner.problem.groupings import groupings
-from tests.support.searches import problem, still
+from tests.support.planner.searches import problem, still
 
 CHEAP = Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=120.0)
 

@@ -13,7 +13,7 @@ from planner.methods.hetrl.candidate_lists import CandidateLists
 from planner.problem.goal import Rules
 from planner.problem.groupings import groupings
 from planner.problem.workload import TRAINING
-from tests.support.searches import problem
+from tests.support.planner.searches import problem
 
 ASKED = problem()
 PRICES = CostTables(ASKED)

@@ -12,7 +12,7 @@ from planner.methods.hetrl.group_sizes import size_vectors
 from planner.problem.goal import STUDY
 from planner.problem.groupings import groupings
 from planner.problem.workload import Task
-from tests.support.searches import problem
+from tests.support.planner.searches import problem
 
 
 @pytest.mark.parametrize(("algorithm", "num"), [("grpo", 15), ("ppo", 203)])

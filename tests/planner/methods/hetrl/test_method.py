@@ -12,7 +12,7 @@ from planner.cost.tables.cost_tables import CostTables
 from planner.files.importers.published import HetrlScenario
 from planner.methods.hetrl.method import search, search_bounded
 from planner.problem.goal import Goal, Objective, Problem, Rules
-from tests.support.searches import problem, still
+from tests.support.planner.searches import problem, still
 
 Method = Callable[..., Outcome]
 BOTH = pytest.mark.parametrize("method", [search, search_bounded])

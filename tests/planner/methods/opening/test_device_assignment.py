@@ -13,7 +13,7 @@ from planner.methods.opening.device_assignment import DeviceAssigner, assign_bat
 from planner.methods.opening.grouping_estimates import grouping_estimates
 from planner.problem.goal import Problem
 from planner.problem.groupings import groupings
-from tests.support.searches import problem, still
+from tests.support.planner.searches import problem, still
 
 ASKED = [
     problem(HetrlScenario.MULTI_CONTINENT),

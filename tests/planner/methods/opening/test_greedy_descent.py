@@ -9,7 +9,7 @@ from planner.files.importers.published import HetrlScenario
 from planner.methods.evaluation_budget import EvaluationBudget
 from planner.methods.opening.greedy_descent import Descent
 from planner.problem.goal import Goal, Objective, Problem, Rules
-from tests.support.searches import problem, still
+from tests.support.planner.searches import problem, still
 
 ASKED = [
     problem(HetrlScenario.MULTI_CONTINENT),

@@ -4,7 +4,7 @@ import pytest
 
 from periplus.errors import CorruptSpool
 from region_agent.weights.disk.convert import record_from_bytes, record_to_bytes
-from tests.support.versions import Versions, small_states
+from tests.support.publication.versions import Versions, small_states
 
 
 def test_every_record_of_a_publication_is_read_as_it_was_written() -> None:

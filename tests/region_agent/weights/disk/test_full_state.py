@@ -15,9 +15,9 @@ from periplus.publication import Publication, PublicationKind, derived_publicati
 from periplus.values.digest import state_digest
 from periplus.values.weight_state import Tensor, WeightState, content_bytes
 from region_agent.weights.changes import fold, full
-from tests.support.faulty_weights import FaultyWeightFiles
-from tests.support.versions import JOB, Versions, flipped, small_states
-from tests.support.weight_stores import WeightStore
+from tests.support.gateway.faulty_weights import FaultyWeightFiles
+from tests.support.gateway.weight_stores import WeightStore
+from tests.support.publication.versions import JOB, Versions, flipped, small_states
 
 FOLDER = Path("weights")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from periplus.codec.weights.decoder import decode
 from region_agent.weights.changes import full
 from tests.region_agent.weights.disk.golden.write import HERE, versions, written
-from tests.support.weight_stores import WeightStore
+from tests.support.gateway.weight_stores import WeightStore
 
 
 def golden() -> dict[str, bytes]:

@@ -10,10 +10,10 @@ from periplus.errors import CorruptFrame, DiskFull, StorageError
 from periplus.values.weight_state import WeightState
 from region_agent.weights.changes import full
 from region_agent.weights.held import MOST_CHAINS
-from tests.support.faulty_weights import FaultyWeightFiles
+from tests.support.gateway.faulty_weights import FaultyWeightFiles
+from tests.support.gateway.weight_stores import WeightStore
+from tests.support.publication.versions import Versions, flipped, small_states
 from tests.support.small_disk import small_disk
-from tests.support.versions import Versions, flipped, small_states
-from tests.support.weight_stores import WeightStore
 
 FOLDER = Path("weights")
 NUM_VERSIONS = 12

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.support.losses import counts_of
+from tests.support.trainer.losses import counts_of
 from trainer.learning.losses.aggregate import Aggregation, StepCounts, aggregate
 
 VALUES = torch.tensor([[1.0, 2.0, 3.0], [10.0, 7.0, 7.0]])

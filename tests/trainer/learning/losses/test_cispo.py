@@ -3,7 +3,7 @@ from math import log
 import pytest
 import torch
 
-from tests.support.losses import counts_of, loss_settings, random_step
+from tests.support.trainer.losses import counts_of, loss_settings, random_step
 from trainer.learning.losses.cispo import cispo_loss
 from trainer.learning.losses.objective import policy_loss
 from trainer.learning.losses.surrogate import Clip

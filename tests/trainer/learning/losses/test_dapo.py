@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.support.outcomes import outcomes
+from tests.support.trainer.outcomes import outcomes
 from trainer.learning.advantages import AdvantageSettings
 from trainer.learning.losses.dapo import dapo_advantages, overlong_punishments
 
@@ -12,7 +12,7 @@ def test_the_punishment_rises_over_the_last_tokens_before_the_limit() -> None:
     assert got == pytest.approx((0.0, 0.0, -0.25, -0.5, -1.0, -1.0))
 
 
-def test_it_is_part_of_the_reward_that_the_group_compares() -> None:
+def test_the_penalty_of_length_is_part_of_the_reward_that_the_group_compares() -> None:
     settings = AdvantageSettings(normalise=False, overlong_cache_tokens=2, max_tokens=4)
     given = outcomes([1.0, 1.0], [[1] * 4] * 2, lengths_B=torch.tensor([4, 2]))
     assert dapo_advantages(given, settings).advantages_BT[:, 0].tolist() == [-0.5, 0.5]

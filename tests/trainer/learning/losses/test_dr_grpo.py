@@ -1,7 +1,7 @@
 import torch
 
-from tests.support.losses import counts_of, loss_settings
-from tests.support.outcomes import outcomes
+from tests.support.trainer.losses import counts_of, loss_settings
+from tests.support.trainer.outcomes import outcomes
 from trainer.learning.advantages import AdvantageSettings
 from trainer.learning.losses.aggregate import Aggregation
 from trainer.learning.losses.dr_grpo import dr_grpo_advantages, dr_grpo_loss

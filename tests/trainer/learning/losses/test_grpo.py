@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.support.outcomes import outcomes
+from tests.support.trainer.outcomes import outcomes
 from trainer.learning.advantages import AdvantageSettings
 from trainer.learning.losses.grpo import grpo_advantages, grpo_loss
 from trainer.learning.losses.surrogate import Clip

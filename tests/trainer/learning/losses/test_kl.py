@@ -27,7 +27,7 @@ def test_in_expectation_k1_and_k3_are_the_divergence(estimator: KlEstimator) -> 
 
 
 def expected_gradient(estimator: KlEstimator) -> torch.Tensor:
-    """Of the estimate as a loss: over all tokens, weighted by how often each is sampled."""
+    """Return the gradient of the estimate as a loss, over all tokens, weighted by how often each is sampled."""
     logits = LOGITS.clone().requires_grad_()
     policy = torch.log_softmax(logits, 0)
     (gradient,) = torch.autograd.grad((policy.detach().exp() * kl_estimate(policy, REFERENCE, estimator)).sum(), logits)

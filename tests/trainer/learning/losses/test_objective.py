@@ -1,4 +1,4 @@
-"""What holds for every algorithm: padding, micro-batches, order of rows, gradients, expectations."""
+"""Properties of the loss of every algorithm: padding, micro-batches, order of rows, gradients, expectations."""
 
 from math import exp
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.losses import COUPLED, counts_of, loss_settings, random_step
+from tests.support.trainer.losses import COUPLED, counts_of, loss_settings, random_step
 from trainer.learning.losses.aggregate import Aggregation, StepCounts
 from trainer.learning.losses.importance import Correction, Importance, Level
 from trainer.learning.losses.kl import KlEstimator

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.outcomes import outcomes
+from tests.support.trainer.outcomes import outcomes
 from trainer.learning.advantages import AdvantageSettings
 from trainer.learning.losses.ppo import gae, ppo_advantages, value_loss
 

@@ -1,6 +1,6 @@
 import torch
 
-from tests.support.outcomes import outcomes
+from tests.support.trainer.outcomes import outcomes
 from trainer.learning.advantages import AdvantageSettings
 from trainer.learning.losses.reinforce_plus_plus import reinforce_plus_plus_advantages
 

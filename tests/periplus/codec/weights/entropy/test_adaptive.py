@@ -16,7 +16,7 @@ def written(outward: np.ndarray, per_exponent: np.ndarray, seen: np.ndarray) -> 
 
 
 def drawn(sizes: dict[int, int], largest: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Steps of magnitudes up to `largest`, and how many each exponent has."""
+    """Return steps of magnitudes up to `largest`, and the number of them by exponent."""
     per_exponent = np.zeros(NUM_EXPONENTS, np.int64)
     for exponent, count in sizes.items():
         per_exponent[exponent] = count

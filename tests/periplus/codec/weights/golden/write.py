@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 
 
 def cases() -> dict[str, tuple[WeightState | None, WeightState]]:
-    """Name -> base and new state."""
+    """Return base and new state of each golden file, by name."""
     sparse = step(2e-6)
     dense = step(3e-4, count=2000)
     halves = step(1e-5, count=600, dtype="F16")
@@ -38,12 +38,12 @@ def cases() -> dict[str, tuple[WeightState | None, WeightState]]:
 
 
 def pack(parts: list[bytes]) -> bytes:
-    """Parts as one file."""
+    """Return the parts as one file."""
     return b"".join(struct.pack("<I", len(part)) + part for part in parts)
 
 
 def unpack(data: bytes) -> list[bytes]:
-    """The inverse of pack."""
+    """Return the parts that `pack` made one file of."""
     parts, at = [], 0
     while at < len(data):
         (size,) = struct.unpack_from("<I", data, at)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from periplus.publication import PublisherKey
 from tests.support.faulty_files import Killed
-from tests.support.faulty_weights import FaultyWeightFiles
-from tests.support.versions import Versions, small_states
-from tests.support.weight_stores import WeightStore
+from tests.support.gateway.faulty_weights import FaultyWeightFiles
+from tests.support.gateway.weight_stores import WeightStore
+from tests.support.publication.versions import Versions, small_states
 
 HERE = Path(__file__).parent
 FOLDER = Path("weights")

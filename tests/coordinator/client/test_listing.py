@@ -1,0 +1,101 @@
+"""Tables and trees of jobs, regions and links, as operators and programs read them."""
+
+import json
+
+from coordinator.client.listing import (
+    JOBS,
+    LINKS,
+    REGIONS,
+    Output,
+    describe_files,
+    describe_job,
+    job_details,
+    job_tree,
+    link_tree,
+    region_tree,
+    render,
+)
+from periplus.config.yaml_text import parse
+from periplus.pb.v1 import common_pb2, control_pb2
+
+JOB = control_pb2.Job(
+    job_id="sums-1",
+    name="sums",
+    state=control_pb2.JOB_STATE_RUNNING,
+    reason="evil \x1b[2J\ntext",
+    submitted_at_s=100.0,
+    policy=common_pb2.Policy(fork=1, version=7),
+)
+
+
+def test_a_table_is_aligned_and_free_of_control_characters() -> None:
+    assert render(JOBS, [job_tree(JOB)], Output.TABLE, 165.0) == (
+        "JOB     STATE    POLICY   AGE  REASON\nsums-1  running     1.7  1:05  evil  [2J text"
+    )
+    assert "NAME" in render(JOBS, [job_tree(JOB)], Output.WIDE, 165.0)
+
+
+def test_programs_get_everything_under_a_versioned_schema() -> None:
+    tree = json.loads(render(JOBS, [job_tree(JOB)], Output.JSON, 0.0))
+    assert tree["schema"] == "periplus.jobs/1"
+    assert tree["jobs"][0]["policy"] == {"fork": 1, "version": 7}
+    assert parse(render(JOBS, [job_tree(JOB)], Output.YAML, 0.0), "test") == tree
+    assert render(JOBS, [job_tree(JOB)], Output.NAME, 0.0) == "sums-1"
+
+
+def test_a_job_shows_what_it_does_now() -> None:
+    waiting = control_pb2.Job(job_id="sums-1", doing="waiting for disk: /r/\x1b[2J")
+    assert "\ndoing      waiting for disk: /r/ [2J\n" in describe_job(waiting, 1.0)
+    assert job_tree(waiting)["doing"] == waiting.doing
+    assert "doing" not in describe_job(JOB, 1.0)
+
+
+def test_a_run_whose_directory_was_removed_has_no_paths_and_no_command_that_resumes_it() -> None:
+    files = control_pb2.RunFiles(run_dir="/runs/sums-1", checkpoint=common_pb2.Policy(fork=0, version=3))
+    failed = control_pb2.Job(job_id="sums-1", state=control_pb2.JOB_STATE_FAILED, files=files)
+    assert "resume: periplus job submit --resume /runs/sums-1" in describe_files(failed)
+    gone = "/runs/sums-1 is gone, with its report, logs and checkpoints"
+    assert describe_files(failed, is_gone=True) == [f"run directory: {gone}"]
+    assert describe_job(failed, 1.0, is_gone=True).endswith(f"run directory  {gone}")
+
+
+def test_an_empty_listing_is_empty_for_people_and_a_list_for_programs() -> None:
+    assert render(REGIONS, [], Output.TABLE, 0.0) == ""
+    assert json.loads(render(REGIONS, [], Output.JSON, 0.0))["regions"] == []
+
+
+def test_a_region_and_a_link_show_what_is_known_of_them() -> None:
+    report = control_pb2.TaskReport(task_id="j/trainer", job_id="j", state=control_pb2.TASK_STATE_RUNNING)
+    inventory = control_pb2.Inventory(
+        num_cores=8,
+        memory_bytes=16_000_000_000,
+        hostname="host",
+        accelerators=[control_pb2.Accelerators(name="NVIDIA L4", memory_bytes=23034 << 20, num=2)],
+    )
+    region = control_pb2.Region(name="eu", state="ready", inventory=inventory, tasks=[report], last_seen_s=9.0)
+    text = render(REGIONS, [region_tree(region)], Output.TABLE, 10.5)
+    assert text.splitlines()[1].split() == ["eu", "ready", "8", "16", "GB", "2", "x", "NVIDIA", "L4", "1", "1.5", "s"]
+    unmeasured = link_tree(control_pb2.Link(src_region="eu", dst_region="us", sent_bytes=5))
+    assert unmeasured["rtt_s"] is None
+    assert render(LINKS, [unmeasured], Output.TABLE, 0.0).splitlines()[1].split() == [
+        "eu",
+        "us",
+        "-",
+        "-",
+        "5",
+        "B",
+        "-",
+    ]
+
+
+def test_a_job_shows_the_bytes_between_its_regions_and_who_counted_them() -> None:
+    pairs = [
+        control_pb2.PairTraffic(src_region="eu", dst_region="us", sent_bytes=7_000),
+        control_pb2.PairTraffic(src_region="us", dst_region="eu", sent_bytes=500),
+    ]
+    job = control_pb2.Job(job_id="sums-1", state=control_pb2.JOB_STATE_SUCCEEDED, traffic=pairs)
+    tree = job_details(job)
+    assert (tree["wan_bytes"], tree["wan_bytes_from"]) == (7_500, "gateways")
+    assert tree["traffic"][0] == {"src_region": "eu", "dst_region": "us", "sent_bytes": 7_000}
+    assert "7.50 kB between regions, counted by the gateways" in describe_job(job, 1.0)
+    assert "7.50 kB" in render(JOBS, [job_tree(job)], Output.WIDE, 1.0)

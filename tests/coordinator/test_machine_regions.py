@@ -1,0 +1,133 @@
+"""The coordinator's machine follows regions: whose session counts, what was measured between them, what was sent."""
+
+from itertools import product
+
+import pytest
+
+from coordinator.events import (
+    FenceSession,
+    HeartbeatSeen,
+    JobSubmitted,
+    RegionJoined,
+    RegionLeft,
+    SendDesired,
+    SendProbe,
+    Ticked,
+)
+from periplus.errors import Conflict
+from periplus.values.policy import Policy
+from periplus.values.task import TaskState
+from tests.support.coordinator.machine_run import REGIONS, Run, hello, report, request
+
+
+def test_a_second_live_agent_of_a_region_is_refused_with_the_other_host(run: Run) -> None:
+    before = run.state
+    with pytest.raises(Conflict, match=r"region us .*host-of-us-boot.*another --region"):
+        run.do(RegionJoined(hello("us", "other"), 1))
+    assert run.state is before
+
+
+def test_the_same_boot_takes_its_session_over_and_the_older_one_is_fenced(run: Run) -> None:
+    effects = run.do(RegionJoined(hello("us", tasks=(report("j/rollout-us-0", TaskState.RUNNING),)), 1))
+    assert FenceSession("us", 1) in effects
+    assert run.state.regions["us"].epoch == 2
+    [sent] = [effect for effect in effects if isinstance(effect, SendDesired)]
+    assert [task.task_id for task in sent.tasks] == ["j/rollout-us-0"]
+
+
+def test_another_agent_takes_a_disconnected_or_silent_region_over(run: Run) -> None:
+    run.do(RegionLeft("us", 1))
+    run.do(RegionJoined(hello("us", "second"), 1))
+    run.now_s += 11
+    run.do(Ticked())
+    run.do(RegionJoined(hello("us", "third"), 1))
+    assert run.state.regions["us"].epoch == 3
+
+
+def test_the_end_of_a_fenced_session_does_not_disconnect_the_newer_one(run: Run) -> None:
+    run.do(RegionJoined(hello("us"), 1))
+    run.do(RegionLeft("us", 1))
+    assert run.state.regions["us"].connected
+
+
+def test_a_silent_region_is_ready_again_at_its_next_word(run: Run) -> None:
+    run.now_s += 11
+    run.do(Ticked())
+    assert not run.state.regions["us"].connected
+    run.do(HeartbeatSeen(run.stamp("us"), {"eu": 7}))
+    assert run.state.regions["us"].connected
+    assert run.state.regions["us"].sent_bytes == {"eu": 7}
+
+
+def test_all_directed_pairs_are_probed_one_after_the_other() -> None:
+    run, seen = Run(), []
+    run.join(*REGIONS)
+    while probe := run.state.probe:
+        seen.append((probe.src_region, probe.dst_region))
+        run.answer_probe(probe.src_region, probe.dst_region)
+        assert sum(isinstance(effect, SendProbe) for effect in run.effects) <= 1
+    assert sorted(seen) == sorted(pair for pair in product(REGIONS, REGIONS) if pair[0] != pair[1])
+
+
+def test_a_probe_without_an_answer_lets_the_next_pair_go_and_is_tried_again_later() -> None:
+    run = Run()
+    run.join("eu", "us")
+    run.now_s += 20
+    for region in ("eu", "us"):
+        run.do(HeartbeatSeen(run.stamp(region), {}))
+    [order] = [effect for effect in run.do(Ticked()) if isinstance(effect, SendProbe)]
+    assert (order.region, order.dst_region, order.gateway_address, order.payload_bytes) == ("us", "eu", "eu:1", 1024)
+    run.answer_probe("us", "eu")
+    assert run.state.probe is None
+    run.now_s += 60
+    for region in ("eu", "us"):
+        run.do(HeartbeatSeen(run.stamp(region), {}))
+    assert run.state.probe is not None
+    run.answer_probe("eu", "us")
+    assert run.state.unmeasured == {}
+
+
+def test_a_probe_is_forgotten_when_an_end_of_it_leaves() -> None:
+    run = Run()
+    run.join(*REGIONS)
+    assert run.state.probe
+    assert run.state.probe.src_region == "ap"
+    effects = run.do(RegionLeft("ap", 1))
+    assert [(e.region, e.dst_region) for e in effects if isinstance(e, SendProbe)] == [("eu", "us")]
+
+
+def counts(run: Run, region: str, **sent_bytes: int) -> None:
+    run.do(HeartbeatSeen(run.stamp(region), {}, {"j": sent_bytes, "unknown": {"eu": 1}}))
+
+
+def test_the_bytes_of_a_job_are_summed_by_pair_and_in_both_directions(run: Run) -> None:
+    counts(run, "eu", us=70)
+    counts(run, "us", eu=10)
+    counts(run, "eu", us=100)
+    assert {pair: sent.total_bytes for pair, sent in run.job().sent.items()} == {("eu", "us"): 100, ("us", "eu"): 10}
+    assert run.job().wan_bytes == 110
+
+
+def test_bytes_that_are_reported_after_the_end_of_a_job_count(run: Run) -> None:
+    run.says("eu", "j/trainer", TaskState.SUCCEEDED)
+    counts(run, "us", eu=10)
+    assert run.job().wan_bytes == 10
+
+
+def test_the_bytes_of_a_job_do_not_fall_when_an_agents_counter_begins_anew(run: Run) -> None:
+    counts(run, "us", eu=100)
+    run.do(RegionLeft("us", 1))
+    run.do(RegionJoined(hello("us", "second"), 1))
+    counts(run, "us", eu=130)
+    assert run.job().wan_bytes == 230
+    counts(run, "us", eu=5)
+    assert run.job().wan_bytes == 235
+
+
+def test_a_resumed_job_goes_on_counting_its_bytes(run: Run) -> None:
+    counts(run, "us", eu=100)
+    run.says("eu", "j/trainer", TaskState.FAILED)
+    again = request(resume_from="runs/j", resume_policy=Policy(0, 3), resume_job_id="j")
+    run.do(JobSubmitted("again", "j2", again))
+    counts(run, "us", eu=120)
+    assert run.job().wan_bytes == 120

@@ -1,0 +1,158 @@
+"""A real coordinator on a loopback port, agents that a test plays by hand, and the operator's command line."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import grpc.aio
+
+from coordinator.app import serving
+from coordinator.client.connection import Coordinator, job_state
+from coordinator.config import CoordinatorConfig
+from periplus.__main__ import run as periplus
+from periplus.job.job_file import JobFile
+from periplus.net import rpc
+from periplus.pb.v1 import common_pb2, control_pb2, control_pb2_grpc
+
+DEADLINE_S = 30.0
+"""Seconds after which a scene is taken to hang: on a busy machine three commands took more than ten; chosen by hand."""
+
+Session = Any
+
+Command = Callable[..., Coroutine[Any, Any, int]]
+"""Runs one `periplus` command against the coordinator and returns its exit code."""
+
+
+class FakeAgent:
+    """An agent's session for one region. It answers probes, and keeps the tasks that it was last told to run."""
+
+    def __init__(self, address: str, region: str, boot_id: str = "boot") -> None:
+        self.address, self.region, self.boot_id = address, region, boot_id
+        self.epoch, self.sequence = 0, 1
+        self.desired: dict[str, control_pb2.Task] = {}
+
+    async def __aenter__(self) -> Self:
+        self.channel = rpc.channel(self.address)
+        self.call: Session = control_pb2_grpc.CoordinatorStub(self.channel).Session()
+        cards = control_pb2.Accelerators(name="NVIDIA L4", memory_bytes=23034 << 20, num=2)
+        inventory = control_pb2.Inventory(
+            num_cores=4, memory_bytes=8 << 30, hostname=f"host-{self.boot_id}", accelerators=[cards]
+        )
+        hello = control_pb2.Hello(
+            region=self.region, boot_id=self.boot_id, gateway_address=f"{self.region}:1", inventory=inventory
+        )
+        await self.call.write(control_pb2.AgentMessage(sequence=1, hello=hello))
+        try:
+            welcome = await self.read()
+        except BaseException:
+            await self.channel.close()
+            raise
+        assert welcome.welcome.heartbeat_s == 1
+        self.epoch = welcome.epoch
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.call.cancel()
+        await self.channel.close()
+
+    async def read(self) -> control_pb2.CoordinatorMessage:
+        with rpc.remote_errors(self.address):
+            async with asyncio.timeout(DEADLINE_S):
+                message = await self.call.read()
+                if not isinstance(message, control_pb2.CoordinatorMessage):
+                    raise await _status(self.call, self.address)
+                return message
+
+    async def send(self, **body: Any) -> None:
+        self.sequence += 1
+        await self.call.write(control_pb2.AgentMessage(epoch=self.epoch, sequence=self.sequence, **body))
+
+    async def report(
+        self,
+        task_id: str,
+        state: control_pb2.TaskState.ValueType,
+        message: str = "",
+        fork: int = 0,
+        files: control_pb2.RunFiles | None = None,
+    ) -> None:
+        job_id = task_id.split("/")[0]
+        report = control_pb2.TaskReport(
+            task_id=task_id, job_id=job_id, state=state, message=message, fork=fork, files=files
+        )
+        await self.send(task=report)
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        """Obey the coordinator's messages until `done`."""
+        while not done():
+            message = await self.read()
+            if message.HasField("desired"):
+                self.desired = {task.task_id: task for task in message.desired.tasks}
+            elif message.HasField("probe"):
+                link = control_pb2.LinkMeasurement(
+                    src_region=self.region, dst_region=message.probe.dst_region, rtt_s=0.1, throughput_bits_per_s=1e8
+                )
+                await self.send(link=link)
+
+    async def until_desired(self) -> None:
+        await self.until(lambda: bool(self.desired))
+
+    async def certificate(self, job_id: str, public_key: bytes, fork: int = 0) -> control_pb2.CertificateAnswer:
+        """Ask for a certificate, and return the answer."""
+        await self.send(certify=control_pb2.CertificateRequest(job_id=job_id, fork=fork, public_key=public_key))
+        while not (message := await self.read()).HasField("certificate"):
+            continue
+        return message.certificate
+
+
+async def _status(call: Session, address: str) -> Exception:
+    error = grpc.aio.AioRpcError(await call.code(), await call.initial_metadata(), await call.trailing_metadata())
+    return rpc.translate(error, address)
+
+
+@asynccontextmanager
+async def coordinator(authority_key: Path | None = None) -> AsyncIterator[str]:
+    server = rpc.server()
+    address = rpc.bind(server, "127.0.0.1:0")
+    async with serving(CoordinatorConfig(listen=address, authority_key=authority_key), server):
+        yield address
+
+
+def play(scene: Callable[[str], Awaitable[None]]) -> None:
+    """Run a scene against a coordinator of its own."""
+
+    async def run() -> None:
+        async with asyncio.timeout(DEADLINE_S), coordinator() as address:
+            await scene(address)
+
+    asyncio.run(run())
+
+
+def submission(request_id: str = "r", **sections: Any) -> control_pb2.SubmitJobRequest:
+    tree = {"name": "sums", "environment": {"name": "chain_sum"}, "steps": 3, **sections}
+    return control_pb2.SubmitJobRequest(request_id=request_id, job_json=JobFile.model_validate(tree).to_json())
+
+
+async def wait_for(remote: Coordinator, job_id: str, state: str) -> control_pb2.Job:
+    async for event in remote.watch(job_id):
+        if event.HasField("job") and job_state(event.job) == state:
+            return event.job
+    raise AssertionError(f"{job_id} ended without becoming {state}")
+
+
+def step_record(job_id: str, version: int) -> control_pb2.StepRecord:
+    policy = common_pb2.Policy(fork=0, version=version)
+    return control_pb2.StepRecord(job_id=job_id, kind="step", policy=policy, values={"reward_mean": 0.5})
+
+
+def play_commands(scene: Callable[[str, Command], Awaitable[None]]) -> None:
+    """Run a scene with a coordinator and a command line, where each command runs in a thread of its own."""
+
+    async def run(address: str) -> None:
+        async def command(*words: str) -> int:
+            return await asyncio.to_thread(periplus, [*words, "--coordinator", address])
+
+        await scene(address, command)
+
+    play(run)
