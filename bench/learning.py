@@ -27,7 +27,7 @@ from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, StopReason
 from rollout_worker.engines.engine import Completion, SampleRequest
 from rollout_worker.engines.torch_engine import TorchEngine
-from trainer.data.dataset import Dataset, deal, item_order, warmup_examples
+from trainer.data.dataset import Dataset, item_order, read_prompts, split_prompts, warmup_examples
 from trainer.data.model import load_model, resolve_model_dir
 from trainer.learning.batch import Sample
 from trainer.learning.warmup import warm_up
@@ -83,7 +83,9 @@ def open_run(job: JobFile, cache: Path) -> Run:
         batch_rows=BATCH_ROWS,
         prompt_tokens=job.sampling.prompt_tokens,
     )
-    dataset = deal(environment_of(job, None), job, tokenizer)
+    environment = environment_of(job, None)
+    splits = split_prompts(read_prompts(environment, job, tokenizer), job)
+    dataset = Dataset(environment=environment, splits=splits)
     return Run(job=job, dataset=dataset, tokenizer=tokenizer, actor=actor, engine=engine)
 
 

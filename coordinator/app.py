@@ -55,13 +55,8 @@ async def run(config: CoordinatorConfig, ready_file: Path | None, stop_on_stdin_
     address = rpc.bind(server, config.listen)
     async with address_resolver(config.region, config.wan or None) as resolver:
         await resolver.announce(address)
-    try:
+    with rpc.ungrouped():
         return await _serve(config, server, address, ready_file, stop_on_stdin_eof)
-    except BaseExceptionGroup as group:
-        error = rpc.first_of(group)
-        if error is None:
-            raise
-        raise error from group
 
 
 async def _serve(

@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 from periplus.errors import ConfigError
+from periplus.process.disk import partial_path, sync
 from periplus.publication import JobAuthority
 
 KEY_BYTES = 32
@@ -40,7 +41,7 @@ def open_authority(path: Path | None) -> JobAuthority:
 def _make(path: Path) -> None:
     """Write a new key to `path` atomically. If two processes do so at the same time, the first one's key stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = partial_path(path)
     partial.unlink(missing_ok=True)
     try:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -52,17 +53,9 @@ def _make(path: Path) -> None:
             os.link(partial, path)
         except FileExistsError:
             return
-        _sync_folder(path.parent)
+        sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _key(path: Path, text: bytes) -> bytes:

@@ -35,6 +35,12 @@ from pathlib import Path
 
 import grpc
 
+LINE_CHARACTERS = 300
+"""Most characters of another library's error in a message of ours: about two lines of a terminal. Chosen by hand."""
+
+VALUE_CHARACTERS = 80
+"""Most characters of a user's value in a message. Chosen by hand."""
+
 
 class PeriplusError(Exception):
     """Base class of every error that Periplus raises for its callers. `str(error)` is the message for a person."""
@@ -192,6 +198,19 @@ def explained_error(error: BaseException) -> str:
         return texts[0]
     others = "1 other error" if len(texts) == 2 else f"{len(texts) - 1} other errors"
     return f"{texts[0]} (and {others})"
+
+
+def one_line(error: Exception) -> str:
+    """Return the text of an error of another library in one line of at most LINE_CHARACTERS; its class if it has none.
+
+    Some libraries raise errors with whole pages of text, which do not fit into a message of ours.
+    """
+    return shortened(" ".join(str(error).split()) or type(error).__name__, LINE_CHARACTERS)
+
+
+def shortened(text: str, most: int = VALUE_CHARACTERS) -> str:
+    """Return the text, or its beginning and three dots if it has more than `most` characters."""
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _causes(error: BaseException, seen: frozenset[int] = frozenset()) -> list[BaseException]:

@@ -25,6 +25,7 @@ from periplus.errors import PeriplusError
 from periplus.net import rpc
 from periplus.net.resolver import AddressResolver
 from periplus.pb.v1 import control_pb2, gateway_pb2_grpc
+from periplus.process.backoff import Backoff
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
 from periplus.process.telemetry import event
 from periplus.values.record import RecordKind
@@ -46,15 +47,15 @@ from region_agent.control.reconcile import (
     task_of,
 )
 from region_agent.control.session import CoordinatorSession, SessionHandlers
-from region_agent.gateway.frames import FrameSpool, give_up_oldest, remove_if_empty
+from region_agent.gateway.frames import FrameSpool
 from region_agent.gateway.hub import JobHub
 from region_agent.gateway.hubs import Hubs
 from region_agent.gateway.service import GatewayService
 from region_agent.gateway.traffic import Traffic
 from region_agent.gateway.upstream import Upstream
 from region_agent.launchers.local import Supervisor, WorkerSettings
+from region_agent.state_directory import StateDirectory
 from region_agent.stores import StoreOpenings, close_stores
-from region_agent.weights.disk import folders
 from region_agent.weights.weight_cache import WeightCache
 
 log = logging.getLogger(__name__)
@@ -94,18 +95,13 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
                 write_ready_file(ready_file, {"gateway": address})
 
         try:
-            return await agent.run(stop_on_stdin_eof, ready)
-        except BaseExceptionGroup as group:
-            error = rpc.first_of(group)
-            if error is None:
-                raise
-            raise error from group
+            with rpc.ungrouped():
+                return await agent.run(stop_on_stdin_eof, ready)
         finally:
             await server.stop(grace=0.5)
             for job_id in hubs.job_ids():
                 release(hubs.drop(job_id))
-            folders.remove_if_empty(config.state_dir)
-            remove_if_empty(config.state_dir)
+            StateDirectory(config.state_dir).remove_if_empty()
 
 
 def release(hub: JobHub) -> None:
@@ -142,7 +138,7 @@ class Agent:
         self._cache_tasks: dict[str, asyncio.Task[None]] = {}
         self._openings = StoreOpenings(config, self._open_hub)
         self._hub_opened = asyncio.Event()
-        self._limits = RestartLimits(grace_s=config.stop_grace_s, backoff_s=config.restart_backoff_s)
+        self._limits = RestartLimits(grace_s=config.stop_grace_s, backoff=Backoff(first_s=config.restart_backoff_s))
         self._supervisor = Supervisor(
             WorkerSettings(
                 region=config.region,
@@ -281,19 +277,19 @@ class Agent:
         saving.cancel()
         await asyncio.wait({saving})
         await asyncio.to_thread(release, hub)
-        state_dir = self._config.state_dir
+        state = StateDirectory(self._config.state_dir)
         used = [*jobs.values(), *self._openings.tasks]
-        in_use = [folders.folder_of(state_dir, task.job_id, authority_key_of(task)) for task in used]
+        in_use = {state.spool_of(task.job_id) for task in used}
+        in_use |= {state.weights_of(task.job_id, authority_key_of(task)) for task in used}
         try:
-            give_up_oldest(state_dir, in_use={task.job_id for task in used})
-            await asyncio.to_thread(folders.give_up_oldest, state_dir, in_use)
+            await asyncio.to_thread(state.give_up_oldest, in_use)
         except PeriplusError as error:
             event(log, logging.WARNING, "spools_not_tidied", why=error)
 
     def _open_hub(self, task: LocalTask, frames: FrameSpool, weight_cache: WeightCache) -> None:
         """Open the hub of a job whose stores are open. If the job has left meanwhile, the next look drops it again."""
         hub = self._hubs.open(task.job_id, frames, weight_cache)
-        self._cache_tasks[task.job_id] = self._tasks.create_task(weight_cache.run(hub.settled))
+        self._cache_tasks[task.job_id] = self._tasks.create_task(weight_cache.run(hub.feed.settled))
         self._hub_opened.set()
         if frames.pending:
             event(log, logging.INFO, "spool_recovered", job=task.job_id, frames=len(frames.pending))

@@ -19,7 +19,7 @@ from periplus.config.loading import validate
 from periplus.process import telemetry
 from periplus.process.lifecycle import ShutdownReason
 from region_agent.config import AgentConfig, resolve
-from region_agent.gateway.frames import STATE
+from region_agent.state_directory import SHARED
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ def run(
             "listen": listen,
             "advertise": advertise,
             "work_dir": str(work_dir),
-            "state_dir": str(state_dir or work_dir / STATE / quote(region, safe="")),
+            "state_dir": str(state_dir or work_dir / SHARED / quote(region, safe="")),
             "wan": wan,
             "num_cores": cores if cores is not None else os.cpu_count() or 1,
             "memory_bytes": _memory_bytes(memory_gib),

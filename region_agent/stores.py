@@ -15,9 +15,9 @@ from periplus.process.telemetry import event
 from periplus.values.task import authority_key_of
 from region_agent.config import AgentConfig
 from region_agent.control.reconcile import LocalTask
-from region_agent.gateway.frames import FrameSpool, folder_of, open_frames
+from region_agent.gateway.frames import FrameSpool, open_frames
+from region_agent.state_directory import StateDirectory
 from region_agent.threads import ended
-from region_agent.weights.disk import folders
 from region_agent.weights.weight_cache import WeightCache
 
 log = logging.getLogger(__name__)
@@ -28,12 +28,11 @@ def open_stores(config: AgentConfig, task: LocalTask) -> tuple[FrameSpool, Weigh
 
     It blocks while it reads: call it in a thread. Raises: Conflict, StorageError.
     """
-    frames = open_frames(
-        folder_of(config.state_dir, task.job_id), config.region, durability=task.durability, max_bytes=task.spool_bytes
-    )
+    state = StateDirectory(config.state_dir)
+    frames = open_frames(state.spool_of(task.job_id), durability=task.durability, max_bytes=task.spool_bytes)
     try:
         key = authority_key_of(task)
-        weights = folders.folder_of(config.state_dir, task.job_id, key)
+        weights = state.weights_of(task.job_id, key)
         return frames, WeightCache.open(task.job_id, key, weights, chain_versions=task.chain_versions)
     except BaseException:
         frames.close()

@@ -1,58 +1,63 @@
 """Composition root of a rollout worker: a subscription to weights, a lease stream, and one loop that generates.
 
 The loop alternates between two steps that never overlap: bring the engine to the newest proven version
-(weights/reader.py), then generate one batch of leases that may start. So weights change only between batches, every
-token of a batch is of one policy, and the weights that were proven are those that served. Both steps run in a thread,
-and the streams go on meanwhile.
+(weights/engine_updater.py), then generate one batch of leases that may start. So weights change only between batches,
+every token of a batch is of one policy, and the weights that were proven are those that served. Both steps run in a
+thread, and the streams go on meanwhile.
 
-The worker talks only to its region's gateway. When a stream ends it connects and says hello again, for up to
-`GATEWAY_TIMEOUT_S`, and sends again what the gateway had not spooled (outbox.py). A sample that the environment or the
-engine cannot produce is reported as failed, without loss of the others in its batch (episodes/per_sample_fallback.py).
+The worker talks only to its region's gateway (gateway.py). When a stream ends it connects and says hello again, for a
+while (reconnection.py), and sends again what the gateway had not spooled (outbox.py). A sample that the environment or
+the engine cannot produce is reported as failed, without loss of the others in its batch
+(episodes/per_sample_fallback.py).
 """
 
 import asyncio
 import contextlib
 import logging
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import assert_never
 
-import grpc.aio
 import torch
 
 from periplus import clock
-from periplus.codec import trajectory as trajectory_codec
-from periplus.codec.frame import CodecId, Frame
 from periplus.codec.registry import files_decoder
-from periplus.errors import PeriplusError, Unreachable
-from periplus.net import rpc
-from periplus.net.convert import policy_to_pb
-from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
+from periplus.errors import PeriplusError
+from periplus.net.attempt import failure_of
 from periplus.process.telemetry import event
+from periplus.publication import Trust
 from periplus.values.digest import payload_digest
+from periplus.values.policy import Policy
 from periplus.values.trajectory import Trajectory, TrajectoryLimits
 from rollout_worker.config import WorkerConfig
 from rollout_worker.engines.model import LoadedBundle, load_bundle
 from rollout_worker.episodes.episode import EpisodeSettings, sample_batch
+from rollout_worker.episodes.framing import frames_of
 from rollout_worker.episodes.per_sample_fallback import FailedLease, only_valid, sample_with_fallback
 from rollout_worker.episodes.queue import LeaseQueue, QueuedLease
+from rollout_worker.gateway import WorkerHello, exchange_leases, subscribed
+from rollout_worker.messages import (
+    FinishReceived,
+    FramesSpooled,
+    GatewayMessage,
+    LeasesReceived,
+    LeasesRevoked,
+    SamplingStarted,
+    WorkerMessage,
+)
 from rollout_worker.outbox import Outbox
+from rollout_worker.reconnection import RETRY_S, Outage
 from rollout_worker.weights.compile import compile_decoder
-from rollout_worker.weights.convert import VersionReport, lease_from_pb, proof_to_pb
+from rollout_worker.weights.engine_updater import EngineUpdater
 from rollout_worker.weights.engine_writer import EngineWeights
 from rollout_worker.weights.incoming import ReceivedBundle
-from rollout_worker.weights.reader import ReaderSettings, WeightReader
+from rollout_worker.weights.proven_weights import ProvenWeights
+from rollout_worker.weights.reader import WeightReader
 
 log = logging.getLogger(__name__)
-
-GATEWAY_TIMEOUT_S = 60.0
-"""Seconds that a worker keeps trying to reach its gateway. An agent's restart takes less; a person would not wait
-longer. Chosen by hand.
-"""
-
-RETRY_S = 0.5
-"""Seconds before a lost stream is opened again. Chosen by hand."""
 
 STARTED_DEADLINE_S = 5.0
 """Seconds that generation waits until the message that names its samples is written to the gateway.
@@ -61,17 +66,18 @@ A sample may kill this process, and its death counts as an attempt at the sample
 Writing takes about a millisecond, unless the gateway is away. Chosen by hand.
 """
 
-FRAME_TOKENS = 200_000
-"""Largest number of tokens in one frame, unless a single result has more.
-
-A completion token takes 9 bytes and a prompt token 4, so a frame stays below half of rpc.MAX_MESSAGE_BYTES. So does the
-longest single result that a job may ask for.
-"""
-
 MAX_EMPTY_BATCHES = 3
 """Number of batches in a row without any sample after which the process ends: then not the problems but the process is
 at fault. Chosen by hand.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    """What a worker serves with once the job's bundle has come: the engine, its updater, tokenizer and environment."""
+
+    loaded: LoadedBundle
+    updater: EngineUpdater
 
 
 class Worker:
@@ -83,21 +89,16 @@ class Worker:
         self._worker_id = config.task.task_id
         self._epoch = epoch
         self._queue = LeaseQueue()
-        self._out = Outbox(self._worker_id, epoch)
+        self._out = Outbox[WorkerMessage](self._worker_id, epoch)
         self._num_empty_batches = 0
         self._wake = asyncio.Event()
         self._finished = asyncio.Event()
         self._bundle_ready = asyncio.Event()
-        self._loaded: LoadedBundle | None = None
         self._bundle_digest = b""
-        settings = ReaderSettings(
-            job_id=self._job_id,
-            reader_id=self._worker_id,
-            gateway=config.task.gateway,
-            authority_key=config.authority_key,
-            check_every_versions=self._job.network.check_engine_every_versions,
-        )
-        self._reader = WeightReader(settings, self._report_proof, self._wake.set)
+        self._weights = ProvenWeights()
+        trust = Trust(config.authority_key, self._job_id)
+        subscribe = partial(subscribed, config.task.gateway, self._job_id, self._worker_id)
+        self._reader = WeightReader(self._weights, trust, subscribe, self._out.put, self._wake.set)
 
     async def run(self) -> None:
         """Work until the trainer says that the job is done.
@@ -119,91 +120,79 @@ class Worker:
 
     # ---- streams --------------------------------------------------------------------------------------------------
 
-    async def _keep(self, stream: Callable[[], Awaitable[None]]) -> None:
-        lost_since_s: float | None = None
+    async def _keep(self, stream: Callable[[], Coroutine[None, None, None]]) -> None:
+        outage = Outage()
         while True:
-            started_s = clock.monotonic_s()
-            try:
-                await stream()
-                why: PeriplusError = Unreachable("a stream ended without a reason")
-            except PeriplusError as error:
-                why = error
-            now_s = clock.monotonic_s()
-            # A stream that lasted for more than 5 s was not part of the outage before it.
-            lost_since_s = now_s if lost_since_s is None or now_s - started_s > 5.0 else lost_since_s
-            if now_s - lost_since_s > GATEWAY_TIMEOUT_S:
+            opened_s = clock.monotonic_s()
+            why = await failure_of(stream())
+            if outage.broke(opened_s=opened_s, now_s=clock.monotonic_s()):
                 raise why
             event(log, logging.WARNING, "gateway_stream_lost", worker=self._worker_id, why=why)
             await asyncio.sleep(RETRY_S)
 
     async def _leases(self) -> None:
         await self._bundle_ready.wait()  # without the bundle no lease can be worked on
-        gateway = self._config.task.gateway
         self._queue.clear()
-        async with rpc.channel(gateway) as channel:
-            with rpc.remote_errors(gateway):
-                call = gateway_pb2_grpc.GatewayStub(channel).Rollout()
-                hello = gateway_pb2.WorkerHello(
-                    job_id=self._job_id,
-                    region=self._config.task.region,
-                    bundle_digest=self._bundle_digest,
-                    epoch=self._epoch,
-                )
-                capacity = gateway_pb2.Capacity(num_samples=self._config.capacity)
-                await call.write(gateway_pb2.RolloutUp(worker_id=self._worker_id, hello=hello))
-                await call.write(gateway_pb2.RolloutUp(worker_id=self._worker_id, capacity=capacity))
-                self._out.begin()
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._write_out(call))
-                    async for message in call:
-                        self._take_down(message)
-                    raise Unreachable(f"the gateway at {gateway} ended the lease stream")
+        hello = WorkerHello(
+            job_id=self._job_id,
+            worker_id=self._worker_id,
+            region=self._config.task.region,
+            epoch=self._epoch,
+            bundle_digest=self._bundle_digest,
+            num_samples=self._config.capacity,
+        )
+        await exchange_leases(self._config.task.gateway, hello, self._out, self._on_message)
 
-    async def _write_out(self, call: grpc.aio.StreamStreamCall) -> None:  # type: ignore[type-arg]
-        while True:
-            await call.write(await self._out.next())
-
-    def _take_down(self, message: gateway_pb2.RolloutDown) -> None:
-        if message.HasField("finish"):
-            event(log, logging.INFO, "finished", why=message.finish.reason)
-            self._finished.set()
-        elif message.HasField("spooled"):
-            self._out.acknowledge(message.spooled.epoch, message.spooled.sequences)
-        elif message.HasField("revoked"):
-            self._queue.revoke(frozenset(message.revoked.lease_ids))
-        for lease in message.leases.leases:
-            self._queue.add(lease_from_pb(lease))
+    def _on_message(self, message: GatewayMessage) -> None:
+        match message:
+            case LeasesReceived(leases):
+                for lease in leases:
+                    self._queue.add(lease)
+            case LeasesRevoked(lease_ids):
+                self._queue.revoke(lease_ids)
+            case FramesSpooled(epoch, sequences):
+                self._out.acknowledge(epoch, sequences)
+            case FinishReceived(why):
+                event(log, logging.INFO, "finished", why=why)
+                self._finished.set()
+            case _:
+                assert_never(message)
         self._wake.set()
 
     # ---- work -----------------------------------------------------------------------------------------------------
 
     async def _work(self, scratch: Path) -> None:
+        serving: _Serving | None = None
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if self._loaded is None and self._reader.bundle is not None:
-                await self._load(self._reader.bundle, scratch)
-            await self._reader.swap()
-            if self._queue.has_startable(self._reader.policy):
-                await self._sample()
+            if serving is None and self._reader.bundle is not None:
+                serving = await self._load(self._reader.bundle, scratch)
+            if serving is None:
+                self._weights.raise_if_hopeless()
+                continue
+            await serving.updater.swap()
+            policy = serving.updater.policy
+            if policy is not None and self._queue.has_startable(policy):
+                await self._sample(serving.loaded, policy)
                 self._wake.set()
 
-    async def _load(self, bundle: ReceivedBundle, scratch: Path) -> None:
+    async def _load(self, bundle: ReceivedBundle, scratch: Path) -> _Serving:
         payload = b"".join(bundle.parts)
         files = files_decoder(bundle.opening.codec)(payload, max_content_bytes=bundle.opening.content_bytes)
-        self._loaded = await asyncio.to_thread(load_bundle, files, scratch, self._job, self._config.batch_rows)
-        self._reader.attach(EngineWeights(self._loaded.engine, self._job.seed))
+        loaded = await asyncio.to_thread(load_bundle, files, scratch, self._job, self._config.batch_rows)
         self._bundle_digest = payload_digest(payload)
         self._bundle_ready.set()
         event(log, logging.INFO, "bundle_loaded", files=len(files))
+        updater = EngineUpdater(
+            EngineWeights(loaded.engine, self._job.seed),
+            self._weights,
+            self._out.put,
+            check_every_versions=self._job.network.check_engine_every_versions,
+        )
+        return _Serving(loaded, updater)
 
-    async def _report_proof(self, proof: VersionReport) -> None:
-        await self._out.put(gateway_pb2.RolloutUp(worker_id=self._worker_id, proof=proof_to_pb(proof)))
-
-    async def _sample(self) -> None:
-        loaded, policy = self._loaded, self._reader.policy
-        assert loaded is not None
-        assert policy is not None
+    async def _sample(self, loaded: LoadedBundle, policy: Policy) -> None:
         leases = self._queue.take(policy, self._config.batch_rows)
         settings = EpisodeSettings(
             seed=self._job.seed,
@@ -216,8 +205,7 @@ class Worker:
             return sample_batch(some, loaded.engine, loaded.tokenizer, loaded.environment, policy, settings)
 
         # Tell the gateway which samples start, before one of them can kill this process.
-        started = gateway_pb2.LeasesStarted(lease_ids=[lease.lease_id for lease in leases], policy=policy_to_pb(policy))
-        await self._out.put(gateway_pb2.RolloutUp(worker_id=self._worker_id, started=started))
+        await self._out.put(SamplingStarted(tuple(lease.lease_id for lease in leases), policy))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STARTED_DEADLINE_S):
                 await self._out.written()
@@ -228,9 +216,8 @@ class Worker:
         # Send the valid results in frames, and report the other leases.
         valid, invalid = only_valid(leases, timed, self._limits(loaded))
         failed = (*failed, *invalid)
-        for part in in_frames(valid, FRAME_TOKENS):
-            payload = trajectory_codec.encode(part, level=self._job.network.zstd_level)
-            await self._out.put_frame(Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, payload))
+        for frame in frames_of(valid, zstd_level=self._job.network.zstd_level):
+            await self._out.put_frame(frame)
         await self._report(failed)
         self._num_empty_batches = 0 if valid else self._num_empty_batches + 1
         if self._num_empty_batches >= MAX_EMPTY_BATCHES:
@@ -250,32 +237,11 @@ class Worker:
     async def _report(self, failed: Sequence[FailedLease]) -> None:
         for each in failed:
             event(log, logging.ERROR, "sample_failed", lease=each.lease.lease_id, item=each.lease.item, why=each.why)
-            message = gateway_pb2.SampleFailed(
-                lease_id=each.lease.lease_id, why=each.why, group=each.lease.group, sample=each.lease.sample
-            )
-            await self._out.put(gateway_pb2.RolloutUp(worker_id=self._worker_id, failed=message))
+            await self._out.put(each)
 
     @property
     def _job_id(self) -> str:
         return self._config.task.job_id
-
-
-def in_frames(trajectories: Sequence[Trajectory], max_tokens: int) -> Iterator[Sequence[Trajectory]]:
-    """Yield the results in order, in parts of at most `max_tokens` tokens.
-
-    A result with more tokens is a part of its own.
-    """
-    part: list[Trajectory] = []
-    num_tokens = 0
-    for trajectory in trajectories:
-        size = len(trajectory.prompt_ids) + len(trajectory.completion_ids)
-        if part and num_tokens + size > max_tokens:
-            yield part
-            part, num_tokens = [], 0
-        part.append(trajectory)
-        num_tokens += size
-    if part:
-        yield part
 
 
 async def run(config: WorkerConfig) -> None:

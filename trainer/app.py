@@ -35,7 +35,6 @@ from periplus.errors import (
     explained_error,
 )
 from periplus.job.run_directory import RunDirectory, write_atomically
-from periplus.pb.v1 import gateway_pb2
 from periplus.process.telemetry import event
 from periplus.publication import PublisherKey
 from periplus.values.policy import Policy
@@ -47,6 +46,7 @@ from trainer.checkpointing import export
 from trainer.config import TrainerConfig
 from trainer.disk_wait import DiskWait
 from trainer.intake.gateway import GatewayLink
+from trainer.intake.messages import UpMessage
 from trainer.publishing import publish
 from trainer.setup import Prepared, prepare
 
@@ -100,7 +100,7 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
         started_s=started_s,
     )
 
-    async def deliver(message: gateway_pb2.TrainerDown) -> None:
+    async def deliver(message: UpMessage) -> None:
         running = await asyncio.shield(ready)  # workers of an earlier trainer may send messages while this one prepares
         await running.on_message(message)
 

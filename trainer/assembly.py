@@ -20,7 +20,6 @@ from periplus.audit import records as audit
 from periplus.audit.journal import AuditJournal, read_lines
 from periplus.job.job_file import JobFile
 from periplus.job.run_directory import RunDirectory
-from periplus.pb.v1 import gateway_pb2
 from periplus.publication import PublisherKey
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
@@ -33,8 +32,11 @@ from trainer.data.dataset import item_order
 from trainer.disk_wait import DiskWait
 from trainer.intake.frames import FrameIntake
 from trainer.intake.gateway import GatewayLink
-from trainer.intake.ledger_service import AnchorWanted, LedgerService, ProofReceived
+from trainer.intake.ledger_driver import LedgerDriver
+from trainer.intake.ledger_service import LedgerService
+from trainer.intake.messages import AnchorWanted, ProofReceived, UpMessage
 from trainer.intake.retention import Retention
+from trainer.intake.write_ahead import WriteAheadJournal
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import LedgerLimits
 from trainer.loop import TrainingLoop
@@ -59,7 +61,7 @@ class Running:
     publisher: Publisher
     loop: TrainingLoop
 
-    async def on_message(self, message: gateway_pb2.TrainerDown) -> None:
+    async def on_message(self, message: UpMessage) -> None:
         """Handle one message of the gateway. The ledger hears it first, then whoever else it concerns."""
         match await self.ledger_service.on_message(message):
             case AnchorWanted():
@@ -90,7 +92,7 @@ def assembled(
     job, job_id = config.job, config.task.job_id
     durability = Durability(job.network.durability)
     with ExitStack() as opened:
-        journal = opened.enter_context(AuditJournal.open(run.audit))
+        audit_journal = opened.enter_context(AuditJournal.open(run.audit))
         checkpoint.sweep(run.checkpoints)  # safe, since the journal's lock shows that no other process writes here
         store = Spool.open(run.trajectories, durability=durability, max_bytes=STORE_BYTES)
         opened.callback(store.close)
@@ -99,42 +101,39 @@ def assembled(
             max_prompt_tokens=job.sampling.prompt_tokens,
             max_completion_tokens=job.sampling.max_new_tokens,
         )
-        ledger_service = LedgerService(
-            ledger=ledger_of(job, prepared),
-            intake=FrameIntake(store, limits, disk),
-            journal=journal,
-            link=link,
-            disk=disk,
-            retention=Retention(job.output.trajectories_mib << 20),
+        journal = WriteAheadJournal(audit_journal, link.send, disk, clock.unix_s)
+        driver = LedgerDriver(
+            ledger_of(job, prepared),
+            Retention(job.output.trajectories_mib << 20),
             bundle_digest=prepared.bundle.digest,
             home_region=config.task.region,
-            syncs=durability is Durability.MACHINE,
-            now=now,
-            wall=clock.unix_s,
         )
-        recorder = RunRecorder(job, run, link, ledger_service, disk, prepared.progress, now, started_s)
+        intake = FrameIntake(store, limits, disk)
+        syncs = durability is Durability.MACHINE
+        ledger_service = LedgerService(driver, intake, journal, link.send, syncs=syncs, now=now)
+        recorder = RunRecorder(job, run, link, driver, disk, prepared.progress, now, started_s)
         publisher = Publisher(
             job_id,
             prepared.model,
             prepared.policy,
             key=key,
             link=link,
-            ledger_service=ledger_service,
+            journal=journal,
             recorder=recorder,
             prompts_RP=probe_prompts(job.seed, limits.vocab_size),
             num_threads=config.task.num_threads,
             now=now,
         )
-        checkpointer = Checkpointer(
-            job, job_id, run, prepared, journal=journal, store=store, ledger_service=ledger_service, disk=disk
-        )
-        _begin(config, prepared, run, ledger_service)
+        checkpointer = Checkpointer(job, job_id, run, prepared, journal=journal, store=store, driver=driver, disk=disk)
+        _begin(config, prepared, run, journal)
         ledger_service.replay(replayable(store, limits))
         loop = TrainingLoop(
             config,
             prepared,
             link=link,
+            driver=driver,
             ledger_service=ledger_service,
+            journal=journal,
             checkpointer=checkpointer,
             publisher=publisher,
             recorder=recorder,
@@ -175,7 +174,7 @@ def ledger_of(job: JobFile, prepared: Prepared) -> Ledger:
     )
 
 
-def _begin(config: TrainerConfig, prepared: Prepared, run: RunDirectory, ledger_service: LedgerService) -> None:
+def _begin(config: TrainerConfig, prepared: Prepared, run: RunDirectory, journal: WriteAheadJournal) -> None:
     """Write the audit's first line of this fork.
 
     If the trainer that saved the restored checkpoint died before it wrote the checkpoint's line, that line comes first.
@@ -186,8 +185,8 @@ def _begin(config: TrainerConfig, prepared: Prepared, run: RunDirectory, ledger_
         restored if run.audit.stat().st_size else None
     )  # an empty audit: the parent's history is in the directory of another run
     if known is not None and not any(known.digest.hex().encode() in line for line in read_lines(run.audit)):
-        ledger_service.write(audit.CheckpointEntry(policy=known.policy, manifest=known.digest, covers=known.audit_line))
-    ledger_service.write(
+        journal.write(audit.CheckpointEntry(policy=known.policy, manifest=known.digest, covers=known.audit_line))
+    journal.write(
         audit.OpenEntry(
             job_id=config.task.job_id,
             fork=config.task.fork,

@@ -1,7 +1,7 @@
 """Writes that wait for room: a full disk pauses a trainer for as long as it is full, and loses nothing.
 
 A write either succeeds, or raises `DiskFull` and has changed nothing (periplus/process/disk.py). It is then tried
-again, after pauses that double from `FIRST_RETRY_S` to `LAST_RETRY_S`. The first refusal is logged as one WARNING with
+again, after pauses that double (`RETRY`). The first refusal is logged as one WARNING with
 the path, the bytes needed and the bytes free. The job's watchers see `waiting for disk: PATH` as its phase. Nothing
 that depends on the write happens meanwhile, but time goes on: leases expire as always.
 
@@ -20,18 +20,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from periplus.errors import DiskFull
+from periplus.process.backoff import Backoff
 from periplus.process.telemetry import event
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FIRST_RETRY_S = 0.25
-"""Seconds before the first retry of a write. Chosen by hand, short because room may be free again at once."""
-
-LAST_RETRY_S = 5.0
-"""Longest pause between two retries, in seconds. Chosen by hand: a retry costs at most the writing of what fits, and
-the trainer goes on at most this long after a person has made room."""
+RETRY = Backoff(first_s=0.25, longest_s=5.0)
+"""Pauses before a write is tried again. Chosen by hand: the first is short because room may be free again at once. A
+retry costs at most the writing of what fits, and the trainer goes on at most the longest pause after a person has made
+room."""
 
 
 class DiskWait:
@@ -76,13 +75,13 @@ class DiskWait:
     async def _wait(self, attempt: Callable[[], Awaitable[T]], error: DiskFull, *, patiently: bool) -> T:
         path = error.path
         self._begin(path, error)
-        pause_s = FIRST_RETRY_S
+        num_retries = 0
         try:
             while True:
                 if self._stop.is_set() and not patiently:
                     raise error
-                await self._pause(pause_s, patiently=patiently)
-                pause_s = min(2 * pause_s, LAST_RETRY_S)
+                await self._pause(RETRY.pause_s(num_retries), patiently=patiently)
+                num_retries += 1
                 try:
                     done = await attempt()
                 except DiskFull as again:

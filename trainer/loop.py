@@ -13,7 +13,7 @@ Step 4 comes before step 5, because a worker may already send results of the new
 The next step begins while the snapshot is encoded and sent. The record of a step is written once its version is
 published. A checkpoint, an evaluation and the end of the run wait until all versions are published.
 
-Meanwhile messages of workers change the ledger on the event loop (trainer/intake/ledger_service.py). This module is the
+Meanwhile messages of workers change the ledger on the event loop (trainer/intake). This module is the
 shell around the parts that compute; it decides only the order.
 """
 
@@ -25,16 +25,19 @@ import numpy as np
 from periplus.audit import records as audit
 from periplus.environment.environment import EXACT
 from periplus.errors import Denied, TimedOut
-from periplus.pb.v1 import gateway_pb2
 from periplus.values.policy import Policy
 from periplus.values.record import RecordKind
 from periplus.values.task import TaskState
 from periplus.values.trajectory import content_digest
 from trainer.checkpointing.checkpointer import Checkpointer
 from trainer.config import TrainerConfig
-from trainer.intake.frames import KeptTrajectory
+from trainer.intake.committed import KeptTrajectory
+from trainer.intake.effects import LedgerBatch
 from trainer.intake.gateway import GatewayLink
-from trainer.intake.ledger_service import LedgerBatch, LedgerService
+from trainer.intake.ledger_driver import LedgerDriver
+from trainer.intake.ledger_service import LedgerService
+from trainer.intake.messages import JobFinished
+from trainer.intake.write_ahead import WriteAheadJournal
 from trainer.learning.batch import sample_of
 from trainer.learning.gate import Inspection, admit, inspect
 from trainer.learning.learner import StepReport
@@ -54,7 +57,9 @@ class TrainingLoop:
         prepared: Prepared,
         *,
         link: GatewayLink,
+        driver: LedgerDriver,
         ledger_service: LedgerService,
+        journal: WriteAheadJournal,
         checkpointer: Checkpointer,
         publisher: Publisher,
         recorder: RunRecorder,
@@ -64,7 +69,9 @@ class TrainingLoop:
         self._job = config.job
         self._prepared = prepared
         self._link = link
+        self._driver = driver
         self._ledger_service = ledger_service
+        self._journal = journal
         self._checkpointer = checkpointer
         self._publisher = publisher
         self._recorder = recorder
@@ -76,7 +83,7 @@ class TrainingLoop:
         Raises: NonFiniteLoss; Denied or TimedOut if the trainer's key is not certified; DiskFull if asked to stop while
         the disk is full.
         """
-        await self._ledger_service.recorded()
+        await self._journal.flush()
         try:
             certificate = await self._link.certificate(stop)
         except (Denied, TimedOut):
@@ -86,11 +93,11 @@ class TrainingLoop:
             return await self._save(stopped=True)
         await self._recorder.count_wan()
         await self._publisher.first(self._prepared.bundle, certificate)
-        if self._recorder.progress.steps == 0:
+        if self._recorder.steps == 0:
             accuracy = await self._evaluate("before", stop)
             if accuracy is None:
                 return await self._save(stopped=True)
-            self._recorder.evaluated_before(accuracy)
+            self._recorder.set_accuracy_before(accuracy)
             if self._job.checkpoint.every_steps:  # a warm-up may take minutes; a resumed run need not repeat it
                 await self._checkpoint()
         self._recorder.phase("training")
@@ -107,7 +114,7 @@ class TrainingLoop:
 
     @property
     def _policy(self) -> Policy:
-        return self._ledger_service.ledger.policy
+        return self._driver.policy
 
     # ---- one step -------------------------------------------------------------------------------------------------
 
@@ -173,7 +180,7 @@ class TrainingLoop:
         await self._ledger_service.step_done(batch, line)
 
     async def _between_steps(self, stop: asyncio.Event) -> None:
-        await self._recorder.written()
+        await self._recorder.write_pending()
         job, version = self._job, self._policy.version
         if job.checkpoint.every_steps and version % job.checkpoint.every_steps == 0 and version < job.steps:
             await self._checkpoint()
@@ -203,19 +210,18 @@ class TrainingLoop:
     async def _save(self, *, stopped: bool) -> TaskState:
         await self._checkpoint()
         self._recorder.phase("stopped, checkpoint saved" if stopped else "last step done, checkpoint saved")
-        await self._recorder.written()
+        await self._recorder.write_pending()
         return TaskState.STOPPED if stopped else TaskState.SUCCEEDED
 
     async def _checkpoint(self) -> None:
         await self._publisher.drained()
         await self._recorder.count_wan()
-        await self._checkpointer.checkpoint(self._recorder.progress_now())
+        await self._checkpointer.checkpoint(self._recorder.collect_progress())
 
     async def _finish(self, accuracy_after: float) -> None:
         await self._recorder.count_wan()
-        remote = {region for region in self._ledger_service.regions.values() if region != self._config.task.region}
+        remote = {region for region in self._driver.regions.values() if region != self._config.task.region}
         self._recorder.summary(accuracy_after, num_remote_regions=len(remote), digest=self._publisher.digest)
-        await self._recorder.written()
-        for worker_id in self._ledger_service.regions:
-            finish = gateway_pb2.Finish(reason="the job is done")
-            self._link.send(gateway_pb2.RolloutDown(worker_id=worker_id, finish=finish))
+        await self._recorder.write_pending()
+        for worker_id in self._driver.regions:
+            self._link.send(JobFinished(worker_id, "the job is done"))

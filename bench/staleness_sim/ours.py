@@ -1,6 +1,7 @@
 """The ledger of this project as a scheduler: the same object that the trainer runs, told the same events."""
 
 from collections.abc import Sequence
+from itertools import count
 
 from bench.staleness_sim import simulator as sim
 from bench.staleness_sim.world import World
@@ -32,13 +33,16 @@ class Ours:
             depth=depth,
         )
         self.ledger = machine.Ledger(limits, Lineage(0), Policy(0, 0), item_of=lambda group: group)
+        self._handles = count()
+        self._attempts: dict[int, sim.Attempt] = {}
+        """Attempts whose results the ledger has and has not handed back, by the result's handle."""
 
     def hears(self, message: sim.Message, now_s: float) -> Sequence[sim.Order]:
         """Every message is one event or several, in the order in which a gateway would hand them over."""
         orders: list[sim.Order] = []
         for event in self._events(message):
             for effect in self.ledger.apply(event, now_s):
-                order = _order_of(effect)
+                order = self._order_of(effect)
                 if order is not None:
                     orders.append(order)
         return orders
@@ -56,7 +60,7 @@ class Ours:
             case sim.Reached(worker, version):
                 return (values.PolicyReached(worker, Policy(0, version)),) if self._knows(worker) else ()
             case sim.Progress(worker, finished, begun):
-                return (*map(_arrival, finished), *self._starts(worker, begun))
+                return (*map(self._arrival, finished), *self._starts(worker, begun))
             case sim.BatchWanted():
                 return (values.BatchWanted(),)
             case sim.StepDone():
@@ -73,42 +77,37 @@ class Ours:
     def _knows(self, worker: str) -> bool:
         return worker in self.ledger.state.workers
 
+    def _arrival(self, attempt: sim.Attempt) -> values.Event:
+        handle = next(self._handles)
+        self._attempts[handle] = attempt
+        result = values.Result(
+            lease_id=attempt.key,
+            group=attempt.group,
+            sample=attempt.sample,
+            item=attempt.group,
+            purpose=Purpose.TRAIN,
+            worker_id=attempt.worker,
+            policies=(PolicyRun(Policy(0, attempt.version), attempt.length),),
+            num_tokens=attempt.length,
+            reward=float(attempt.sample % 2),
+            handle=handle,
+        )
+        return values.ResultArrived(result)
 
-def _arrival(attempt: sim.Attempt) -> values.Event:
-    result = values.Result(
-        lease_id=attempt.key,
-        group=attempt.group,
-        sample=attempt.sample,
-        item=attempt.group,
-        purpose=Purpose.TRAIN,
-        worker_id=attempt.worker,
-        policies=(PolicyRun(Policy(0, attempt.version), attempt.length),),
-        num_tokens=attempt.length,
-        reward=float(attempt.sample % 2),
-        payload=attempt,
-    )
-    return values.ResultArrived(result)
+    def _order_of(self, effect: values.Effect) -> sim.Order | None:
+        match effect:
+            case values.Granted(worker, leases):
+                asks = (sim.Ask(one.lease_id, one.group, one.sample, one.start_at.version) for one in leases)
+                return sim.Start(worker, tuple(asks))
+            case values.Revoked(worker, lease_ids):
+                return sim.Cancel(worker, lease_ids, running=False)
+            case values.BatchReady(_, results):
+                return sim.Train(self._taken(results))
+            case values.GroupDropped(_, _, results):
+                return sim.Drop(self._taken(results))
+            case values.JudgedResult(result, arrival) if arrival is not values.Arrival.ACCEPTED:
+                return sim.Drop(self._taken((result,)))
+        return None
 
-
-def _order_of(effect: values.Effect) -> sim.Order | None:
-    match effect:
-        case values.Granted(worker, leases):
-            asks = (sim.Ask(one.lease_id, one.group, one.sample, one.start_at.version) for one in leases)
-            return sim.Start(worker, tuple(asks))
-        case values.Revoked(worker, lease_ids):
-            return sim.Cancel(worker, lease_ids, running=False)
-        case values.BatchReady(_, results):
-            return sim.Train(_attempts(results))
-        case values.GroupDropped(_, _, results):
-            return sim.Drop(_attempts(results))
-        case values.JudgedResult(result, arrival) if arrival is not values.Arrival.ACCEPTED:
-            return sim.Drop(_attempts((result,)))
-    return None
-
-
-def _attempts(results: Sequence[values.Result]) -> tuple[sim.Attempt, ...]:
-    attempts = []
-    for result in results:
-        assert isinstance(result.payload, sim.Attempt)
-        attempts.append(result.payload)
-    return tuple(attempts)
+    def _taken(self, results: Sequence[values.Result]) -> tuple[sim.Attempt, ...]:
+        return tuple(self._attempts.pop(result.handle) for result in results)

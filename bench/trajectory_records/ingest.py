@@ -25,6 +25,7 @@ from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
 from periplus.values.policy import Lineage, Policy
 from periplus.values.trajectory import PolicyRun, Trajectory, TrajectoryLimits
+from region_agent.gateway.convert import from_below, to_below
 from region_agent.gateway.frames import FrameSpool
 from region_agent.gateway.hubs import Hubs
 from region_agent.gateway.service import GatewayService
@@ -33,8 +34,10 @@ from region_agent.weights.weight_cache import WeightCache
 from trainer.disk_wait import DiskWait
 from trainer.intake.frames import FrameIntake
 from trainer.intake.gateway import GatewayLink
+from trainer.intake.ledger_driver import LedgerDriver
 from trainer.intake.ledger_service import LedgerService
 from trainer.intake.retention import Retention
+from trainer.intake.write_ahead import WriteAheadJournal
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import LedgerLimits
 
@@ -118,19 +121,15 @@ async def _receive(pipe: Connection, folder: Path, num_groups: int, group_size: 
     disk = DiskWait(asyncio.Event(), lambda phase: None)
     store = Spool.open(folder / "store", durability=Durability.MACHINE, max_bytes=1 << 50)
     with AuditJournal.open(folder / "audit.jsonl") as journal:
-        ledger_service = LedgerService(
-            ledger=Ledger(ledger_limits, Lineage(0), START, lambda _: 0),
-            intake=FrameIntake(store, limits, disk),
-            disk=disk,
-            journal=journal,
-            retention=Retention(1 << 50),
-            link=link,
+        driver = LedgerDriver(
+            Ledger(ledger_limits, Lineage(0), START, lambda _: 0),
+            Retention(1 << 50),
             bundle_digest=b"",
             home_region="home",
-            syncs=True,
-            now=time.monotonic,
-            wall=time.time,
         )
+        lines = WriteAheadJournal(journal, link.send, disk, time.time)
+        intake = FrameIntake(store, limits, disk)
+        ledger_service = LedgerService(driver, intake, lines, link.send, syncs=True, now=time.monotonic)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(link.run(ledger_service.on_message)), tasks.create_task(ledger_service.run())]
             started_s = time.process_time()
@@ -154,7 +153,7 @@ def _send(pipe: Connection, payloads: Sequence[bytes], folder: str) -> None:
 async def _serve(pipe: Connection, payloads: Sequence[bytes], folder: Path) -> None:
     hubs, server = Hubs("home"), rpc.server()
     address = rpc.bind(server, "127.0.0.1:0")
-    spool = FrameSpool.open(folder / "gateway", "home", durability=Durability.PROCESS, max_bytes=1 << 20)
+    spool = FrameSpool.open(folder / "gateway", durability=Durability.PROCESS, max_bytes=1 << 20)
     authority = JobAuthority.generate()
     hub = hubs.open(JOB, spool, WeightCache.open(JOB, authority.public_key, folder / "weights", chain_versions=8))
 
@@ -165,27 +164,27 @@ async def _serve(pipe: Connection, payloads: Sequence[bytes], folder: Path) -> N
     gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)
     await server.start()
     pipe.send(address)
-    while hub.trainer is None:  # noqa: ASYNC110  # there is no event for it
+    while hub.trainer_slot.trainer is None:  # noqa: ASYNC110  # there is no event for it
         await asyncio.sleep(0.01)
-    route = hub.open_route(REGION)
-    hello = gateway_pb2.WorkerHello(job_id=JOB, region=REGION)
-    await hub.take_up(route, gateway_pb2.RolloutUp(worker_id=WORKER, hello=hello))
-    room = gateway_pb2.Capacity(num_samples=1 << 20)
-    await hub.take_up(route, gateway_pb2.RolloutUp(worker_id=WORKER, capacity=room))
+    stream = hub.open_stream(REGION)
+    hello = gateway_pb2.RolloutUp(worker_id=WORKER, hello=gateway_pb2.WorkerHello(job_id=JOB, region=REGION))
+    room = gateway_pb2.RolloutUp(worker_id=WORKER, capacity=gateway_pb2.Capacity(num_samples=1 << 20))
+    for message in (hello, room):
+        await hub.take_up(stream, from_below(message, is_local=False))
     messages = [_message(sequence, payload) for sequence, payload in enumerate(payloads)]
     num_leases = 0
     while num_leases < len(payloads):
-        num_leases += len((await route.queue.get()).leases.leases)
+        num_leases += sum(len(down.leases.leases) for down in to_below(await stream.next_down()))
 
     async def send() -> None:
         for message in messages:
-            await hub.take_up(route, message)
+            await hub.take_up(stream, from_below(message, is_local=False))
 
     started_s = time.perf_counter()
     sending = asyncio.create_task(send())
     num_committed = 0
     while num_committed < len(payloads):
-        num_committed += len((await route.queue.get()).committed.sequences)
+        num_committed += sum(len(down.committed.sequences) for down in to_below(await stream.next_down()))
     seconds = time.perf_counter() - started_s
     await sending
     pipe.send(seconds)

@@ -15,17 +15,11 @@ from coordinator.client.listing import Output, render_tree
 from periplus import clock
 from periplus.audit.read import Progress, audit_run
 from periplus.audit.report import report_text, report_tree
+from periplus.cli.progress_line import ProgressLine, write_to_stderr
 from periplus.errors import NotFound
 
 EXIT_NOT_CLEAN = 1
-QUIET_S = 1.0
-"""Seconds before any progress is shown; chosen by hand, because most audits take less."""
-
-REDRAW_S = 0.1
-"""Least seconds between two updates of the progress line on a terminal; chosen by hand."""
-
-LINE_S = 10.0
-"""Least seconds between two lines of progress where a line cannot be redrawn, as in a log file; chosen by hand."""
+"""Exit code of an audit with findings."""
 
 _KEY = re.compile("[0-9a-fA-F]{64}")
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
@@ -78,39 +72,21 @@ def audit_command(run: Path, spools: tuple[Path, ...], authorities: tuple[bytes,
     """
     if not run.is_dir():
         raise NotFound(f"{run} does not exist; give the directory of a run, such as runs/JOB-ID")
-    progress = progress_of(sys.stderr.isatty(), sys.stderr.write, sys.stderr.flush, clock.monotonic_s)
-    report = audit_run(run, spools, progress, authorities)
-    progress("", 0, 0)
+    line = ProgressLine.of_files(write_to_stderr, can_redraw=sys.stderr.isatty(), began_s=clock.monotonic_s())
+    report = audit_run(run, spools, progress_on(line, clock.monotonic_s), authorities)
+    line.clear()
     form = Output(output)
     click.echo(report_text(report) if form is Output.TABLE else render_tree(report_tree(report), form))
     if not report.is_clean:
         raise click.exceptions.Exit(EXIT_NOT_CLEAN)
 
 
-def progress_of(
-    can_redraw: bool, write: Callable[[str], object], flush: Callable[[], None], now_s: Callable[[], float]
-) -> Progress:
-    """Return a function that shows an audit's progress, first after QUIET_S seconds.
-
-    On a terminal it redraws one line, which it clears when it is called with an empty text at the end. Elsewhere it
-    writes a line at most every LINE_S seconds.
-    """
-    started_s = shown_s = now_s()
-    width = 0
+def progress_on(line: ProgressLine, now_s: Callable[[], float]) -> Progress:
+    """Return a function that shows an audit's progress on a line."""
 
     def show(what: str, done: int, total: int) -> None:
-        nonlocal shown_s, width
-        if not what:
-            if width:
-                write(f"\r{' ' * width}\r")
-            return
         time_s = now_s()
-        if time_s - started_s < QUIET_S or time_s - shown_s < (REDRAW_S if can_redraw else LINE_S):
-            return
-        shown_s = time_s
-        text = f"auditing {what}: {done * 100 // max(total, 1)} %"
-        write(f"\r{text.ljust(width)}" if can_redraw else f"{text}\n")
-        flush()
-        width = max(width, len(text)) if can_redraw else 0
+        if line.is_due(time_s):
+            line.show(f"auditing {what}: {done * 100 // max(total, 1)} %", time_s)
 
     return show

@@ -18,7 +18,8 @@ from typing import BinaryIO, NamedTuple, Self
 
 from periplus.audit.records import MAX_LINE_BYTES, START_OF_CHAIN, Entry, chain_hash, from_line, to_line
 from periplus.errors import ConfigError, Conflict, CorruptFrame, StorageError
-from periplus.job.run_directory import append_whole, explained, sync_folder
+from periplus.job.run_directory import append_whole, explained
+from periplus.process.disk import sync
 
 _TAIL_BYTES = 1 << 16
 """Bytes read at a time in search of the last line. Most lines have 200 bytes, those of a batch about ten thousand."""
@@ -57,7 +58,7 @@ class AuditJournal:
                 cut_bytes = _cut_torn_line(file)
                 position = _position(path, file)
                 if is_new:
-                    sync_folder(path.parent)
+                    sync(path.parent)
             except BaseException:
                 file.close()
                 raise

@@ -1,5 +1,6 @@
-"""What the command groups of several packages share: a group with a default command, and types of options.
+"""What the command groups of several packages share: a group with a default command, types of options, progress.
 
-Words of a command line come in; checked values, or a usage error, come out. `mounting` has the command group and
-`option_types` the types. Nothing here knows a job, a fleet or a service.
+Words of a command line come in; checked values, or a usage error, come out. `mounting` has the command group,
+`option_types` the types, and `progress_line` shows how far long work is. Nothing here knows a job, a fleet or a
+service.
 """

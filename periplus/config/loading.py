@@ -23,7 +23,7 @@ import pydantic
 from pydantic.fields import FieldInfo
 
 from periplus.config import yaml_text
-from periplus.errors import ConfigError
+from periplus.errors import ConfigError, shortened
 
 Tree = dict[str, Any]
 """The content of a YAML file: JSON values under text keys."""
@@ -159,7 +159,7 @@ def override(
     result: Tree = json.loads(json.dumps(tree))
     for text in overrides:
         key, equals, value_text = text.partition("=")
-        path, source = key.strip().split("."), f"override {_cut(text)!r}"
+        path, source = key.strip().split("."), f"override {shortened(text)!r}"
         if not equals or not all(path):
             raise ConfigError(f"{source}: write it as dotted.key=value, such as seed=3")
         _check_key(model, path, source, known_elsewhere)
@@ -427,11 +427,7 @@ def _number(bound: Any) -> Any:
 
 
 def _shown(value: object) -> str:
-    return _cut(json.dumps(value, default=str))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 80 else text[:77] + "..."
+    return shortened(json.dumps(value, default=str))
 
 
 # ---- resolved dump ---------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from periplus.errors import ConfigError
+from periplus.errors import ConfigError, shortened
 
 MAX_CHARACTERS = 8_000_000
 """Largest number of characters of a YAML text. Chosen by hand: libyaml takes about two seconds for it."""
@@ -281,8 +281,7 @@ class _Reader:
                 case _:
                     return _refuse(f"the tag {tag} is none of JSON's kinds of values", event)
         except (KeyError, ValueError):
-            shown = text if len(text) <= 80 else f"{text[:77]}..."
-            _refuse(f"{shown!r} cannot be read as {tag.removeprefix(_TAG)}", event)
+            _refuse(f"{shortened(text)!r} cannot be read as {tag.removeprefix(_TAG)}", event)
 
 
 def _merged(value: Any, event: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from periplus.environment.environment import Environment, Item
-from periplus.errors import ConfigError
+from periplus.errors import ConfigError, one_line
 
 DECIDED_BY_THE_JOB = ("seed", "size")
 """Settings of every task that the job's own keys set: seed and data.size."""
@@ -36,7 +36,7 @@ class GymEnvironment:
             entry = self.dataset[index]
         except Exception as error:  # the library may find a wrong setting only here, and raise anything
             raise ConfigError(
-                f"the task {self.task!r} of reasoning-gym cannot make its problem {index}: {_shown(error)}; change "
+                f"the task {self.task!r} of reasoning-gym cannot make its problem {index}: {one_line(error)}; change "
                 "environment.config"
             ) from error
         return Item(index=index, prompt=str(entry["question"]), answer=str(entry["answer"]))
@@ -74,7 +74,7 @@ def load(task: str, task_config: Mapping[str, object], seed: int, size: int) -> 
         dataset = reasoning_gym.create_dataset(task, seed=seed, size=size, **task_config)
     except Exception as error:  # a setting of a wrong type may raise anything anywhere in the library
         raise ConfigError(
-            f"reasoning-gym refuses environment.config {dict(task_config)!r} for the task {task!r}: {_shown(error)}; "
+            f"reasoning-gym refuses environment.config {dict(task_config)!r} for the task {task!r}: {one_line(error)}; "
             "change environment.config"
         ) from error
     return GymEnvironment(dataset=dataset, size=size, task=task)
@@ -87,8 +87,3 @@ def _refuse_unknown(task: str, task_config: Mapping[str, object], config_class: 
             close = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean environment.config.{close[0]}?" if close else f"it has {', '.join(known) or 'none'}"
             raise ConfigError(f"environment.config.{key} is not a setting of the task {task!r}; {hint}")
-
-
-def _shown(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else text[:297] + "..."

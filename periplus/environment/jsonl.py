@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from periplus.environment.environment import EXACT, Environment, Item
-from periplus.errors import ConfigError
+from periplus.errors import ConfigError, shortened
 
 PROMPT_COLUMNS = ("prompt", "question", "problem")
 """Keys that may hold the prompt; the first one present is taken."""
@@ -96,5 +96,4 @@ def _item(index: int, line: str) -> Item:
 
 
 def _shown(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return shortened(json.dumps(value))

@@ -22,12 +22,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from periplus.errors import ConfigError, Denied, NotFound, StorageError
-from periplus.process.disk import no_room
+from periplus.process.disk import PARTIAL, no_room, replacing
 from periplus.values.record import Record
 
 _START_LINE = re.compile(r"===== fork (\d+), start \d+ =====")
-PARTIAL = ".partial"
-"""Suffix of a file or folder that is still being written and that must not be read."""
 
 
 class RunDirectory:
@@ -92,18 +90,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     Raises: DiskFull and other StorageErrors, Denied, NotFound; the old content is then still there.
     """
     data = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
-    with explained(path, len(data)):
-        try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        sync_folder(path.parent)
+    with explained(path, len(data)), replacing(path) as file:
+        file.write(data)
 
 
 def append_line(path: Path, line: str) -> None:
@@ -160,15 +148,6 @@ def _cut_torn_line(path: Path, size: int) -> None:
             return
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names that were added to or removed from a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _is_alive(process_id: str) -> bool:

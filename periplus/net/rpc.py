@@ -123,6 +123,18 @@ def remote_errors(address: str) -> Iterator[None]:
         raise first_of(translated) or translated from group
 
 
+@contextmanager
+def ungrouped() -> Iterator[None]:
+    """Let an exception group that holds only PeriplusErrors leave this context as its first one."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error = first_of(group)
+        if error is None:
+            raise
+        raise error from group
+
+
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """Ends a call that raised an error with the error's gRPC status and detail.
 

@@ -1,7 +1,8 @@
-"""What every Periplus process needs from its machine: start and stop, logs, and the meaning of disk errors.
+"""What every Periplus process needs from its machine: start and stop, logs, disk errors, and pauses between attempts.
 
 Signals, task files and errors of the operating system come in; stop events, exit codes, log lines and PeriplusErrors go
 out. `lifecycle` waits for signals and writes ready files, `task_process` runs the work of a trainer or rollout worker,
-`telemetry` writes logs and registers metric names, `disk` classifies disk errors, and `threads` starts threads that a
-process need not wait for. Nothing here knows what a job does.
+`telemetry` writes logs and registers metric names, `disk` classifies disk errors and replaces files as a whole,
+`backoff` says how long to wait before another attempt, and `threads` starts threads that a process need not wait for.
+Nothing here knows what a job does.
 """

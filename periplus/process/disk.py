@@ -1,21 +1,28 @@
-"""Classifies a failed write by its OSError: the disk is full now, or the error will not go away by waiting.
+"""Writes to disk: what a failed one means, whether waiting can help, and how a file is replaced as a whole.
 
 A full disk may get free space again, because a person removes files or another job ends. So after `DiskFull` nothing
 has changed, and the caller may try the same write again. Any other error (no permission, a read-only file system, no
 free inode, a limit on the size of a file) stays until a person changes something, and it ends the job.
 
-`open_regular` opens files that another program may have put there; it never waits for the writer of a pipe.
+`open_regular` opens files that another program may have put there; it never waits for the writer of a pipe. `sync`
+makes a file's bytes, or a folder's names, survive a power cut. `replacing` writes a file whole or not at all.
 """
 
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedWriter
 from pathlib import Path
 
 from periplus.errors import DiskFull, StorageError
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers that mean a full disk or an exhausted quota."""
+
+PARTIAL = ".partial"
+"""Suffix of a file or folder that is still being written and that must not be read."""
 
 _SMALLEST_FILE_BYTES = 4096
 """The block size of most file systems. With fewer free bytes a new file fails for lack of space, not of inodes."""
@@ -55,6 +62,43 @@ def open_regular(path: str, flags: int) -> int:
         return descriptor
     os.close(descriptor)
     raise OSError(errno.EINVAL, "it is not a regular file", path)
+
+
+def sync(path: Path) -> None:
+    """Return when a file's bytes, or the names that were added to and removed from a folder, survive a power cut.
+
+    Raises: OSError.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def partial_path(path: Path) -> Path:
+    """Return the hidden name beside `path` under which this process writes what it then renames to `path`."""
+    return path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BufferedWriter]:
+    """Yield a file to write, which replaces `path` once the body has ended without an error.
+
+    Readers, also after a power cut, find the old file or the whole new one. Raises: OSError, and any error of the body;
+    the old file is then still there, and nothing else is left.
+    """
+    partial = partial_path(path)
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
 
 
 def _file_system(path: Path) -> os.statvfs_result | None:

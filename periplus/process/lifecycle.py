@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from periplus import errors
+from periplus.process.disk import replacing
 
 _STDIN_FD = 0
 _DISCARD_BYTES = 1 << 16
@@ -33,10 +34,9 @@ def write_ready_file(path: str | Path, mapping: Mapping[str, str | int]) -> None
     Raises: ConfigError if the path cannot be written.
     """
     target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(json.dumps(dict(mapping)) + "\n", encoding="utf-8")
-        partial.replace(target)
+        with replacing(target) as file:
+            file.write(json.dumps(dict(mapping)).encode() + b"\n")
     except OSError as error:
         raise errors.ConfigError(
             f"cannot write the ready file {target}: {error}; give a path in a writable folder"

@@ -17,6 +17,7 @@ from periplus.publication.signing import PublisherKey
 from periplus.publication.values import (
     BUNDLE_CHUNK_BYTES,
     MAX_CHUNK_BYTES,
+    MAX_DECLARED_BYTES,
     Attestation,
     Certificate,
     Chunk,
@@ -28,9 +29,6 @@ from periplus.publication.values import (
 from periplus.values.digest import root
 from periplus.values.policy import Policy
 
-_ANY_CONTENT_BYTES = 1 << 62
-"""Cap on content_bytes that no real state reaches, for checks that have no cap of their own."""
-
 
 class _Writer:
     """Counts and hashes the parts so far, within the caps of the opening.
@@ -40,7 +38,7 @@ class _Writer:
 
     def __init__(self, opening: Opening) -> None:
         try:
-            check_opening(opening, max_content_bytes=_ANY_CONTENT_BYTES)
+            check_opening(opening, max_content_bytes=MAX_DECLARED_BYTES)
         except CorruptFrame as error:
             raise ValueError(f"readers would refuse this opening: {error}") from error
         self.opening = opening

@@ -15,6 +15,7 @@ from periplus.publication.signing import Trust
 from periplus.publication.values import (
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,
+    MAX_DECLARED_BYTES,
     MAX_JOB_ID_BYTES,
     MAX_PROBE_LOGPROBS,
     Chunk,
@@ -33,8 +34,6 @@ opening that allows very many chunks for a small state is refused."""
 
 SPARE_CHUNKS = 1024
 """Chunks that an opening may allow in any case."""
-_MAX_CONTENT_BYTES = 1 << 62
-"""Cap on content_bytes that keeps sums of sizes within 64 bits."""
 
 
 class Admission(StrEnum):
@@ -52,7 +51,7 @@ def payload_cap(content_bytes: int, max_chunks: int) -> int:
 def check_opening(opening: Opening, *, max_content_bytes: int) -> None:
     """Check everything about an opening that needs neither history nor keys. Raises: CorruptFrame."""
     o, is_delta = opening, opening.kind is PublicationKind.DELTA
-    content_cap = min(max_content_bytes, _MAX_CONTENT_BYTES)
+    content_cap = min(max_content_bytes, MAX_DECLARED_BYTES)
     _check(len(o.job_id) <= MAX_JOB_ID_BYTES, "length of the job's id", len(o.job_id), o)
     _check(0 <= o.content_bytes <= content_cap, f"content_bytes (0 to {content_cap})", o.content_bytes, o)
     chunks_cap = min(MAX_CHUNKS, SPARE_CHUNKS + o.content_bytes // MIN_CONTENT_BYTES_A_CHUNK)

@@ -24,6 +24,10 @@ BUNDLE_CHUNK_BYTES = 1 << 20
 MAX_CHUNKS = 1 << 20
 """Most chunks of a publication: 8 TiB in parts of 8 MiB. It bounds the memory for tiny chunks to about 300 MB."""
 
+MAX_DECLARED_BYTES = 1 << 62
+"""Largest state, in bytes, that an opening may declare to anyone. It keeps sums of sizes within 64 bits; gateways and
+workers have smaller limits of their own."""
+
 MAX_JOB_ID_BYTES = 256
 """Longest job id."""
 MAX_PROBE_LOGPROBS = 4096

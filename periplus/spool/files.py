@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from periplus.errors import Conflict, PeriplusError, StorageError
-from periplus.process.disk import no_room, open_regular
+from periplus.process.disk import no_room, open_regular, sync
 from periplus.spool.format import Buffer
 
 
@@ -100,11 +100,7 @@ class OsFiles:
         folder.rmdir()
 
     def sync_folder(self, folder: Path) -> None:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(folder)
 
     def lock(self, path: Path) -> AbstractContextManager[object]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

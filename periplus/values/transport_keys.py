@@ -37,6 +37,14 @@ class FrameKey:
     sequence: int
 
 
+@dataclass(frozen=True, slots=True)
+class KeyedFrame:
+    """A frame with its transport key."""
+
+    key: FrameKey
+    frame: Frame
+
+
 @dataclass(slots=True)
 class _Runs:
     """A set of numbers, stored as sorted runs [start, end)."""

@@ -4,21 +4,15 @@ A state is a value: a tensor's `data` must never be written to, because decoders
 are the tensor's row-major little-endian bytes for every dtype. NaN payloads and -0.0 are kept, because nothing here
 interprets numbers. Tied weights appear once, under the name that the checkpoint stores.
 
-Files are safetensors, read and written here by the published format: u64 header length, JSON header padded with spaces
-to 8 bytes, data. (The safetensors package is not used, because its raw interface changed between releases.) Dtypes
-below one byte are refused.
-
-Files are memory-mapped, not loaded: opening 16 GB costs reading their headers, and a state larger than memory can be
-hashed, compared and encoded. Arrays are read-only. A file that is replaced (written beside and renamed, as here) stays
-unchanged for a process that has it open. A file that is cut short in place ends the process with SIGBUS at the next
-access.
+Files are safetensors (safetensors_format.py). They are memory-mapped, not loaded: opening 16 GB costs reading their
+headers, and a state larger than memory can be hashed, compared and encoded. Arrays are read-only. A file that is
+replaced (written beside and renamed, as here) stays unchanged for a process that has it open. A file that is cut short
+in place ends the process with SIGBUS at the next access.
 """
 
 import json
 import math
-import os
-import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,38 +21,15 @@ import numpy as np
 import numpy.typing as npt
 
 from periplus.errors import CorruptFrame, NotFound
-
-ELEMENT_BYTES: Mapping[str, int] = {
-    "BOOL": 1,
-    "U8": 1,
-    "I8": 1,
-    "F8_E4M3": 1,
-    "F8_E5M2": 1,
-    "F8_E4M3FNUZ": 1,
-    "F8_E5M2FNUZ": 1,
-    "F8_E8M0": 1,
-    "U16": 2,
-    "I16": 2,
-    "F16": 2,
-    "BF16": 2,
-    "U32": 4,
-    "I32": 4,
-    "F32": 4,
-    "U64": 8,
-    "I64": 8,
-    "F64": 8,
-    "C64": 8,
-}
-"""Bytes of an element of each dtype, by its safetensors name."""
-
-MAX_HEADER_BYTES = 100 << 20
-"""Largest header of a file, in bytes; the safetensors package has the same limit."""
-
-MAX_DIMENSIONS = 64
-"""Largest number of dimensions of a tensor; it is numpy's limit."""
-
-METADATA = "__metadata__"
-"""The one key of a header that names no tensor."""
+from periplus.process.disk import replacing
+from periplus.values.safetensors_format import (
+    LENGTH_BYTES,
+    head_bytes,
+    layout_bytes,
+    parse_head,
+    safetensors_head,
+    safetensors_order,
+)
 
 SINGLE_FILE = "model.safetensors"
 """File name of the weights of a checkpoint that is one file."""
@@ -105,15 +76,6 @@ class Tensor:
 
 WeightState = Mapping[str, Tensor]
 """A state: tensors by checkpoint name."""
-
-
-def layout_bytes(dtype: str, shape: tuple[int, ...]) -> int:
-    """Return the bytes of a tensor. Raises: ValueError for an unknown dtype or an impossible shape."""
-    if dtype not in ELEMENT_BYTES:
-        raise ValueError(f"dtype {dtype!r} is not one of {', '.join(ELEMENT_BYTES)}")
-    if len(shape) > MAX_DIMENSIONS or not all(type(n) is int and 0 <= n < 1 << 63 for n in shape):
-        raise ValueError(f"shape {shape!r} is not at most {MAX_DIMENSIONS} integers of 0 to 2^63 - 1")
-    return ELEMENT_BYTES[dtype] * math.prod(shape)
 
 
 def content_bytes(state: WeightState) -> int:
@@ -190,34 +152,8 @@ def open_safetensors(path: Path) -> SafetensorsFile:
         raise NotFound(f"{path} does not exist; give a directory with {SINGLE_FILE} or {INDEX_FILE}") from error
     try:
         return _parse(path, raw.view(np.ndarray))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except ValueError as error:
         raise CorruptFrame(f"{path} is not a safetensors file: {error}; download it again") from error
-
-
-def safetensors_order(lines: Iterable[tuple[str, str, tuple[int, ...]]]) -> list[tuple[str, str, tuple[int, ...]]]:
-    """Sort names, dtypes and shapes as the safetensors package does: wide elements first, then by name.
-
-    So every tensor is aligned.
-    """
-    return sorted(lines, key=lambda line: (-ELEMENT_BYTES[line[1]], line[0]))
-
-
-def safetensors_head(lines: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
-    """Return the bytes that come before the data in a file with these tensors in this order.
-
-    Raises: ValueError for the one name that the format reserves.
-    """
-    header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
-    offset = 0
-    for name, dtype, shape in lines:
-        if name == METADATA:
-            raise ValueError(f"no tensor can be named {METADATA!r} in a safetensors file")
-        end = offset + layout_bytes(dtype, shape)
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text
 
 
 def write_safetensors(path: Path, state: WeightState) -> None:
@@ -227,54 +163,14 @@ def write_safetensors(path: Path, state: WeightState) -> None:
     """
     lines = safetensors_order((name, tensor.dtype, tensor.shape) for name, tensor in state.items())
     head = safetensors_head(lines, {"format": "pt"})
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(head)
-            for name, _, _ in lines:
-                file.write(state[name].data.data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is given twice")
-    return found
+    with replacing(path) as file:
+        file.write(head)
+        for name, _, _ in lines:
+            file.write(state[name].data.data)
 
 
 def _parse(path: Path, raw: npt.NDArray[np.uint8]) -> SafetensorsFile:
-    (header_bytes,) = struct.unpack("<Q", raw[:8].tobytes().ljust(8, b"\xff"))
-    if header_bytes > min(MAX_HEADER_BYTES, raw.size - 8):
-        raise ValueError(f"its header would have {header_bytes} bytes, the file has {raw.size}")
-    head = raw[: 8 + header_bytes].tobytes()
-    header = json.loads(head[8:], object_pairs_hook=_unique)
-    metadata = header.pop(METADATA, None) or {}
-    if not all(type(text) is str for pair in metadata.items() for text in pair):
-        raise ValueError(f"{METADATA} holds more than texts")
-    data = raw[len(head) :]
-    tensors, covered_bytes = {}, 0
-    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        start, end = entry["data_offsets"]
-        if start != covered_bytes or end < start:
-            raise ValueError(f"tensor {name!r} lies at {start}-{end}, expected to begin at {covered_bytes}")
-        if end > data.size:
-            raise ValueError(
-                f"the file is cut short: tensor {name!r} ends at byte {end} of the data, and the file has {data.size}"
-            )
-        tensors[name.encode().decode()] = Tensor(entry["dtype"], tuple(entry["shape"]), data[start:end])
-        covered_bytes = end
-    if covered_bytes != data.size:
-        raise ValueError(f"{data.size - covered_bytes} bytes belong to no tensor")
-    return SafetensorsFile(path=path, head=head, metadata=metadata, tensors=tensors)
+    head = raw[: head_bytes(raw[:LENGTH_BYTES].tobytes(), raw.size)].tobytes()
+    parsed, data = parse_head(head, raw.size), raw[len(head) :]
+    tensors = {entry.name: Tensor(entry.dtype, entry.shape, data[entry.start : entry.end]) for entry in parsed.entries}
+    return SafetensorsFile(path=path, head=head, metadata=parsed.metadata, tensors=tensors)

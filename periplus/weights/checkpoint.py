@@ -23,17 +23,9 @@ from typing import Any
 
 from periplus.codec.weights.layout import StateLayout, TensorLayout, layout_of
 from periplus.errors import CorruptFrame, NotFound
-from periplus.values.weight_state import (
-    INDEX_FILE,
-    METADATA,
-    SINGLE_FILE,
-    SafetensorsFile,
-    Tensor,
-    checkpoint_files,
-    safetensors_head,
-    safetensors_order,
-)
-from periplus.weights.output import sync
+from periplus.process.disk import sync
+from periplus.values.safetensors_format import METADATA, safetensors_head, safetensors_order
+from periplus.values.weight_state import INDEX_FILE, SINGLE_FILE, SafetensorsFile, Tensor, checkpoint_files
 
 OTHER_WEIGHTS = frozenset({".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx", ".npz"})
 """Suffixes of files that hold tensors. Their lists (such as `.bin.index.json`) are treated alike."""

@@ -52,10 +52,8 @@ def diff_command(old: Path, new: Path, output: Path, force: bool, with_floors: b
     """Write the delta that turns the weights in OLD into those in NEW."""
     from periplus.weights import operations, report
 
-    with terminable():
-        progress = stderr_progress()
+    with terminable(), stderr_progress() as progress:
         delta = operations.diff(old, new, output, force=force, with_floors=with_floors, progress=progress)
-        progress("", 0, 0)
     click.echo(report.summary(delta), err=True)
 
 
@@ -68,10 +66,8 @@ def apply_command(old: Path, file: Path, output: Path, force: bool) -> None:
     """Write OLD with the delta in FILE applied: OLD's other files are copied, its sharding is kept."""
     from periplus.weights import operations
 
-    with terminable():
-        progress = stderr_progress()
+    with terminable(), stderr_progress() as progress:
         applied = operations.apply(old, file, output, force=force, progress=progress)
-        progress("", 0, 0)
     if applied.left_out:
         names = ", ".join(printable(str(path)) for path in applied.left_out)
         click.echo(f"not copied, since they hold other weights of {old}: {names}", err=True)
@@ -88,10 +84,8 @@ def fold_command(base: Path, files: tuple[Path, ...], output: Path, force: bool,
     """Write one delta that turns BASE into what the deltas A, B, C lead to, given in their order."""
     from periplus.weights import operations, report
 
-    with terminable():
-        progress = stderr_progress()
+    with terminable(), stderr_progress() as progress:
         delta = operations.fold(base, files, output, force=force, with_floors=with_floors, progress=progress)
-        progress("", 0, 0)
     click.echo(report.summary(delta), err=True)
 
 
@@ -102,9 +96,8 @@ def inspect_command(file: Path, form: str) -> None:
     """Check the delta in FILE, and show what it holds and how its size compares with the entropy floors."""
     from periplus.weights import reading, report
 
-    progress = stderr_progress()
-    tree = report.delta_tree(reading.inspect(file, progress))
-    progress("", 0, 0)
+    with stderr_progress() as progress:
+        tree = report.delta_tree(reading.inspect(file, progress))
     _print(tree, form, report.delta_text)
 
 
@@ -116,9 +109,8 @@ def verify_command(directory: Path, file: Path, form: str) -> None:
     """Check whether the weights in DIR are exactly those that the delta in FILE leads to; exit code 1 if not."""
     from periplus.weights import reading, report
 
-    progress = stderr_progress()
-    verdict = reading.verify(directory, file, progress)
-    progress("", 0, 0)
+    with stderr_progress() as progress:
+        verdict = reading.verify(directory, file, progress)
     _print(report.verdict_tree(verdict, str(directory)), form, report.verdict_text)
     if not verdict.is_result:
         raise click.exceptions.Exit(EXIT_MISMATCH)

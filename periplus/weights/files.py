@@ -33,11 +33,10 @@ from typing import Any, BinaryIO
 from blake3 import blake3
 
 from periplus.codec.frame import CodecId
-from periplus.codec.weights.layout import MAX_SPAN_BYTES, StateLayout, TensorLayout
+from periplus.codec.weights.layout import MAX_SPAN_BYTES, StateLayout
 from periplus.codec.zstd import compress, decompress
 from periplus.errors import CorruptFrame, NotFound, StorageError, UnknownCodec
 from periplus.values.digest import DIGEST_BYTES
-from periplus.values.weight_state import layout_bytes
 from periplus.weights.output import disk_errors
 
 MAGIC = b"\x89PPW\r\n\x1a\n"
@@ -229,7 +228,7 @@ def _head_tree(head: FileHead) -> dict[str, Any]:
         "base_digest": head.base_digest.hex(),
         "result_digest": head.result_digest.hex(),
         "num_parts": head.num_parts,
-        "layout": [[line.name, line.dtype, line.shape] for line in head.layout.lines],
+        "layout": head.layout.to_json(),
     }
 
 
@@ -241,24 +240,12 @@ def _head(tree: Any) -> FileHead:
     num_parts = _count(tree, "num_parts")
     if not 1 <= num_parts <= MAX_PARTS:
         raise ValueError(f"{num_parts} parts")
-    lines = tuple(_line(*entry) for entry in tree["layout"])
-    names = [line.name for line in lines]
-    if names != sorted(set(names)):
-        raise ValueError("names of the layout repeat or are not sorted")
     return FileHead(
         base_digest=_digest(tree, "base_digest"),
         result_digest=_digest(tree, "result_digest"),
         num_parts=num_parts,
-        layout=StateLayout(lines=lines),
+        layout=StateLayout.from_json(tree["layout"]),
     )
-
-
-def _line(name: Any, dtype: Any, shape: Any) -> TensorLayout:
-    if type(name) is not str or type(dtype) is not str or type(shape) is not list:
-        raise ValueError(f"no line of a layout: {name!r}, {dtype!r}, {shape!r}")
-    name.encode()
-    layout_bytes(dtype, tuple(shape))
-    return TensorLayout(name=name, dtype=dtype, shape=tuple(shape))
 
 
 def _tail(tree: Any) -> FileTail:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from periplus.errors import ConfigError, Conflict, NotFound, StorageError
+from periplus.process.disk import sync
 from periplus.values.weight_state import INDEX_FILE, SINGLE_FILE
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -113,15 +114,6 @@ def _swap_in(work: Workplace) -> None:
     finally:
         if earlier.exists() and not os.path.lexists(work.destination):
             earlier.rename(work.destination)
-
-
-def sync(path: Path) -> None:
-    """Return when the file or directory is on disk."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 @contextmanager

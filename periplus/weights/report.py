@@ -6,7 +6,7 @@ A figure that the file lacks is null in the tree and a dash in the text.
 from collections import Counter
 from typing import Any
 
-from periplus.values.weight_state import ELEMENT_BYTES
+from periplus.values.safetensors_format import ELEMENT_BYTES
 from periplus.view import units
 from periplus.view.state import printable
 from periplus.weights.reading import Delta, DirectoryVerdict

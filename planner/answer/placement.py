@@ -68,6 +68,10 @@ class Pool:
         """Number of devices of all units."""
         return self.unit_gpus * self.num_units
 
+    def resized(self, num_units: int) -> "Pool":
+        """Return the pool with another number of units."""
+        return Pool(device_class=self.device_class, unit_gpus=self.unit_gpus, num_units=num_units, layouts=self.layouts)
+
     def layout(self, task: Task) -> Layout:
         """Return the layout of a task of the group."""
         return next(layout for of, layout in self.layouts if of is task)

@@ -15,12 +15,14 @@ from typing import Generic, TypeVar
 import click
 
 from periplus import clock
+from periplus.cli.progress_line import ProgressLine, write_to_stderr
 from periplus.errors import EXIT_INTERRUPTED, TimedOut
 from periplus.process import threads
 from periplus.view import units
 from planner.answer.outcome import Incumbent
 from planner.commands.native import native_output_on_stderr
-from planner.problem.goal import Goal, Objective
+from planner.explain.effects import value_words
+from planner.problem.goal import Goal
 from planner.solve import Thinking
 
 T = TypeVar("T")
@@ -34,8 +36,6 @@ _INTERRUPTED_S = 15.0
 with a second interrupt. Chosen by hand."""
 _LOOK_S = 0.05
 """Seconds between two looks at whether the search has ended. Chosen by hand."""
-_REDRAW_S = 0.1
-"""Least seconds between two redraws of the progress line on a terminal. Chosen by hand."""
 _QUIET_S = 0.5
 """Seconds before the first progress line, so that a quick search shows none. Chosen by hand."""
 _LINE_S = 2.0
@@ -138,9 +138,13 @@ class SearchProgress:
     """Best incumbent that the search has reported."""
     trace: list[tuple[float, Incumbent]] = field(default_factory=list)
     """Pairs (seconds since the beginning, incumbent) of all reports."""
-    _shown_s: float = 0.0
+    _line: ProgressLine = field(init=False)
     _text: str = ""
-    _width: int = 0
+
+    def __post_init__(self) -> None:
+        self._line = ProgressLine(
+            write_to_stderr, can_redraw=self.can_redraw, began_s=self.began_s, quiet_s=_QUIET_S, line_s=_LINE_S
+        )
 
     def report(self, incumbent: Incumbent) -> None:
         """Take a better incumbent. The search calls it from its own thread."""
@@ -150,23 +154,17 @@ class SearchProgress:
     def show(self) -> None:
         """Print the progress line if it has changed and enough time has passed since the last one."""
         now_s = clock.monotonic_s()
-        if now_s - self.began_s < _QUIET_S or now_s - self._shown_s < (_REDRAW_S if self.can_redraw else _LINE_S):
+        if not self._line.is_due(now_s):
             return
         text = progress_line(self.what, self.goal, now_s - self.began_s, self.best)
         if not self.can_redraw and self._text == text.partition(":")[2]:
             return
-        self._shown_s, self._text = now_s, text.partition(":")[2]
-        if self.can_redraw:
-            click.echo(f"\r{text.ljust(self._width)}", nl=False, err=True)
-            self._width = len(text)
-        else:
-            click.echo(text, err=True)
+        self._text = text.partition(":")[2]
+        self._line.show(text, now_s)
 
     def clear(self) -> None:
         """Erase the progress line from the terminal."""
-        if self._width:
-            click.echo(f"\r{' ' * self._width}\r", nl=False, err=True)
-        self._width = 0
+        self._line.clear()
 
     def thinking(self, budget_s: float, seed: int, interrupt: Interrupt) -> Thinking:
         """Return the budget, clock, seed and callbacks for a search whose progress this object shows."""
@@ -186,10 +184,3 @@ def progress_line(what: str, goal: Goal | None, elapsed_s: float, best: Incumben
     if best.bound:
         bound = f"at least {units.short(best.bound)} (gap {best.gap(goal) * 100:.2f} %)"
     return f"{begin}: {value_words(goal, best.value(goal))}, {bound}"
-
-
-def value_words(goal: Goal, value: float) -> str:
-    """Return an objective value with its unit."""
-    if goal.objective is Objective.COST_AT_THROUGHPUT:
-        return f"{value:,.2f} dollars an hour"
-    return f"{units.short(value)} s a step"

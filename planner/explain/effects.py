@@ -91,13 +91,13 @@ def _note(gap: float | None) -> str:
 
 
 def _gain(each: Effect, goal: Goal) -> str:
-    return f"at least {(each.gain or 0.0) * 100:5.1f} % less  ({_words(goal, each.value or 0.0)})"
+    return f"at least {(each.gain or 0.0) * 100:5.1f} % less  ({value_words(goal, each.value or 0.0)})"
 
 
 def _why(each: Effect, goal: Goal) -> str:
     if each.value is None:
         return each.why
-    loss, words = -(each.gain or 0.0), _words(goal, each.value)
+    loss, words = -(each.gain or 0.0), value_words(goal, each.value)
     if loss < -NEGLIGIBLE:
         return f"a short search found a better plan that generates there too: {words} ({loss * 100:+.1f} %)"
     if loss <= NEGLIGIBLE:
@@ -106,7 +106,8 @@ def _why(each: Effect, goal: Goal) -> str:
     return f"generating there too, {found} {words} ({loss * 100:+.1f} %)"
 
 
-def _words(goal: Goal, value: float) -> str:
+def value_words(goal: Goal, value: float) -> str:
+    """Return an objective value with its unit."""
     if goal.objective is Objective.COST_AT_THROUGHPUT:
         return f"{value:,.2f} dollars an hour"
     return f"{units.short(value)} s a step"

@@ -1,25 +1,21 @@
 """Architecture and published size of a job's model, read from a Hugging Face checkpoint on this machine.
 
 A model path is a directory with `config.json` and `*.safetensors` files, or the name of a model in the packaged
-catalogue. Sizes are read from the headers of the safetensors files; no tensor is read. A file begins with eight bytes,
-the little-endian length of the header. The header is a JSON object that maps each tensor's name to its dtype, shape and
-offsets (huggingface.co/docs/safetensors). The runtime publishes bf16 weights, so every element counts two bytes,
-whatever dtype the files have.
+catalogue. Sizes are read from the headers of the safetensors files (periplus/values/safetensors_format.py); no tensor
+is read. The runtime publishes bf16 weights, so every element counts two bytes, whatever dtype the files have.
 """
 
-import json
 import math
 from pathlib import Path
 
 from periplus.errors import ConfigError
+from periplus.values.safetensors_format import LENGTH_BYTES, head_bytes, parse_head
 from planner.devices.catalogue import architectures
 from planner.files.importers.loaders import load_architecture
 from planner.problem.architecture import Architecture
 
 _BF16_BYTES = 2
 """Bytes of one published element."""
-_MAX_HEADER_BYTES = 100 << 20
-"""Largest length of a header in bytes that the safetensors format allows."""
 
 
 def visible_architecture(model_path: str) -> Architecture | None:
@@ -45,12 +41,11 @@ def published_bytes(model_path: str) -> int | None:
 
 
 def _num_elements(path: Path) -> int:
+    file_bytes = path.stat().st_size
     try:
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > _MAX_HEADER_BYTES:
-                raise ValueError(f"header of {length} bytes")
-            header = json.loads(file.read(length))
-        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+            start = file.read(LENGTH_BYTES)
+            head = start + file.read(head_bytes(start, file_bytes) - LENGTH_BYTES)
+        return sum(math.prod(entry.shape) for entry in parse_head(head, file_bytes).entries)
+    except ValueError as error:
         raise ConfigError(f"{path}: not a safetensors file: {error}; is the download complete?") from error

@@ -114,12 +114,7 @@ def _shortage(problem: Problem, task: Task) -> str:
 
 def allowed(problem: Problem, task: Task) -> list[DeviceClass]:
     """Return the classes whose devices may run that task, by rules and by prices."""
-    return [
-        at
-        for at in classes_of(problem.fleet)
-        if problem.rules.allows(task, at.region.name, at.is_spot)
-        and not (problem.goal.needs_prices and at.usd_per_gpu_hour is None)
-    ]
+    return [at for at in classes_of(problem.fleet) if problem.allows((task,), at)]
 
 
 def _joined(problem: Problem) -> bool:

@@ -3,9 +3,11 @@
 `Problem` puts all of them together. It decides what the best plan is; how long a search may run is not part of it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from planner.problem.device_classes import DeviceClass
 from planner.problem.fleet import Fleet
 from planner.problem.workload import Task, Workload
 
@@ -136,6 +138,15 @@ class Problem:
     goal: Goal = Goal()
     rules: Rules = Rules()
     limits: Limits = STUDY
+
+    def allows(self, tasks: Iterable[Task], at: DeviceClass) -> bool:
+        """Return whether devices of a class may run all these tasks.
+
+        The operator's rules must allow it, and the devices must have a price if the objective needs prices.
+        """
+        if self.goal.needs_prices and at.usd_per_gpu_hour is None:
+            return False
+        return all(self.rules.allows(task, at.region.name, at.is_spot) for task in tasks)
 
     @property
     def asks_for_speed_alone(self) -> bool:

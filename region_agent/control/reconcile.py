@@ -18,6 +18,7 @@ rollout worker that was asked to stop is wanted again. A superseded process ends
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from periplus.process.backoff import Backoff
 from periplus.spool.format import Durability
 from periplus.values.task import AssignedTask, Role, TaskOutcome, TaskReport, TaskState
 
@@ -53,10 +54,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartLimits:
-    """Seconds from SIGTERM to SIGKILL (`grace_s`) and before the first restart (`backoff_s`, doubled each time)."""
+    """Seconds from SIGTERM to SIGKILL (`grace_s`), and the pauses between a death and the next start (`backoff`)."""
 
     grace_s: float
-    backoff_s: float
+    backoff: Backoff
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,5 +183,4 @@ def _mends(process: Process, wanted: LocalTask) -> bool:
 
 def _may_restart(process: Process, wanted: LocalTask, now_s: float, limits: RestartLimits) -> bool:
     assert process.ended_at_s is not None
-    pause_s: float = limits.backoff_s * 2.0**process.restarts
-    return _mends(process, wanted) and now_s - process.ended_at_s >= pause_s
+    return _mends(process, wanted) and now_s - process.ended_at_s >= limits.backoff.pause_s(process.restarts)

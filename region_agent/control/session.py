@@ -17,10 +17,11 @@ import grpc.aio
 
 from periplus.errors import ConfigError, Conflict, Fenced, PeriplusError, StateError, TimedOut, Unreachable
 from periplus.net import rpc
+from periplus.net.attempt import failure_of
 from periplus.net.resolver import AddressResolver
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
+from periplus.process.backoff import Backoff
 from periplus.process.telemetry import event
-from region_agent.retry import failure_of
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +29,12 @@ OUTBOX_MESSAGES = 4096
 """Largest number of messages kept for an absent coordinator: about an hour of training records at one step per second.
 """
 
-RECONNECT_CAP_S = 15.0
-"""Upper limit of the pause before another attempt to connect, in seconds; the pause is random below it. Chosen by hand.
+RECONNECT = Backoff(first_s=0.5, longest_s=15.0)
+"""Upper limits of the pauses before another attempt to connect; each pause is random below its limit. Chosen by hand.
 """
+
+SHORTEST_PAUSE_S = 0.1
+"""Seconds that are added to each random pause, so that a lost session is never opened again at once. Chosen by hand."""
 
 WELCOME_DEADLINE_S = 10.0
 """Seconds from the hello to the coordinator's welcome. It allows a few round trips around the world and a busy machine.
@@ -104,7 +108,7 @@ class CoordinatorSession:
             failures = 0 if self.connected.is_set() else failures + 1
             self.connected.clear()
             event(log, logging.WARNING, "coordinator_lost", address=self._address, why=why)
-            await asyncio.sleep(0.1 + jitter() * min(RECONNECT_CAP_S, 0.5 * 2 ** min(failures, 8)))
+            await asyncio.sleep(SHORTEST_PAUSE_S + jitter() * RECONNECT.pause_s(failures))
 
     async def _session(self) -> None:
         address = await self._resolver.resolve(self._address)

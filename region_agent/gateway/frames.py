@@ -12,19 +12,16 @@ Invariants:
   worker stops generating.
 - Nothing here ends a lease.
 
-A spool lies in `<state directory>/spools/<job id>`. The folder is removed when the job is done, or when it has left the
-region and nothing is uncommitted. Other folders stay for the job's resumption, but only the newest `KEPT_FOLDERS`. A
-damaged spool is renamed as a whole, and an error is logged. Its frames are lost and their leases expire, but the job
-goes on.
+A spool's folder is removed when the job is done, or when it has left the region and nothing is uncommitted. Other
+folders stay for the job's resumption (state_directory.py). A damaged spool is renamed as a whole, and an error is
+logged. Its frames are lost and their leases expire, but the job goes on.
 """
 
 import asyncio
 import contextlib
 import logging
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from urllib.parse import quote
 
 from periplus.codec.frame import Frame
 from periplus.errors import (
@@ -37,13 +34,11 @@ from periplus.errors import (
     UnknownCodec,
 )
 from periplus.net import rpc
-from periplus.net.convert import keyed_frame_to_pb
-from periplus.pb.v1 import gateway_pb2
 from periplus.process.telemetry import event
 from periplus.spool.files import FileLayer, explained
 from periplus.spool.format import Durability, Position
 from periplus.spool.spool import Spool
-from periplus.values.transport_keys import FrameKey, SeenFrames, pack_keyed, unpack_keyed
+from periplus.values.transport_keys import FrameKey, KeyedFrame, SeenFrames, pack_keyed, unpack_keyed
 
 log = logging.getLogger(__name__)
 
@@ -57,24 +52,16 @@ FULL_RETRY_S = 1.0
 room only by commits, which wake the waiting task. Chosen by hand.
 """
 
-KEPT_FOLDERS = 8
-"""Number of spool folders that are kept of jobs that left uncommitted frames: more than a person resumes. Chosen by
-hand.
-"""
-
 DAMAGED = ".damaged-"
 """Infix in the new name of a damaged spool's folder; a number follows."""
-STATE = ".periplus"
-"""Name of the folder that holds the state directories, one per region, of agents that share a work directory."""
 
 
 class FrameSpool:
     """The spool of one job. All methods but `durable` and `take` return at once."""
 
-    def __init__(self, spool: Spool, region: str, durability: Durability, pending: dict[FrameKey, Position]) -> None:
+    def __init__(self, spool: Spool, durability: Durability, pending: dict[FrameKey, Position]) -> None:
         self._spool = spool
         self._durability = durability
-        self._region = region
         self._pending = pending  # in the order of positions
         self._seen = SeenFrames()
         for key in pending:
@@ -85,7 +72,7 @@ class FrameSpool:
 
     @classmethod
     def open(
-        cls, folder: Path, region: str, *, durability: Durability, max_bytes: int, layer: FileLayer | None = None
+        cls, folder: Path, *, durability: Durability, max_bytes: int, layer: FileLayer | None = None
     ) -> "FrameSpool":
         """Open a spool; frames that an earlier process left there are pending again. It reads all of them.
 
@@ -105,7 +92,7 @@ class FrameSpool:
         except BaseException:
             spool.close()
             raise
-        return cls(spool, region, durability, pending)
+        return cls(spool, durability, pending)
 
     @property
     def pending(self) -> tuple[FrameKey, ...]:
@@ -153,8 +140,8 @@ class FrameSpool:
                 event(log, logging.ERROR, "spool_not_freed", folder=self._spool.folder, why=error)
         self._room.set()
 
-    def message(self, key: FrameKey) -> gateway_pb2.RolloutUp | None:
-        """Return a frame as the message that is sent up; None if it was committed meanwhile or can no longer be read.
+    def read(self, key: FrameKey) -> KeyedFrame | None:
+        """Return a frame to be sent up; None if it was committed meanwhile or can no longer be read.
 
         A frame that cannot be read is lost: that is logged, and the frame is freed.
         """
@@ -176,7 +163,7 @@ class FrameSpool:
             )
             self.commit([key])
             return None
-        return keyed_frame_to_pb(key, frame, self._region)
+        return KeyedFrame(key, frame)
 
     def close(self, *, job_is_done: bool = False) -> bool:
         """Close the spool. Remove its folder, unless frames are uncommitted and the job is not done.
@@ -204,40 +191,16 @@ class FrameSpool:
         self._is_full = error is not None
 
 
-def folder_of(state_dir: Path, job_id: str) -> Path:
-    """Return the folder of a job's spool."""
-    return state_dir / "spools" / quote(job_id, safe="").replace(".", "%2E")
-
-
-def open_frames(folder: Path, region: str, *, durability: Durability, max_bytes: int) -> FrameSpool:
+def open_frames(folder: Path, *, durability: Durability, max_bytes: int) -> FrameSpool:
     """Open a job's spool. A damaged one is renamed first, and a new one is made. Raises: Conflict, StorageError."""
     try:
-        return FrameSpool.open(folder, region, durability=durability, max_bytes=max_bytes)
+        return FrameSpool.open(folder, durability=durability, max_bytes=max_bytes)
     except CorruptSpool as error:
         aside = _free_name(folder)
         event(log, logging.ERROR, "spool_damaged", set_aside=aside, why=error)
         with explained(folder):
             folder.rename(aside)
-        return FrameSpool.open(folder, region, durability=durability, max_bytes=max_bytes)
-
-
-def give_up_oldest(state_dir: Path, in_use: Iterable[str]) -> None:
-    """Remove all but the newest folders of jobs that are not in use. Raises: StorageError."""
-    folders = state_dir / "spools"
-    used = {folder_of(state_dir, job_id).name for job_id in in_use}
-    with explained(folders):
-        found = [path for path in folders.iterdir() if path.name not in used] if folders.is_dir() else []
-        left = sorted(found, key=lambda path: path.stat().st_mtime)
-    for path in left[:-KEPT_FOLDERS]:
-        event(log, logging.WARNING, "spool_given_up", folder=path)
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def remove_if_empty(state_dir: Path) -> None:
-    """Remove the folders around the spools, as far as they are empty."""
-    for folder in (state_dir / "spools", state_dir, *([state_dir.parent] if state_dir.parent.name == STATE else [])):
-        with contextlib.suppress(OSError):  # it is not empty
-            folder.rmdir()
+        return FrameSpool.open(folder, durability=durability, max_bytes=max_bytes)
 
 
 def _recover(spool: Spool, position: Position, data: bytes, pending: dict[FrameKey, Position]) -> None:

@@ -3,14 +3,19 @@
 Messages are bounded: who puts one more than `UP_MESSAGES` waits. Frames are bounded by their spool, so putting one
 never waits. At most `FRAMES_AHEAD` frames stand in the queue, and the others wait behind it. So frames that pile up on
 a slow connection do not delay the workers' messages. As long as no frame waits behind, the order is that of arrival.
+
+Nothing is kept here after it has left the queue: after a lost connection the caller names the frames to send again. The
+queue does not look into messages: it is generic over their type.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from typing import Generic, TypeVar
 
-from periplus.pb.v1 import gateway_pb2
 from periplus.values.transport_keys import FrameKey
+
+Message = TypeVar("Message")
 
 UP_MESSAGES = 256
 """Limit of requests, proofs and relayed frames in the queue: some seconds of one region's messages. Chosen by hand."""
@@ -19,11 +24,11 @@ FRAMES_AHEAD = 32
 """Limit of frames in the queue ahead of a new message: a few hundred milliseconds of a fast link. Chosen by hand."""
 
 
-class Outgoing:
+class Outgoing(Generic[Message]):
     """The queue, for one reader and any number of writers. `len` counts frames that wait behind it, too."""
 
     def __init__(self) -> None:
-        self._line: deque[gateway_pb2.TrainerDown | FrameKey] = deque()
+        self._line: deque[Message | FrameKey] = deque()
         self._behind: deque[FrameKey] = deque()
         self._num_messages = 0
         self._filled = asyncio.Event()
@@ -32,14 +37,14 @@ class Outgoing:
     def __len__(self) -> int:
         return len(self._line) + len(self._behind)
 
-    async def put(self, message: gateway_pb2.TrainerDown) -> None:
+    async def put(self, message: Message) -> None:
         """Append a message, waiting while `UP_MESSAGES` messages are queued."""
         while self._num_messages >= UP_MESSAGES:
             self._room.clear()
             await self._room.wait()
         self.put_request(message)
 
-    def put_request(self, message: gateway_pb2.TrainerDown) -> None:
+    def put_request(self, message: Message) -> None:
         """Append a message without waiting. The caller sees to it that only one such message is queued at a time."""
         self._num_messages += 1
         self._line.append(message)
@@ -50,7 +55,7 @@ class Outgoing:
         self._behind.append(key)
         self._advance()
 
-    async def get(self) -> gateway_pb2.TrainerDown | FrameKey:
+    async def get(self) -> Message | FrameKey:
         """Wait for the next message or frame key, and remove it from the queue."""
         while not self._line:
             self._filled.clear()

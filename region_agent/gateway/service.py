@@ -9,20 +9,21 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any, assert_never
+from typing import Any
 
 import grpc.aio
 
-from periplus.errors import Conflict, Fenced, NotFound, StateError, StorageError, Unreachable, WireError
-from periplus.net.convert import publication_record_from_pb, publication_record_to_pb, spooled_to_pb
+from periplus.errors import NotFound, StateError, Unreachable, WireError
+from periplus.net.convert import policy_from_pb, publication_record_from_pb, publication_record_to_pb
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.process.telemetry import event
-from periplus.publication import Closing, Cursor, Derive, NeedsAnchor, Opening, PublicationRecord, Send, Wait
 from periplus.values.task import PUBLIC_KEY_BYTES
-from region_agent.gateway.hub import JobHub, StreamRoute, Trainer, policy_of
+from region_agent.gateway import convert
+from region_agent.gateway.feed_reader import FeedReader
+from region_agent.gateway.hub import JobHub
 from region_agent.gateway.hubs import Hubs
+from region_agent.gateway.rollout_stream import RolloutStream
 from region_agent.gateway.traffic import Traffic
-from region_agent.weights.weight_cache import Along
 
 log = logging.getLogger(__name__)
 
@@ -65,70 +66,49 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
         first = await _first(request_iterator)
         if not (first.HasField("hello") or first.HasField("gateway")):
             raise StateError("a rollout stream must open with a hello that names the job; this one did not")
-        hub = self._hubs.get(first.hello.job_id or first.gateway.job_id)
-        route = hub.open_route(_region(context))
+        hub, peer = self._hubs.get(first.hello.job_id or first.gateway.job_id), _region(context)
+        stream = hub.open_stream(peer)
         try:
             async with _peer_tasks() as tasks:
-                tasks.create_task(self._write_down(hub.job_id, route, context))
-                tasks.create_task(_acknowledge(hub, route))
-                tasks.create_task(_until_closed(hub, route))
-                await self._take_up(hub, route, first)
+                tasks.create_task(self._write_down(hub.job_id, stream, peer, context))
+                tasks.create_task(_acknowledge(hub, stream))
+                tasks.create_task(_until_ended(hub, stream))
+                await self._take_up(hub, stream, peer, first)
                 async for message in request_iterator:
-                    await self._take_up(hub, route, message)
-                raise Unreachable(f"the stream of {first.worker_id or route.peer_region} was closed by its sender")
+                    await self._take_up(hub, stream, peer, message)
+                raise Unreachable(f"the stream of {first.worker_id or peer} was closed by its sender")
         finally:
-            await hub.close_route(route, "its stream ended")
+            await hub.close_stream(stream, "its stream ended")
 
-    async def _take_up(self, hub: JobHub, route: StreamRoute, message: gateway_pb2.RolloutUp) -> None:
-        if route.peer_region:
-            self._traffic.received(route.peer_region, message.ByteSize(), hub.job_id)
-        await hub.take_up(route, message)
+    async def _take_up(self, hub: JobHub, stream: RolloutStream, peer: str, message: gateway_pb2.RolloutUp) -> None:
+        if peer:
+            self._traffic.received(peer, message.ByteSize(), hub.job_id)
+        await hub.take_up(stream, convert.from_below(message, is_local=not peer))
 
-    async def _write_down(self, job_id: str, route: StreamRoute, context: Context) -> None:
+    async def _write_down(self, job_id: str, stream: RolloutStream, peer: str, context: Context) -> None:
         while True:
-            message = await route.queue.get()
-            if route.peer_region:
-                self._traffic.sent(route.peer_region, message.ByteSize(), job_id)
-            await context.write(message)
-            route.queue.task_done()
+            for message in convert.to_below(await stream.next_down()):
+                if peer:
+                    self._traffic.sent(peer, message.ByteSize(), job_id)
+                await context.write(message)
+            stream.written()
 
     async def Subscribe(self, request: gateway_pb2.SubscribeRequest, context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
         """Send publications to one reader until it leaves. Raises: NotFound if the job is or becomes unknown here."""
         hub, peer = self._hubs.get(request.job_id), _region(context)
-        distrust = request.distrust_copies
-        if distrust:
-            hub.weight_cache.doubt()
-        cursor = hub.log.open(
-            policy_of(request), request.has_bundle, distrust=distrust, wants_anchor=distrust and bool(peer)
-        )
-
+        have = policy_from_pb(request.have) if request.has_state else None
+        cursor = hub.feed.open(have, request.has_bundle, distrust=request.distrust_copies, is_remote=bool(peer))
+        reader = FeedReader(hub.feed, cursor, request.reader_id, is_remote=bool(peer))
         sent_bytes = 0
-
-        async def write(record: PublicationRecord) -> None:
-            nonlocal sent_bytes
-            message = publication_record_to_pb(record)
-            sent_bytes += message.ByteSize()
-            if peer:
-                self._traffic.sent(peer, message.ByteSize(), hub.job_id)
-            with _while_peer_is_there():
-                await context.write(message)
-
         try:
-            while not hub.dropped:
-                seen, outcome = hub.num_changes, hub.log.next(cursor)
-                match outcome:
-                    case Send(record, after):
-                        cursor = after
-                        await write(record)
-                    case Wait():
-                        await hub.changed(seen)
-                    case NeedsAnchor():
-                        hub.request_anchor(f"{request.reader_id} accepts only what the trainer signed", signed=True)
-                        await hub.changed(seen)
-                    case Derive():
-                        cursor = await _derive(hub, cursor, outcome, write, is_remote=bool(peer))
-                    case _:
-                        assert_never(outcome)
+            async with contextlib.aclosing(reader.records()) as records:
+                async for record in records:
+                    message = publication_record_to_pb(record)
+                    sent_bytes += message.ByteSize()
+                    if peer:
+                        self._traffic.sent(peer, message.ByteSize(), hub.job_id)
+                    with _while_peer_is_there():
+                        await context.write(message)
         finally:
             event(
                 log,
@@ -138,7 +118,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
                 reader=request.reader_id,
                 region=peer or "here",
                 num_bytes=sent_bytes,
-                have=cursor.have or "none",
+                have=reader.have or "none",
             )
         raise NotFound(f"job {hub.job_id} has no task in this region any more")
 
@@ -156,30 +136,25 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
             raise WireError(f"a trainer's key has {PUBLIC_KEY_BYTES} bytes, not {len(first.hello.public_key)}")
         hub = self._hubs.get(first.hello.job_id)
         trainer = hub.claim_trainer(first.hello.fork)
-        if trainer is None:
-            raise Conflict(
-                f"job {hub.job_id} already has a trainer of fork {hub.trainer and hub.trainer.fork} at this gateway; "
-                f"the one of fork {first.hello.fork} is refused; only a newer fork takes over"
-            )
         try:
             async with _peer_tasks() as tasks:
                 tasks.create_task(self._feed_trainer(hub, first.hello, context))
-                tasks.create_task(_until_replaced(hub, trainer))
+                tasks.create_task(hub.trainer_slot.until_replaced(trainer))
                 async for message in request_iterator:
                     if message.HasField("down"):
-                        await hub.send_down(message.down)
+                        await hub.send_down(convert.from_above(message.down, region=hub.region))
                     elif message.HasField("record"):
                         self._records(message.record)
                 raise Unreachable("the trainer closed its stream")
         finally:
-            hub.release_trainer(trainer)
+            hub.trainer_slot.release(trainer)
 
     async def _feed_trainer(self, hub: JobHub, hello: gateway_pb2.TrainerHello, context: Context) -> None:
         if hello.public_key:
             answer = await self._certify(hub.job_id, hello.fork, hello.public_key)
             await context.write(gateway_pb2.TrainerDown(certificate=answer))
         while True:
-            await context.write(await hub.next_up())
+            await context.write(convert.to_trainer(await hub.next_up(), region=hub.region))
 
     async def Publish(
         self, request_iterator: AsyncIterator[gateway_pb2.PublicationRecord], context: Context
@@ -187,7 +162,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
         """Append the trainer's publications to the job's log record by record, as they come.
 
         Raises: StateError without an opening, NotFound for an unknown job, Fenced for a trainer that was replaced, and
-        what `JobHub.append` raises.
+        what `PublicationFeed.append` raises.
         """
         hub: JobHub | None = None
         fork, num_publications = 0, 0
@@ -196,9 +171,8 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
                 hub, fork = self._hubs.get(message.opening.job_id), message.opening.policy.fork
             if hub is None:
                 raise StateError("a publication must begin with its opening; this one did not")
-            if hub.trainer is not None and fork < hub.trainer.fork:
-                raise _replaced(hub, fork, hub.trainer.fork)
-            await hub.append(publication_record_from_pb(message))
+            hub.trainer_slot.check_publisher(fork)
+            hub.feed.append(publication_record_from_pb(message))
             num_publications += message.HasField("closing")
         return gateway_pb2.PublishResponse(num_publications=num_publications)
 
@@ -221,46 +195,6 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
             received_bytes += len(chunk.data)
             if not chunk.data or chunk.last:
                 yield gateway_pb2.ProbeAck(sequence=chunk.sequence, received_bytes=received_bytes)
-
-
-async def _derive(
-    hub: JobHub,
-    cursor: Cursor,
-    asked: Derive,
-    write: Callable[[PublicationRecord], Awaitable[None]],
-    *,
-    is_remote: bool,
-) -> Cursor:
-    """Bring a reader to the newest weights by the route that the weight cache chooses, and return its new cursor.
-
-    If there is no route, a full state is requested from above, and the reader waits for a change.
-    """
-    # Read the counter first, so that no change is missed between the answer and the wait for a change.
-    seen = hub.num_changes
-    answer = await hub.weight_cache.derive(asked.have, asked.chain_bytes, is_remote=is_remote)
-    if isinstance(answer, Along):
-        return hub.log.along(cursor)
-    if answer is None:
-        if hub.num_changes == seen:  # else there may be a route by now
-            hub.request_anchor(f"no route leads from {asked.have or 'no weights'} to the newest weights", signed=False)
-        await hub.changed(seen)
-        return cursor
-    # Send the records of the route. Each closing that was sent has brought the reader to its opening's version.
-    coming = answer.policy
-    async with contextlib.aclosing(answer.records) as records:
-        while True:
-            try:
-                record = await anext(records, None)
-            except (Unreachable, StorageError) as error:  # deriving failed: go on from what the reader has by now
-                event(log, logging.WARNING, "derived_broken", job=hub.job_id, policy=coming, why=error)
-                return cursor
-            if record is None:
-                return cursor
-            await write(record)
-            if isinstance(record, Opening):
-                coming = record.policy
-            elif isinstance(record, Closing):
-                cursor = hub.log.after(cursor, coming)
 
 
 @contextlib.contextmanager
@@ -296,29 +230,19 @@ def _region(context: Context) -> str:
     return ""
 
 
-async def _acknowledge(hub: JobHub, route: StreamRoute) -> None:
+async def _acknowledge(hub: JobHub, stream: RolloutStream) -> None:
     while True:
-        keys = await route.next_taken()
+        keys = await stream.next_taken()
         await hub.frames.durable()
-        for message in spooled_to_pb(keys):
-            await route.queue.put(message)
+        await stream.acknowledge(keys)
 
 
-async def _until_closed(hub: JobHub, route: StreamRoute) -> None:
-    await route.closed.wait()
+async def _until_ended(hub: JobHub, stream: RolloutStream) -> None:
+    await stream.until_ended()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(FLUSH_S):
-            await route.queue.join()
+            await stream.flushed()
     raise Unreachable(
         f"the connection to the trainer of {hub.job_id} is lost, this stream was not read, or another stream said "
         "hello for a worker of this one; connect again"
     )
-
-
-async def _until_replaced(hub: JobHub, trainer: Trainer) -> None:
-    await trainer.replaced.wait()
-    raise _replaced(hub, trainer.fork, hub.trainer.fork if hub.trainer else trainer.fork + 1)
-
-
-def _replaced(hub: JobHub, fork: int, by_fork: int) -> Fenced:
-    return Fenced(f"a trainer of fork {by_fork} took job {hub.job_id} over from fork {fork}; stop")

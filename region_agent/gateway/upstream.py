@@ -10,8 +10,8 @@ no hello, because the spool keeps them: all uncommitted ones are sent again over
 **Subscription.** It starts from the state to which the copy here and its chain of deltas lead, and the gateway above
 chooses what is cheapest to send from there. If there is no copy and a reader below needs one, this end subscribes again
 as one that has nothing. If a derived publication did not lead to the signed state, it subscribes again and accepts only
-what the trainer signed. A refused record ends only the subscription. It is requested again with growing pauses
-(retry.py), while frames and leases go on.
+what the trainer signed. A refused record ends only the subscription. It is requested again with growing pauses,
+while frames and leases go on.
 """
 
 import asyncio
@@ -23,23 +23,35 @@ import grpc.aio
 from periplus import clock
 from periplus.errors import Fenced, StorageError, Unreachable, WireError
 from periplus.net import rpc
+from periplus.net.attempt import failure_of
 from periplus.net.convert import publication_record_from_pb
 from periplus.net.resolver import AddressResolver
 from periplus.pb.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
+from periplus.process.backoff import Attempts, Backoff
 from periplus.process.telemetry import event
 from periplus.values.policy import Policy
+from region_agent.gateway import convert
 from region_agent.gateway.hub import JobHub
+from region_agent.gateway.messages import AnchorRequest
+from region_agent.gateway.routes import GreetedWorkers
 from region_agent.gateway.service import REGION_KEY
 from region_agent.gateway.traffic import Traffic
-from region_agent.retry import Backoff, failure_of
 
 log = logging.getLogger(__name__)
 
 RolloutCall = grpc.aio.StreamStreamCall[gateway_pb2.RolloutUp, gateway_pb2.RolloutDown]
 
-RECONNECT_CAP_S = 5.0
-"""Upper limit of the pause between attempts, in seconds: a healed link is used again soon, and attempts on a dead one
-cost little. Chosen by hand.
+RECONNECT = Backoff(first_s=0.2, longest_s=5.0)
+"""Upper limits of the pauses between attempts to connect; each pause is random below its limit. A healed link is used
+again soon, and attempts on a dead one cost little. Chosen by hand.
+"""
+
+SUBSCRIBE_AGAIN = Backoff(first_s=1.0, longest_s=60.0, free_attempts=3, reset_after_s=300.0)
+"""Pauses before a refused subscription is requested again. Chosen by hand.
+
+Three requests are free for three ordinary causes: a gateway that died during a transfer, one that needs a copy of the
+weights first, and a trainer that has to publish a full state first. Later ones wait, because each may transfer a full
+state over the WAN.
 """
 
 
@@ -63,7 +75,7 @@ class Upstream:
         self._resolver = resolver
         self._traffic = traffic
         self._again = asyncio.Event()
-        self._backoff = Backoff()
+        self._requests = Attempts(SUBSCRIBE_AGAIN)
         self._heard = False
         self._opened = False
 
@@ -79,7 +91,7 @@ class Upstream:
                     self._hub.end_streams()
             failures = 0 if self._heard else failures + 1
             event(log, logging.WARNING, "upstream_lost", job=self._hub.job_id, home=self._home_region, why=why)
-            await asyncio.sleep(jitter() * min(RECONNECT_CAP_S, 0.2 * 2 ** min(failures, 10)))
+            await asyncio.sleep(jitter() * RECONNECT.pause_s(failures))
 
     async def _connection(self) -> None:
         address = await self._resolver.resolve(self._home_gateway)
@@ -101,23 +113,19 @@ class Upstream:
                 tasks.create_task(self._write_up(call))
                 async for message in call:
                     self._heard = True
-                    await self._hub.send_down(message)
+                    await self._hub.send_down(convert.from_above(message, region=self._region))
                 raise Unreachable(f"the gateway at {address} ended the stream")
 
     async def _write_up(self, call: RolloutCall) -> None:
-        greeted: set[str] = set()
+        greeted = GreetedWorkers()
         while True:
-            message = await self._hub.next_up()
-            if message.HasField("anchor"):
+            item = await self._hub.next_up()
+            if isinstance(item, AnchorRequest):
                 self._again.set()
-                continue
-            if message.up.HasField("hello"):
-                greeted.add(message.up.worker_id)
-            if message.up.worker_id in greeted or message.up.HasField("frame"):
-                if message.up.HasField("gone"):
-                    greeted.discard(message.up.worker_id)
-                await call.write(message.up)
-                self._traffic.sent(self._home_region, message.up.ByteSize(), self._hub.job_id)
+            elif greeted.lets_pass(item):
+                message = convert.to_above(item, region=self._region)
+                await call.write(message)
+                self._traffic.sent(self._home_region, message.ByteSize(), self._hub.job_id)
 
     async def _subscription(self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str) -> None:
         have = self._hub.weight_cache.have
@@ -126,22 +134,22 @@ class Upstream:
             async with asyncio.TaskGroup() as tasks:
                 reading = tasks.create_task(self._read_subscription(stub, address, have))
                 await self._again.wait()
-                await asyncio.sleep(self._backoff.pause_s(clock.monotonic_s()))
+                await asyncio.sleep(self._requests.pause_s(clock.monotonic_s()))
                 reading.cancel()
-            have = None if self._hub.anchor_requested else self._hub.weight_cache.have
+            have = None if self._hub.feed.anchor_requested else self._hub.weight_cache.have
 
     async def _read_subscription(
         self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str, have: Policy | None
     ) -> None:
-        distrust = self._hub.wants_signed
+        distrust = self._hub.feed.wants_signed
         if distrust:  # only an anchor that is not older than the log is of use
-            have = self._hub.log.newest
+            have = self._hub.feed.log.newest
         request = gateway_pb2.SubscribeRequest(
             job_id=self._hub.job_id,
             reader_id=self._region,
             has_state=have is not None,
             have=None if have is None else common_pb2.Policy(fork=have.fork, version=have.version),
-            has_bundle=self._hub.log.has_bundle,
+            has_bundle=self._hub.feed.log.has_bundle,
             distrust_copies=distrust,
         )
         with rpc.remote_errors(address):
@@ -149,7 +157,7 @@ class Upstream:
             async for record in call:
                 self._heard = True
                 try:
-                    await self._hub.append_from_above(publication_record_from_pb(record))
+                    await self._hub.feed.append_from_above(publication_record_from_pb(record))
                 except (WireError, Fenced, StorageError) as error:
                     event(
                         log,

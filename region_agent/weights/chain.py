@@ -11,6 +11,11 @@ from typing import Protocol
 from periplus.publication import Attestation, Chunk, Closing, Opening, Publication, PublicationRecord
 from periplus.values.policy import Policy
 
+MAX_RELAYED_BYTES = 1 << 46
+"""Largest state, in bytes, that a gateway passes on and keeps: 64 TiB, more than any model. It guards against nonsense
+only, because trust rests on the trainer's signature, and nothing is allocated for a state before its parts are here.
+Chosen by hand."""
+
 
 class ChainLink(Protocol):
     """One complete publication in the chain: a delta, or an anchor."""

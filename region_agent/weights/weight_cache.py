@@ -22,9 +22,10 @@ from periplus.errors import Conflict, CorruptSpool, PeriplusError, Unreachable, 
 from periplus.process.telemetry import event
 from periplus.publication import Assembler, Publication, PublicationLog, Send, Trust
 from periplus.values.policy import Policy
+from region_agent.weights.chain import MAX_RELAYED_BYTES
 from region_agent.weights.derivations import FollowLog, SendDerived, SendLinks
 from region_agent.weights.disk.files import WeightFiles
-from region_agent.weights.disk.restore import MAX_CONTENT_BYTES, restored_log
+from region_agent.weights.disk.restore import restored_log
 from region_agent.weights.disk.weight_folder import WeightFolder
 from region_agent.weights.executor import DiskExecutor
 from region_agent.weights.held import HeldVersions
@@ -246,7 +247,7 @@ class WeightCache:
     def _logged_after(self, policy: Policy | None) -> Iterator[Publication]:
         if policy is None or policy == self.log.newest:
             return
-        assembler = Assembler(self.trust, max_content_bytes=MAX_CONTENT_BYTES)
+        assembler = Assembler(self.trust, max_content_bytes=MAX_RELAYED_BYTES)
         cursor = self.log.open(policy, True, distrust=True)
         while isinstance(outcome := self.log.next(cursor), Send):
             cursor = outcome.cursor

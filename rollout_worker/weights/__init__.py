@@ -1,8 +1,15 @@
 """The worker's side of weight updates: from the gateway's stream of publications to the engine's own memory.
 
-`reader` follows the stream, `subscription` says what to ask for next, and `pending_versions` what to write next.
-`incoming` and `host_copy` decode and prove a version, `engine_writer` writes it into the engine and checks what the
-engine then holds. `convert` translates to and from protobuf, and `compile` compiles the decoder early. In come
-publications; out come the policy that the engine may serve, and a report of each version. Nothing here decides what is
-sampled.
+In come records of publications; out come the policy that the engine may serve, and a report of each version. Nothing
+here decides what is sampled, or knows of gRPC.
+
+    reader               follows the publications, and brings the host copy to the newest version
+    incoming, host_copy  decode and prove a version
+    engine_updater       brings the engine to the newest proven version between two batches
+    engine_writer        writes into the engine, and checks what the engine then holds
+    proven_weights       what reader and updater share
+    subscription         what to ask for next; pure
+    pending_versions     what to write next; pure
+    version_report       what became of a version
+    compile              compiles the decoder early
 """

@@ -11,6 +11,7 @@ weights, it is Fenced.
 from dataclasses import dataclass
 
 from periplus.codec.weights.decoder import Decoder
+from periplus.errors import WireError
 from periplus.publication import (
     Admission,
     Chunk,
@@ -45,6 +46,22 @@ class WeightMismatch:
     why: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableRecord:
+    """A record that this version cannot read, with the error that says why.
+
+    `kind` is opening, chunk or closing, or None if not even that is known. `is_derived`: it is the opening of a
+    publication that a gateway made.
+    """
+
+    kind: str | None
+    is_derived: bool
+    why: WireError
+
+
+ReceivedRecord = PublicationRecord | UnreadableRecord
+"""A record as it came off the stream."""
+
 Outcome = ReceivedBundle | Version | WeightMismatch | None
 """What a record completed: a bundle, a proven version, a mismatch, or nothing (None)."""
 
@@ -66,16 +83,24 @@ class Incoming:
         self._decoder: Decoder | None = None
         self.highest_fork = highest_fork
 
-    @property
-    def is_derived(self) -> bool:
-        """Whether the present publication was made by a gateway from its copy."""
-        return self._opening is not None and self._opening.is_derived
+    def is_of_derived(self, record: ReceivedRecord) -> bool:
+        """Return whether a record belongs to a publication that a gateway made from its copy.
 
-    def take(self, record: PublicationRecord) -> Outcome:
+        An opening says so itself; any other record belongs to the publication that was opened last.
+        """
+        match record:
+            case Opening() | UnreadableRecord(kind="opening"):
+                return record.is_derived
+            case _:
+                return self._opening is not None and self._opening.is_derived
+
+    def take(self, record: ReceivedRecord) -> Outcome:
         """Take one record, and return what it completed.
 
-        Raises: Forged, CorruptFrame, WrongBase, Fenced, UnknownCodec.
+        Raises: Forged, CorruptFrame, WrongBase, Fenced, UnknownCodec; the error of a record that cannot be read.
         """
+        if isinstance(record, UnreadableRecord):
+            raise record.why
         completed = self._intake.take(record)
         match record:
             case Opening():
@@ -122,3 +147,8 @@ class Incoming:
         moved = before is None or before.fork != opening.policy.fork
         fallback = opening.is_derived or self._distrust
         return Version(signed=signed, staged=staged, recovers=moved or fallback, fallback=fallback)
+
+
+def kind_of(record: ReceivedRecord) -> str | None:
+    """Return the kind of a record for the log: opening, chunk or closing, or None if it is unknown."""
+    return record.kind if isinstance(record, UnreadableRecord) else type(record).__name__.lower()

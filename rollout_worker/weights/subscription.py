@@ -15,6 +15,8 @@ come from. Then the process ends, so that its agent and an operator learn of it.
 
 from dataclasses import dataclass, replace
 
+from periplus.values.policy import Policy
+
 REFUSALS_BEFORE_ANEW = 2
 """Refusals in a row after which the reader asks from nothing. A single one may be a transfer that a restart of the
 gateway interrupted. Chosen by hand.
@@ -24,9 +26,22 @@ FAILURES_IN_A_ROW = 3
 """Mismatches, or failed checks of the engine, in a row after which the process ends. Chosen by hand."""
 
 REFUSALS_IN_A_ROW = 120
-"""Refusals in a row after which the process ends. They take a minute if they come at once (with app.RETRY_S between
-them), and hours if each follows a long transfer. By then no restart of a trainer or gateway has helped. Chosen by hand.
+"""Refusals in a row after which the process ends. They take a minute if they come at once (RETRY_S of reconnection.py
+lies between them), and hours if each follows a long transfer. By then no restart of a trainer or gateway has helped.
+Chosen by hand.
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionRequest:
+    """What a reader asks for.
+
+    `have` is the version of its host copy, or None. With `distrusts_copies` it accepts only what the trainer signed.
+    """
+
+    have: Policy | None
+    has_bundle: bool
+    distrusts_copies: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +57,10 @@ class SubscriptionState:
     def asks_from_nothing(self) -> bool:
         """Whether the next subscription ignores the version of the host copy."""
         return self.num_refused >= REFUSALS_BEFORE_ANEW
+
+    def request(self, have: Policy | None, *, has_bundle: bool) -> SubscriptionRequest:
+        """Return the next request of a reader whose host copy has the version `have`."""
+        return SubscriptionRequest(have=have, has_bundle=has_bundle, distrusts_copies=self.distrust)
 
     @property
     def hopeless(self) -> str:

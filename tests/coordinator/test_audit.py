@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.client.audit import progress_of
+from coordinator.client.audit import progress_on
 from periplus.__main__ import run as periplus
+from periplus.cli.progress_line import ProgressLine
 from periplus.config.yaml_text import parse
 from periplus.publication import JobAuthority
 from tests.support.audit_run import gateway_spool, honest_run
@@ -116,30 +117,18 @@ def test_wrong_usage_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
-class Typed:
-    """A terminal, and a clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.time_s = 0.0
-
-    def write(self, text: str) -> None:
-        self.text += text
-
-    def now_s(self) -> float:
-        return self.time_s
-
-
 @pytest.mark.parametrize("can_redraw", [True, False])
 def test_progress_shows_only_when_an_audit_takes_long_and_is_gone_at_the_end(can_redraw: bool) -> None:
-    typed = Typed()
-    show = progress_of(can_redraw, typed.write, lambda: None, typed.now_s)
+    written, now_s = list[str](), [0.0]
+    line = ProgressLine.of_files(written.append, can_redraw=can_redraw, began_s=0.0)
+    show = progress_on(line, lambda: now_s[0])
     show("journal", 10, 100)
-    assert typed.text == ""
-    typed.time_s = 11.0
+    assert written == []
+    now_s[0] = 11.0
     show("journal", 50, 100)
     show("journal", 51, 100)
-    shown = typed.text
-    assert shown.strip() == "auditing journal: 50 %"
-    show("", 0, 0)
-    assert typed.text == (shown + "\r" + " " * 22 + "\r" if can_redraw else shown)
+    line.clear()
+    if can_redraw:
+        assert written == ["\rauditing journal: 50 %", "\r" + " " * 22 + "\r"]
+    else:
+        assert written == ["auditing journal: 50 %\n"]

@@ -6,7 +6,18 @@ import grpc
 import pytest
 
 from periplus import errors
-from periplus.errors import MEANING, PeriplusError, explained_error, from_reason, innermost, meaning, reason
+from periplus.errors import (
+    LINE_CHARACTERS,
+    MEANING,
+    PeriplusError,
+    explained_error,
+    from_reason,
+    innermost,
+    meaning,
+    one_line,
+    reason,
+    shortened,
+)
 
 
 def tree(cls: type[PeriplusError] = PeriplusError) -> Iterator[type[PeriplusError]]:
@@ -102,3 +113,15 @@ def test_an_error_that_is_raised_from_its_own_group_is_explained() -> None:
 def test_what_an_exit_code_is_looked_up_for_is_the_error_that_is_shown() -> None:
     assert innermost(group(group(FULL, KeyError()))) is FULL
     assert isinstance(innermost(group(KeyError(), FULL)), KeyError)
+
+
+def test_the_text_of_another_library_is_shown_in_one_line_of_bounded_length() -> None:
+    assert one_line(ValueError("two\n  lines")) == "two lines"
+    assert one_line(ValueError()) == "ValueError"
+    long = one_line(ValueError("a page " * 1000))
+    assert (len(long), long[-3:]) == (LINE_CHARACTERS, "...")
+
+
+def test_a_long_value_is_shown_by_its_beginning() -> None:
+    assert shortened("abcdef", 6) == "abcdef"
+    assert shortened("abcdefg", 6) == "abc..."

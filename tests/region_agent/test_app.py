@@ -28,9 +28,10 @@ from region_agent.app import run
 from region_agent.config import AgentConfig
 from region_agent.control.convert import heartbeat_to_pb
 from region_agent.control.reconcile import LocalTask
-from region_agent.gateway.frames import FrameSpool, folder_of, open_frames
+from region_agent.gateway.frames import FrameSpool, open_frames
 from region_agent.gateway.traffic import Traffic
 from region_agent.launchers.local import MODULE_OF
+from region_agent.state_directory import StateDirectory
 from region_agent.stores import open_stores
 from region_agent.weights.weight_cache import WeightCache
 from tests.support.fake_coordinator import FakeCoordinator, served
@@ -368,7 +369,8 @@ def test_a_job_whose_spool_cannot_be_opened_waits_until_it_can(
 ) -> None:
     async def scene() -> None:
         fake = FakeCoordinator()
-        held = open_frames(folder_of(tmp_path / "state", JOB), "us", durability=Durability.PROCESS, max_bytes=1 << 20)
+        folder = StateDirectory(tmp_path / "state").spool_of(JOB)
+        held = open_frames(folder, durability=Durability.PROCESS, max_bytes=1 << 20)
         async with served(fake) as address, agent(tmp_path, address), gateway("eu") as home:
             fake.orders.put_nowait(desired(home=home.address))
             await until(lambda: "spool_unusable" in caplog.text)
@@ -425,12 +427,11 @@ def test_stores_that_are_opened_for_nobody_any_more_are_closed_again(
 ) -> None:
     def is_free() -> bool:
         try:
-            spool = open_frames(
-                folder_of(tmp_path / "state", JOB), "us", durability=Durability.PROCESS, max_bytes=1 << 20
-            )
+            spool = StateDirectory(tmp_path / "state").spool_of(JOB)
+            frames = open_frames(spool, durability=Durability.PROCESS, max_bytes=1 << 20)
         except Conflict:
             return False
-        spool.close()
+        frames.close()
         return True
 
     async def scene() -> None:

@@ -4,40 +4,46 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from periplus.codec.registry import trajectory_decoder
 from periplus.job.job_file import JobFile
 from periplus.net import rpc
-from periplus.net.convert import policy_from_pb, policy_to_pb, trajectory_frame_from_pb
-from periplus.pb.v1 import gateway_pb2
 from periplus.publication import Publication
 from periplus.values.policy import Policy
 from periplus.values.probe_prompts import PROBE_TOLERANCE_NATS, probe_prompts
 from periplus.values.task import Role
-from periplus.values.trajectory import Trajectory
+from periplus.values.trajectory import Purpose, Trajectory
 from region_agent.gateway.frames import FrameSpool
 from rollout_worker import app
 from rollout_worker.app import Worker
 from rollout_worker.config import WorkerConfig
 from rollout_worker.engines.model import LoadedBundle, load_bundle
 from rollout_worker.episodes.episode import sample_batch
-from tests.support import strategies
 from tests.support.faulty_files import FaultyFiles
 from tests.support.gateways import JOB, frame_spool, gateway, play
 from tests.support.publishing import Author, published_by
 from tests.support.tiny_job import task_of, tiny_job
 from trainer.data.model import load_model, resolve_model_dir
 from trainer.intake.gateway import GatewayLink
+from trainer.intake.messages import (
+    FailureReceived,
+    FrameReceived,
+    FramesAcknowledged,
+    HelloReceived,
+    JobFinished,
+    ProofReceived,
+    UpMessage,
+)
+from trainer.ledger.values import Granted, Lease, LeasesStarted, Revoked, RoomOffered
 from trainer.publishing import publish, reference_logprobs
 from trainer.publishing.publish import Published
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -49,7 +55,7 @@ class Scene:
     folder: Path
     address: str
     link: GatewayLink
-    messages: "asyncio.Queue[gateway_pb2.TrainerDown]" = field(default_factory=asyncio.Queue)
+    messages: "asyncio.Queue[UpMessage]" = field(default_factory=asyncio.Queue)
     engines: list[Mapping[str, torch.Tensor]] = field(default_factory=list)
     num_leases: int = 0
 
@@ -84,26 +90,27 @@ class Scene:
 
     def lease(self, worker_id: str, version: int) -> None:
         self.num_leases += 1
-        lease = gateway_pb2.Lease(
+        lease = Lease(
             lease_id=self.num_leases,
             group=self.num_leases,
             sample=0,
             item=3,
-            purpose=gateway_pb2.PURPOSE_TRAIN,
-            start_at=policy_to_pb(Policy(0, version)),
+            start_at=Policy(0, version),
+            consume_by_version=0,
+            purpose=Purpose.TRAIN,
         )
-        self.link.send(gateway_pb2.RolloutDown(worker_id=worker_id, leases=gateway_pb2.LeaseBatch(leases=[lease])))
+        self.link.send(Granted(worker_id, (lease,)))
 
-    async def next(self, *kinds: str) -> gateway_pb2.RolloutUp:
+    async def next(self, *kinds: type[T]) -> T:
         """The next message of one of these kinds; others are passed over."""
         while True:
-            up = (await self.messages.get()).up
-            if up.WhichOneof("body") in kinds:
-                return up
+            message = await self.messages.get()
+            if isinstance(message, kinds):
+                return message
 
     async def proof(self) -> tuple[int, bool]:
-        proof = (await self.next("proof")).proof
-        assert not proof.ok or policy_from_pb(proof.policy) <= self.published.policy
+        proof = (await self.next(ProofReceived)).proof
+        assert not proof.ok or proof.policy <= self.published.policy
         return proof.policy.version, proof.ok
 
     async def proven(self) -> None:
@@ -161,8 +168,8 @@ async def scene(
                 await running
 
 
-def trajectories(up: gateway_pb2.RolloutUp) -> tuple[Trajectory, ...]:
-    frame = trajectory_frame_from_pb(up.frame)
+def trajectories(received: FrameReceived) -> tuple[Trajectory, ...]:
+    frame = received.frame
     return trajectory_decoder(frame.codec)(frame.payload, max_content_bytes=1 << 20)
 
 
@@ -175,22 +182,22 @@ def test_a_flipped_bit_of_the_engine_is_reported_repaired_and_generates_nothing_
     async def run() -> None:
         async with scene(model_dir, tmp_path, monkeypatch, check_every=1) as it, it.worker():
             await it.publish_first()
-            first = (await it.next("proof")).proof
+            first = (await it.next(ProofReceived)).proof
             assert (first.ok, first.engine_checked) == (True, True)
             assert first.probe_max_difference < PROBE_TOLERANCE_NATS / 4
             assert it.published.probe
             it.lease("w", 0)
-            assert trajectories(await it.next("frame"))[0].policies[0].policy == Policy(0, 0)
+            assert trajectories(await it.next(FrameReceived))[0].policies[0].policy == Policy(0, 0)
 
             it.engines[0]["model.layers.0.self_attn.q_proj.weight"].view(torch.int32)[3, 4] ^= 1 << bit
             it.lease("w", 1)
             await it.publish_delta()
             assert await it.proof() == (1, False)
-            again = await it.next("proof", "started", "frame")
-            assert again.HasField("proof"), "it generated with weights that it had not proven"
+            again = await it.next(ProofReceived, LeasesStarted, FrameReceived)
+            assert isinstance(again, ProofReceived), "it generated with weights that it had not proven"
             assert (again.proof.ok, again.proof.engine_checked) == (True, True)
-            assert again.proof.state_digest == it.published.digest
-            assert trajectories(await it.next("frame"))[0].policies[0].policy == Policy(0, 1)
+            assert again.proof.digest == it.published.digest
+            assert trajectories(await it.next(FrameReceived))[0].policies[0].policy == Policy(0, 1)
             held = {name: tensor.bfloat16() for name, tensor in it.engines[0].items()}
             for name, parameter in it.model.named_parameters():
                 assert torch.equal(held[name], parameter.detach().bfloat16())
@@ -209,7 +216,7 @@ def test_a_worker_that_joins_late_catches_up_and_generates_with_the_newest_weigh
             async with it.worker("late"):
                 await it.proven()
                 it.lease("late", 3)
-                (sampled,) = trajectories(await it.next("frame"))
+                (sampled,) = trajectories(await it.next(FrameReceived))
                 assert sampled.policies[0].policy == Policy(0, 3)
                 assert sampled.worker_id == "late"
 
@@ -222,13 +229,14 @@ def test_a_lease_of_the_next_version_waits_for_its_weights(
     async def run() -> None:
         async with scene(model_dir, tmp_path, monkeypatch) as it, it.worker():
             await it.publish_first()
-            await it.next("capacity")
+            await it.next(RoomOffered)
             it.lease("w", 1)
             assert await it.proof() == (0, True)
             await it.publish_delta()
-            up = await it.next("proof", "frame")
-            assert (up.WhichOneof("body"), up.proof.policy.version) == ("proof", 1)
-            assert trajectories(await it.next("frame"))[0].policies[0].policy == Policy(0, 1)
+            up = await it.next(ProofReceived, FrameReceived)
+            assert isinstance(up, ProofReceived)
+            assert up.proof.policy == Policy(0, 1)
+            assert trajectories(await it.next(FrameReceived))[0].policies[0].policy == Policy(0, 1)
 
     play(run)
 
@@ -257,8 +265,8 @@ def test_the_worker_ends_when_the_trainer_says_that_the_job_is_done(
                 Worker(WorkerConfig(task=task, job=it.job, batch_rows=4, capacity=8), epoch=1).run()
             )
             await it.publish_first()
-            await it.next("capacity")
-            it.link.send(gateway_pb2.RolloutDown(worker_id="w", finish=gateway_pb2.Finish(reason="done")))
+            await it.next(RoomOffered)
+            it.link.send(JobFinished("w", "done"))
             await working
 
     play(run)
@@ -279,7 +287,7 @@ def test_a_worker_outlives_its_gateway_and_goes_on_with_the_next_one(
                 link = GatewayLink(home.address, JOB, 0)
                 serving = asyncio.create_task(link.run(first.messages.put))
                 first.link = link
-                await first.next("hello")
+                await first.next(HelloReceived)
                 await first.publish_anchor()
                 await first.publish_delta()
                 await first.proven()
@@ -303,16 +311,16 @@ def test_what_the_gateway_had_not_spooled_comes_again_over_the_next_one(
                 await first.proven()
                 disk.room_bytes = 0
                 first.lease("w", 0)
-                await first.next("started")
+                await first.next(LeasesStarted)
                 await asyncio.sleep(0.2)
                 assert first.messages.empty(), "a frame that is not spooled went up"
             async with gateway(address=first.address) as home:
                 link = GatewayLink(home.address, JOB, 1)
                 serving = asyncio.create_task(link.run(first.messages.put))
-                up = await first.next("frame")
+                up = await first.next(FrameReceived)
                 assert [t.lease_id for t in trajectories(up)] == [1]
-                assert (up.frame.epoch, up.frame.sequence) == (1, 0)
-                link.committed("home", "w", 1, [0])
+                assert (up.key.epoch, up.key.sequence) == (1, 0)
+                link.send(FramesAcknowledged(region="home", worker_id="w", epoch=1, sequences=(0,)))
                 while home.frames.pending:  # noqa: ASYNC110  # there is no event for it
                     await asyncio.sleep(0.002)
                 serving.cancel()
@@ -335,14 +343,13 @@ def test_a_lease_that_is_revoked_is_not_worked_on_and_one_that_cannot_be_is_repo
             await it.proven()
             for version in (1, 1, 1, 1):
                 it.lease("w", version)
-            it.link.send(gateway_pb2.RolloutDown(worker_id="w", revoked=gateway_pb2.LeasesRevoked(lease_ids=[2])))
+            it.link.send(Revoked("w", (2,)))
             await asyncio.sleep(0.1)  # it has come before the weights, which take another stream
             await it.publish_delta()
-            started = (await it.next("started")).started
-            assert list(started.lease_ids) == [1, 3, 4]
-            assert policy_from_pb(started.policy) == Policy(0, 1)
-            assert sorted(t.lease_id for t in trajectories(await it.next("frame"))) == [1, 4]
-            failed = (await it.next("failed")).failed
+            started = await it.next(LeasesStarted)
+            assert started == LeasesStarted("w", (1, 3, 4), Policy(0, 1))
+            assert sorted(t.lease_id for t in trajectories(await it.next(FrameReceived))) == [1, 4]
+            failed = await it.next(FailureReceived)
             assert (failed.lease_id, failed.why) == (3, "KeyError: 'no such item'")
 
     play(run)
@@ -361,7 +368,7 @@ def test_a_worker_that_can_produce_nothing_ends_instead_of_failing_every_lease(
             config = WorkerConfig(task=task, job=it.job, batch_rows=4, capacity=64)
             working = asyncio.create_task(Worker(config, epoch=1).run())
             await it.publish_first()
-            await it.next("capacity")
+            await it.next(RoomOffered)
             for _ in range(app.MAX_EMPTY_BATCHES * 4):
                 it.lease("w", 0)
             with pytest.raises(ExceptionGroup) as caught:
@@ -370,14 +377,3 @@ def test_a_worker_that_can_produce_nothing_ends_instead_of_failing_every_lease(
             assert "the device is lost" in str(error)
 
     play(run)
-
-
-@given(st.lists(strategies.trajectories(), max_size=12), st.integers(1, 30))
-def test_frames_keep_the_order_and_no_frame_of_several_results_is_over_the_limit(
-    sampled: list[Trajectory], max_tokens: int
-) -> None:
-    parts = list(app.in_frames(sampled, max_tokens))
-    assert [trajectory for part in parts for trajectory in part] == sampled
-    sizes = [[len(t.prompt_ids) + len(t.completion_ids) for t in part] for part in parts]
-    assert all(len(part) == 1 or sum(part) <= max_tokens for part in sizes)
-    assert all(sum(part) + after[0] > max_tokens for part, after in pairwise(sizes)), "frames that could be one"

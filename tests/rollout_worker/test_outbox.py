@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from periplus.codec.frame import CodecId, Frame
-from periplus.pb.v1 import gateway_pb2
+from periplus.values.transport_keys import KeyedFrame
 from rollout_worker import outbox as outbox_module
 from rollout_worker.outbox import OUT_FRAMES, OUT_MESSAGES, Outbox
 
@@ -16,22 +16,23 @@ def frame(payload: bytes = b"x") -> Frame:
     return Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, payload)
 
 
-def proof() -> gateway_pb2.RolloutUp:
-    return gateway_pb2.RolloutUp(worker_id="w", proof=gateway_pb2.WeightProof())
+def sequence_of(item: str | KeyedFrame) -> int:
+    assert isinstance(item, KeyedFrame)
+    assert (item.key.worker_id, item.key.epoch) == ("w", EPOCH)
+    return item.key.sequence
 
 
-async def written(outbox: Outbox, number: int) -> list[int | str]:
-    """What goes over the stream: sequences of frames, kinds of others."""
-    messages = [await outbox.next() for _ in range(number)]
-    assert all(not m.HasField("frame") or m.frame.epoch == EPOCH for m in messages)
-    return [m.frame.sequence if m.HasField("frame") else str(m.WhichOneof("body")) for m in messages]
+async def written(outbox: Outbox[str], number: int) -> list[int | str]:
+    """Return what goes over the stream: the numbers of frames, and other messages as they are."""
+    items = [await outbox.next() for _ in range(number)]
+    return [sequence_of(item) if isinstance(item, KeyedFrame) else item for item in items]
 
 
 def test_what_was_not_acknowledged_is_sent_first_over_the_next_stream_and_other_messages_once() -> None:
     async def scene() -> None:
-        outbox = Outbox("w", EPOCH)
+        outbox = Outbox[str]("w", EPOCH)
         for _ in range(2):
-            await outbox.put(proof())
+            await outbox.put("proof")
             await outbox.put_frame(frame())
         assert await written(outbox, 3) == ["proof", 0, "proof"]
         await outbox.put_frame(frame())
@@ -52,7 +53,7 @@ def test_what_was_not_acknowledged_is_sent_first_over_the_next_stream_and_other_
 
 def test_a_frame_that_is_acknowledged_before_it_is_sent_again_is_passed_over() -> None:
     async def scene() -> None:
-        outbox = Outbox("w", EPOCH)
+        outbox = Outbox[str]("w", EPOCH)
         await outbox.put_frame(frame())
         await outbox.put_frame(frame())
         await written(outbox, 2)
@@ -68,7 +69,7 @@ def test_who_puts_too_much_waits_until_there_is_room(bound: str, monkeypatch: py
     monkeypatch.setattr(outbox_module, "OUT_BYTES", 100)
 
     async def scene() -> None:
-        outbox = Outbox("w", EPOCH)
+        outbox = Outbox[str]("w", EPOCH)
         if bound == "frames":
             for _ in range(OUT_FRAMES):
                 await outbox.put_frame(frame())
@@ -76,8 +77,8 @@ def test_who_puts_too_much_waits_until_there_is_room(bound: str, monkeypatch: py
             await outbox.put_frame(frame(bytes(101)))
         else:
             for _ in range(OUT_MESSAGES):
-                await outbox.put(proof())
-        waiting = asyncio.create_task(outbox.put(proof()) if bound == "messages" else outbox.put_frame(frame()))
+                await outbox.put("proof")
+        waiting = asyncio.create_task(outbox.put("proof") if bound == "messages" else outbox.put_frame(frame()))
         await asyncio.sleep(0)
         assert not waiting.done()
         if bound == "messages":
@@ -91,7 +92,7 @@ def test_who_puts_too_much_waits_until_there_is_room(bound: str, monkeypatch: py
 
 def test_an_epoch_is_never_zero() -> None:
     with pytest.raises(ValueError, match="epoch"):
-        Outbox("w", 0)
+        Outbox[str]("w", 0)
 
 
 @given(st.lists(st.sampled_from(["put", "send", "deliver", "acknowledge", "break"]), max_size=60))
@@ -99,7 +100,7 @@ def test_over_a_link_that_breaks_anywhere_every_frame_arrives_and_none_is_invent
     """`sent` is under way to the gateway, `acknowledged` under way back; both are lost when the link breaks."""
 
     async def scene() -> None:
-        outbox = Outbox("w", EPOCH)
+        outbox = Outbox[str]("w", EPOCH)
         num_put, spooled = 0, set[int]()
         sent: list[int] = []
         acknowledged: list[int] = []
@@ -113,7 +114,7 @@ def test_over_a_link_that_breaks_anywhere_every_frame_arrives_and_none_is_invent
                 case "send":
                     try:
                         async with asyncio.timeout(0):
-                            sent.append((await outbox.next()).frame.sequence)
+                            sent.append(sequence_of(await outbox.next()))
                     except TimeoutError:
                         pass
                 case "deliver" if sent:
@@ -138,15 +139,15 @@ def test_over_a_link_that_breaks_anywhere_every_frame_arrives_and_none_is_invent
 
 def test_who_waits_until_everything_is_written_goes_on_when_the_stream_asks_for_more() -> None:
     async def scene() -> None:
-        outbox = Outbox("w", EPOCH)
-        await outbox.put(proof())
+        outbox = Outbox[str]("w", EPOCH)
+        await outbox.put("proof")
         waiting = asyncio.ensure_future(outbox.written())
         await outbox.next()
         await asyncio.sleep(0)
         assert not waiting.done(), "the message was handed out, and may still be on its way"
         reading = asyncio.ensure_future(outbox.next())
         await waiting
-        await outbox.put(proof())
+        await outbox.put("proof")
         await reading
 
     asyncio.run(scene())

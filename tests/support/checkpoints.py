@@ -6,15 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from periplus.values.weight_state import (
-    ELEMENT_BYTES,
-    INDEX_FILE,
-    SINGLE_FILE,
-    Tensor,
-    WeightState,
-    layout_bytes,
-    safetensors_head,
-)
+from periplus.values.safetensors_format import ELEMENT_BYTES, layout_bytes, safetensors_head
+from periplus.values.weight_state import INDEX_FILE, SINGLE_FILE, Tensor, WeightState
 
 
 def tensor(seed: int, dtype: str = "BF16", shape: tuple[int, ...] = (64, 32)) -> Tensor:

@@ -26,13 +26,15 @@ from periplus.values.digest import payload_digest, state_digest
 from periplus.values.policy import Policy
 from periplus.values.record import Record
 from periplus.values.weight_state import WeightState
+from rollout_worker.convert import lease_from_pb
 from rollout_worker.engines.model import load_bundle
 from rollout_worker.episodes.episode import EpisodeSettings, sample_batch
 from rollout_worker.episodes.queue import LeaseQueue
-from rollout_worker.weights.convert import lease_from_pb
 from rollout_worker.weights.engine_writer import EngineWeights
 from tests.support.keys import AUTHORITY
+from trainer.intake.convert import message_from_pb, message_to_pb
 from trainer.intake.gateway import GatewayLink
+from trainer.intake.messages import DownMessage, UpMessage
 
 JOB = "job-1"
 MAX_BYTES = 1 << 30
@@ -51,7 +53,7 @@ class FakeLink(GatewayLink):
         self.policy: Policy | None = None
         self.published: list[Publication] = []
         self._queues = {f"w{number}": LeaseQueue() for number in range(num_workers)}
-        self.on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[None]]
+        self.on_message: Callable[[UpMessage], Awaitable[None]]
         self._delivering: set[asyncio.Future[None]] = set()
         self._num_frames = 0
         self.wan_bytes_counted: int | None = None
@@ -59,11 +61,12 @@ class FakeLink(GatewayLink):
         self.before_each: Callable[[], object] = lambda: None
         self.on_record: Callable[[Record], None] = lambda _: None
 
-    def send(self, message: gateway_pb2.RolloutDown) -> None:
+    def send(self, message: DownMessage) -> None:
         self.before_each()
-        self.acknowledged += message.committed.sequences
-        for lease in message.leases.leases:
-            self._queues[message.worker_id].add(lease_from_pb(lease))
+        down = message_to_pb(message)
+        self.acknowledged += down.committed.sequences
+        for lease in down.leases.leases:
+            self._queues[down.worker_id].add(lease_from_pb(lease))
         asyncio.get_running_loop().call_soon(self._reply)
 
     def record(self, record: Record) -> None:
@@ -124,12 +127,12 @@ class FakeLink(GatewayLink):
 
     def up(self, **message: Any) -> None:
         """Deliver a message as the gateway's stream does: in order, one after the other."""
-        delivering = asyncio.ensure_future(
-            _deliver(self.on_message(gateway_pb2.TrainerDown(up=gateway_pb2.RolloutUp(**message))))
-        )
+        delivering = asyncio.ensure_future(self.brings(gateway_pb2.RolloutUp(**message)))
         self._delivering.add(delivering)
         delivering.add_done_callback(self._delivering.discard)
 
-
-async def _deliver(delivery: Awaitable[None]) -> None:
-    await delivery
+    async def brings(self, up: gateway_pb2.RolloutUp) -> None:
+        """A message of a worker as it comes off the wire."""
+        message = message_from_pb(gateway_pb2.TrainerDown(up=up))
+        if message is not None:
+            await self.on_message(message)

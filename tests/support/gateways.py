@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ParamSpec, Self
 
 import grpc.aio
 import numpy as np
@@ -46,6 +47,8 @@ from periplus.wan.client import address_resolver
 from region_agent.gateway.frames import FrameSpool
 from region_agent.gateway.hub import JobHub
 from region_agent.gateway.hubs import Hubs
+from region_agent.gateway.messages import RelayedUp, UpKind
+from region_agent.gateway.publication_feed import PublicationFeed
 from region_agent.gateway.service import REGION_KEY, GatewayService
 from region_agent.gateway.traffic import Traffic
 from region_agent.gateway.upstream import Upstream
@@ -54,6 +57,8 @@ from region_agent.weights.weight_cache import WeightCache
 from tests.support.faulty_files import FaultyFiles
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.keys import AUTHORITY
+
+P = ParamSpec("P")
 
 JOB = "job-1"
 DEADLINE_S = 60.0
@@ -67,6 +72,16 @@ def play(scene: Callable[[], Awaitable[None]]) -> None:
             await scene()
 
     asyncio.run(run())
+
+
+def played(scene: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """Make a test of an asynchronous function, which runs in a loop of its own."""
+
+    @functools.wraps(scene)
+    def test(*args: P.args, **kwargs: P.kwargs) -> None:
+        play(lambda: scene(*args, **kwargs))
+
+    return test
 
 
 async def until(true: Callable[[], bool], *, deadline_s: float = DEADLINE_S) -> None:
@@ -163,14 +178,16 @@ class Gateway:
 def frame_spool(
     disk: FileLayer | None = None,
     *,
-    region: str = "home",
     durability: Durability = Durability.PROCESS,
     max_bytes: int = 64 << 20,
 ) -> FrameSpool:
     """In memory, unless `disk` says where."""
-    return FrameSpool.open(
-        Path("/spool"), region, durability=durability, max_bytes=max_bytes, layer=disk or FaultyFiles()
-    )
+    return FrameSpool.open(Path("/spool"), durability=durability, max_bytes=max_bytes, layer=disk or FaultyFiles())
+
+
+def relayed(worker_id: str, kind: UpKind = UpKind.OTHER) -> RelayedUp:
+    """What a worker says, as a hub sees it; the payload is a string that tells it from others."""
+    return RelayedUp(worker_id=worker_id, kind=kind, payload=f"{worker_id} {kind}")
 
 
 async def certified(job_id: str, fork: int, public_key: bytes) -> control_pb2.CertificateAnswer:
@@ -186,9 +203,9 @@ def weight_cache(disk: WeightFiles | None = None, *, chain_versions: int = 8) ->
 
 
 @asynccontextmanager
-async def saving(hub: JobHub) -> AsyncIterator[None]:
-    """The task that the agent runs beside a hub."""
-    running = asyncio.create_task(hub.weight_cache.run(hub.settled))
+async def saving(feed: PublicationFeed) -> AsyncIterator[None]:
+    """The task that the agent runs beside a feed."""
+    running = asyncio.create_task(feed.weight_cache.run(feed.settled))
     try:
         yield
     finally:
@@ -206,12 +223,12 @@ async def gateway(
 ) -> AsyncIterator[Gateway]:
     hubs, traffic, server = Hubs(region), Traffic(), rpc.server()
     bound = rpc.bind(server, address)
-    it = Gateway(region, bound, hubs, traffic, server, frames or frame_spool(region=region))
+    it = Gateway(region, bound, hubs, traffic, server, frames or frame_spool())
     hub = hubs.open(JOB, it.frames, weights or weight_cache())
     service = GatewayService(hubs, traffic, it.records.append, certified)
     gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)
     await server.start()
-    async with saving(hub):
+    async with saving(hub.feed):
         try:
             yield it
         finally:
@@ -378,6 +395,20 @@ class Trainer(_Client):
 
     def publish_record(self, record: PublicationRecord) -> None:
         self._records.put_nowait(record)
+
+
+@asynccontextmanager
+async def home_region() -> AsyncIterator[tuple[Gateway, Trainer]]:
+    """The trainer's region: its gateway, and the trainer."""
+    async with gateway() as home, Trainer(home.address) as trainer:
+        yield home, trainer
+
+
+@asynccontextmanager
+async def two_regions() -> AsyncIterator[tuple[Gateway, Trainer, Gateway]]:
+    """The trainer's region, and the gateway of another one that is connected to it."""
+    async with home_region() as (home, trainer), remote_gateway(home.address) as far:
+        yield home, trainer, far
 
 
 class Reader(_Client):

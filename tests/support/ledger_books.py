@@ -354,4 +354,4 @@ class Books:
             if held.lease.start_at <= state.policy:
                 assert held.deadline_s is not None, "it may start and would never expire"
                 assert due_s is not None
-                assert due_s <= held.deadline_s
+                assert due_s <= (state.deadline_of(held) or 0.0)

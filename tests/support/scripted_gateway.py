@@ -1,59 +1,75 @@
-"""A gateway of which only Subscribe answers, as a script says: every request is kept, each is served by the script."""
+"""Subscriptions as a script says, without a socket: every request is kept, and the script serves each of them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from periplus.net import rpc
-from periplus.net.convert import publication_record_to_pb
-from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
-from periplus.publication import Publication, PublicationRecord
+from periplus.errors import Unreachable
+from periplus.publication import Publication
+from rollout_worker.weights.incoming import ReceivedRecord
+from rollout_worker.weights.subscription import SubscriptionRequest
 
 DEADLINE_S = 20.0
 
-Served = Iterable[Publication | PublicationRecord | None]
-"""None ends the call."""
+Served = Iterable[Publication | ReceivedRecord | None]
+"""None ends the subscription."""
 
 
 @dataclass
-class ScriptedGateway(gateway_pb2_grpc.GatewayServicer):
-    """`script` gives what a request is answered with; `publish` adds to the present subscription."""
+class ScriptedGateway:
+    """`script` gives what a request is answered with; `publish` adds to the present subscription.
 
-    script: Callable[[gateway_pb2.SubscribeRequest], Served]
-    requests: list[gateway_pb2.SubscribeRequest] = field(default_factory=list)
-    address: str = ""
+    `served` are the records that were handed out, of all subscriptions.
+    """
 
-    async def Subscribe(
-        self, request: gateway_pb2.SubscribeRequest, context: object
-    ) -> AsyncIterator[gateway_pb2.PublicationRecord]:
+    script: Callable[[SubscriptionRequest], Served]
+    requests: list[SubscriptionRequest] = field(default_factory=list)
+    served: list[ReceivedRecord] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def subscribed(
+        self, request: SubscriptionRequest, again: asyncio.Event
+    ) -> AsyncIterator[AsyncIterator[ReceivedRecord]]:
         self._more: asyncio.Queue[Publication] = asyncio.Queue()
-        more = self._more
         self.requests.append(request)
-        for each in self.script(request):
+        yield self._records(self.script(request), self._more, again)
+
+    async def _records(
+        self, script: Served, more: "asyncio.Queue[Publication]", again: asyncio.Event
+    ) -> AsyncIterator[ReceivedRecord]:
+        for each in script:
             if each is None:
-                return
-            for record in each.records() if isinstance(each, Publication) else (each,):
-                yield publication_record_to_pb(record)
+                raise Unreachable("the script ends the subscription")
+            for record in records_of(each):
+                await asyncio.sleep(0)
+                if again.is_set():
+                    raise Unreachable("the reader subscribes again")
+                self.served.append(record)
+                yield record
         while True:
-            for record in (await more.get()).records():
-                yield publication_record_to_pb(record)
+            for record in (await self._next(more, again)).records():
+                self.served.append(record)
+                yield record
+
+    async def _next(self, more: "asyncio.Queue[Publication]", again: asyncio.Event) -> Publication:
+        getting, cut = asyncio.ensure_future(more.get()), asyncio.ensure_future(again.wait())
+        try:
+            await asyncio.wait({getting, cut}, return_when=asyncio.FIRST_COMPLETED)
+            if not getting.done():
+                raise Unreachable("the reader subscribes again")
+            return getting.result()
+        finally:
+            getting.cancel()
+            cut.cancel()
 
     def publish(self, *publications: Publication) -> None:
         for each in publications:
             self._more.put_nowait(each)
 
 
-@asynccontextmanager
-async def scripted_gateway(script: Callable[[gateway_pb2.SubscribeRequest], Served]) -> AsyncIterator[ScriptedGateway]:
-    it, server = ScriptedGateway(script), rpc.server()  # type: ignore[abstract]  # the other methods are the base's: unimplemented
-    it.address = rpc.bind(server, "127.0.0.1:0")
-    gateway_pb2_grpc.add_GatewayServicer_to_server(it, server)  # type: ignore[no-untyped-call,unused-ignore]
-    await server.start()
-    try:
-        yield it
-    finally:
-        await server.stop(None)
+def records_of(served: Publication | ReceivedRecord) -> Iterable[ReceivedRecord]:
+    return served.records() if isinstance(served, Publication) else (served,)
 
 
 def play(scene: Callable[[], Awaitable[None]]) -> None:

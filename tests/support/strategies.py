@@ -7,6 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from periplus.values.policy import Policy
+from periplus.values.safetensors_format import ELEMENT_BYTES, layout_bytes
 from periplus.values.trajectory import (
     MAX_REWARD,
     Purpose,
@@ -17,7 +18,7 @@ from periplus.values.trajectory import (
     read_only,
     token_ids,
 )
-from periplus.values.weight_state import ELEMENT_BYTES, Tensor, WeightState, layout_bytes
+from periplus.values.weight_state import Tensor, WeightState
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)

@@ -9,7 +9,7 @@ import pytest
 
 from periplus.audit.journal import read_lines
 from periplus.audit.records import LeaseEntry, from_line
-from periplus.pb.v1 import gateway_pb2
+from periplus.process.backoff import Backoff
 from periplus.values.task import TaskState
 from tests.support.dying import GONE, OS_CALLS, Call, before_each_call, die_at, in_a_child, num_calls
 from tests.support.fake_link import FakeLink
@@ -26,6 +26,8 @@ from tests.trainer.test_loop import (
 )
 from trainer import disk_wait
 from trainer.checkpointing import checkpoint
+from trainer.intake.messages import DownMessage
+from trainer.ledger.values import Granted
 
 __all__ = ["cache_dir", "closed", "one_thread"]
 
@@ -42,8 +44,7 @@ ROOM_AFTER_S = 0.05
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_wait, "FIRST_RETRY_S", 0.005)
-    monkeypatch.setattr(disk_wait, "LAST_RETRY_S", 0.02)
+    monkeypatch.setattr(disk_wait, "RETRY", Backoff(first_s=0.005, longest_s=0.02))
 
 
 class OnRecord(FakeLink):
@@ -55,14 +56,14 @@ class OnRecord(FakeLink):
         super().__init__(*arguments)
         self.num_leases = 0
 
-    def send(self, message: gateway_pb2.RolloutDown) -> None:
-        if message.leases.leases:
+    def send(self, message: DownMessage) -> None:
+        if isinstance(message, Granted):
             records = [
                 from_line(line.rstrip(b"\n"), "audit").record for line in read_lines(self.run_dir / "audit.jsonl")
             ]
             written = {record.lease_id for record in records if isinstance(record, LeaseEntry)}
-            assert {lease.lease_id for lease in message.leases.leases} <= written
-            self.num_leases += len(message.leases.leases)
+            assert {lease.lease_id for lease in message.leases} <= written
+            self.num_leases += len(message.leases)
         super().send(message)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from periplus.errors import Denied, DiskFull
+from periplus.process.backoff import Backoff
 from trainer import disk_wait
 from trainer.disk_wait import DiskWait
 
@@ -17,8 +18,7 @@ PATH = Path("runs/job-1/audit.jsonl")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_wait, "FIRST_RETRY_S", 0.001)
-    monkeypatch.setattr(disk_wait, "LAST_RETRY_S", 0.002)
+    monkeypatch.setattr(disk_wait, "RETRY", Backoff(first_s=0.001, longest_s=0.002))
 
 
 class Scene:

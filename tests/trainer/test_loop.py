@@ -242,8 +242,7 @@ class Reporting(FakeLink):
             apply_s=0.75,
             pause_s=0.25,
         )
-        up = gateway_pb2.RolloutUp(worker_id="w0", proof=proof)
-        await self.on_message(gateway_pb2.TrainerDown(up=up))
+        await self.brings(gateway_pb2.RolloutUp(worker_id="w0", proof=proof))
 
 
 def test_another_seed_is_another_run(tmp_path: Path, cache_dir: Path) -> None:
@@ -434,7 +433,7 @@ class Corrupting(FakeLink):
             gateway_pb2.RolloutUp(worker_id="w0", proof=gateway_pb2.WeightProof(state_digest=b"wrong", ok=False)),
             gateway_pb2.RolloutUp(worker_id="w0"),
         ):
-            await self.on_message(gateway_pb2.TrainerDown(up=up))
+            await self.brings(up)
 
 
 def test_what_a_gateway_gets_wrong_is_counted_and_stops_nobody(tmp_path: Path, cache_dir: Path) -> None:
@@ -563,8 +562,7 @@ def test_nothing_is_granted_after_the_last_line_of_the_audit(tmp_path: Path, cac
         gateway_pb2.RolloutUp(worker_id="w", hello=hello),
         gateway_pb2.RolloutUp(worker_id="w", capacity=gateway_pb2.Capacity(num_samples=8)),
     ):
-        asyncio.run(ledger_service.on_message(gateway_pb2.TrainerDown(up=up)))
-    assert ledger_service.regions == {}
+        asyncio.run(run.link.brings(up))
     assert (run.config.task.run_dir, (Path(run.config.task.run_dir) / "audit.jsonl").read_bytes()) == before
 
 

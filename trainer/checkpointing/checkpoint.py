@@ -16,7 +16,6 @@ of its history, and the hash of its parent's manifest. So manifests form a chain
 """
 
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,8 @@ from blake3 import blake3
 
 from periplus.config import finite_json
 from periplus.errors import ConfigError, NotFound
-from periplus.job.run_directory import explained, sync_folder, write_atomically
+from periplus.job.run_directory import explained, write_atomically
+from periplus.process.disk import sync
 from periplus.values.digest import state_digest
 from periplus.values.policy import Lineage, Policy
 from periplus.values.weight_state import content_bytes, read_safetensors, write_safetensors
@@ -132,7 +132,7 @@ def save(root: Path, content: Content, model: Any, learner: Stateful, files: Map
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
             raise
-        sync_folder(root)
+        sync(root)
     return _read(directory / MANIFEST)
 
 
@@ -147,7 +147,7 @@ def sweep(root: Path) -> None:
 
 
 def _part(path: Path) -> dict[str, Any]:
-    _sync(path)
+    sync(path)
     return {"name": path.name, "bytes": path.stat().st_size, "blake3": _hash(path)}
 
 
@@ -287,11 +287,3 @@ def _hash(path: Path) -> str:
     hasher = blake3()
     hasher.update_mmap(path)
     return hasher.hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,7 +16,6 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from periplus.audit import records as audit
-from periplus.audit.journal import AuditJournal
 from periplus.codec.frame import unpack
 from periplus.errors import WireError
 from periplus.job.job_file import JobFile
@@ -28,8 +27,10 @@ from periplus.values.trajectory import Purpose, TrajectoryLimits
 from trainer.checkpointing import checkpoint
 from trainer.checkpointing.checkpoint import Content
 from trainer.disk_wait import DiskWait
-from trainer.intake.frames import MAX_FRAME_BYTES, KeptTrajectory, decode, kept
-from trainer.intake.ledger_service import LedgerService
+from trainer.intake.committed import KeptTrajectory, kept
+from trainer.intake.frames import MAX_FRAME_BYTES, decode
+from trainer.intake.ledger_driver import LedgerDriver
+from trainer.intake.write_ahead import WriteAheadJournal
 from trainer.reporting.progress import Progress
 from trainer.setup import Prepared
 
@@ -46,9 +47,9 @@ class Checkpointer:
         run: RunDirectory,
         prepared: Prepared,
         *,
-        journal: AuditJournal,
+        journal: WriteAheadJournal,
         store: Spool,
-        ledger_service: LedgerService,
+        driver: LedgerDriver,
         disk: DiskWait,
     ) -> None:
         self._job = job
@@ -57,7 +58,7 @@ class Checkpointer:
         self._at = prepared
         self._journal = journal
         self._store = store
-        self._ledger_service = ledger_service
+        self._driver = driver
         self._disk = disk
         self._newest = prepared.restored
         self._batches_root = prepared.restored.batches_root if prepared.restored else audit.START_OF_BATCHES
@@ -72,7 +73,7 @@ class Checkpointer:
         Raises: DiskFull if the trainer is asked to stop while the disk is full. Nothing of this checkpoint is left
         then.
         """
-        ledger, policy = self._ledger_service.ledger, self._ledger_service.ledger.policy
+        ledger, policy = self._driver.ledger, self._driver.policy
         if self._newest is not None and self._newest.policy == policy:
             return
         # The checkpoint covers the journal up to here. These lines must be in the file before it is written.
@@ -89,10 +90,10 @@ class Checkpointer:
             batches_root=self._batches_root,
             parent=self._newest,
         )
-        await self._ledger_service.recorded()
+        await self._journal.flush()
         await self._disk.write_in_thread(lambda: self._save(content))
         assert self._newest is not None
-        await self._ledger_service.milestone(
+        await self._journal.write_milestone(
             audit.CheckpointEntry(policy=policy, manifest=self._newest.digest, covers=position.n)
         )
         await asyncio.to_thread(checkpoint.prune, self._run.checkpoints, self._job.checkpoint.keep)
@@ -107,9 +108,9 @@ class Checkpointer:
 
     async def _give_up_frames(self) -> None:
         oldest = checkpoint.oldest(self._run.checkpoints)
-        stays = self._ledger_service.retention.give_up(oldest.policy.version)
+        stays = self._driver.retention.give_up(oldest.policy.version)
         if stays is not None:
-            await self._ledger_service.milestone(
+            await self._journal.write_milestone(
                 audit.PruneEntry(kept_from=audit.FrameId(stays.epoch, stays.sequence), policy=oldest.policy)
             )
             await asyncio.to_thread(self._journal.sync_flushed)  # the audit must say so before frames go

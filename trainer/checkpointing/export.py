@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from periplus.errors import StorageError, TrainingError
-from periplus.job.run_directory import PARTIAL, explained, sync_folder, write_atomically
+from periplus.job.run_directory import explained, write_atomically
+from periplus.process.disk import PARTIAL, sync
 from periplus.values.digest import state_digest
 from periplus.values.weight_state import SINGLE_FILE, content_bytes, read_safetensors, write_safetensors
 from trainer.publishing.publish import BUNDLE_FILES, bf16_state
@@ -61,7 +62,7 @@ def final_model(model: Any, files: Mapping[str, bytes], directory: Path, publish
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-        sync_folder(directory.parent)
+        sync(directory.parent)
 
 
 def _swap_in(partial: Path, directory: Path) -> None:

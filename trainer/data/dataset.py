@@ -43,14 +43,6 @@ class Prompt:
     num_tokens: int
 
 
-def deal(environment: Environment, job: JobFile, tokenizer: Any) -> Dataset:
-    """Divide the environment's problems into the sets of a job.
-
-    Raises: ConfigError as `read_prompts` and `split_prompts` do.
-    """
-    return Dataset(environment=environment, splits=split_prompts(read_prompts(environment, job, tokenizer), job))
-
-
 def read_prompts(
     environment: Environment, job: JobFile, tokenizer: Any, is_time_up: Callable[[], bool] = lambda: False
 ) -> list[Prompt]:

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from periplus.errors import ConfigError
 from periplus.job.inputs import check_model_dir
 from periplus.job.job_file import BUILTIN_PREFIX
-from periplus.job.run_directory import PARTIAL
+from periplus.process.disk import partial_path
 from periplus.values.weight_state import SINGLE_FILE, write_safetensors
 from trainer.data.characters import ANSWER, BOS, EOS, PAD, UNKNOWN, character_tokenizer
 from trainer.data.pretrained import load_tokenizer, load_weights
@@ -107,7 +107,7 @@ def _create_builtin(name: str, cache_dir: Path, seed: int) -> Path:
     if target.is_dir():
         return target
     cache_dir.mkdir(parents=True, exist_ok=True)
-    scratch = cache_dir / f".{target.name}.{os.getpid()}{PARTIAL}"  # mkdtemp would make it unreadable for other users
+    scratch = partial_path(target)  # mkdtemp would make it unreadable for other users
     try:
         scratch.mkdir(exist_ok=True)
         tokenizer = build_tokenizer()

@@ -21,7 +21,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.conversion_mapping import get_model_conversion_mapping
 
-from periplus.errors import ConfigError
+from periplus.errors import ConfigError, one_line
 from periplus.values.weight_state import WeightState, read_safetensors
 
 FLOATS = frozenset({"F32", "BF16", "F16"})
@@ -94,7 +94,7 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # errors of many classes, some of the tokenizers library
         raise ConfigError(
-            f"the tokenizer in {str(directory)!r} cannot be loaded: {_one_line(error)}; save it again with "
+            f"the tokenizer in {str(directory)!r} cannot be loaded: {one_line(error)}; save it again with "
             "save_pretrained"
         ) from error
     for token in ("eos_token", "pad_token"):
@@ -128,7 +128,7 @@ def load_weights(directory: Path) -> Any:
             ignore_mismatched_sizes=True,
         )
     except Exception as error:  # the model's own code runs on what the configuration says
-        raise ConfigError(f"the model in {str(directory)!r} cannot be loaded: {_one_line(error)}") from error
+        raise ConfigError(f"the model in {str(directory)!r} cannot be loaded: {one_line(error)}") from error
     Misfit(
         missing=frozenset(found["missing_keys"]),
         unexpected=frozenset(found["unexpected_keys"]),
@@ -186,7 +186,7 @@ def _skeleton(directory: Path) -> Any:
     except Exception as error:  # the model's own code runs on what the configuration says
         raise ConfigError(
             f"{str(directory / 'config.json')!r} describes no causal language model that transformers can make: "
-            f"{_one_line(error)}"
+            f"{one_line(error)}"
         ) from error
 
 
@@ -201,7 +201,7 @@ def _config(directory: Path) -> Any:
                 "never run; give a checkpoint of a model that transformers itself supports"
             ) from error
         raise ConfigError(
-            f"{str(directory / 'config.json')!r} is refused by transformers: {_one_line(error)}"
+            f"{str(directory / 'config.json')!r} is refused by transformers: {one_line(error)}"
         ) from error
 
 
@@ -213,8 +213,3 @@ def _count(names: Iterable[str]) -> str:
 def _listed(names: Iterable[str]) -> str:
     ordered = sorted(names)
     return ", ".join(ordered[:SHOWN]) + (f" and {len(ordered) - SHOWN} more" if len(ordered) > SHOWN else "")
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else text[:297] + "..."

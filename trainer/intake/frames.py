@@ -21,18 +21,17 @@ This module does not know what a lease is.
 import asyncio
 import contextlib
 from collections import deque
-from dataclasses import dataclass
 
 from periplus.codec import trajectory as trajectory_codec
 from periplus.codec.frame import CodecId, Frame, pack
 from periplus.codec.registry import columns_decoder
 from periplus.errors import CorruptFrame, WireError
-from periplus.spool.format import Position
 from periplus.spool.spool import Spool
 from periplus.values.trajectories import Trajectories, validate_all
-from periplus.values.trajectory import Trajectory, TrajectoryLimits, content_digest, validate
+from periplus.values.trajectory import Trajectory, TrajectoryLimits, validate
 from periplus.values.transport_keys import FrameKey, SeenFrames
 from trainer.disk_wait import DiskWait
+from trainer.intake.committed import Committed, KeptTrajectory, RefusedSample, kept
 
 MAX_FRAME_CONTENT_BYTES = 64 << 20
 """Largest size of one decoded frame. Chosen by hand: a generated batch of long completions has about a tenth of it."""
@@ -47,43 +46,6 @@ of the fastest intake."""
 COMMIT_TOKENS = 16 << 20
 """Number of tokens after which a commit takes no further frame. It bounds memory, at about 150 MB of decoded columns,
 since compressed frames may be very small. Chosen by hand."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeptTrajectory:
-    """A trajectory that is on disk: its content's digest, the position of its frame in the store, its index there."""
-
-    trajectory: Trajectory
-    digest: bytes
-    frame: Position
-    index: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedSample:
-    """A sample that was refused, with the lease that it answers and the error that says why."""
-
-    lease_id: int
-    group: int
-    sample: int
-    why: WireError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
-    """A frame whose valid trajectories are on disk.
-
-    It may be acknowledged to `region`, which spools it, once the ledger's decisions about its trajectories are in the
-    audit. `kept` is empty for a resend, or if nothing of the frame is valid. `refusal` is the first error found in it,
-    or None. `refused` are its invalid samples, as far as it could be read.
-    """
-
-    key: FrameKey
-    region: str
-    num_bytes: int
-    kept: tuple[KeptTrajectory, ...] = ()
-    refusal: WireError | None = None
-    refused: tuple[RefusedSample, ...] = ()
 
 
 class FrameIntake:
@@ -157,11 +119,6 @@ class FrameIntake:
 
     def _keep(self, frame: Frame, trajectories: tuple[Trajectory, ...]) -> tuple[KeptTrajectory, ...]:
         return kept(self._store.append(pack(frame)), trajectories)
-
-
-def kept(frame: Position, trajectories: tuple[Trajectory, ...]) -> tuple[KeptTrajectory, ...]:
-    """Return the trajectories of a frame that is on disk at position `frame`, with their digests and indexes."""
-    return tuple(KeptTrajectory(t, content_digest(t), frame, index) for index, t in enumerate(trajectories))
 
 
 def _valid(

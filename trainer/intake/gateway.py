@@ -3,6 +3,7 @@
 - **Messages** (leases, acknowledgements, records for watchers) never block the caller. They wait in a bounded queue.
 - **Publications** of weights wait in another bounded queue, and `publish` waits while it is full. So a slow gateway
   slows the encoding, and memory does not grow. After `STALL_S` the gateway counts as stalled.
+- Both are values (messages.py, periplus/publication) and become protobuf here, by `convert`.
 - Each queue has one task that writes, because a gRPC stream takes one write at a time.
 - A trainer cannot go on without its gateway: when a stream ends, `run` raises.
 - The first message carries the trainer's public key. The coordinator's certificate for it comes back on the same
@@ -13,7 +14,7 @@ This module does not know what messages mean: the caller of `run` handles them.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from periplus.errors import Denied, PeriplusError, TimedOut, Unreachable
 from periplus.net import rpc
@@ -22,6 +23,8 @@ from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.process.telemetry import event
 from periplus.publication import Certificate, PublicationRecord
 from periplus.values.record import Record
+from trainer.intake.convert import message_from_pb, message_to_pb
+from trainer.intake.messages import DownMessage, UpMessage
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +64,8 @@ class GatewayLink:
         self._all_read = asyncio.Event()
         self._stalled = asyncio.Event()
 
-    async def run(self, on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[object]]) -> None:
-        """Serve both streams until cancelled, and pass each message of the gateway to `on_message`.
+    async def run(self, on_message: Callable[[UpMessage], Awaitable[object]]) -> None:
+        """Serve both streams until cancelled, and pass each message of the gateway to `on_message`, in their order.
 
         Raises: Unreachable if the gateway is lost or stalls; Conflict if the job has another trainer.
         """
@@ -89,8 +92,8 @@ class GatewayLink:
         await self._messages.put(None)
         await self._ended.wait()
 
-    def send(self, message: gateway_pb2.RolloutDown) -> None:
-        """Queue a message to one worker. It is discarded if the gateway is gone, since `run` raises then.
+    def send(self, message: DownMessage) -> None:
+        """Queue a message to one worker or its gateway. It is discarded if the gateway is gone: `run` raises then.
 
         Raises: Unreachable if OUT_MESSAGES messages wait, so that the gateway must have stalled.
         """
@@ -98,15 +101,7 @@ class GatewayLink:
             return
         if self._messages.full():
             raise Unreachable(f"{OUT_MESSAGES} messages wait for the gateway at {self._address}; it has stalled")
-        self._messages.put_nowait(gateway_pb2.TrainerUp(down=message))
-
-    def committed(self, region: str, worker_id: str, epoch: int, sequences: Sequence[int]) -> None:
-        """Queue an acknowledgement: the gateway of `region`, which spools these frames of the worker, may forget them.
-
-        They are committed or refused for good.
-        """
-        message = gateway_pb2.FramesCommitted(region=region, epoch=epoch, sequences=sequences)
-        self.send(gateway_pb2.RolloutDown(worker_id=worker_id, committed=message))
+        self._messages.put_nowait(gateway_pb2.TrainerUp(down=message_to_pb(message)))
 
     def record(self, record: Record) -> None:
         """Queue a record for the coordinator and its watchers.
@@ -163,7 +158,7 @@ class GatewayLink:
             raise self._answer
         return self._answer
 
-    async def _serve(self, on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[object]]) -> None:
+    async def _serve(self, on_message: Callable[[UpMessage], Awaitable[object]]) -> None:
         async with rpc.channel(self._address) as channel:
             stub = gateway_pb2_grpc.GatewayStub(channel)
             with rpc.remote_errors(self._address):
@@ -176,7 +171,7 @@ class GatewayLink:
         self,
         stub: "gateway_pb2_grpc.GatewayAsyncStub",
         tasks: asyncio.TaskGroup,
-        on_message: Callable[[gateway_pb2.TrainerDown], Awaitable[object]],
+        on_message: Callable[[UpMessage], Awaitable[object]],
     ) -> None:
         with rpc.remote_errors(self._address):
             call = stub.Train()
@@ -192,8 +187,8 @@ class GatewayLink:
             async for message in call:
                 if message.HasField("certificate"):
                     self._certified(message.certificate)
-                else:
-                    await on_message(message)
+                elif (value := message_from_pb(message)) is not None:
+                    await on_message(value)
         raise Unreachable(f"the gateway at {self._address} ended the trainer's stream")
 
     def _certified(self, answer: control_pb2.CertificateAnswer) -> None:

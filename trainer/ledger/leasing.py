@@ -94,12 +94,7 @@ def wait_again(state: LedgerState, group: SampleGroup, sample: int) -> None:
 
 def overdue(state: LedgerState) -> tuple[int, ...]:
     """Return the leases whose time is over, by deadline, and take their entries off the heap of deadlines."""
-    found: list[int] = []
-    state.forget_outdated_deadlines()
-    while state.deadlines and state.deadlines[0][0] <= state.now_s:
-        found.append(heapq.heappop(state.deadlines)[1])
-        state.forget_outdated_deadlines()
-    return tuple(found)
+    return tuple(iter(state.pop_overdue, None))
 
 
 def _is_waiting(state: LedgerState, number: int, sample: int) -> bool:

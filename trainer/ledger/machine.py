@@ -156,7 +156,8 @@ class Ledger:
 
         An event, such as ClockTicked, must be applied then or a little later.
         """
-        due = [deadline_s for deadline_s, _ in self.state.deadlines[:1]]
+        deadlines_s = map(self.state.deadline_of, self.state.held.values())
+        due = [deadline_s for deadline_s in deadlines_s if deadline_s is not None]
         if (until_s := self._hold_until_s()) is not None:
             due.append(until_s)
         return min(due, default=None)
@@ -210,7 +211,7 @@ class Ledger:
         self._form_batch(effects)
         self._finish_eval(effects)
         leasing.grant_leases(state, self.limits, self._item_of, effects)
-        state.forget_outdated_deadlines()
+        state.forget_ended_deadlines()
         return merged_grants(effects)
 
     # ---- workers --------------------------------------------------------------------------------------------------
@@ -271,11 +272,7 @@ class Ledger:
 
     def _spare(self, worker_id: str) -> None:
         """Begin the time of the worker's leases that are not started anew, since it is evidently at work."""
-        state = self.state
-        for lease_id in state.workers[worker_id].leases:
-            held = state.held[lease_id]
-            if not held.is_started and held.deadline_s is not None:
-                state.set_deadline(held, state.now_s + self.limits.lease_timeout_s)
+        self.state.workers[worker_id].spared_until_s = self.state.now_s + self.limits.lease_timeout_s
 
     def _failed(self, worker_id: str, lease_id: int, why: Loss, effects: list[Effect]) -> None:
         held = self.state.held.get(lease_id)

@@ -17,6 +17,7 @@ workers that left on probation (machine.py).
 """
 
 import heapq
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -33,8 +34,9 @@ not rebuilt again and again. Chosen by hand."""
 class Held:
     """A live lease and the worker that holds it.
 
-    `deadline_s` is None while the lease may not start yet. `is_trial`: its worker was on probation when it was granted,
-    or when it could start, so a more reliable worker may take the sample over.
+    `deadline_s` is None while the lease may not start yet. A lease that is not started may live longer, because its
+    worker is at work (`LeasingWorker.spared_until_s`); `LedgerState.deadline_of` says how long. `is_trial`: its worker
+    was on probation when it was granted, or when it could start, so a more reliable worker may take the sample over.
     """
 
     lease: Lease
@@ -97,6 +99,8 @@ class LeasingWorker:
       has recovered double with each round.
     - `strikes` counts how often it let leases expire or died since its last accepted result; it is at least 1 on
       probation. Workers with fewer strikes are served first.
+    - `spared_until_s`: before this time none of its leases that are not started expires. It moves with each lease that
+      the worker starts or delivers, so that one change spares all that wait in the worker's queue.
     """
 
     epoch: int = 0
@@ -107,6 +111,7 @@ class LeasingWorker:
     allowance: int | None = None
     strikes: int = 0
     is_behind: bool = False
+    spared_until_s: float = -math.inf
 
     @property
     def is_late(self) -> bool:
@@ -278,6 +283,12 @@ class LedgerState:
             if free > 0 or not worker.is_late:  # urgent work goes to trusted workers whatever room they have
                 seats[worker_id] = (worker.strikes, -free / worker.room, worker_id)
 
+    def deadline_of(self, held: Held) -> float | None:
+        """Return when the lease expires, or None while it may not start yet."""
+        if held.deadline_s is None or held.is_started:
+            return held.deadline_s
+        return max(held.deadline_s, self.workers[held.worker_id].spared_until_s)
+
     def set_deadline(self, held: Held, deadline_s: float) -> None:
         """Set when the lease expires. A deadline that is set again must be later: the heap keeps the earlier entry."""
         is_new = held.deadline_s is None
@@ -290,25 +301,31 @@ class LedgerState:
         held.is_trial = True
         self.trials[held.lease.lease_id] = None
 
-    def forget_outdated_deadlines(self) -> None:
-        """Clean the heap of deadlines, so that its first entry is the true deadline of a live lease.
+    def pop_overdue(self) -> int | None:
+        """Take the lease whose deadline passed first off the heap of deadlines, and return its number, or None.
 
-        The heap is rebuilt when it has more than twice as many entries as there are leases, plus SPARE_DEADLINES.
+        An entry of the heap is never later than its lease's deadline. An earlier one is put back with the true deadline
+        only when it seems to be over, so a worker that spares its leases with each result costs nothing until then.
         """
+        while self.deadlines and self.deadlines[0][0] <= self.now_s:
+            entry_s, lease_id = self.deadlines[0]
+            held = self.held.get(lease_id)
+            deadline_s = None if held is None else self.deadline_of(held)
+            if deadline_s is None or deadline_s == entry_s:
+                heapq.heappop(self.deadlines)
+                if deadline_s is not None:
+                    return lease_id
+            else:  # the deadline has moved later
+                heapq.heapreplace(self.deadlines, (deadline_s, lease_id))
+        return None
+
+    def forget_ended_deadlines(self) -> None:
+        """Rebuild the heap of deadlines if it has more than twice as many entries as there are leases, plus
+        SPARE_DEADLINES."""
         if len(self.deadlines) > 2 * len(self.held) + SPARE_DEADLINES:
-            live = ((held.deadline_s, lease_id) for lease_id, held in self.held.items())
+            live = ((self.deadline_of(held), lease_id) for lease_id, held in self.held.items())
             self.deadlines = [(deadline_s, lease_id) for deadline_s, lease_id in live if deadline_s is not None]
             heapq.heapify(self.deadlines)
-        while self.deadlines:
-            deadline_s, lease_id = self.deadlines[0]
-            held = self.held.get(lease_id)
-            if held is None:
-                heapq.heappop(self.deadlines)
-            elif held.deadline_s == deadline_s:
-                return
-            else:  # the deadline has moved later
-                assert held.deadline_s is not None
-                heapq.heapreplace(self.deadlines, (held.deadline_s, lease_id))
 
     def check(self, max_sample_tokens: int) -> None:
         """Assert the invariants of the module's docstring, and that sums and indexes agree with the groups.
@@ -330,7 +347,10 @@ class LedgerState:
         assert sum(len(worker.leases) for worker in self.workers.values()) == len(self.held)
         assert set(self.trials) == {lease_id for lease_id, held in self.held.items() if held.is_trial}
         assert len(self.deadlines) <= 2 * len(self.held) + SPARE_DEADLINES
-        assert {i for i, held in self.held.items() if held.deadline_s is not None} <= {i for _, i in self.deadlines}
+        entries = dict.fromkeys(self.held, math.inf)
+        entries |= {lease_id: entry_s for entry_s, lease_id in sorted(self.deadlines, reverse=True)}
+        due = ((lease_id, self.deadline_of(held)) for lease_id, held in self.held.items())
+        assert all(due_s is None or entries[lease_id] <= due_s for lease_id, due_s in due)
         seats = dict(self.seats), dict(self.early_seats)
         for worker_id, worker in self.workers.items():
             assert worker.is_late == (worker.strikes > 0)

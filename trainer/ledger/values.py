@@ -85,7 +85,12 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A finished sample as the ledger sees it. The ledger passes `payload` back to its caller and never reads it."""
+    """A finished sample as the ledger sees it, without its tokens.
+
+    The owner of the tokens finds them again by `handle`, a number that it gives to each result that it tells the ledger
+    of. The ledger never reads the handle. Each result comes back once in a `JudgedResult`, and if it was accepted once
+    more: in a batch, an evaluation or a dropped group.
+    """
 
     lease_id: int
     group: int
@@ -96,7 +101,7 @@ class Result:
     policies: tuple[PolicyRun, ...]
     num_tokens: int
     reward: float
-    payload: object = None
+    handle: int = 0
 
     @property
     def oldest_version(self) -> int:

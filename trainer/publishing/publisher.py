@@ -37,7 +37,7 @@ from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
 from periplus.values.weight_state import WeightState
 from trainer.intake.gateway import GatewayLink
-from trainer.intake.ledger_service import LedgerService
+from trainer.intake.write_ahead import WriteAheadJournal
 from trainer.publishing import publish, reference_logprobs
 from trainer.publishing.publish import Author, Bundle, Published
 from trainer.publishing.snapshot import Taken, Weights, weights_of
@@ -50,7 +50,7 @@ DIGESTS_KEPT = 256
 """Number of newest versions whose proofs are checked. A reader that is farther behind gets no leases anyway. Chosen by
 hand."""
 
-SMALL = 0.5
+SMALL_DELTA_SHARE = 0.5
 """If a delta is smaller than this share of the full state, the next version is sent as a delta without sampling. Deltas
 of successive steps are similar in size, and even a dense delta is at most 1 % larger than a full state. Chosen by
 hand."""
@@ -82,7 +82,7 @@ class Publisher:
         *,
         key: PublisherKey,
         link: GatewayLink,
-        ledger_service: LedgerService,
+        journal: WriteAheadJournal,
         recorder: RunRecorder,
         prompts_RP: npt.NDArray[np.int64],
         num_threads: int,
@@ -92,7 +92,7 @@ class Publisher:
         self._model = model
         self._key = key
         self._link = link
-        self._ledger_service = ledger_service
+        self._journal = journal
         self._recorder = recorder
         self._prompts_RP = prompts_RP
         self._num_threads = num_threads
@@ -132,15 +132,15 @@ class Publisher:
 
         `certificate` is the coordinator's certificate of the publisher's key.
         """
-        await self._ledger_service.certified(Sealer(self._key, certificate))
+        await self._journal.begin_sealing(Sealer(self._key, certificate))
         author = Author(job_id=self._job_id, key=self._key, certificate=certificate)
         self._weights, published = await asyncio.to_thread(self._begin)
         self._published = published
         self._remember(published.policy, published.digest)
         for record in publish.bundle_publication(author, published.policy, bundle).records():
             await self._link.publish(record)
-        await self._ledger_service.milestone(audit.PublishEntry(policy=published.policy, digest=published.digest))
-        self._recorder.published(await self._anchor(author, published))
+        await self._journal.write_milestone(audit.PublishEntry(policy=published.policy, digest=published.digest))
+        self._recorder.add_publication(await self._anchor(author, published))
         self._anchor_wanted = False  # a reader that asked meanwhile has it now
         self._author = author
 
@@ -192,13 +192,13 @@ class Publisher:
         finally:
             digesting.cancel()
         # The audit records the version before the closing makes it one. From then on readers may prove it.
-        await self._ledger_service.milestone(audit.PublishEntry(policy=policy, digest=digest))
+        await self._journal.write_milestone(audit.PublishEntry(policy=policy, digest=digest))
         self._remember(policy, digest)
         await self._link.publish(writer.closing(digest, snapshot.probe))
         self._published = Published(policy=policy, state=taken.state, digest=digest, probe=snapshot.probe)
         if not is_delta:
             self._anchor_wanted = False
-        self._deltas_pay = is_delta and encoder.stats.payload_bytes < SMALL * encoder.content_bytes
+        self._deltas_pay = is_delta and encoder.stats.payload_bytes < SMALL_DELTA_SHARE * encoder.content_bytes
         sent = _sent(
             writer,
             encoder,
@@ -207,7 +207,7 @@ class Publisher:
             encode_s=encode_s,
             now_s=self._now(),
         )
-        self._recorder.published(sent)
+        self._recorder.add_publication(sent)
         snapshot.then(sent)
 
     def _encoder(self, base: WeightState | None, taken: Taken) -> Encoder:
@@ -259,11 +259,11 @@ class Publisher:
 
     def on_proof(self, worker_id: str, proof: ReaderProof) -> None:
         """Compare what a worker holds with what was published, and record both outcomes."""
-        self._recorder.proven(proof)
+        self._recorder.add_proof(proof)
         expected = self._digests.get(proof.policy)
         if expected is None or (proof.ok and proof.digest == expected):
             return
-        self._recorder.mismatched()
+        self._recorder.count_mismatch()
         event(log, logging.ERROR, "weights_differ", worker=worker_id, policy=proof.policy, ok=proof.ok, why=proof.why)
 
 

@@ -2,7 +2,7 @@
 
 A record describes a step, an evaluation, a phase or the summary. Watchers get it at once, through the gateway. If the
 disk has no room for a record, it is kept in memory and written in order with the next one. The training loop waits for
-that between two steps (`written`), so no more than the records of one step are kept.
+that between two steps (`write_pending`), so no more than the records of one step are kept.
 """
 
 import contextlib
@@ -21,7 +21,8 @@ from periplus.values.record import Record, RecordKind
 from periplus.values.trajectory import Trajectory
 from trainer.disk_wait import DiskWait
 from trainer.intake.gateway import GatewayLink
-from trainer.intake.ledger_service import LedgerService, RemoteBytes, Tally
+from trainer.intake.ledger_driver import LedgerDriver
+from trainer.intake.tally import Tally
 from trainer.learning.gate import Inspection
 from trainer.learning.learner import StepReport
 from trainer.reporting.delivery import ProofTally, ReaderProof, Sent
@@ -42,7 +43,7 @@ class RunRecorder:
         job: JobFile,
         run: RunDirectory,
         link: GatewayLink,
-        ledger_service: LedgerService,
+        driver: LedgerDriver,
         disk: DiskWait,
         progress: Progress,
         now: Callable[[], float],
@@ -52,7 +53,7 @@ class RunRecorder:
         self._job = job
         self._run = run
         self._link = link
-        self._ledger_service = ledger_service
+        self._driver = driver
         self._disk = disk
         self._unwritten: list[Record] = []
         self._now = now
@@ -63,22 +64,27 @@ class RunRecorder:
         self._proofs = ProofTally()
 
     @property
-    def progress(self) -> Progress:
-        """Sums over the run until now, with all bytes that have come from other regions."""
-        remote = self._ledger_service.take_remote_bytes()
-        if remote != RemoteBytes():
-            self._progress = self._progress.received(remote.num_bytes, remote.json_bytes)
-        return self._progress
+    def steps(self) -> int:
+        """Number of training steps so far, those before a restore included."""
+        return int(self._progress.steps)
 
-    def evaluated_before(self, accuracy: float) -> None:
-        """Note the accuracy before the first step."""
-        self._progress = replace(self.progress, accuracy_before=accuracy)
+    def set_accuracy_before(self, accuracy: float) -> None:
+        """Set the accuracy before the first step."""
+        self._progress = replace(self._progress, accuracy_before=accuracy)
 
-    def progress_now(self) -> Progress:
-        """Return the sums for a checkpoint, with the wall time until now and the newest count of bytes."""
-        wan_bytes = self.progress.wan_bytes if self._wan_bytes is None else self._wan_bytes
-        wall_s = self.progress.previous_wall_s + self._now() - self._started_s
-        return replace(self.progress, previous_wall_s=wall_s, wan_bytes=wan_bytes)
+    def collect_progress(self) -> Progress:
+        """Take the bytes that came from other regions meanwhile, and return the sums over the run for a checkpoint.
+
+        They include the wall time until now and the newest count of bytes between regions.
+        """
+        self._collect_remote_bytes()
+        wan_bytes = self._progress.wan_bytes if self._wan_bytes is None else self._wan_bytes
+        wall_s = self._progress.previous_wall_s + self._now() - self._started_s
+        return replace(self._progress, previous_wall_s=wall_s, wan_bytes=wan_bytes)
+
+    def _collect_remote_bytes(self) -> None:
+        remote = self._driver.take_remote_bytes()
+        self._progress = self._progress.received(remote.num_bytes, remote.json_bytes)
 
     async def count_wan(self) -> None:
         """Ask the gateway how many bytes the job has sent between regions since the gateway started.
@@ -89,8 +95,8 @@ class RunRecorder:
         counted_bytes = await self._link.wan_bytes()
         if counted_bytes is None:
             return
-        if self._wan_bytes is None and counted_bytes < self.progress.wan_bytes:
-            self._earlier_bytes = self.progress.wan_bytes
+        if self._wan_bytes is None and counted_bytes < self._progress.wan_bytes:
+            self._earlier_bytes = self._progress.wan_bytes
         self._wan_bytes = self._earlier_bytes + counted_bytes
 
     def record(
@@ -109,7 +115,7 @@ class RunRecorder:
         check_names(values or {})
         record = Record(
             kind=kind,
-            policy=policy or self._ledger_service.ledger.policy,
+            policy=policy or self._driver.policy,
             time_s=self._now() - self._started_s,
             values=values or {},
             staleness_tokens=staleness_tokens or {},
@@ -120,8 +126,8 @@ class RunRecorder:
         with contextlib.suppress(DiskFull):
             self._write()
 
-    async def written(self) -> None:
-        """Wait until all records are in the run directory.
+    async def write_pending(self) -> None:
+        """Write the records that found no room before, and wait until all are in the run directory.
 
         Raises: DiskFull if the trainer is asked to stop while the disk is full.
         """
@@ -136,18 +142,18 @@ class RunRecorder:
         """Record that the run enters another phase, which `text` names."""
         self.record(RecordKind.PHASE, text)
 
-    def published(self, sent: Sent) -> None:
+    def add_publication(self, sent: Sent) -> None:
         """Add a version that was published to the sums."""
-        self._progress = self.progress.published(sent)
+        self._progress = self._progress.published(sent)
 
-    def proven(self, proof: ReaderProof) -> None:
+    def add_proof(self, proof: ReaderProof) -> None:
         """Add a reader's report about a version that it holds."""
-        self._progress = self.progress.proven(proof)
+        self._progress = self._progress.proven(proof)
         self._proofs.add(proof)
 
-    def mismatched(self) -> None:
+    def count_mismatch(self) -> None:
         """Count a reader that holds other weights than were published."""
-        self._progress = replace(self.progress, weight_digest_mismatches=self.progress.weight_digest_mismatches + 1)
+        self._progress = replace(self._progress, weight_digest_mismatches=self._progress.weight_digest_mismatches + 1)
 
     def step(
         self,
@@ -165,11 +171,11 @@ class RunRecorder:
         `num_dropped` counts samples of the batch that the gate refused. `values` holds further figures of the step, of
         which `step_s` is required.
         """
-        # Take the counts since the last step from the ledger service and from the readers' proofs, and start anew.
+        # Take the counts since the last step from the ledger's driver and from the readers' proofs, and start anew.
         num_tokens = sum(len(trajectory.completion_ids) for trajectory in trained)
-        tally = self._ledger_service.take_tally()
+        tally = self._driver.take_tally()
         num_dropped += tally.dropped
-        self._progress = self.progress.consumed(found, num_tokens, num_dropped, values["step_s"])
+        self._progress = self._progress.consumed(found, num_tokens, num_dropped, values["step_s"])
         rewards = [trajectory.reward for trajectory in trained]
         proofs, self._proofs = self._proofs, ProofTally()
         values |= _of_tally(tally) | proofs.values()
@@ -186,9 +192,9 @@ class RunRecorder:
             "staleness_mean": found.staleness_mean,
             "staleness_bound": float(self._job.staleness),
             "staleness_violations": float(found.violations),
-            "weight_digest_mismatches": self.progress.weight_digest_mismatches - self._mismatches_recorded,
+            "weight_digest_mismatches": self._progress.weight_digest_mismatches - self._mismatches_recorded,
         }
-        self._mismatches_recorded = self.progress.weight_digest_mismatches
+        self._mismatches_recorded = self._progress.weight_digest_mismatches
         if report is not None:
             values |= report.values()
             if report.mismatch.alarm is not None:
@@ -197,7 +203,8 @@ class RunRecorder:
 
     def summary(self, accuracy_after: float, *, num_remote_regions: int, digest: bytes) -> None:
         """Record the summary of a run that reached its last step. `digest` is that of the final weights."""
-        values = self.progress.summary(
+        self._collect_remote_bytes()
+        values = self._progress.summary(
             accuracy_after=accuracy_after,
             wall_s=self._now() - self._started_s,
             bound=self._job.staleness,

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from periplus.codec.weights import head, part
 from periplus.codec.weights.entropy.kernels import Positions
 from periplus.codec.weights.layout import SPAN_BYTES, Span, layout_of
-from periplus.values.weight_state import ELEMENT_BYTES, WeightState
+from periplus.values.safetensors_format import ELEMENT_BYTES
+from periplus.values.weight_state import WeightState
 
 AHEAD = 2
 """Spans per thread that are encoded before they are asked for. Two keep the threads busy while one part is sent. Chosen

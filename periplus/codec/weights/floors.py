@@ -33,7 +33,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from periplus.values.weight_state import ELEMENT_BYTES, Tensor, WeightState
+from periplus.values.safetensors_format import ELEMENT_BYTES
+from periplus.values.weight_state import Tensor, WeightState
 
 MANTISSA_BITS = {"BF16": 7, "F16": 10, "F32": 23}
 """Bits of mantissa of each dtype that is treated as a float. Other dtypes have no ordered number line of floats."""

@@ -21,14 +21,12 @@ is the right one is proven one level up.
 import json
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 from blake3 import blake3
 
-from periplus.codec.weights.layout import MAX_SPAN_BYTES, MIN_SPAN_BYTES, SPAN_BYTES, StateLayout, TensorLayout
+from periplus.codec.weights.layout import MAX_SPAN_BYTES, MIN_SPAN_BYTES, SPAN_BYTES, StateLayout
 from periplus.codec.zstd import compress, decompress
 from periplus.errors import CorruptFrame, WrongBase
-from periplus.values.weight_state import layout_bytes
 
 FORMAT = 1
 """Version of the payload format."""
@@ -136,24 +134,11 @@ def _digest(layout: StateLayout) -> bytes:
 
 
 def _json(layout: StateLayout) -> bytes:
-    lines = [[line.name, line.dtype, line.shape] for line in layout.lines]
-    return json.dumps(lines, separators=(",", ":"), ensure_ascii=False).encode()
+    return json.dumps(layout.to_json(), separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _layout(content: bytes) -> StateLayout:
     try:
-        lines = tuple(_line(*entry) for entry in json.loads(content))
+        return StateLayout.from_json(json.loads(content))
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptFrame(f"the layout is not readable: {error}") from error
-    names = [line.name for line in lines]
-    if names != sorted(set(names)):
-        raise CorruptFrame(f"names in the layout repeat or are not sorted: {names[:3]}...")
-    return StateLayout(lines=lines)
-
-
-def _line(name: Any, dtype: Any, shape: Any) -> TensorLayout:
-    if type(name) is not str or type(dtype) is not str or type(shape) is not list:
-        raise ValueError(f"no line of a layout: {name!r}, {dtype!r}, {shape!r}")
-    name.encode()
-    layout_bytes(dtype, tuple(shape))
-    return TensorLayout(name=name, dtype=dtype, shape=tuple(shape))

@@ -16,8 +16,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any, Self
 
-from periplus.values.weight_state import ELEMENT_BYTES, WeightState, layout_bytes
+from periplus.values.safetensors_format import ELEMENT_BYTES, layout_bytes
+from periplus.values.weight_state import WeightState
 
 SPAN_BYTES = 8 << 20
 """Bytes of the new state in one span. Two spans and their base fit a core's share of the last-level cache, and tables
@@ -34,7 +36,7 @@ _NUMBER = re.compile(r"[0-9]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorLayout:
-    """Layout entry of one tensor: name, dtype (a name of periplus.values.weight_state) and shape."""
+    """Layout entry of one tensor: name, dtype (a name of periplus.values.safetensors_format) and shape."""
 
     name: str
     dtype: str
@@ -75,6 +77,19 @@ class StateLayout:
     """The tensors of a state, sorted by name."""
 
     lines: tuple[TensorLayout, ...]
+
+    def to_json(self) -> list[list[Any]]:
+        """Return the layout as a JSON value: [name, dtype, shape] of each tensor."""
+        return [[line.name, line.dtype, list(line.shape)] for line in self.lines]
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """Invert `to_json`. Raises: ValueError, TypeError for a value that no layout has."""
+        lines = tuple(_line(*entry) for entry in value)
+        names = [line.name for line in lines]
+        if names != sorted(set(names)):
+            raise ValueError(f"names in the layout repeat or are not sorted: {names[:3]}...")
+        return cls(lines=lines)
 
     @property
     def content_bytes(self) -> int:
@@ -122,6 +137,14 @@ def layout_of(state: WeightState) -> StateLayout:
     """Return the layout of a state."""
     lines = (TensorLayout(name=name, dtype=tensor.dtype, shape=tensor.shape) for name, tensor in sorted(state.items()))
     return StateLayout(lines=tuple(lines))
+
+
+def _line(name: Any, dtype: Any, shape: Any) -> TensorLayout:
+    if type(name) is not str or type(dtype) is not str or type(shape) is not list:
+        raise ValueError(f"no line of a layout: {name!r}, {dtype!r}, {shape!r}")
+    name.encode()  # raises for what UTF-8 cannot express
+    layout_bytes(dtype, tuple(shape))  # raises for an unknown dtype or an impossible shape
+    return TensorLayout(name=name, dtype=dtype, shape=tuple(shape))
 
 
 def _role(line: TensorLayout) -> tuple[str, str, list[tuple[int, str]], str]:

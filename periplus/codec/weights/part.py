@@ -23,7 +23,8 @@ from periplus.codec.weights.sparse import span as sparse
 from periplus.codec.weights.staged import StagedSpan
 from periplus.codec.zstd import compress, decompress_exactly
 from periplus.errors import CorruptFrame
-from periplus.values.weight_state import ELEMENT_BYTES, WeightState
+from periplus.values.safetensors_format import ELEMENT_BYTES
+from periplus.values.weight_state import WeightState
 
 LEVEL = 1
 """zstandard level. Mantissa planes are noise that no level compresses, and exponent planes compress at level 1

@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from periplus.codec.weights.entropy.kernels import scatter
 from periplus.codec.weights.layout import Piece, Span, StateLayout
-from periplus.values.weight_state import ELEMENT_BYTES, Tensor, WeightState
+from periplus.values.safetensors_format import ELEMENT_BYTES
+from periplus.values.weight_state import Tensor, WeightState
 
 Bits = npt.NDArray[np.unsignedinteger[Any]]
 

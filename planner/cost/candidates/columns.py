@@ -380,14 +380,5 @@ def _gradients_usd(cost_tables: CostTables, tasks: tuple[Task, ...], at: Sequenc
 
 
 def usable_classes(cost_tables: CostTables, tasks: tuple[Task, ...]) -> list[DeviceClass]:
-    """Return the classes on which a group of these tasks may be, sorted by key.
-
-    The operator's rules allow them, and they have a price if dollars count.
-    """
-    rules, priced = cost_tables.problem.rules, cost_tables.problem.goal.needs_prices
-    return [
-        at
-        for _, at in sorted(cost_tables.classes.items())
-        if (at.usd_per_gpu_hour is not None or not priced)
-        and all(rules.allows(task, at.region.name, at.is_spot) for task in tasks)
-    ]
+    """Return the classes on which a group of these tasks may be, by rules and by prices, sorted by key."""
+    return [at for _, at in sorted(cost_tables.classes.items()) if cost_tables.problem.allows(tasks, at)]

@@ -175,7 +175,7 @@ class PhaseTwo:
                 while units and not fits(at, _units(at, mesh, option.pool.unit_gpus, units)):
                     units -= 1
                 if units:
-                    found.append(_of(option.pool, units))
+                    found.append(option.pool.resized(units))
         return tuple(found)
 
 
@@ -185,10 +185,6 @@ def _units(at: DeviceClass, mesh: tuple[Pool, ...], size: int, num: int) -> dict
         if pool.device_class == at.key:
             units[pool.unit_gpus] = units.get(pool.unit_gpus, 0) + pool.num_units
     return units
-
-
-def _of(pool: Pool, num_units: int) -> Pool:
-    return Pool(device_class=pool.device_class, unit_gpus=pool.unit_gpus, num_units=num_units, layouts=pool.layouts)
 
 
 def _amount(name: str, at: DeviceClass, held: int) -> int:

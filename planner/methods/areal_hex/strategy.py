@@ -189,7 +189,7 @@ class PhaseOne:
 
     def _candidates(self) -> Iterator[tuple[tuple[int, int], ...]]:
         """Yield devices to train on, largest first: one kind in powers of two or whole, then two kinds."""
-        able = [k for k, kind in enumerate(self.kinds) if self._lists.allowed(self._tasks, kind.like)]
+        able = [k for k, kind in enumerate(self.kinds) if self._problem.allows(self._tasks, kind.like)]
         counts = {k: _counts(self.kinds[k].like) for k in able}
         for place in range(max((len(each) for each in counts.values()), default=0)):
             yield from (((k, counts[k][place]),) for k in able if place < len(counts[k]))
@@ -202,8 +202,8 @@ def kinds_of(lists: CandidateLists) -> tuple[DeviceKind, ...]:
     """Return the classes merged over regions and fabrics, if rules and the regions' hosts allow them the same tasks."""
     merged: dict[object, list[DeviceClass]] = {}
     for _, at in sorted(lists.cost_tables.classes.items()):
-        trains = lists.allowed(training_tasks(lists), at)
-        rolls_out = lists.allowed(ROLLOUT, at) and host_violation(lists.cost_tables, at) is None
+        trains = lists.cost_tables.problem.allows(training_tasks(lists), at)
+        rolls_out = lists.cost_tables.problem.allows(ROLLOUT, at) and host_violation(lists.cost_tables, at) is None
         like = (at.gpu.name, at.gpus_per_machine, at.is_spot, at.usd_per_gpu_hour, trains, rolls_out)
         merged.setdefault(like, []).append(at)
     return tuple(

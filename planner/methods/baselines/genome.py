@@ -96,7 +96,7 @@ class PlacementGenome:
         able = [
             i
             for i, at in enumerate(self.classes)
-            if at.region.name in usable and self._templates.allowed(tasks, at) and self._templates.of(tasks, at)
+            if at.region.name in usable and self.cost_tables.problem.allows(tasks, at) and self._templates.of(tasks, at)
         ]
         able.sort(key=lambda i: float(keys[i, _USE]))
         if any(task in TRAINING for task in tasks):

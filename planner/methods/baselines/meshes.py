@@ -39,7 +39,9 @@ def class_sets(cost_tables: CostTables, templates: Templates, tasks: tuple[Task,
     Small sets come first, and strong ones first among equal sizes.
     """
     able = [
-        at for _, at in sorted(cost_tables.classes.items()) if templates.allowed(tasks, at) and templates.of(tasks, at)
+        at
+        for _, at in sorted(cost_tables.classes.items())
+        if cost_tables.problem.allows(tasks, at) and templates.of(tasks, at)
     ]
     most = min(cost_tables.problem.limits.max_train_blocks, len(able))
     sets = [chosen for size in range(1, most + 1) for chosen in combinations(able, size)]

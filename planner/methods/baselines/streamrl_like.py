@@ -99,7 +99,7 @@ class _Rollouts:
         most = max(2, self.cost_tables.problem.limits.max_train_blocks)
         single: dict[object, list[tuple[DeviceClass, Template]]] = {}
         for _, at in sorted(self.cost_tables.classes.items()):
-            if self.templates.allowed(_GENERATION, at):
+            if self.cost_tables.problem.allows(_GENERATION, at):
                 for template in self.templates.of(_GENERATION, at):
                     layout = template.layouts[0][1]
                     if layout.tensor == template.unit_gpus and not layout.batch:

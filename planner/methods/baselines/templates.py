@@ -47,13 +47,6 @@ class Templates:
             self._listed[key] = tuple(self._list(tasks, at))
         return self._listed[key]
 
-    def allowed(self, tasks: tuple[Task, ...], at: DeviceClass) -> bool:
-        """Return whether rules and prices allow the group to use the class."""
-        problem = self.cost_tables.problem
-        if problem.goal.needs_prices and at.usd_per_gpu_hour is None:
-            return False
-        return all(problem.rules.allows(task, at.region.name, at.is_spot) for task in tasks)
-
     def _list(self, tasks: tuple[Task, ...], at: DeviceClass) -> Iterator[Template]:
         trains = any(task in TRAINING for task in tasks)
         limits = self.cost_tables.problem.limits

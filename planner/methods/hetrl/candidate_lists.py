@@ -6,7 +6,7 @@ whole, so its list depends on the number of devices of each class. An individual
 the list.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -82,13 +82,6 @@ class CandidateLists:
         self._meshes: dict[tuple[Tasks, Held], tuple[MeshOption, ...]] = {}
         self._blocks: dict[tuple[Tasks, MachineKind, int], tuple[PoolOptions, FloatArray]] = {}
 
-    def allowed(self, tasks: Iterable[Task], at: DeviceClass) -> bool:
-        """Return whether the operator's rules and prices let devices of the class do all these tasks."""
-        problem = self.cost_tables.problem
-        if problem.goal.needs_prices and at.usd_per_gpu_hour is None:
-            return False
-        return all(problem.rules.allows(task, at.region.name, at.is_spot) for task in tasks)
-
     def units(self, tasks: Tasks, key: str) -> tuple[UnitOption, ...]:
         """Return the candidate units of a group without training on a class, those that make most first."""
         if tasks not in self._units:
@@ -123,7 +116,9 @@ class CandidateLists:
         """Return the candidate meshes on at most these devices of one class or two, least busy first."""
         if (tasks, held) not in self._meshes:
             found: list[MeshOption] = []
-            able = [(key, n) for key, n in held if self.allowed(tasks, self.cost_tables.classes[key])]
+            able = [
+                (key, n) for key, n in held if self.cost_tables.problem.allows(tasks, self.cost_tables.classes[key])
+            ]
             if may_group(self.cost_tables, tasks):
                 found += [option for key, num in able for option in self._of_one(tasks, key, num)]
                 if len(able) > 1 and self.cost_tables.problem.limits.max_train_blocks > 1:
@@ -142,7 +137,9 @@ class CandidateLists:
 
         The result is None without one.
         """
-        if not self.allowed(tasks, self.cost_tables.classes[key]) or not may_group(self.cost_tables, tasks):
+        if not self.cost_tables.problem.allows(tasks, self.cost_tables.classes[key]) or not may_group(
+            self.cost_tables, tasks
+        ):
             return None
         found = self._alone(tasks, self.cost_tables.classes[key])
         num = found.a.num_gpus[found.rows_a]

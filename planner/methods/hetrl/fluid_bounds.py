@@ -208,7 +208,7 @@ class Bounds:
     def rates_by_size(self, task: Task, at: DeviceClass) -> list[float]:
         """Return the best samples per second of one device of the class, for units of each size of `TENSOR`."""
         if task in TRAINING:
-            if not self._lists.allowed((task,), at):
+            if not self._lists.cost_tables.problem.allows((task,), at):
                 return [0.0] * len(TENSOR)
             found = self._lists.options((task,), at)
             each = found.blocks[task].samples_per_s / found.num_gpus
@@ -227,7 +227,7 @@ class Bounds:
 
     def _train_rate(self, task: Task, at: DeviceClass) -> float:
         """Return the best rate of a task that trains; 0 where it is not allowed."""
-        if not self._lists.allowed((task,), at):
+        if not self._lists.cost_tables.problem.allows((task,), at):
             return 0.0
         found = self._lists.options((task,), at)
         return float(np.max(found.blocks[task].samples_per_s / found.num_gpus, initial=0.0))

@@ -68,7 +68,7 @@ class GroupingDecoder:
         for pool, g in sorted(wanted, key=lambda each: -each[0].unit_gpus):
             num = room[pool.device_class].take(pool.unit_gpus, pool.num_units)
             if num:
-                pools[g].append(pool if num == pool.num_units else _of(pool, num))
+                pools[g].append(pool if num == pool.num_units else pool.resized(num))
         if not all(pools):
             return None
         return Placement(
@@ -108,11 +108,11 @@ class GroupingDecoder:
         if not options:
             return ()
         chosen = options[choice % len(options)].pool
-        found = [_of(chosen, held // chosen.unit_gpus)] if held >= chosen.unit_gpus else []
+        found = [chosen.resized(held // chosen.unit_gpus)] if held >= chosen.unit_gpus else []
         rest = held % chosen.unit_gpus
         small = next((option.pool for option in options if option.pool.unit_gpus <= rest), None)
         if small:
-            found.append(_of(small, rest // small.unit_gpus))
+            found.append(small.resized(rest // small.unit_gpus))
         return tuple(found)
 
 
@@ -124,7 +124,7 @@ def grouping_decoder(lists: CandidateLists, grouping: Grouping) -> GroupingDecod
         grouping=grouping,
         classes=classes,
         trains=tuple(any(task in TRAINING for task in group) for group in grouping),
-        usable=tuple(tuple(lists.allowed(group, at) for at in classes) for group in grouping),
+        usable=tuple(tuple(lists.cost_tables.problem.allows(group, at) for at in classes) for group in grouping),
         nearness=_nearness(lists, classes),
         max_blocks=min(2, lists.cost_tables.problem.limits.max_train_blocks),
     )
@@ -142,11 +142,6 @@ def _nearness(lists: CandidateLists, classes: Sequence[DeviceClass]) -> np.ndarr
 def _rates(lists: CandidateLists, names: Sequence[str]) -> np.ndarray:
     routes = [[lists.cost_tables.network.route(a, b) for b in names] for a in names]
     return np.array([[route.bytes_per_s if route else 0.0 for route in each] for each in routes])
-
-
-def _of(pool: Pool, num_units: int) -> Pool:
-    """Return the pool with another number of units."""
-    return Pool(device_class=pool.device_class, unit_gpus=pool.unit_gpus, num_units=num_units, layouts=pool.layouts)
 
 
 class _Room:

@@ -1,6 +1,6 @@
 """The files of a gateway's weight cache: one full state, the chain of deltas after it, and the redo log between them.
 
-`weight_folder` is one job's folder and does the disk jobs that are ordered of it; `folders` says where it is.
+`weight_folder` is one job's folder and does the disk jobs that are ordered of it.
 `full_state`, `manifest` and `placement` hold the stored state, and `redo_log` makes an update of it atomic.
 `stored_publication` keeps complete publications, and `restore` rebuilds the log of publications after a start.
 `convert` is the boundary to protobuf. `blocks` and `files` are the byte format and the file system below them. In come

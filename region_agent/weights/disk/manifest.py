@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from periplus.codec.weights.layout import StateLayout, TensorLayout
+from periplus.codec.weights.layout import StateLayout
 from periplus.errors import CorruptSpool, PeriplusError
 from periplus.publication import Attestation, Closing, Opening
 from periplus.values.policy import Policy
@@ -48,7 +48,7 @@ class FullStateManifest:
         return {
             "schema": _SCHEMA,
             "file": self.file,
-            "layout": [[line.name, line.dtype, line.shape] for line in self.layout.lines],
+            "layout": self.layout.to_json(),
             "opening": record_to_bytes(opening).hex(),
             "closing": record_to_bytes(closing).hex(),
         }
@@ -59,14 +59,11 @@ class FullStateManifest:
         try:
             if value["schema"] != _SCHEMA:
                 raise ValueError(f"schema {value['schema']!r}, expected {_SCHEMA}")
-            lines = tuple(
-                TensorLayout(name=name, dtype=dtype, shape=tuple(shape)) for name, dtype, shape in value["layout"]
-            )
             opening, closing = (record_from_bytes(bytes.fromhex(value[name])) for name in ("opening", "closing"))
             if not isinstance(opening, Opening) or not isinstance(closing, Closing):
                 raise ValueError("it has no opening and closing")
             attestation = Attestation(opening=opening, closing=closing)
-            return cls(layout=StateLayout(lines=lines), attestation=attestation, file=value["file"])
+            return cls(layout=StateLayout.from_json(value["layout"]), attestation=attestation, file=value["file"])
         except (PeriplusError, ValueError, TypeError, KeyError) as error:
             raise CorruptSpool(f"a copy's manifest is not readable: {error}; the copy is fetched again") from error
 

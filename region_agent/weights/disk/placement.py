@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from periplus.codec.weights.layout import SPAN_BYTES, Piece, Span, StateLayout
 from periplus.spool.format import Buffer
-from periplus.values.weight_state import ELEMENT_BYTES, Tensor, WeightState
+from periplus.values.safetensors_format import ELEMENT_BYTES
+from periplus.values.weight_state import Tensor, WeightState
 
 ALIGN_BYTES = 16
 """Alignment of each dtype's first tensor in bytes; no element is wider."""

@@ -1,19 +1,16 @@
 """Restores the log of publications from the disk after a start. Everything is verified again."""
 
 from periplus.publication import PublicationLog, Trust
-from region_agent.weights.chain import publication_of
+from region_agent.weights.chain import MAX_RELAYED_BYTES, publication_of
 from region_agent.weights.held import HeldVersions
 
 LOG_BYTES = 256 << 20
 """Bytes of one job's publications that are kept in memory for readers; older ones are on disk. Chosen by hand."""
 
-MAX_CONTENT_BYTES = 1 << 46
-"""Largest state that is accepted, 64 TiB. It guards against nonsense; trust rests on the trainer's signature."""
-
 
 def restored_log(held: HeldVersions, trust: Trust) -> PublicationLog:
     """Return the log of what was found on disk. Raises: WireError, Fenced for a disk that was changed, StorageError."""
-    publications = PublicationLog(trust, max_bytes=LOG_BYTES, max_content_bytes=MAX_CONTENT_BYTES)
+    publications = PublicationLog(trust, max_bytes=LOG_BYTES, max_content_bytes=MAX_RELAYED_BYTES)
     policy, digest = None, b""
     if held.copy is not None:
         policy, digest = held.copy.policy, held.copy.digest

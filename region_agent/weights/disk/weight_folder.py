@@ -22,7 +22,7 @@ from typing import Self
 from periplus.errors import CorruptFrame, CorruptSpool, StorageError, WireError
 from periplus.publication import Assembler, PublicationKind, Trust
 from periplus.spool.files import explained
-from region_agent.weights.chain import ChainLink, InMemory, attestation_of
+from region_agent.weights.chain import MAX_RELAYED_BYTES, ChainLink, InMemory, attestation_of
 from region_agent.weights.changes import anchor_changes, delta_changes, fold, full, head_of
 from region_agent.weights.disk import full_state as copy_
 from region_agent.weights.disk.files import OsWeightFiles, WeightFiles
@@ -49,8 +49,6 @@ from region_agent.weights.jobs import (
     SaveLink,
 )
 
-_MAX_CONTENT_BYTES = 1 << 50
-"""Largest state that is accepted from disk, 1 PiB. It only guards against nonsense. Chosen by hand."""
 _NAME = re.compile(r"(\d{10})\.(bundle|delta|derived)")
 """Names of files with a publication: number and kind."""
 _FORK = re.compile(r"fork-(\d{10})")
@@ -219,7 +217,7 @@ class WeightFolder:
         links: list[StoredPublication] = []
         for number, kind in numbered:
             path = self.folder / f"{number:010d}.{kind}"
-            link = find(self.layer, path, Assembler(self._trust, max_content_bytes=_MAX_CONTENT_BYTES))
+            link = find(self.layer, path, Assembler(self._trust, max_content_bytes=MAX_RELAYED_BYTES))
             if link is None or kind == "derived":
                 with explained(path):
                     self.layer.unlink(path)

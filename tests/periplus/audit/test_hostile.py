@@ -34,8 +34,9 @@ from periplus.audit.report import report_text, report_tree
 from periplus.audit.walk import MAX_FORKS
 from periplus.errors import CorruptFrame
 from periplus.values.policy import Policy
+from periplus.values.safetensors_format import safetensors_head
 from periplus.values.trajectory import PolicyRun, Purpose, StopReason
-from periplus.values.weight_state import read_safetensors_file, safetensors_head
+from periplus.values.weight_state import read_safetensors_file
 from tests.support.audit_run import Forger, audited, copy_run
 
 SLOWER = 20

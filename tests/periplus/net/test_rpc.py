@@ -167,6 +167,17 @@ def test_the_first_of_several_errors_of_ours_is_the_one_that_counts() -> None:
     assert first_of(nested) is first
 
 
+def test_a_group_of_errors_of_ours_leaves_as_the_first_one_and_any_other_group_as_it_is() -> None:
+    first = NotFound("first")
+    for group, leaving in (
+        (ExceptionGroup("", [first, Conflict("second")]), first),
+        (mixed := ExceptionGroup("", [first, ZeroDivisionError()]), mixed),
+    ):
+        with pytest.raises(Exception) as raised, rpc.ungrouped():
+            raise group
+        assert raised.value is leaving
+
+
 @pytest.fixture
 def free_address() -> Iterator[str]:
     """Of a server that is bound and does not answer, so that no other process takes the port."""

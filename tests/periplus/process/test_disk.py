@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from periplus.errors import DiskFull, StorageError
-from periplus.process.disk import no_room
+from periplus.process.disk import no_room, replacing, sync
 from tests.support.small_disk import small_disk
 
 
@@ -44,3 +44,38 @@ def test_a_quota_is_waited_for_as_a_disk_is_and_called_by_its_name(tmp_path: Pat
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EIO, errno.EFBIG, errno.ENOENT])
 def test_what_room_would_not_mend_is_not_about_room(tmp_path: Path, number: int) -> None:
     assert no_room(tmp_path / "x", OSError(number, os.strerror(number))) is None
+
+
+def test_files_and_folders_are_synced_and_a_missing_one_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"data")
+    num_open = len(os.listdir("/proc/self/fd"))
+    for path in (file, tmp_path):
+        sync(path)
+    with pytest.raises(FileNotFoundError):
+        sync(tmp_path / "missing")
+    assert len(os.listdir("/proc/self/fd")) == num_open
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with replacing(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_bytes() == b"old"
+    assert (path.read_bytes(), os.listdir(tmp_path)) == (b"new", ["file"])
+
+
+def test_a_file_stays_as_it_was_if_writing_its_successor_fails(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def write() -> None:
+        with replacing(path) as file:
+            file.write(b"half of the n")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert (path.read_bytes(), os.listdir(tmp_path)) == (b"old", ["file"])

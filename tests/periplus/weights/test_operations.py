@@ -15,7 +15,8 @@ from periplus.codec.weights.encoder import Encoder
 from periplus.codec.weights.layout import StateLayout, TensorLayout, layout_of
 from periplus.errors import CorruptFrame, NotFound, PeriplusError, StorageError, WrongBase
 from periplus.values.digest import state_digest
-from periplus.values.weight_state import SINGLE_FILE, Tensor, WeightState, read_safetensors, safetensors_head
+from periplus.values.safetensors_format import safetensors_head
+from periplus.values.weight_state import SINGLE_FILE, Tensor, WeightState, read_safetensors
 from periplus.weights import operations, reading
 from periplus.weights.files import DeltaWriter, FileHead, FileTail
 from tests.support.checkpoints import model, moved, next_model, tensor, write_checkpoint

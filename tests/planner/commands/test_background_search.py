@@ -106,5 +106,5 @@ def test_progress_is_one_line_on_a_terminal_and_a_line_now_and_then_elsewhere(
         assert text.count("\n") == 0
         assert text.endswith("\r")
     else:
-        assert [line.split(":")[0] for line in text.splitlines()] == ["auto 3.5 s", "auto 6.0 s"]
+        assert [line.split(":")[0] for line in text.splitlines()] == ["auto 1.0 s", "auto 6.0 s"]
     assert [at_s for at_s, _ in progress.trace] == [6.0]

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from periplus.errors import ConfigError
+from periplus.values.safetensors_format import safetensors_head
 from planner.files.hub_checkpoint import published_bytes, visible_architecture
 from planner.jobs.needs import BUILTIN_BYTES, PROCESS_BYTES, needs_of
 from tests.support.hosts import GB, NEEDS, host, tiny_job
@@ -57,7 +58,9 @@ def test_a_model_of_another_family_has_a_size_but_no_shape(tmp_path: Path) -> No
 
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
-    for content in (b"", b"\xff" * 64, (4).to_bytes(8, "little") + b"[{}]", (2).to_bytes(8, "little") + b"{x"):
+    damaged = (b"", b"\xff" * 64, (4).to_bytes(8, "little") + b"[{}]", (2).to_bytes(8, "little") + b"{x")
+    cut_short = safetensors_head([("w", "BF16", (2, 2))], {}) + bytes(7)
+    for content in (*damaged, (100_000).to_bytes(8, "little") + b"[" * 100_000, cut_short):
         path.write_bytes(content)
         with pytest.raises(ConfigError, match="not a safetensors file"):
             published_bytes(str(tmp_path))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from periplus.process.backoff import Backoff
 from periplus.values.task import Role, TaskOutcome, TaskState
 from region_agent.control.reconcile import (
     Action,
@@ -23,7 +24,7 @@ from region_agent.control.reconcile import (
     task_of,
 )
 
-LIMITS = RestartLimits(grace_s=10.0, backoff_s=1.0)
+LIMITS = RestartLimits(grace_s=10.0, backoff=Backoff(first_s=1.0))
 FAILED = TaskOutcome(state=TaskState.FAILED, message="it broke")
 SUCCEEDED = TaskOutcome(state=TaskState.SUCCEEDED, message="")
 STOPPED = TaskOutcome(state=TaskState.STOPPED, message="")

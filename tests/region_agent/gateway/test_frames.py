@@ -2,26 +2,16 @@
 
 import asyncio
 import logging
-import os
 from pathlib import Path
 
 import pytest
 
 from periplus.codec.frame import CodecId, Frame
 from periplus.errors import Conflict, StorageError
-from periplus.net.convert import keyed_frame_from_pb
 from periplus.spool.format import Durability
-from periplus.values.transport_keys import FrameKey
+from periplus.values.transport_keys import FrameKey, KeyedFrame
 from region_agent.gateway import frames as frames_module
-from region_agent.gateway.frames import (
-    KEPT_FOLDERS,
-    STATE,
-    FrameSpool,
-    folder_of,
-    give_up_oldest,
-    open_frames,
-    remove_if_empty,
-)
+from region_agent.gateway.frames import FrameSpool, open_frames
 from tests.support.faulty_files import FaultyFiles
 from tests.support.gateways import frame_spool, play
 from tests.support.small_disk import small_disk
@@ -36,12 +26,12 @@ def frame(payload: bytes = b"payload") -> Frame:
 
 
 def on_disk(folder: Path) -> FrameSpool:
-    return open_frames(folder, "us", durability=Durability.MACHINE, max_bytes=1 << 22)
+    return open_frames(folder, durability=Durability.MACHINE, max_bytes=1 << 22)
 
 
 def test_a_frame_is_taken_once_under_whatever_key_order_and_goes_up_as_it_came() -> None:
     async def scene() -> None:
-        spool = frame_spool(region="us")
+        spool = frame_spool()
         for sequence in (3, 1, 2, 0):
             assert await spool.take(key(sequence), frame(bytes([sequence])))
         for sequence in (0, 1, 2, 3):
@@ -49,10 +39,7 @@ def test_a_frame_is_taken_once_under_whatever_key_order_and_goes_up_as_it_came()
         assert await spool.take(key(0, epoch=2), frame())
         assert await spool.take(key(0, worker_id="v"), frame())
         assert spool.pending[:4] == (key(3), key(1), key(2), key(0))
-        message = spool.message(key(2))
-        assert message is not None
-        assert message.frame.region == "us"
-        assert keyed_frame_from_pb(message) == (key(2), frame(b"\2"))
+        assert spool.read(key(2)) == KeyedFrame(key(2), frame(b"\2"))
 
     asyncio.run(scene())
 
@@ -64,7 +51,7 @@ def test_what_the_ledger_has_is_not_sent_again_and_not_taken_again() -> None:
         await spool.take(key(1), frame())
         spool.commit([key(0), key(0), key(77), key(1, epoch=9)])
         assert spool.pending == (key(1),)
-        assert spool.message(key(0)) is None
+        assert spool.read(key(0)) is None
         assert not await spool.take(key(0), frame())
 
     asyncio.run(scene())
@@ -138,7 +125,7 @@ def test_a_real_disk_that_fills_up_makes_the_sender_wait_and_loses_no_frame(
     async def scene() -> None:
         with small_disk(tmp_path / "small", num_kib=512) as disk:
             folder = disk.root / "spools" / "job"
-            spool = FrameSpool.open(folder, "eu", durability=durability, max_bytes=1 << 20)
+            spool = FrameSpool.open(folder, durability=durability, max_bytes=1 << 20)
             filler = disk.fill(leaving_bytes=50_000)
             taking = [asyncio.create_task(spool.take(key(number), frame(bytes(20_000)))) for number in range(6)]
             await asyncio.sleep(0.02)
@@ -147,7 +134,7 @@ def test_a_real_disk_that_fills_up_makes_the_sender_wait_and_loses_no_frame(
             assert await asyncio.gather(*taking) == [True] * 6
             await spool.durable()
             assert spool.close()
-            again = FrameSpool.open(folder, "eu", durability=durability, max_bytes=1 << 20)
+            again = FrameSpool.open(folder, durability=durability, max_bytes=1 << 20)
             assert sorted(one.sequence for one in again.pending) == list(range(6))
             again.close(job_is_done=True)
 
@@ -190,8 +177,7 @@ def test_a_disk_that_cannot_sync_promises_nothing() -> None:
 
 def test_the_folder_goes_when_nothing_is_uncommitted_or_the_job_is_done(tmp_path: Path) -> None:
     async def scene() -> None:
-        folder = folder_of(tmp_path, "../job/1")
-        assert folder.parent == tmp_path / "spools"
+        folder = tmp_path / "spools" / "job-1"
         spool = on_disk(folder)
         await spool.take(key(0), frame())
         with pytest.raises(Conflict):
@@ -214,7 +200,7 @@ def test_a_damaged_spool_is_set_aside_whole_and_a_new_one_begun(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scene() -> None:
-        folder = folder_of(tmp_path, "job-1")
+        folder = tmp_path / "job-1"
         for number in (1, 2):
             spool = on_disk(folder)
             for sequence in range(3):
@@ -234,28 +220,6 @@ def test_a_damaged_spool_is_set_aside_whole_and_a_new_one_begun(
     assert [record.getMessage() for record in caplog.records].count("spool_damaged") == 2
 
 
-def test_of_folders_that_nobody_uses_the_newest_stay(tmp_path: Path) -> None:
-    names = [f"job-{number}" for number in range(KEPT_FOLDERS + 3)]
-    for age, name in enumerate(names):
-        folder = folder_of(tmp_path, name)
-        folder.mkdir(parents=True)
-        os.utime(folder, (1000 + age, 1000 + age))
-    give_up_oldest(tmp_path, in_use=["job-0"])
-    assert {path.name for path in (tmp_path / "spools").iterdir()} == {"job-0", *names[3:]}
-    give_up_oldest(tmp_path / "nowhere", in_use=[])
-
-
-def test_folders_around_spools_go_with_the_last_one(tmp_path: Path) -> None:
-    state = tmp_path / STATE / "us"
-    folder = folder_of(state, "job-1")
-    folder.mkdir(parents=True)
-    remove_if_empty(state)
-    assert folder.exists()
-    folder.rmdir()
-    remove_if_empty(state)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_record_that_cannot_be_read_any_more_is_said_to_be_lost_and_others_go_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -265,8 +229,8 @@ def test_a_record_that_cannot_be_read_any_more_is_said_to_be_lost_and_others_go_
         await spool.take(key(0), frame())
         await spool.take(key(1), frame())
         disk.content(disk.paths()[0])[80] ^= 1
-        assert spool.message(key(0)) is None
-        assert spool.message(key(1)) is not None
+        assert spool.read(key(0)) is None
+        assert spool.read(key(1)) is not None
         assert spool.pending == (key(1),)
 
     play(scene)

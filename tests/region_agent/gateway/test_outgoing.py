@@ -1,6 +1,5 @@
 import asyncio
 
-from periplus.pb.v1 import gateway_pb2
 from periplus.values.transport_keys import FrameKey
 from region_agent.gateway.outgoing import FRAMES_AHEAD, UP_MESSAGES, Outgoing
 
@@ -9,21 +8,17 @@ def key(sequence: int) -> FrameKey:
     return FrameKey(worker_id="w", epoch=1, sequence=sequence)
 
 
-def message(name: str) -> gateway_pb2.TrainerDown:
-    return gateway_pb2.TrainerDown(up=gateway_pb2.RolloutUp(worker_id=name))
-
-
-async def drained(outgoing: Outgoing) -> list[str]:
+async def drained(outgoing: Outgoing[str]) -> list[str]:
     items = [await outgoing.get() for _ in range(len(outgoing))]
-    return [str(item.sequence) if isinstance(item, FrameKey) else item.up.worker_id for item in items]
+    return [str(item.sequence) if isinstance(item, FrameKey) else item for item in items]
 
 
 def test_messages_and_frames_leave_in_the_order_in_which_they_came() -> None:
     async def scene() -> None:
-        outgoing = Outgoing()
-        await outgoing.put(message("hello"))
+        outgoing = Outgoing[str]()
+        await outgoing.put("hello")
         outgoing.put_frame(key(0))
-        await outgoing.put(message("gone"))
+        await outgoing.put("gone")
         outgoing.put_frame(key(1))
         assert await drained(outgoing) == ["hello", "0", "gone", "1"]
 
@@ -32,10 +27,10 @@ def test_messages_and_frames_leave_in_the_order_in_which_they_came() -> None:
 
 def test_a_backlog_of_frames_holds_up_messages_by_a_bounded_number_only() -> None:
     async def scene() -> None:
-        outgoing = Outgoing()
+        outgoing = Outgoing[str]()
         for sequence in range(10 * FRAMES_AHEAD):
             outgoing.put_frame(key(sequence))
-        await outgoing.put(message("urgent"))
+        await outgoing.put("urgent")
         left = await drained(outgoing)
         assert left.index("urgent") == FRAMES_AHEAD
         left.remove("urgent")
@@ -47,11 +42,11 @@ def test_a_backlog_of_frames_holds_up_messages_by_a_bounded_number_only() -> Non
 def test_who_puts_one_message_too_many_waits_until_one_has_left_or_all_are_forgotten() -> None:
     async def scene() -> None:
         for free in ("get", "clear"):
-            outgoing = Outgoing()
+            outgoing = Outgoing[str]()
             for number in range(UP_MESSAGES):
-                await outgoing.put(message(str(number)))
+                await outgoing.put(str(number))
             outgoing.put_frame(key(0))
-            waiting = asyncio.create_task(outgoing.put(message("late")))
+            waiting = asyncio.create_task(outgoing.put("late"))
             await asyncio.sleep(0)
             assert not waiting.done()
             if free == "get":
@@ -65,10 +60,10 @@ def test_who_puts_one_message_too_many_waits_until_one_has_left_or_all_are_forgo
 
 def test_a_new_way_up_sends_each_frame_once_behind_the_messages_that_wait() -> None:
     async def scene() -> None:
-        outgoing = Outgoing()
+        outgoing = Outgoing[str]()
         for sequence in range(FRAMES_AHEAD + 5):
             outgoing.put_frame(key(sequence))
-        await outgoing.put(message("hello"))
+        await outgoing.put("hello")
         outgoing.send_again([key(7), key(99)])
         assert await drained(outgoing) == ["hello", "7", "99"]
         outgoing.send_again([key(1)])
@@ -79,7 +74,7 @@ def test_a_new_way_up_sends_each_frame_once_behind_the_messages_that_wait() -> N
 
 def test_who_waits_for_something_gets_it() -> None:
     async def scene() -> None:
-        outgoing = Outgoing()
+        outgoing = Outgoing[str]()
         waiting = asyncio.create_task(outgoing.get())
         await asyncio.sleep(0)
         outgoing.put_frame(key(3))
@@ -90,10 +85,10 @@ def test_who_waits_for_something_gets_it() -> None:
 
 def test_a_request_is_put_though_there_is_no_room_for_messages() -> None:
     async def scene() -> None:
-        outgoing = Outgoing()
+        outgoing = Outgoing[str]()
         for _ in range(UP_MESSAGES):
-            await outgoing.put(message("m"))
-        outgoing.put_request(message("request"))
+            await outgoing.put("m")
+        outgoing.put_request("request")
         assert (await drained(outgoing))[-1] == "request"
 
     asyncio.run(scene())

@@ -8,16 +8,14 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from periplus.errors import Conflict, CorruptFrame, Fenced, Forged, NotFound, StateError, StorageError, Unreachable
+from periplus.errors import Conflict, CorruptFrame, Fenced, Forged, NotFound, StateError, Unreachable
 from periplus.net import rpc
-from periplus.pb.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
-from periplus.publication import Closing, PublicationKind, PublicationRecord, derived_publication
+from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
+from periplus.publication import Closing, PublicationKind, derived_publication
 from periplus.values.policy import Policy
-from region_agent.gateway import hub as hub_module
-from region_agent.gateway.hub import DOWN_QUEUE_MESSAGES, TAKEN_FRAMES, JobHub
+from region_agent.gateway.convert import from_above
 from region_agent.gateway.service import GatewayService
-from region_agent.weights.streams import Stream
-from region_agent.weights.weight_cache import Along
+from region_agent.weights.disk import restore
 from tests.support.faulty_weights import FaultyWeightFiles
 from tests.support.gateways import (
     JOB,
@@ -28,9 +26,9 @@ from tests.support.gateways import (
     bundle,
     certified,
     delta,
-    frame_spool,
     gateway,
-    play,
+    home_region,
+    played,
     state_of,
     until,
     weight_cache,
@@ -40,428 +38,303 @@ from tests.support.versions import Versions, small_states
 # ---- rollout streams -------------------------------------------------------------------------------------------------
 
 
-def test_messages_go_up_in_order_and_down_to_the_worker_that_they_name() -> None:
-    async def scene() -> None:
-        async with (
-            gateway() as home,
-            Trainer(home.address) as trainer,
-            Worker(home.address, "w1") as one,
-            Worker(home.address, "w2") as two,
-        ):
-            for payload in (b"1", b"2", b"3"):
-                await one.frame(payload)
-            await until(lambda: len(trainer.frames) == 3 and "w2 hello" in trainer.came)
-            assert trainer.frames == [b"1", b"2", b"3"]
-            assert [came for came in trainer.came if came.startswith("w1")] == ["w1 hello"] + ["w1 frame"] * 3
-            await trainer.lease("w2", 7)
-            await trainer.lease("nobody", 8)
-            await trainer.lease("w1", 9)
-            await until(lambda: one.leases() == [9] and two.leases() == [7])
-
-    play(scene)
+@played
+async def test_messages_go_up_in_order_and_down_to_the_worker_that_they_name() -> None:
+    async with (
+        home_region() as (home, trainer),
+        Worker(home.address, "w1") as one,
+        Worker(home.address, "w2") as two,
+    ):
+        for payload in (b"1", b"2", b"3"):
+            await one.frame(payload)
+        await until(lambda: len(trainer.frames) == 3 and "w2 hello" in trainer.came)
+        assert trainer.frames == [b"1", b"2", b"3"]
+        assert [came for came in trainer.came if came.startswith("w1")] == ["w1 hello"] + ["w1 frame"] * 3
+        await trainer.lease("w2", 7)
+        await trainer.lease("nobody", 8)
+        await trainer.lease("w1", 9)
+        await until(lambda: one.leases() == [9] and two.leases() == [7])
 
 
-def test_workers_of_an_ended_stream_are_reported_gone_exactly_once() -> None:
-    async def scene() -> None:
-        async with gateway() as home, Trainer(home.address) as trainer:
-            async with Worker(home.address, "w1", region="far") as stream:
-                await stream.hello("w2")
-                await stream.gone()
-                await until(lambda: "w1 gone" in trainer.came)
-            await until(lambda: "w2 gone" in trainer.came)
-            async with Worker(home.address, "w3"):
-                await until(lambda: "w3 hello" in trainer.came)
-            assert trainer.came == ["w1 hello", "w2 hello", "w1 gone", "w2 gone", "w3 hello"] or (
-                sorted(trainer.came[:4]) == ["w1 gone", "w1 hello", "w2 gone", "w2 hello"]
-            )
-
-    play(scene)
+@played
+async def test_workers_of_an_ended_stream_are_reported_gone_exactly_once() -> None:
+    async with home_region() as (home, trainer):
+        async with Worker(home.address, "w1", region="far") as stream:
+            await stream.hello("w2")
+            await stream.gone()
+            await until(lambda: "w1 gone" in trainer.came)
+        await until(lambda: "w2 gone" in trainer.came)
+        async with Worker(home.address, "w3"):
+            await until(lambda: "w3 hello" in trainer.came)
+        assert trainer.came == ["w1 hello", "w2 hello", "w1 gone", "w2 gone", "w3 hello"] or (
+            sorted(trainer.came[:4]) == ["w1 gone", "w1 hello", "w2 gone", "w2 hello"]
+        )
 
 
-def test_the_newest_hello_wins_a_worker_id_and_the_old_stream_ends_without_signing_it_off() -> None:
-    async def scene() -> None:
-        async with gateway() as home, Trainer(home.address) as trainer, Worker(home.address, "w1") as old:
-            await until(lambda: trainer.came == ["w1 hello"])
-            async with Worker(home.address, "w1") as new:
-                await until(lambda: trainer.came == ["w1 hello"] * 2)
-                assert isinstance(await old.ended(), Unreachable)
-                await trainer.lease("w1", 1)
-                await until(lambda: new.leases() == [1])
-                assert old.leases() == []
-                assert "w1 gone" not in trainer.came
-
-    play(scene)
+@played
+async def test_the_newest_hello_wins_a_worker_id_and_the_old_stream_ends_without_signing_it_off() -> None:
+    async with home_region() as (home, trainer), Worker(home.address, "w1") as old:
+        await until(lambda: trainer.came == ["w1 hello"])
+        async with Worker(home.address, "w1") as new:
+            await until(lambda: trainer.came == ["w1 hello"] * 2)
+            assert isinstance(await old.ended(), Unreachable)
+            await trainer.lease("w1", 1)
+            await until(lambda: new.leases() == [1])
+            assert old.leases() == []
+            assert "w1 gone" not in trainer.came
 
 
-def test_a_rollout_stream_without_a_hello_is_refused() -> None:
-    async def scene() -> None:
-        async with gateway() as home, Worker(home.address, "w1", hello=False) as worker:
-            await worker.frame(b"x")
-            assert isinstance(await worker.ended(), StateError)
-            assert not len(home.hub.up)
-
-    play(scene)
+@played
+async def test_a_rollout_stream_without_a_hello_is_refused() -> None:
+    async with gateway() as home, Worker(home.address, "w1", hello=False) as worker:
+        await worker.frame(b"x")
+        assert isinstance(await worker.ended(), StateError)
+        assert not len(home.hub.up)
 
 
-def test_messages_from_before_the_trainer_wait_for_it() -> None:
-    async def scene() -> None:
-        async with gateway() as home, Worker(home.address, "w1") as worker:
-            await worker.frame(b"early")
-            await until(lambda: len(home.hub.up) == 2)
-            async with Trainer(home.address) as trainer:
-                await until(lambda: trainer.came == ["w1 hello", "w1 frame"])
-
-    play(scene)
+@played
+async def test_messages_from_before_the_trainer_wait_for_it() -> None:
+    async with gateway() as home, Worker(home.address, "w1") as worker:
+        await worker.frame(b"early")
+        await until(lambda: len(home.hub.up) == 2)
+        async with Trainer(home.address) as trainer:
+            await until(lambda: trainer.came == ["w1 hello", "w1 frame"])
 
 
-def test_what_waits_for_a_stream_that_is_ended_is_delivered_first() -> None:
-    async def scene() -> None:
-        async with gateway() as home, Trainer(home.address) as trainer, Worker(home.address, "w1") as worker:
-            await until(lambda: trainer.came == ["w1 hello"])
-            finish = gateway_pb2.Finish(reason="done")
-            await home.hub.send_down(gateway_pb2.RolloutDown(worker_id="w1", finish=finish))
-            home.hub.end_streams()
-            assert isinstance(await worker.ended(), Unreachable)
-            assert worker.got[0].finish.reason == "done"
-
-    play(scene)
-
-
-def test_who_waits_for_room_towards_a_stream_goes_on_when_it_ends() -> None:
-    async def scene() -> None:
-        hub = JobHub(JOB, "home", frame_spool(), weight_cache())
-        route = hub.open_route("")
-        hello = gateway_pb2.RolloutUp(worker_id="w1", hello=gateway_pb2.WorkerHello(job_id=JOB))
-        await hub.take_up(route, hello)
-        message = gateway_pb2.RolloutDown(worker_id="w1")
-        for _ in range(DOWN_QUEUE_MESSAGES):
-            await hub.send_down(message)
-        waiting = asyncio.create_task(hub.send_down(message))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        await hub.close_route(route, "dead")
-        await waiting
-        assert await hub.send_down(message) is False
-
-    play(scene)
-
-
-def test_a_stream_that_is_not_read_is_ended_and_holds_up_the_others_only_that_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(hub_module, "DOWN_STALL_S", 0.05)
-
-    async def scene() -> None:
-        hub = JobHub(JOB, "home", frame_spool(), weight_cache())
-        stuck, well = hub.open_route(""), hub.open_route("")
-        for name, route in (("stuck", stuck), ("well", well)):
-            hello = gateway_pb2.RolloutUp(worker_id=name, hello=gateway_pb2.WorkerHello(job_id=JOB))
-            await hub.take_up(route, hello)
-        for _ in range(DOWN_QUEUE_MESSAGES):
-            assert await hub.send_down(gateway_pb2.RolloutDown(worker_id="stuck"))
-        for _ in range(1_000):
-            assert not await hub.send_down(gateway_pb2.RolloutDown(worker_id="stuck"))
-        assert stuck.closed.is_set()
-        assert await hub.send_down(gateway_pb2.RolloutDown(worker_id="well"))
-
-    play(scene)
-
-
-def test_a_worker_that_reads_no_acknowledgement_is_not_read_on() -> None:
-    async def scene() -> None:
-        hub = JobHub(JOB, "home", frame_spool(), weight_cache())
-        route = hub.open_route("")
-        await hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", hello=gateway_pb2.WorkerHello(job_id=JOB)))
-        frame = gateway_pb2.TrajectoryFrame(codec=common_pb2.CODEC_TRAJECTORY_COLUMNS_ZSTD, payload=b"x", epoch=1)
-        for _ in range(TAKEN_FRAMES):
-            await hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", frame=frame))
-        waiting = asyncio.create_task(hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", frame=frame)))
-        await asyncio.sleep(0.01)
-        assert not waiting.done()
-        assert len(await route.next_taken()) == TAKEN_FRAMES
-        await waiting
-
-    play(scene)
+@played
+async def test_what_waits_for_a_stream_that_is_ended_is_delivered_first() -> None:
+    async with home_region() as (home, trainer), Worker(home.address, "w1") as worker:
+        await until(lambda: trainer.came == ["w1 hello"])
+        finish = gateway_pb2.RolloutDown(worker_id="w1", finish=gateway_pb2.Finish(reason="done"))
+        await home.hub.send_down(from_above(finish, region="home"))
+        home.hub.end_streams()
+        assert isinstance(await worker.ended(), Unreachable)
+        assert worker.got[0].finish.reason == "done"
 
 
 # ---- trainers --------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_trainer_of_the_same_fork_is_refused_until_the_first_has_left() -> None:
-    async def scene() -> None:
-        async with gateway() as home:
-            async with Trainer(home.address) as first:
-                await until(lambda: home.hub.trainer is not None)
-                async with Trainer(home.address) as second:
-                    error = await second.ended()
-                    assert isinstance(error, Conflict)
-                    assert not isinstance(error, Fenced)
-                assert first.error is None
-            await until(lambda: home.hub.trainer is None)
-            async with Trainer(home.address):
-                await until(lambda: home.hub.trainer is not None)
-
-    play(scene)
+@played
+async def test_a_second_trainer_of_the_same_fork_is_refused_until_the_first_has_left() -> None:
+    async with gateway() as home:
+        async with Trainer(home.address) as first:
+            await until(lambda: home.hub.trainer_slot.trainer is not None)
+            async with Trainer(home.address) as second:
+                error = await second.ended()
+                assert isinstance(error, Conflict)
+                assert not isinstance(error, Fenced)
+            assert first.error is None
+        await until(lambda: home.hub.trainer_slot.trainer is None)
+        async with Trainer(home.address):
+            await until(lambda: home.hub.trainer_slot.trainer is not None)
 
 
-def test_a_trainer_of_a_newer_fork_takes_over_and_hears_of_every_worker() -> None:
-    async def scene() -> None:
-        async with gateway() as home, Trainer(home.address) as old, Worker(home.address, "w1") as worker:
-            await until(lambda: old.came == ["w1 hello"])
-            async with Trainer(home.address, fork=1) as new:
-                assert isinstance(await old.ended(), Fenced)
-                assert isinstance(await worker.ended(), Unreachable), "it must say hello to the new trainer"
-                async with Worker(home.address, "w1") as again:
-                    await until(lambda: new.came == ["w1 hello"])
-                    await new.lease("w1", 1)
-                    await until(lambda: again.leases() == [1])
-                async with Trainer(home.address, fork=0) as late:
-                    assert isinstance(await late.ended(), Conflict)
-                assert new.error is None
-
-    play(scene)
+@played
+async def test_a_trainer_of_a_newer_fork_takes_over_and_hears_of_every_worker() -> None:
+    async with gateway() as home, Trainer(home.address) as old, Worker(home.address, "w1") as worker:
+        await until(lambda: old.came == ["w1 hello"])
+        async with Trainer(home.address, fork=1) as new:
+            assert isinstance(await old.ended(), Fenced)
+            assert isinstance(await worker.ended(), Unreachable), "it must say hello to the new trainer"
+            async with Worker(home.address, "w1") as again:
+                await until(lambda: new.came == ["w1 hello"])
+                await new.lease("w1", 1)
+                await until(lambda: again.leases() == [1])
+            async with Trainer(home.address, fork=0) as late:
+                assert isinstance(await late.ended(), Conflict)
+            assert new.error is None
 
 
-def test_a_trainer_that_follows_another_hears_of_the_workers_that_are_there() -> None:
-    async def scene() -> None:
-        async with gateway() as home, Worker(home.address, "w1") as worker:
-            async with Trainer(home.address) as first:
-                await until(lambda: first.came == ["w1 hello"])
-            await until(lambda: home.hub.trainer is None)
-            assert worker.error is None, "a worker waits for the next trainer"
-            async with Trainer(home.address, fork=1):
-                assert isinstance(await worker.ended(), Unreachable)
-
-    play(scene)
+@played
+async def test_a_trainer_that_follows_another_hears_of_the_workers_that_are_there() -> None:
+    async with gateway() as home, Worker(home.address, "w1") as worker:
+        async with Trainer(home.address) as first:
+            await until(lambda: first.came == ["w1 hello"])
+        await until(lambda: home.hub.trainer_slot.trainer is None)
+        assert worker.error is None, "a worker waits for the next trainer"
+        async with Trainer(home.address, fork=1):
+            assert isinstance(await worker.ended(), Unreachable)
 
 
-def test_a_fenced_trainer_cannot_publish_into_the_publication_of_its_successor() -> None:
-    async def scene() -> None:
-        async with gateway() as home, Trainer(home.address) as old:
-            old.publish(bundle())
-            await until(lambda: home.hub.log.has_bundle)
-            async with Trainer(home.address, fork=1) as new, Reader(home.address, has_bundle=True) as reader:
-                await until(lambda: home.hub.trainer is not None and home.hub.trainer.fork == 1)
-                opening, *rest = anchor(5, fork=1).records()
-                new.publish_record(opening)
-                await until(lambda: home.hub.num_changes > 4)
-                old.publish(anchor(6))
-                with pytest.raises(Fenced), rpc.remote_errors(home.address):
-                    await old.publishing
-                for record in rest:
-                    new.publish_record(record)
-                await until(lambda: reader.names() == ["anchor 1.5"])
-
-    play(scene)
+@played
+async def test_a_fenced_trainer_cannot_publish_into_the_publication_of_its_successor() -> None:
+    async with gateway() as home, Trainer(home.address) as old:
+        old.publish(bundle())
+        await until(lambda: home.hub.feed.log.has_bundle)
+        async with Trainer(home.address, fork=1) as new, Reader(home.address, has_bundle=True) as reader:
+            await until(lambda: home.hub.trainer_slot.trainer is not None and home.hub.trainer_slot.trainer.fork == 1)
+            opening, *rest = anchor(5, fork=1).records()
+            new.publish_record(opening)
+            await until(lambda: home.hub.feed.num_changes > 4)
+            old.publish(anchor(6))
+            with pytest.raises(Fenced), rpc.remote_errors(home.address):
+                await old.publishing
+            for record in rest:
+                new.publish_record(record)
+            await until(lambda: reader.names() == ["anchor 1.5"])
 
 
-def test_training_records_are_passed_on() -> None:
-    async def scene() -> None:
-        async with gateway() as home, Trainer(home.address) as trainer:
-            record = gateway_pb2.TrainerUp()
-            record.record.job_id = JOB
-            await trainer.call.write(record)
-            await until(lambda: [each.job_id for each in home.records] == [JOB])
-
-    play(scene)
+@played
+async def test_training_records_are_passed_on() -> None:
+    async with home_region() as (home, trainer):
+        record = gateway_pb2.TrainerUp()
+        record.record.job_id = JOB
+        await trainer.call.write(record)
+        await until(lambda: [each.job_id for each in home.records] == [JOB])
 
 
-def test_a_publication_that_breaks_the_rules_is_refused_and_readers_never_see_it_end() -> None:
-    async def scene() -> None:
-        async with gateway() as home, Trainer(home.address) as trainer, Reader(home.address, has_bundle=True) as reader:
-            *records, closing = anchor(1).records()
-            assert isinstance(closing, Closing)
-            for record in (*records, replace(closing, state_digest=bytes(32))):
-                trainer.publish_record(record)
-            with pytest.raises(Forged), rpc.remote_errors(home.address):
-                await trainer.publishing
-            async with Trainer(home.address, fork=1) as next_:
-                next_.publish(anchor(2, fork=1))
-                await until(lambda: reader.names() == ["anchor 1.2"])
-            assert home.hub.num_refused == {"Forged": 1}
-
-    play(scene)
+@played
+async def test_a_publication_that_breaks_the_rules_is_refused_and_readers_never_see_it_end() -> None:
+    async with home_region() as (home, trainer), Reader(home.address, has_bundle=True) as reader:
+        *records, closing = anchor(1).records()
+        assert isinstance(closing, Closing)
+        for record in (*records, replace(closing, state_digest=bytes(32))):
+            trainer.publish_record(record)
+        with pytest.raises(Forged), rpc.remote_errors(home.address):
+            await trainer.publishing
+        async with Trainer(home.address, fork=1) as next_:
+            next_.publish(anchor(2, fork=1))
+            await until(lambda: reader.names() == ["anchor 1.2"])
+        assert home.hub.feed.num_refused == {"Forged": 1}
 
 
-def test_a_trainer_cannot_publish_what_looks_derived() -> None:
-    async def scene() -> None:
-        async with gateway() as home, Trainer(home.address) as trainer:
-            attestation = anchor(1).attestation
-            parts = anchor(1).payload_parts
-            trainer.publish(derived_publication(attestation, kind=PublicationKind.ANCHOR, parts=parts))
-            with pytest.raises(CorruptFrame, match="derived"), rpc.remote_errors(home.address):
-                await trainer.publishing
-
-    play(scene)
+@played
+async def test_a_trainer_cannot_publish_what_looks_derived() -> None:
+    async with home_region() as (home, trainer):
+        attestation = anchor(1).attestation
+        parts = anchor(1).payload_parts
+        trainer.publish(derived_publication(attestation, kind=PublicationKind.ANCHOR, parts=parts))
+        with pytest.raises(CorruptFrame, match="derived"), rpc.remote_errors(home.address):
+            await trainer.publishing
 
 
 # ---- readers ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_late_reader_gets_the_bundle_a_way_to_the_newest_state_and_then_what_comes() -> None:
-    async def scene() -> None:
-        async with gateway() as home, Trainer(home.address) as trainer:
-            trainer.publish(bundle(), anchor(0), delta(0, 1), delta(1, 2), anchor(2), delta(2, 3))
-            await until(lambda: home.hub.log.newest == Policy(0, 3))
-            async with Reader(home.address) as reader:
-                await until(lambda: reader.policy == Policy(0, 3))
-                trainer.publish(delta(3, 5))
-                await until(lambda: reader.policy == Policy(0, 5))
-                assert reader.names()[0] == "bundle 0.0"
-                assert reader.names()[-1] == "delta 0.5"
-                assert reader.state() == state_of(5)
-
-    play(scene)
+@played
+async def test_a_late_reader_gets_the_bundle_a_way_to_the_newest_state_and_then_what_comes() -> None:
+    async with home_region() as (home, trainer):
+        trainer.publish(bundle(), anchor(0), delta(0, 1), delta(1, 2), anchor(2), delta(2, 3))
+        await until(lambda: home.hub.feed.log.newest == Policy(0, 3))
+        async with Reader(home.address) as reader:
+            await until(lambda: reader.policy == Policy(0, 3))
+            trainer.publish(delta(3, 5))
+            await until(lambda: reader.policy == Policy(0, 5))
+            assert reader.names()[0] == "bundle 0.0"
+            assert reader.names()[-1] == "delta 0.5"
+            assert reader.state() == state_of(5)
 
 
-def test_a_reader_that_has_a_state_gets_only_the_deltas_from_there() -> None:
+@played
+async def test_a_reader_that_has_a_state_gets_only_the_deltas_from_there() -> None:
     made = Versions(small_states(4))
-
-    async def scene() -> None:
-        async with gateway() as home, Trainer(home.address) as trainer:
-            trainer.publish(made.bundle(), made.anchor(0), *made.chain(0, 3))
-            await until(lambda: home.hub.log.newest == Policy(0, 3))
-            async with Reader(home.address, have=Policy(0, 1), has_bundle=True) as reader:
-                await until(lambda: len(reader.got) == 2)
-                assert reader.names() == ["delta 0.2", "delta 0.3"]
-
-    play(scene)
+    async with home_region() as (home, trainer):
+        trainer.publish(made.bundle(), made.anchor(0), *made.chain(0, 3))
+        await until(lambda: home.hub.feed.log.newest == Policy(0, 3))
+        async with Reader(home.address, have=Policy(0, 1), has_bundle=True) as reader:
+            await until(lambda: len(reader.got) == 2)
+            assert reader.names() == ["delta 0.2", "delta 0.3"]
 
 
-def test_chunks_are_forwarded_before_the_publication_is_complete() -> None:
-    async def scene() -> None:
+@played
+async def test_chunks_are_forwarded_before_the_publication_is_complete() -> None:
+    async with (
+        home_region() as (home, trainer),
+        Reader(home.address, has_bundle=True) as one,
+        Reader(home.address, has_bundle=True) as two,
+    ):
+        *head, closing = anchor(1, num_bytes=4000, chunk_bytes=1 << 10).records()
+        for i, record in enumerate(head):
+            trainer.publish_record(record)
+            await until(lambda i=i: one.num_chunks == two.num_chunks == i)  # type: ignore[misc]
+        assert one.got == two.got == []
+        trainer.publish_record(closing)
+        await until(lambda: one.names() == two.names() == ["anchor 0.1"])
+        assert one.state() == two.state() == state_of(1, num_bytes=4000)
+
+
+@played
+async def test_a_reader_too_slow_for_what_is_kept_gets_the_copy_of_its_gateway() -> None:
+    async with (
+        gateway(weights=weight_cache(chain_versions=2)) as home,
+        Trainer(home.address) as trainer,
+        Reader(home.address, has_bundle=True) as slow,
+    ):
+        size = 1 << 20
+        trainer.publish(anchor(0, num_bytes=size))
+        await until(lambda: slow.names() == ["anchor 0.0"])
+        slow.may_read.clear()
+        for version in range(1, 25):
+            trainer.publish(delta(version - 1, version, num_bytes=size, chunk_bytes=1 << 18))
+            await until(lambda version=version: home.hub.feed.log.newest == Policy(0, version))  # type: ignore[misc]
+        # How far the copy has gone depends on what the slow reader was being sent when each version came.
+        await until(lambda: home.hub.weight_cache.copy_policy not in (None, Policy(0, 0)))
+        slow.may_read.set()
+        await until(lambda: slow.policy == Policy(0, 24))
+        assert slow.state() == state_of(24, num_bytes=size)
+        assert len(slow.got) < 20, "it was not too slow"
+        assert any(each.opening.is_derived for each in slow.got)
+        assert trainer.came == []
+
+
+@played
+async def test_newcomers_without_a_way_to_the_newest_state_cause_one_request_for_an_anchor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(restore, "LOG_BYTES", 1000)
+    disk = FaultyWeightFiles()
+    async with gateway(weights=weight_cache(disk)) as home, Trainer(home.address) as trainer:
+        disk.room_bytes = 0  # no copy
+        trainer.publish(anchor(0, num_bytes=400), *(delta(i, i + 1, num_bytes=400) for i in range(4)))
+        await until(lambda: home.hub.feed.log.newest == Policy(0, 4))
         async with (
-            gateway() as home,
-            Trainer(home.address) as trainer,
             Reader(home.address, has_bundle=True) as one,
             Reader(home.address, has_bundle=True) as two,
+            Reader(home.address, has_bundle=True, have=Policy(0, 4)) as old,
         ):
-            *head, closing = anchor(1, num_bytes=4000, chunk_bytes=1 << 10).records()
-            for i, record in enumerate(head):
-                trainer.publish_record(record)
-                await until(lambda i=i: one.num_chunks == two.num_chunks == i)  # type: ignore[misc]
-            assert one.got == two.got == []
-            trainer.publish_record(closing)
-            await until(lambda: one.names() == two.names() == ["anchor 0.1"])
-            assert one.state() == two.state() == state_of(1, num_bytes=4000)
-
-    play(scene)
-
-
-def test_a_reader_too_slow_for_what_is_kept_gets_the_copy_of_its_gateway() -> None:
-    async def scene() -> None:
-        async with (
-            gateway(weights=weight_cache(chain_versions=2)) as home,
-            Trainer(home.address) as trainer,
-            Reader(home.address, has_bundle=True) as slow,
-        ):
-            size = 1 << 20
-            trainer.publish(anchor(0, num_bytes=size))
-            await until(lambda: slow.names() == ["anchor 0.0"])
-            slow.may_read.clear()
-            for version in range(1, 25):
-                trainer.publish(delta(version - 1, version, num_bytes=size, chunk_bytes=1 << 18))
-                await until(lambda version=version: home.hub.log.newest == Policy(0, version))  # type: ignore[misc]
-            # How far the copy has gone depends on what the slow reader was being sent when each version came.
-            await until(lambda: home.hub.weight_cache.copy_policy not in (None, Policy(0, 0)))
-            slow.may_read.set()
-            await until(lambda: slow.policy == Policy(0, 24))
-            assert slow.state() == state_of(24, num_bytes=size)
-            assert len(slow.got) < 20, "it was not too slow"
-            assert any(each.opening.is_derived for each in slow.got)
-            assert trainer.came == []
-
-    play(scene)
+            await until(lambda: trainer.came == ["anchor?"])
+            trainer.publish(delta(4, 5, num_bytes=400))
+            await until(lambda: old.names() == ["delta 0.5"])
+            assert trainer.came == ["anchor?"]
+            trainer.publish(anchor(5, num_bytes=400))
+            await until(lambda: one.names() == two.names() == ["anchor 0.5"])
+            trainer.publish(delta(5, 6, num_bytes=400))
+            await until(lambda: all(reader.names()[-1] == "delta 0.6" for reader in (one, two, old)))
+            assert "anchor 0.5" not in old.names()
+            assert trainer.came == ["anchor?"]
 
 
-def test_newcomers_without_a_way_to_the_newest_state_cause_one_request_for_an_anchor() -> None:
-    async def scene() -> None:
-        disk = FaultyWeightFiles()
-        async with gateway(weights=weight_cache(disk)) as home, Trainer(home.address) as trainer:
-            disk.room_bytes = 0  # no copy
-            home.hub.log._max_bytes = 1000
-            trainer.publish(anchor(0, num_bytes=400), *(delta(i, i + 1, num_bytes=400) for i in range(4)))
-            await until(lambda: home.hub.log.newest == Policy(0, 4))
-            async with (
-                Reader(home.address, has_bundle=True) as one,
-                Reader(home.address, has_bundle=True) as two,
-                Reader(home.address, has_bundle=True, have=Policy(0, 4)) as old,
-            ):
-                await until(lambda: trainer.came == ["anchor?"])
-                trainer.publish(delta(4, 5, num_bytes=400))
-                await until(lambda: old.names() == ["delta 0.5"])
-                assert trainer.came == ["anchor?"]
-                trainer.publish(anchor(5, num_bytes=400))
-                await until(lambda: one.names() == two.names() == ["anchor 0.5"])
-                trainer.publish(delta(5, 6, num_bytes=400))
-                await until(lambda: all(reader.names()[-1] == "delta 0.6" for reader in (one, two, old)))
-                assert "anchor 0.5" not in old.names()
-                assert trainer.came == ["anchor?"]
-
-    play(scene)
-
-
-def test_a_job_that_is_not_served_here_is_not_found_and_dropping_one_ends_its_readers() -> None:
-    async def scene() -> None:
-        async with gateway() as home:
-            async with Reader(home.address, job_id="other") as reader:
-                assert isinstance(await reader.ended(), NotFound)
-            async with Reader(home.address) as reader, Worker(home.address, "w1") as worker:
-                await until(lambda: len(home.hub.up) > 0)
-                home.hubs.drop(JOB)
-                assert isinstance(await reader.ended(), NotFound)
-                assert isinstance(await worker.ended(), Unreachable)
-            async with Worker(home.address, "w1") as worker:
-                assert isinstance(await worker.ended(), NotFound)
-
-    play(scene)
+@played
+async def test_a_job_that_is_not_served_here_is_not_found_and_dropping_one_ends_its_readers() -> None:
+    async with gateway() as home:
+        async with Reader(home.address, job_id="other") as reader:
+            assert isinstance(await reader.ended(), NotFound)
+        async with Reader(home.address) as reader, Worker(home.address, "w1") as worker:
+            await until(lambda: len(home.hub.up) > 0)
+            home.hubs.drop(JOB)
+            assert isinstance(await reader.ended(), NotFound)
+            assert isinstance(await worker.ended(), Unreachable)
+        async with Worker(home.address, "w1") as worker:
+            assert isinstance(await worker.ended(), NotFound)
 
 
 @pytest.mark.parametrize("call", ["Rollout", "Train", "Publish"])
-def test_streams_that_end_before_they_begin_do_no_harm(call: str) -> None:
-    async def scene() -> None:
-        async with gateway() as home, rpc.channel(home.address) as channel:
-            stream = getattr(gateway_pb2_grpc.GatewayStub(channel), call)()
-            await stream.done_writing()
-            if call == "Publish":
-                assert (await stream).num_publications == 0
-                return
-            with pytest.raises(StateError, match="ended before"), rpc.remote_errors(home.address):
-                await anext(aiter(stream))
-
-    play(scene)
-
-
-def test_a_reader_that_got_half_of_a_way_goes_on_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> None:
-        async with gateway() as home, Trainer(home.address) as trainer:
-            trainer.publish(bundle(), anchor(0), delta(0, 1), delta(1, 2), delta(2, 3))
-            await until(lambda: home.hub.log.newest == Policy(0, 3))
-            asked: list[Policy | None] = []
-            really = home.hub.weight_cache.derive
-
-            async def broken() -> AsyncGenerator[PublicationRecord]:
-                for record in (*delta(0, 1).records(), delta(1, 2).opening):
-                    yield record
-                raise StorageError("its file has gone")
-
-            async def derive(have: Policy | None, chain_bytes: int | None, *, is_remote: bool) -> Along | Stream | None:
-                asked.append(have)
-                if len(asked) == 1:
-                    return Stream(broken(), Policy(0, 3))
-                return await really(have, chain_bytes, is_remote=is_remote)
-
-            monkeypatch.setattr(home.hub.weight_cache, "derive", derive)
-            async with Reader(home.address, have=Policy(0, 0), has_bundle=True) as reader:
-                await until(lambda: reader.policy == Policy(0, 3))
-                assert reader.names()[0] == "delta 0.1"
-            assert asked[:2] == [Policy(0, 0), Policy(0, 1)]
-
-    play(scene)
+@played
+async def test_streams_that_end_before_they_begin_do_no_harm(call: str) -> None:
+    async with gateway() as home, rpc.channel(home.address) as channel:
+        stream = getattr(gateway_pb2_grpc.GatewayStub(channel), call)()
+        await stream.done_writing()
+        if call == "Publish":
+            assert (await stream).num_publications == 0
+            return
+        with pytest.raises(StateError, match="ended before"), rpc.remote_errors(home.address):
+            await anext(aiter(stream))
 
 
 @pytest.mark.parametrize("method", ["Subscribe", "Rollout"])
-def test_a_write_to_a_peer_that_has_left_ends_the_call_as_a_cancelled_one(method: str) -> None:
+@played
+async def test_a_write_to_a_peer_that_has_left_ends_the_call_as_a_cancelled_one(method: str) -> None:
     class Left:
         def invocation_metadata(self) -> tuple[()]:
             return ()
@@ -473,50 +346,31 @@ def test_a_write_to_a_peer_that_has_left_ends_the_call_as_a_cancelled_one(method
         yield gateway_pb2.RolloutUp(worker_id="w", hello=gateway_pb2.WorkerHello(job_id=JOB))
         await asyncio.Event().wait()
 
-    async def scene() -> None:
-        async with gateway() as home, Trainer(home.address) as trainer:
-            trainer.publish(bundle(), anchor(0))
-            await until(lambda: home.hub.log.newest is not None)
-            service: Any = GatewayService(home.hubs, home.traffic, home.records.append, certified)
-            request: Any = hello() if method == "Rollout" else gateway_pb2.SubscribeRequest(job_id=JOB)
-            call = asyncio.create_task(getattr(service, method)(request, Left()))
-            if method == "Rollout":
-                await until(lambda: "w" in home.hub._route_of)
-                await trainer.lease("w", 1)
-            with pytest.raises(asyncio.CancelledError):
-                await call
-
-    play(scene)
+    async with home_region() as (home, trainer):
+        trainer.publish(bundle(), anchor(0))
+        await until(lambda: home.hub.feed.log.newest is not None)
+        service: Any = GatewayService(home.hubs, home.traffic, home.records.append, certified)
+        request: Any = hello() if method == "Rollout" else gateway_pb2.SubscribeRequest(job_id=JOB)
+        call = asyncio.create_task(getattr(service, method)(request, Left()))
+        if method == "Rollout":
+            await until(lambda: trainer.came == ["w hello"])
+            await trainer.lease("w", 1)
+        with pytest.raises(asyncio.CancelledError):
+            await call
 
 
-def test_nobody_speaks_for_a_worker_that_did_not_say_hello_over_the_stream() -> None:
-    async def scene() -> None:
-        async with (
-            gateway() as home,
-            Trainer(home.address) as trainer,
-            Worker(home.address, "w1"),
-            Worker(home.address, "liar") as liar,
-        ):
-            await until(lambda: len(trainer.came) == 2)
-            for body in ("started", "failed", "capacity", "proof"):
-                message = gateway_pb2.RolloutUp(worker_id="w1")
-                getattr(message, body).SetInParent()
-                await liar.call.write(message)
-            await liar.hello("w2")
-            await until(lambda: "w2 hello" in trainer.came)
-            assert sorted(trainer.came) == ["liar hello", "w1 hello", "w2 hello"]
-
-    play(scene)
-
-
-@pytest.mark.parametrize("region", ["", "far"])
-def test_a_lost_gateway_is_told_from_a_worker_whose_own_stream_ended(region: str) -> None:
-    async def scene() -> None:
-        hub = JobHub(JOB, "home", frame_spool(), weight_cache())
-        route = hub.open_route(region)
-        await hub.take_up(route, gateway_pb2.RolloutUp(worker_id="w", hello=gateway_pb2.WorkerHello(job_id=JOB)))
-        await hub.close_route(route, "its stream ended")
-        assert (await hub.next_up()).up.HasField("hello")
-        assert (await hub.next_up()).up.gone.connection_lost == bool(region)
-
-    play(scene)
+@played
+async def test_nobody_speaks_for_a_worker_that_did_not_say_hello_over_the_stream() -> None:
+    async with (
+        home_region() as (home, trainer),
+        Worker(home.address, "w1"),
+        Worker(home.address, "liar") as liar,
+    ):
+        await until(lambda: len(trainer.came) == 2)
+        for body in ("started", "failed", "capacity", "proof"):
+            message = gateway_pb2.RolloutUp(worker_id="w1")
+            getattr(message, body).SetInParent()
+            await liar.call.write(message)
+        await liar.hello("w2")
+        await until(lambda: "w2 hello" in trainer.came)
+        assert sorted(trainer.came) == ["liar hello", "w1 hello", "w2 hello"]

@@ -7,13 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from periplus.codec.frame import CodecId, Frame
-from periplus.net.convert import committed_to_pb, keyed_frame_from_pb, keyed_frame_to_pb
-from periplus.pb.v1 import gateway_pb2
 from periplus.spool.format import Durability
-from periplus.values.transport_keys import FrameKey, SeenFrames
+from periplus.values.transport_keys import FrameKey, KeyedFrame, SeenFrames
 from region_agent.gateway.hub import JobHub
+from region_agent.gateway.messages import LocalCommit, UpKind
 from tests.support.faulty_files import FaultyFiles
-from tests.support.gateways import JOB, frame_spool, weight_cache
+from tests.support.gateways import JOB, frame_spool, relayed, weight_cache
 
 ROUTINE = ("put", "to gateway", "acknowledge", "to worker", "up", "to ledger", "down")
 FAULTS = ("cut worker", "cut up", "kill", "power", "fork")
@@ -35,19 +34,18 @@ class World:
         self.to_gateway: list[FrameKey] = []
         self.to_worker: list[FrameKey] = []
         self.to_ledger: list[FrameKey] = []
-        self.down: list[gateway_pb2.RolloutDown] = []
+        self.down: list[LocalCommit] = []
 
     async def start_gateway(self) -> None:
-        frames = frame_spool(self.disk, region="far", durability=Durability.MACHINE, max_bytes=1 << 24)
+        frames = frame_spool(self.disk, durability=Durability.MACHINE, max_bytes=1 << 24)
         self.hub = JobHub(JOB, "far", frames, weight_cache())
         assert self.acknowledged - self.ledger <= set(frames.pending), "an acknowledged frame is nowhere"
         await self.connect_worker()
         self.connect_up()
 
     async def connect_worker(self) -> None:
-        self.route = self.hub.open_route("")
-        hello = gateway_pb2.WorkerHello(job_id=JOB, region="far")
-        await self.hub.take_up(self.route, gateway_pb2.RolloutUp(worker_id="w", hello=hello))
+        self.stream = self.hub.open_stream("")
+        await self.hub.take_up(self.stream, relayed("w", UpKind.HELLO))
         self.to_worker.clear()
         self.to_gateway = list(self.kept)
 
@@ -66,9 +64,9 @@ class World:
             case "to gateway" if self.to_gateway:
                 key = self.to_gateway.pop(self.choose(len(self.to_gateway) - 1) if self.choose(5) == 0 else 0)
                 frame = Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, str(key.sequence).encode())
-                await self.hub.take_up(self.route, keyed_frame_to_pb(key, frame, ""))
-            case "acknowledge" if self.route.taken:
-                keys = await self.route.next_taken()
+                await self.hub.take_up(self.stream, KeyedFrame(key, frame))
+            case "acknowledge" if self.stream.num_taken:
+                keys = await self.stream.next_taken()
                 await self.hub.frames.durable()
                 self.to_worker += keys
             case "to worker" if self.to_worker:
@@ -78,19 +76,17 @@ class World:
             case "up" if len(self.hub.up):
                 try:
                     async with asyncio.timeout(0):
-                        message = (await self.hub.next_up()).up
+                        message = await self.hub.next_up()
                 except TimeoutError:
                     return
-                if message.HasField("frame"):
-                    key, frame = keyed_frame_from_pb(message)
-                    assert frame.payload == str(key.sequence).encode()
-                    assert message.frame.region == "far"
-                    self.to_ledger.append(key)
+                if isinstance(message, KeyedFrame):
+                    assert message.frame.payload == str(message.key.sequence).encode()
+                    self.to_ledger.append(message.key)
             case "to ledger" if self.to_ledger:
                 key = self.to_ledger.pop(0)
                 self.num_taken_in += self.seen.add(key)
                 self.ledger.add(key)
-                self.down += committed_to_pb("far", [key])
+                self.down.append(LocalCommit((key,)))
             case "down" if self.down:
                 await self.hub.send_down(self.down.pop(0))
             case _:
@@ -99,13 +95,13 @@ class World:
     async def fail(self, what: str) -> None:
         match what:
             case "cut worker":
-                await self.hub.close_route(self.route, "cut")
+                await self.hub.close_stream(self.stream, "cut")
                 await self.connect_worker()
             case "cut up" | "fork":
                 self.hub.end_streams()
                 if what == "fork":
                     self.seen = SeenFrames()
-                await self.hub.close_route(self.route, "the connection up is another")
+                await self.hub.close_stream(self.stream, "the connection up is another")
                 await self.connect_worker()
                 self.connect_up()
             case "kill":

@@ -57,7 +57,7 @@ def test_a_late_worker_joins_from_its_own_gateway_without_a_byte_over_the_wan() 
     async def scene() -> None:
         async with gateway() as home, Trainer(home.address) as trainer, far_away(home, FaultyWeightFiles()) as far:
             trainer.publish(made().bundle(), made().anchor(0), *made().chain(0, 3))
-            await until(lambda: far.hub.log.newest == at(3) and far.hub.weight_cache.copy_policy == at(0))
+            await until(lambda: far.hub.feed.log.newest == at(3) and far.hub.weight_cache.copy_policy == at(0))
             before = crossed(home)
             for _ in range(2):
                 async with Reader(far.address) as late:
@@ -78,15 +78,15 @@ def test_a_gateway_that_was_cut_off_catches_up_by_what_it_lacks() -> None:
         async with gateway() as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), made().delta(0, 1))
             async with far_away(home, disk) as far:
-                await until(lambda: far.hub.log.newest == at(1) and far.hub.weight_cache.copy_policy == at(0))
+                await until(lambda: far.hub.feed.log.newest == at(1) and far.hub.weight_cache.copy_policy == at(0))
                 await far.die()
             disk.kill()
             trainer.publish(*made().chain(1, 4))
-            await until(lambda: home.hub.log.newest == at(4))
+            await until(lambda: home.hub.feed.log.newest == at(4))
             before = crossed(home)
             async with far_away(home, disk) as far, Reader(far.address, have=at(1), has_bundle=True) as worker:
-                assert far.hub.log.newest == at(1)
-                await until(lambda: far.hub.log.newest == at(4) and worker.policy == at(4))
+                assert far.hub.feed.log.newest == at(1)
+                await until(lambda: far.hub.feed.log.newest == at(4) and worker.policy == at(4))
                 async with Reader(far.address) as late:
                     await until(lambda: late.policy == at(4))
                     assert late.state() == made().states[4]
@@ -104,11 +104,11 @@ def test_over_a_slow_link_it_catches_up_by_one_fold(monkeypatch: pytest.MonkeyPa
         async with gateway(weights=weight_cache(chain_versions=16)) as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), made().delta(0, 1))
             async with far_away(home, disk) as far:
-                await until(lambda: far.hub.log.newest == at(1) and far.hub.weight_cache.copy_policy == at(0))
+                await until(lambda: far.hub.feed.log.newest == at(1) and far.hub.weight_cache.copy_policy == at(0))
                 await far.die()
             disk.kill()
             trainer.publish(*made().chain(1, 10))
-            await until(lambda: home.hub.log.newest == at(10))
+            await until(lambda: home.hub.feed.log.newest == at(10))
             before = crossed(home)
             async with far_away(home, disk) as far:
                 await until(lambda: far.hub.weight_cache.copy_policy == at(10))
@@ -129,13 +129,13 @@ def test_one_that_is_further_behind_than_any_chain_gets_the_copy() -> None:
         async with gateway(weights=weight_cache(chain_versions=2)) as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), made().delta(0, 1))
             async with far_away(home, disk) as far:
-                await until(lambda: far.hub.log.newest == at(1) and far.hub.weight_cache.copy_policy == at(0))
+                await until(lambda: far.hub.feed.log.newest == at(1) and far.hub.weight_cache.copy_policy == at(0))
                 await far.die()
             disk.kill()
             trainer.publish(*made().chain(1, 9))
             await until(lambda: home.hub.weight_cache.copy_policy == at(7))
             async with far_away(home, disk) as far, Reader(far.address, have=at(1), has_bundle=True) as worker:
-                await until(lambda: far.hub.log.newest == at(9) and worker.policy == at(9))
+                await until(lambda: far.hub.feed.log.newest == at(9) and worker.policy == at(9))
                 assert worker.got[0].opening.kind is PublicationKind.ANCHOR
                 assert worker.got[0].opening.is_derived
                 assert worker.state() == made().states[9] or worker.got
@@ -154,13 +154,13 @@ def test_a_copy_that_was_damaged_on_disk_is_refused_and_fetched_from_the_gateway
         async with gateway() as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), *made().chain(0, 2))
             async with far_away(home, disk, chain_versions=chain_versions) as far:
-                await until(lambda: far.hub.log.newest == at(2) and far.hub.weight_cache.copy_policy == first)
+                await until(lambda: far.hub.feed.log.newest == at(2) and far.hub.weight_cache.copy_policy == first)
                 await far.die()
             disk.kill()
             (state,) = (path for path in disk.paths() if path.suffix == ".state")
             disk.content(state)[1234] ^= 1
             async with far_away(home, disk, chain_versions=chain_versions) as far:
-                assert far.hub.log.newest == at(2), "the chain is as good as it was"
+                assert far.hub.feed.log.newest == at(2), "the chain is as good as it was"
                 await until(lambda: far.hub.weight_cache.copy_policy == first)
                 async with Reader(far.address) as late:
                     await until(lambda: late.policy == at(2))
@@ -179,7 +179,7 @@ def test_when_the_copy_above_is_bad_the_trainer_is_asked_and_readers_are_never_s
         disk = FaultyWeightFiles()
         async with gateway(weights=weight_cache(disk)) as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), *made().chain(0, 2))
-            await until(lambda: home.hub.weight_cache.copy_policy == at(0) and home.hub.log.newest == at(2))
+            await until(lambda: home.hub.weight_cache.copy_policy == at(0) and home.hub.feed.log.newest == at(2))
             (state,) = (path for path in disk.paths() if path.suffix == ".state")
             disk.content(state)[1234] ^= 1  # while it is in use
             async with far_away(home, FaultyWeightFiles()) as far, Reader(far.address) as worker:
@@ -230,7 +230,7 @@ def test_a_new_fork_is_followed_and_remembered_after_a_restart() -> None:
         async with gateway(weights=weight_cache(disk)) as home:
             async with Trainer(home.address) as trainer:
                 trainer.publish(made().bundle(), made().anchor(0), *made().chain(0, 2))
-                await until(lambda: home.hub.log.newest == at(2))
+                await until(lambda: home.hub.feed.log.newest == at(2))
             async with Trainer(home.address, fork=1) as trainer, Reader(home.address) as worker:
                 trainer.publish(other.bundle(), other.anchor(1), other.delta(1, 2))
                 await until(lambda: worker.policy == Policy(1, 2) and home.hub.weight_cache.copy_policy == Policy(1, 1))
@@ -238,8 +238,8 @@ def test_a_new_fork_is_followed_and_remembered_after_a_restart() -> None:
             await home.die()
         disk.kill()
         async with gateway(weights=weight_cache(disk)) as home:
-            assert home.hub.log.highest_fork == 1
-            assert home.hub.log.newest == Policy(1, 2)
+            assert home.hub.feed.log.highest_fork == 1
+            assert home.hub.feed.log.newest == Policy(1, 2)
 
     play(scene)
 
@@ -274,7 +274,9 @@ def test_a_gateway_that_dies_after_any_record_of_a_version_ends_with_the_newest_
             async with far_away(home, disk, chain_versions=1) as far:
                 for record in records[:num_records]:
                     trainer.publish_record(record)
-                await until(lambda: home.hub.num_changes >= num_records and far.hub.num_changes >= num_records - 1)
+                await until(
+                    lambda: home.hub.feed.num_changes >= num_records and far.hub.feed.num_changes >= num_records - 1
+                )
                 await far.die()
             disk.kill()
             for record in records[num_records:]:
@@ -296,15 +298,15 @@ def test_a_restart_between_the_bundle_of_a_new_fork_and_its_first_state_forgets_
         async with gateway(weights=weight_cache(disk)) as home:
             async with Trainer(home.address) as trainer:
                 trainer.publish(made().bundle(), made().anchor(0), *made().chain(0, 2))
-                await until(lambda: home.hub.log.newest == at(2))
+                await until(lambda: home.hub.feed.log.newest == at(2))
             async with Trainer(home.address, fork=1) as trainer:
                 trainer.publish(other.bundle())
-                await until(lambda: home.hub.log.highest_fork == 1)
+                await until(lambda: home.hub.feed.log.highest_fork == 1)
                 await until(lambda: any(path.name == "fork-0000000001" for path in disk.paths()))
             await home.die()
         disk.kill()
         async with gateway(weights=weight_cache(disk)) as home, Trainer(home.address, fork=1) as trainer:
-            assert home.hub.log.highest_fork == 1
+            assert home.hub.feed.log.highest_fork == 1
             assert home.hub.weight_cache.copy_policy == at(0)
             trainer.publish(other.bundle(), other.anchor(2), other.delta(2, 3))
             async with Reader(home.address) as worker:

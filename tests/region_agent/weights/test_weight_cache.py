@@ -74,7 +74,7 @@ def test_a_delta_that_is_damaged_on_disk_ends_the_chain_and_readers_are_not_serv
         disk = FaultyWeightFiles()
         async with gateway(weights=weight_cache(disk)) as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), *made().chain(0, 3))
-            await until(lambda: home.hub.log.newest == at(3) and len(delta_files(disk)) == 3)
+            await until(lambda: home.hub.feed.log.newest == at(3) and len(delta_files(disk)) == 3)
             damaged = disk.content(delta_files(disk)[1])
             damaged[-300] ^= 1  # in its payload
             async with Reader(home.address, have=at(0), has_bundle=True) as worker:
@@ -124,7 +124,7 @@ def test_a_fault_of_ours_while_something_is_made_ends_neither_the_keeper_nor_its
     async def scene() -> None:
         async with gateway() as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), *made().chain(0, 2))
-            await until(lambda: home.hub.weight_cache.copy_policy == at(0) and home.hub.log.newest == at(2))
+            await until(lambda: home.hub.weight_cache.copy_policy == at(0) and home.hub.feed.log.newest == at(2))
             async with Reader(home.address) as late:
                 await until(lambda: trainer.came == ["anchor?"])
                 trainer.publish(made().anchor(2))
@@ -229,8 +229,8 @@ def test_a_slow_reader_of_the_full_copy_is_not_overtaken_by_it() -> None:
             trainer.publish(made().bundle(), made().anchor(0))
             await until(lambda: home.hub.weight_cache.copy_policy == at(0))
             weights = home.hub.weight_cache
-            home.hub.log.drop_before(at(0))
-            home.hub.log._anchor = None
+            home.hub.feed.log.drop_before(at(0))
+            home.hub.feed.log._anchor = None
             answer = await weights.derive(None, None, is_remote=False)
             assert isinstance(answer, Stream)
             records: list[PublicationRecord] = [await anext(answer.records)]
@@ -254,8 +254,8 @@ def test_what_was_made_of_an_older_copy_does_not_stay(monkeypatch: pytest.Monkey
         disk = FaultyWeightFiles()
         async with gateway(weights=weight_cache(disk, chain_versions=1)) as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), made().delta(0, 1))
-            await until(lambda: home.hub.log.newest == at(1) and home.hub.weight_cache.copy_policy == at(0))
-            home.hub.log._anchor = None
+            await until(lambda: home.hub.feed.log.newest == at(1) and home.hub.weight_cache.copy_policy == at(0))
+            home.hub.feed.log._anchor = None
             async with Reader(home.address) as late:
                 await until(lambda: late.policy == at(1))
             assert any(path.suffix == ".derived" for path in disk.paths())
@@ -273,8 +273,8 @@ def test_a_derived_file_that_is_damaged_is_made_anew(monkeypatch: pytest.MonkeyP
         disk = FaultyWeightFiles()
         async with gateway(weights=weight_cache(disk)) as home, Trainer(home.address) as trainer:
             trainer.publish(made().bundle(), made().anchor(0), made().delta(0, 1))
-            await until(lambda: home.hub.log.newest == at(1) and home.hub.weight_cache.copy_policy == at(0))
-            home.hub.log._anchor = None
+            await until(lambda: home.hub.feed.log.newest == at(1) and home.hub.weight_cache.copy_policy == at(0))
+            home.hub.feed.log._anchor = None
             async with Reader(home.address) as first:
                 await until(lambda: first.policy == at(1))
             (path,) = (path for path in disk.paths() if path.suffix == ".derived")

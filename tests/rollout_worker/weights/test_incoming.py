@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from periplus.errors import CorruptFrame, Fenced, Forged, PeriplusError, WireError, WrongBase
+from periplus.errors import CorruptFrame, Fenced, Forged, PeriplusError, UnknownCodec, WireError, WrongBase
 from periplus.publication import Chunk, Publication, PublicationRecord
 from periplus.values.policy import Policy
 from periplus.values.weight_state import content_bytes
 from rollout_worker.weights.host_copy import HostCopy
-from rollout_worker.weights.incoming import Incoming, Outcome, ReceivedBundle, WeightMismatch
+from rollout_worker.weights.incoming import Incoming, Outcome, ReceivedBundle, UnreadableRecord, WeightMismatch, kind_of
 from rollout_worker.weights.pending_versions import Version
 from tests.support.versions import Versions, flipped, small_states
 
@@ -225,3 +225,25 @@ def test_more_content_than_this_reader_takes_is_refused_at_the_opening() -> None
     reading = Incoming(V.trust, HostCopy(), highest_fork=0, distrust=False, max_content_bytes=size - 1)
     with pytest.raises(CorruptFrame, match="content_bytes"):
         reading.take(V.anchor(0).opening)
+
+
+def test_a_record_that_cannot_be_read_is_refused_and_changes_nothing() -> None:
+    host = at(1)
+    reading = incoming(host)
+    record = UnreadableRecord(kind="opening", is_derived=True, why=UnknownCodec("codec 99"))
+    with pytest.raises(UnknownCodec):
+        reading.take(record)
+    assert host.policy == V.policy(1)
+    assert kind_of(record) == "opening"
+
+
+def test_a_record_is_of_a_derived_publication_if_its_opening_is() -> None:
+    reading = incoming(at(1))
+    derived, own = list(V.derived_delta(1, 3).records()), list(V.delta(1, 2).records())
+    assert reading.is_of_derived(derived[0])
+    assert not reading.is_of_derived(own[0])
+    reading.take(derived[0])
+    assert reading.is_of_derived(derived[1])
+    assert reading.is_of_derived(UnreadableRecord(kind=None, is_derived=False, why=UnknownCodec("codec 99")))
+    assert not reading.is_of_derived(UnreadableRecord(kind="opening", is_derived=False, why=UnknownCodec("codec 99")))
+    assert [kind_of(record) for record in own] == ["opening", *["chunk"] * (len(own) - 2), "closing"]

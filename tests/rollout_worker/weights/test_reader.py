@@ -11,17 +11,23 @@ import pytest
 import torch
 
 from periplus.errors import Fenced, Forged, PeriplusError, WrongBase
-from periplus.pb.v1 import gateway_pb2
-from periplus.publication import Publication
+from periplus.publication import Publication, Trust
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
 from periplus.values.weight_state import WeightState
-from rollout_worker.weights.convert import VersionReport
+from rollout_worker.weights.engine_updater import EngineUpdater
 from rollout_worker.weights.engine_writer import EngineWeights
-from rollout_worker.weights.reader import ReaderSettings, WeightReader
-from rollout_worker.weights.subscription import FAILURES_IN_A_ROW, REFUSALS_BEFORE_ANEW, SubscriptionState
+from rollout_worker.weights.proven_weights import ProvenWeights
+from rollout_worker.weights.reader import WeightReader
+from rollout_worker.weights.subscription import (
+    FAILURES_IN_A_ROW,
+    REFUSALS_BEFORE_ANEW,
+    SubscriptionRequest,
+    SubscriptionState,
+)
+from rollout_worker.weights.version_report import VersionReport
 from tests.support.keys import AUTHORITY
-from tests.support.scripted_gateway import DEADLINE_S, ScriptedGateway, Served, play, scripted_gateway, until
+from tests.support.scripted_gateway import DEADLINE_S, ScriptedGateway, Served, play, until
 from tests.support.tiny_engine import SEED, model_states, prober, tiny_engine, tiny_model
 from tests.support.versions import JOB, Versions, flipped
 
@@ -36,6 +42,8 @@ class Scene:
 
     gateway: ScriptedGateway
     reader: WeightReader
+    updater: EngineUpdater
+    proven: ProvenWeights
     model: Any
     weights: EngineWeights
     proofs: list[VersionReport] = field(default_factory=list)
@@ -52,14 +60,14 @@ class Scene:
 
     async def waits(self, policy: Policy) -> None:
         """Until the host copy has it."""
-        await until(lambda: self.reader._host.policy == policy)
+        await until(lambda: self.proven.host.policy == policy)
 
     async def serves(self, policy: Policy) -> None:
         """A worker without leases: it swaps whenever it is woken, until its engine serves this policy."""
         async with asyncio.timeout(DEADLINE_S):
             while True:
-                await self.reader.swap()
-                if self.reader.policy == policy:
+                await self.updater.swap()
+                if self.updater.policy == policy:
                     return
                 await self.woken.wait()
                 self.woken.clear()
@@ -70,46 +78,41 @@ class Scene:
     def asked(self) -> list[tuple[int | None, bool]]:
         """Of each subscription: the version that it has, and whether it distrusts copies."""
         return [
-            (request.have.version if request.has_state else None, request.distrust_copies)
+            (None if request.have is None else request.have.version, request.distrusts_copies)
             for request in self.gateway.requests
         ]
 
 
 @asynccontextmanager
 async def scene(
-    script: Callable[[gateway_pb2.SubscribeRequest], Served], *, every: int = 100, model: Any = None
+    script: Callable[[SubscriptionRequest], Served], *, every: int = 100, model: Any = None
 ) -> AsyncIterator[Scene]:
-    async with scripted_gateway(script) as gateway:
-        model = model or tiny_model()
-        weights = EngineWeights(tiny_engine(model), SEED)
-        settings = ReaderSettings(
-            job_id=JOB,
-            reader_id="w",
-            gateway=gateway.address,
-            authority_key=AUTHORITY.public_key,
-            check_every_versions=every,
-        )
+    gateway = ScriptedGateway(script)
+    model = model or tiny_model()
+    weights = EngineWeights(tiny_engine(model), SEED)
+    proven = ProvenWeights()
 
-        async def report(proof: VersionReport) -> None:
-            it.proofs.append(proof)
+    async def report(proof: VersionReport) -> None:
+        it.proofs.append(proof)
 
-        reader = WeightReader(settings, report, lambda: it.woken.set())
-        it = Scene(gateway, reader, model, weights)
-        reader.attach(weights)
-        running = asyncio.create_task(it.keep())
-        try:
-            yield it
-        finally:
-            running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
+    trust = Trust(AUTHORITY.public_key, JOB)
+    reader = WeightReader(proven, trust, gateway.subscribed, report, lambda: it.woken.set())
+    updater = EngineUpdater(weights, proven, report, check_every_versions=every)
+    it = Scene(gateway, reader, updater, proven, model, weights)
+    running = asyncio.create_task(it.keep())
+    try:
+        yield it
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
 
 
-def serving(newest: int) -> Callable[[gateway_pb2.SubscribeRequest], Iterable[Publication]]:
+def serving(newest: int) -> Callable[[SubscriptionRequest], Iterable[Publication]]:
     """A gateway that has everything of the trainer's."""
 
-    def script(request: gateway_pb2.SubscribeRequest) -> Iterable[Publication]:
-        if not request.has_state:
+    def script(request: SubscriptionRequest) -> Iterable[Publication]:
+        if request.have is None:
             return [V.anchor(0), *V.chain(0, newest)]
         return V.chain(request.have.version, newest)
 
@@ -145,10 +148,10 @@ def test_versions_that_came_during_one_batch_are_swapped_together_and_each_is_pr
             await it.serves(V.policy(0))
             it.gateway.publish(*V.chain(0, 4))
             await it.waits(V.policy(4))
-            assert it.reader.policy == V.policy(0), "weights changed while it may have been generating"
+            assert it.updater.policy == V.policy(0), "weights changed while it may have been generating"
             assert held(it.model) == STATES[0]
-            await it.reader.swap()
-            assert it.reader.policy == V.policy(4)
+            await it.updater.swap()
+            assert it.updater.policy == V.policy(4)
             assert held(it.model) == STATES[4]
             assert it.told() == [(version, True) for version in range(5)]
             assert [proof.pause_s > 0 for proof in it.proofs] == [True, False, False, False, True]
@@ -164,7 +167,7 @@ def test_versions_that_change_nearly_everything_are_written_whole_and_are_no_rec
             for version in (1, 2):
                 it.gateway.publish(dense.delta(version - 1, version))
                 await it.waits(dense.policy(version))
-                assert it.reader._pending.is_whole
+                assert it.proven.pending.is_whole
                 await it.serves(dense.policy(version))
                 assert state_digest(held(it.model)) == dense.digest(version)
             assert [proof.engine_checked for proof in it.proofs] == [True, False, False]
@@ -185,12 +188,12 @@ def test_the_pause_is_the_time_of_the_swap_and_not_that_of_decoding(monkeypatch:
         return slow
 
     async def run() -> None:
-        monkeypatch.setattr("rollout_worker.weights.reader.clock.monotonic_s", lambda: now_s)
+        monkeypatch.setattr("periplus.clock.monotonic_s", lambda: now_s)
         async with scene(serving(0), every=2) as it:
             await it.serves(V.policy(0))
             monkeypatch.setattr(it.weights, "write", takes(0.25, it.weights.write))
             monkeypatch.setattr(it.weights, "check", takes(4.0, it.weights.check))
-            monkeypatch.setattr(it.reader._host, "take", takes(100.0, it.reader._host.take))
+            monkeypatch.setattr(it.proven.host, "take", takes(100.0, it.proven.host.take))
             for version in (1, 2):
                 it.gateway.publish(V.delta(version - 1, version))
                 await it.serves(V.policy(version))
@@ -205,21 +208,12 @@ def test_waiting_for_a_swap_is_no_part_of_decoding(monkeypatch: pytest.MonkeyPat
 
     async def run() -> None:
         nonlocal now_s
-        monkeypatch.setattr("rollout_worker.weights.reader.clock.monotonic_s", lambda: now_s)
+        monkeypatch.setattr("periplus.clock.monotonic_s", lambda: now_s)
         async with scene(serving(0)) as it:
             await it.serves(V.policy(0))
-            reads: list[gateway_pb2.PublicationRecord] = []
-            read = it.reader._next
-
-            async def noted(call: Any) -> gateway_pb2.PublicationRecord:
-                message = await read(call)
-                reads.append(message)
-                return message
-
-            monkeypatch.setattr(it.reader, "_next", noted)
             it.gateway.publish(V.delta(0, 1))
-            async with it.reader._host_lock:
-                await until(lambda: bool(reads) and reads[-1].HasField("closing"))
+            async with it.proven.host_lock:
+                await until(lambda: it.gateway.served[-1:] == [V.delta(0, 1).closing])
                 now_s += 30.0
             await it.serves(V.policy(1))
             assert it.proofs[-1].apply_s == 0
@@ -254,7 +248,7 @@ def test_an_engine_that_computes_with_another_tensor_is_caught_by_the_probe_and_
             layer.weight = torch.nn.Parameter(layer.weight.detach() * 1.01, requires_grad=False)
             with pytest.raises(PeriplusError, match="engine failed its check"):
                 await it.serves(V.policy(0))
-            assert it.reader.policy is None
+            assert it.updater.policy is None
             assert it.told() == [(0, False)] * FAILURES_IN_A_ROW
             assert all(proof.state_digest == V.digest(0) for proof in it.proofs)
             assert it.proofs[0].probe_max_difference > 0
@@ -267,7 +261,7 @@ def test_a_fault_that_passes_is_repaired_by_a_full_state_of_the_trainers_own_if_
     async def run() -> None:
         async with scene(serving(1), every=1) as it:
             await it.serves(V.policy(1))
-            host, weights = it.reader._host, it.weights
+            host, weights = it.proven.host, it.weights
             write = weights.write
 
             def bad_memory(*arguments: Any) -> None:
@@ -278,8 +272,8 @@ def test_a_fault_that_passes_is_repaired_by_a_full_state_of_the_trainers_own_if_
             weights.write = bad_memory  # type: ignore[assignment,method-assign]
             it.gateway.publish(V.delta(1, 2))
             await it.waits(V.policy(2))
-            await it.reader.swap()
-            assert it.reader.policy is None, "an engine that is not what was proven may serve"
+            await it.updater.swap()
+            assert it.updater.policy is None, "an engine that is not what was proven may serve"
             assert it.told()[-1] == (2, False)
             weights.write = write  # type: ignore[method-assign]
             it.gateway.script = serving(3)
@@ -299,7 +293,7 @@ def test_a_derived_way_that_leads_elsewhere_is_given_up_for_the_trainers_own_and
             it.gateway.script = serving(4)
             it.gateway.publish(V.derived_delta(1, 4, made=flipped(STATES[4], UP_PROJ, 9)))
             await until(lambda: (4, False) in it.told())
-            assert it.reader.policy == V.policy(1), "its engine was not touched"
+            assert it.updater.policy == V.policy(1), "its engine was not touched"
             assert held(it.model) == STATES[1]
             await it.serves(V.policy(4))
             assert it.asked() == [(None, False), (None, True)]
@@ -317,8 +311,8 @@ def test_an_older_full_state_after_a_mismatch_does_not_set_the_engine_back() -> 
             it.gateway.publish(V.derived_delta(3, 4, made=flipped(STATES[4], UP_PROJ)))
             await until(lambda: len(it.gateway.requests) == 2)
             await it.waits(V.policy(3))
-            await it.reader.swap()
-            assert it.reader.policy == V.policy(3)
+            await it.updater.swap()
+            assert it.updater.policy == V.policy(3)
             it.gateway.publish(V.delta(3, 4))
             await it.serves(V.policy(4))
             assert [version for version, ok in it.told() if ok] in ([0, 1, 2, 3, 4], [3, 4], [2, 3, 4], [1, 2, 3, 4])
@@ -333,17 +327,17 @@ def test_a_fold_from_a_state_that_is_older_than_the_engines_leaves_nothing_of_wh
     versions = Versions(states, probe=prober())
 
     async def run() -> None:
-        def script(request: gateway_pb2.SubscribeRequest) -> Served:
+        def script(request: SubscriptionRequest) -> Served:
             behind = len(it.gateway.requests) > 1
             return [versions.anchor(0)] if behind else [versions.anchor(0), versions.delta(0, 1)]
 
         async with scene(script) as it:
             await it.serves(versions.policy(1))
-            it.reader._state = SubscriptionState(num_refused=REFUSALS_BEFORE_ANEW)
+            it.proven.failures = SubscriptionState(num_refused=REFUSALS_BEFORE_ANEW)
             it.gateway.publish(V.delta(5, 6))
             await until(lambda: len(it.gateway.requests) == 2)
             await it.waits(versions.policy(0))
-            await it.reader.swap()
+            await it.updater.swap()
             it.gateway.publish(versions.derived_delta(0, 2))
             await it.serves(versions.policy(2))
             assert all(proof.ok for proof in it.proofs), it.proofs
@@ -354,7 +348,7 @@ def test_a_fold_from_a_state_that_is_older_than_the_engines_leaves_nothing_of_wh
 
 def test_mismatches_without_end_end_the_process() -> None:
     async def run() -> None:
-        def script(request: gateway_pb2.SubscribeRequest) -> Iterable[Publication]:
+        def script(request: SubscriptionRequest) -> Iterable[Publication]:
             return [V._derived(2, None, flipped(STATES[2], UP_PROJ))]
 
         async with scene(script) as it:
@@ -405,16 +399,16 @@ def test_what_is_refused_is_counted_and_asked_for_again_from_what_is_held(
             states[1] = flipped(STATES[1], UP_PROJ)
         num_bad = 1
 
-        def script(request: gateway_pb2.SubscribeRequest) -> Served:
+        def script(request: SubscriptionRequest) -> Served:
             nonlocal num_bad
-            if request.has_state and num_bad:
+            if request.have is not None and num_bad:
                 num_bad -= 1
                 return [Versions(states).anchor(1)] if what == "other" else damaged(what)
-            return serving(1 if not request.has_state else 2)(request)
+            return serving(1 if request.have is None else 2)(request)
 
         async with scene(script) as it:
             await it.serves(V.policy(1))
-            it.reader._again.set()
+            it.proven.again.set()
             await it.serves(V.policy(2))
             assert dict(it.reader.num_refused) == {error.__name__: 1}
             assert it.asked() == [(None, False), (1, False), (1, False)]
@@ -426,12 +420,12 @@ def test_what_is_refused_is_counted_and_asked_for_again_from_what_is_held(
 
 def test_what_is_refused_again_is_asked_for_from_nothing() -> None:
     async def run() -> None:
-        def script(request: gateway_pb2.SubscribeRequest) -> Served:
-            return damaged("of another base") if request.has_state else serving(3 if it.proofs else 1)(request)
+        def script(request: SubscriptionRequest) -> Served:
+            return damaged("of another base") if request.have is not None else serving(3 if it.proofs else 1)(request)
 
         async with scene(script) as it:
             await it.serves(V.policy(1))
-            it.reader._again.set()
+            it.proven.again.set()
             await it.serves(V.policy(3))
             assert it.asked() == [(None, False), (1, False), (1, False), (None, False)]
             assert held(it.model) == STATES[3]
@@ -445,7 +439,7 @@ def test_a_connection_that_breaks_after_any_record_costs_nothing_but_the_rest() 
     async def run() -> None:
         num_records = 0
 
-        def script(request: gateway_pb2.SubscribeRequest) -> Served:
+        def script(request: SubscriptionRequest) -> Served:
             nonlocal num_records
             num_records += 1
             every = [record for each in serving(3)(request) for record in each.records()]
@@ -468,7 +462,7 @@ def test_weights_of_another_model_end_the_process() -> None:
         async with scene(lambda request: [Versions([other]).anchor(0)]) as it:
             with pytest.raises(WrongBase, match="up_proj"):
                 await it.serves(V.policy(0))
-            assert it.reader.policy is None
+            assert it.updater.policy is None
 
     play(run)
 
@@ -483,8 +477,8 @@ def test_a_new_fork_is_followed_and_the_old_one_refused() -> None:
             assert any(proof.engine_checked for proof in it.proofs if proof.policy.fork == 1)
             it.gateway.publish(V.delta(3, 4))
             await until(lambda: it.reader.num_refused == {"Fenced": 1})
-            await it.reader.swap()
-            assert it.reader.policy == fork.policy(1)
+            await it.updater.swap()
+            assert it.updater.policy == fork.policy(1)
             assert state_digest(held(it.model)) == fork.digest(1)
 
     play(run)
@@ -498,12 +492,12 @@ def test_whatever_breaks_and_whenever_the_engine_ends_with_the_newest_weights_an
     async def run() -> None:
         newest = 0
 
-        def script(request: gateway_pb2.SubscribeRequest) -> Served:
-            have = request.have.version if request.has_state else None
+        def script(request: SubscriptionRequest) -> Served:
+            have = None if request.have is None else request.have.version
             ways: list[list[Publication]] = [
                 [V.anchor(0), *V.chain(0, newest)] if have is None else V.chain(have, newest)
             ]
-            if not request.distrust_copies and have != newest:
+            if not request.distrusts_copies and have != newest:
                 made = STATES[newest] if rng.random() < 0.7 else flipped(STATES[newest], UP_PROJ, rng.randrange(40))
                 ways.append([V.derived_anchor(newest) if have is None else V.derived_delta(have, newest, made=made)])
             records = [record for each in rng.choice(ways) for record in each.records()]
@@ -517,11 +511,11 @@ def test_whatever_breaks_and_whenever_the_engine_ends_with_the_newest_weights_an
                         32
                     )
                 if rng.random() < 0.3:
-                    it.reader._host.state[UP_PROJ].data[rng.randrange(99)] ^= 1 << rng.randrange(8)
+                    it.proven.host.state[UP_PROJ].data[rng.randrange(99)] ^= 1 << rng.randrange(8)
                 if rng.random() < 0.5:
                     it.gateway.publish(V.delta(newest - 1, newest))
                 else:
-                    it.reader._again.set()
+                    it.proven.again.set()
                 await it.serves(V.policy(newest))
                 assert held(it.model) == STATES[newest]
             last = {proof.policy.version: proof for proof in it.proofs}

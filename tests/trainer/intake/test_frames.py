@@ -9,6 +9,7 @@ import pytest
 from periplus.codec import trajectory as trajectory_codec
 from periplus.codec.frame import CodecId, Frame, unpack
 from periplus.errors import CorruptFrame, DiskFull
+from periplus.process.backoff import Backoff
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
 from periplus.values.trajectory import TrajectoryLimits, content_digest
@@ -17,7 +18,8 @@ from tests.periplus.values.test_trajectory import GOOD
 from trainer import disk_wait as disk_wait_module
 from trainer.disk_wait import DiskWait
 from trainer.intake import frames as intake_module
-from trainer.intake.frames import Committed, FrameIntake, decode
+from trainer.intake.committed import Committed
+from trainer.intake.frames import FrameIntake, decode
 
 LIMITS = TrajectoryLimits(vocab_size=100, max_prompt_tokens=4, max_completion_tokens=3)
 
@@ -127,7 +129,7 @@ def test_who_puts_more_than_may_wait_waits(store: Spool, monkeypatch: pytest.Mon
 def test_a_full_disk_is_tried_again_and_nothing_is_lost(
     store: Spool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(disk_wait_module, "FIRST_RETRY_S", 0.0)
+    monkeypatch.setattr(disk_wait_module, "RETRY", Backoff(first_s=0.0))
     append, refusals = store.append, iter([False, True, True])
 
     def sometimes(*parts: Any) -> Any:

@@ -18,6 +18,7 @@ from periplus.values.policy import Policy
 from tests.support.keys import AUTHORITY
 from trainer.intake import gateway
 from trainer.intake.gateway import OUT_RECORDS, GatewayLink
+from trainer.intake.messages import UpMessage
 
 JOB, FORK = "job-1", 3
 KEY = PublisherKey.from_private_bytes(bytes(range(32, 64)))
@@ -99,7 +100,7 @@ async def linked(home: Home) -> AsyncIterator[tuple[GatewayLink, grpc.aio.Server
         await server.stop(None)
 
 
-async def _nobody(message: gateway_pb2.TrainerDown) -> None:
+async def _nobody(message: UpMessage) -> None:
     raise AssertionError(f"nobody sent this: {message}")
 
 

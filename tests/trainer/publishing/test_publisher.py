@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,6 @@ from periplus.audit import records as audit
 from periplus.audit.seals import Sealer
 from periplus.codec.weights.decoder import decode
 from periplus.codec.weights.encoder import Encoder
-from periplus.net.convert import policy_to_pb
-from periplus.pb.v1 import gateway_pb2
 from periplus.publication import (
     Assembler,
     Chunk,
@@ -30,7 +29,6 @@ from periplus.values.policy import Policy
 from periplus.values.probe_prompts import NUM_LOGPROBS, probe_prompts
 from periplus.values.weight_state import WeightState
 from tests.support.keys import AUTHORITY
-from trainer.intake.convert import proof_from_pb
 from trainer.publishing import publish, publisher
 from trainer.publishing.publish import Bundle
 from trainer.publishing.publisher import Publisher
@@ -63,14 +61,14 @@ class Link:
         return [f"{each.opening.kind} {each.opening.policy}" for each in self.published]
 
 
-class FakeLedgerService:
+class FakeJournal:
     def __init__(self, log: list[object]) -> None:
         self._log = log
 
-    async def certified(self, sealer: Sealer) -> None:
+    async def begin_sealing(self, sealer: Sealer) -> None:
         self._log.append(sealer)
 
-    async def milestone(self, record: audit.Entry) -> None:
+    async def write_milestone(self, record: audit.Entry) -> None:
         self._log.append(record)
 
 
@@ -80,23 +78,23 @@ class FakeRecorder:
         self.proofs: list[ReaderProof] = []
         self.mismatches = 0
 
-    def published(self, sent: Sent) -> None:
+    def add_publication(self, sent: Sent) -> None:
         self.sent.append(sent)
 
-    def proven(self, proof: ReaderProof) -> None:
+    def add_proof(self, proof: ReaderProof) -> None:
         self.proofs.append(proof)
 
-    def mismatched(self) -> None:
+    def count_mismatch(self) -> None:
         self.mismatches += 1
 
 
 class Scene:
     def __init__(self, model: Any) -> None:
         self.model, self.link, self.recorder, self.key = model, Link(), FakeRecorder(), PublisherKey.generate()
-        self.ledger_service = FakeLedgerService(self.link.log)
+        self.journal = FakeJournal(self.link.log)
         self.done: list[Policy] = []
         link: Any = self.link
-        ledger_service: Any = self.ledger_service
+        journal: Any = self.journal
         recorder: Any = self.recorder
         self.publisher = Publisher(
             JOB,
@@ -104,7 +102,7 @@ class Scene:
             Policy(0, 0),
             key=self.key,
             link=link,
-            ledger_service=ledger_service,
+            journal=journal,
             recorder=recorder,
             prompts_RP=probe_prompts(1, model.config.vocab_size),
             num_threads=1,
@@ -300,7 +298,7 @@ def test_the_first_full_state_answers_who_asked_while_it_was_on_its_way(
             async def behind_the_bundle(record: audit.Entry) -> None:
                 scene.link.open.clear()
 
-            monkeypatch.setattr(scene.ledger_service, "milestone", behind_the_bundle)
+            monkeypatch.setattr(scene.journal, "write_milestone", behind_the_bundle)
             beginning = tasks.create_task(scene.begin())
             await settle(lambda: not scene.link.open.is_set())
             scene.publisher.want_anchor()
@@ -392,18 +390,34 @@ def test_a_state_whose_probe_is_no_number_is_published_without_one(scene: Scene)
     assert scene.link.published[-1].opening.kind is PublicationKind.DELTA
 
 
+def proof_of(policy: Policy, digest: bytes, **changed: Any) -> ReaderProof:
+    right = ReaderProof(
+        policy=policy,
+        digest=digest,
+        ok=True,
+        why="",
+        engine_checked=False,
+        fallback=False,
+        probe_max_difference=0.0,
+        transfer_s=0.0,
+        apply_s=0.0,
+        pause_s=0.0,
+    )
+    return replace(right, **changed)
+
+
 def test_proofs_are_compared_with_what_was_published(scene: Scene) -> None:
-    here, elsewhere = policy_to_pb(Policy(0, 0)), policy_to_pb(Policy(0, 7))
+    here, elsewhere = Policy(0, 0), Policy(0, 7)
 
     async def act() -> None:
         digest = scene.publisher.digest
         for proof in (
-            gateway_pb2.WeightProof(policy=here, state_digest=digest, ok=True, pause_s=0.25, transfer_s=float("nan")),
-            gateway_pb2.WeightProof(policy=here, state_digest=b"other", ok=True),
-            gateway_pb2.WeightProof(policy=here, state_digest=digest, ok=False, why="one weight was changed"),
-            gateway_pb2.WeightProof(policy=elsewhere, state_digest=b"of a version long gone", ok=True),
+            proof_of(here, digest, pause_s=0.25, transfer_s=float("nan")),
+            proof_of(here, b"other"),
+            proof_of(here, digest, ok=False, why="one weight was changed"),
+            proof_of(elsewhere, b"of a version long gone"),
         ):
-            scene.publisher.on_proof("w0", proof_from_pb(proof))
+            scene.publisher.on_proof("w0", proof)
 
     play(scene, act)
     assert scene.recorder.mismatches == 2

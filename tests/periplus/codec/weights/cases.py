@@ -4,7 +4,8 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from periplus.values.weight_state import ELEMENT_BYTES, Tensor, WeightState
+from periplus.values.safetensors_format import ELEMENT_BYTES
+from periplus.values.weight_state import Tensor, WeightState
 from tests.support.strategies import states, tensors
 
 _MULTIPLIER = 0x9E3779B97F4A7C15

@@ -6,7 +6,8 @@ import pytest
 
 from periplus.codec.weights import floors as module
 from periplus.codec.weights.floors import MANTISSA_BITS, Floors, floors
-from periplus.values.weight_state import ELEMENT_BYTES, Tensor, WeightState
+from periplus.values.safetensors_format import ELEMENT_BYTES
+from periplus.values.weight_state import Tensor, WeightState
 from tests.support.checkpoints import model, moved, next_model, tensor
 
 

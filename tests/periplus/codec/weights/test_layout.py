@@ -1,9 +1,12 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from periplus.codec.weights.layout import StateLayout, TensorLayout, layout_of
-from periplus.values.weight_state import ELEMENT_BYTES, WeightState
+from periplus.values.safetensors_format import ELEMENT_BYTES
+from periplus.values.weight_state import WeightState
 from tests.support.strategies import states
 
 
@@ -50,3 +53,9 @@ def test_spans_of_odd_sizes_are_refused(span_bytes: int) -> None:
 def test_digits_of_any_length_are_a_name() -> None:
     layout = StateLayout(lines=(TensorLayout(name="9" * 5000, dtype="U8", shape=(1,)),))
     assert len(layout.spans()) == 1
+
+
+@given(states())
+def test_a_layout_survives_json(state: WeightState) -> None:
+    layout = layout_of(state)
+    assert StateLayout.from_json(json.loads(json.dumps(layout.to_json()))) == layout

@@ -11,7 +11,8 @@ from periplus.codec.weights.encoder import Encoder, encode
 from periplus.codec.zstd import compress
 from periplus.errors import WrongBase
 from periplus.values.digest import state_digest
-from periplus.values.weight_state import ELEMENT_BYTES, Tensor, WeightState, content_bytes
+from periplus.values.safetensors_format import ELEMENT_BYTES
+from periplus.values.weight_state import Tensor, WeightState, content_bytes
 from tests.periplus.codec.weights.cases import noise, pairs, special, step
 
 

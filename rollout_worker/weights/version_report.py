@@ -1,12 +1,8 @@
-"""Conversion between protobuf messages and the worker's values: leases and reports of versions."""
+"""The report of a worker about one version of the weights: made of what the host copy and the engine's check found."""
 
 from dataclasses import dataclass
 
-from periplus.net.convert import policy_to_pb
-from periplus.pb.v1 import gateway_pb2
 from periplus.values.policy import Policy
-from periplus.values.trajectory import Purpose
-from rollout_worker.episodes.queue import QueuedLease
 from rollout_worker.weights.engine_writer import EngineCheck
 from rollout_worker.weights.pending_versions import Version
 
@@ -64,33 +60,3 @@ class VersionReport:
 
 def _difference(finding: EngineCheck | None) -> float:
     return 0.0 if finding is None or finding.max_difference is None else finding.max_difference
-
-
-def proof_to_pb(proof: VersionReport) -> gateway_pb2.WeightProof:
-    """Convert a report of one version."""
-    return gateway_pb2.WeightProof(
-        policy=policy_to_pb(proof.policy),
-        state_digest=proof.state_digest,
-        ok=proof.ok,
-        why=proof.why,
-        engine_checked=proof.engine_checked,
-        probe_max_difference=proof.probe_max_difference,
-        transfer_s=proof.transfer_s,
-        apply_s=proof.apply_s,
-        pause_s=proof.pause_s,
-        fallback=proof.fallback,
-    )
-
-
-def lease_from_pb(message: gateway_pb2.Lease) -> QueuedLease:
-    """Convert one lease."""
-    return QueuedLease(
-        lease_id=message.lease_id,
-        group=message.group,
-        sample=message.sample,
-        item=message.item,
-        start_at=Policy(message.start_at.fork, message.start_at.version),
-        consume_by_version=message.consume_by_version,
-        purpose=Purpose.EVAL if message.purpose == gateway_pb2.PURPOSE_EVAL else Purpose.TRAIN,
-        alone=message.alone,
-    )

@@ -1,0 +1,78 @@
+"""The one trainer that a job's home gateway follows, and the fencing of trainers of older forks.
+
+Each resumption of a job is a new fork with a higher number. A trainer claims the slot when its stream opens:
+
+    slot is empty                        it is followed
+    followed trainer has a lower fork    it is followed, and the other one is told that it was replaced
+    otherwise                            it is refused with Conflict
+
+Invariants: at most one trainer is followed. A trainer that was replaced cannot release its successor. While a trainer
+is followed, publications of a lower fork are refused with Fenced. This module knows no streams: the caller decides what
+a new trainer means for the workers.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from periplus.errors import Conflict, Fenced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FollowedTrainer:
+    """A trainer that has claimed the slot.
+
+    `is_first` is False if the job had another trainer at this gateway before. `replaced` is set when a trainer of a
+    newer fork takes over.
+    """
+
+    fork: int
+    is_first: bool
+    replaced: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class TrainerSlot:
+    """The slot of one job."""
+
+    def __init__(self, job_id: str) -> None:
+        self._job_id = job_id
+        self._trainer: FollowedTrainer | None = None
+        self._had_trainer = False
+
+    @property
+    def trainer(self) -> FollowedTrainer | None:
+        """The trainer that is followed now, or None."""
+        return self._trainer
+
+    def claim(self, fork: int) -> FollowedTrainer:
+        """Follow a new trainer of this fork, and replace one of an older fork.
+
+        Raises: Conflict if a trainer of the same or a newer fork is followed; then nothing has changed.
+        """
+        if self._trainer is not None:
+            if self._trainer.fork >= fork:
+                raise Conflict(
+                    f"job {self._job_id} already has a trainer of fork {self._trainer.fork} at this gateway; "
+                    f"the one of fork {fork} is refused; only a newer fork takes over"
+                )
+            self._trainer.replaced.set()
+        self._trainer = FollowedTrainer(fork=fork, is_first=not self._had_trainer)
+        self._had_trainer = True
+        return self._trainer
+
+    def release(self, trainer: FollowedTrainer) -> None:
+        """Stop following this trainer, which has left. It has no effect if the trainer was replaced."""
+        if self._trainer is trainer:
+            self._trainer = None
+
+    def check_publisher(self, fork: int) -> None:
+        """Raise Fenced if a trainer of a newer fork than `fork` is followed."""
+        if self._trainer is not None and fork < self._trainer.fork:
+            raise self._fenced(fork, self._trainer.fork)
+
+    async def until_replaced(self, trainer: FollowedTrainer) -> None:
+        """Wait until this trainer is replaced, then raise Fenced."""
+        await trainer.replaced.wait()
+        raise self._fenced(trainer.fork, self._trainer.fork if self._trainer else trainer.fork + 1)
+
+    def _fenced(self, fork: int, by_fork: int) -> Fenced:
+        return Fenced(f"a trainer of fork {by_fork} took job {self._job_id} over from fork {fork}; stop")
