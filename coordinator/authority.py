@@ -32,7 +32,8 @@ def open_authority(path: Path | None) -> JobAuthority:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             text = file.read(2 * KEY_BYTES + 2)
     except OSError as error:
-        raise ConfigError(f"the job authority's key {path} cannot be used: {error}; give another file") from error
+        why = error.strerror or str(error)
+        raise ConfigError(f"the job authority's key {path} cannot be used: {why}; give another file") from error
     if mode & 0o077:
         raise ConfigError(f"the job authority's key {path} is open to others (mode {mode:03o}); chmod 600 it")
     return JobAuthority.from_private_bytes(_key(path, text))

@@ -18,6 +18,7 @@ from typing import TextIO
 import click
 
 from periplus import errors
+from periplus.cli.mounting import CommandGroup
 from periplus.process import threads
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Error numbers of a failed write to standard output."""
 
 
-class MountedGroup(click.Group):
+class MountedGroup(CommandGroup):
     """A click group whose commands are entry points, which are loaded on demand."""
 
     def _entry_points(self) -> dict[str, importlib.metadata.EntryPoint]:
@@ -88,6 +89,10 @@ def _failed(error: Exception) -> int:
         log.exception("command_crashed")
     elif os.environ.get(TRACEBACK_VARIABLE):
         raise error
+    if isinstance(cause, PermissionError):
+        remedy = "run the command as a user who may use it, or change its mode or owner"
+        click.echo(f"error: {errors.explained_error(error)}; {remedy}", err=True)
+        return errors.MEANING[errors.Denied].exit_code
     hint = (
         ""
         if isinstance(cause, OSError)

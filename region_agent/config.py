@@ -4,10 +4,11 @@ The command resolves it once and prints it; app.py passes its values on.
 """
 
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
-from periplus.config.loading import Config
+from periplus.config.loading import Config, Words
 from periplus.errors import ConfigError
 from periplus.values.task import REGION_NAME
 
@@ -20,7 +21,9 @@ HOST_PORT = r"^\S+:\d{1,5}$"
 class AgentConfig(Config):
     """Settings of one region agent."""
 
-    region: str = Field(pattern=f"^{REGION_NAME}$")
+    region: Annotated[str, Words("of up to 63 letters, digits and :._-, beginning with a letter or digit")] = Field(
+        pattern=f"^{REGION_NAME}$"
+    )
     """Name of this region, unique in the fleet, e.g. aws:us-east-1."""
 
     coordinator: str = Field(pattern=HOST_PORT)

@@ -2,27 +2,37 @@
 
 python tools/trace_exact.py FLEET WORKLOAD [--gap 0.01]
 
-It runs the search of `planner.methods.exact.branch_and_bound` itself and reports each of its actions: the candidates,
-every subproblem with its lower bound, every model that is solved, every better placement, and the result. It does not
-change the search, so the numbers are those of `periplus plan --study --method exact`. It is meant for problems that a
-person can follow: a few devices, and two or three tasks.
+It runs `planner.methods.exact.search` and prints each of its events
+(`planner.methods.exact.events`): every node with its lower bound, every model that is solved, every better placement.
+The candidates come before and the result after them. The numbers are those of `periplus plan --study --method exact`.
+It is meant for problems that a person can follow: a few devices, and two or three tasks.
 """
 
 import argparse
 from pathlib import Path
+from typing import assert_never
 
 from periplus import clock
-from planner.answer.outcome import Incumbent, Infeasible, Outcome
+from planner.answer.outcome import Infeasible, Outcome
 from planner.answer.placement import Group, Pool
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
 from planner.files.importers.loaders import load_fleet, load_workload
-from planner.methods.exact.branch_and_bound import Search, _Part
-from planner.methods.exact.program.linear_model import INFINITE, Floats, Solution
+from planner.methods.evaluation_budget import ignore, never
+from planner.methods.exact.events import (
+    IncumbentImproved,
+    ModelSolved,
+    NodeSettled,
+    NodesOpened,
+    NodeTaken,
+    SearchEvent,
+)
+from planner.methods.exact.program.linear_model import INFINITE, Floats
 from planner.methods.exact.relaxation.relaxation import Relaxation
+from planner.methods.exact.search import Search
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
-from planner.methods.exact.subproblem.mesh_lower_bounds import mesh_lower_bounds
-from planner.methods.exact.subproblem.remaining_candidates import GroupLowerBounds, Subproblem, least_alone
+from planner.methods.exact.subproblem.group_lower_bounds import group_lower_bounds
+from planner.methods.exact.subproblem.remaining_candidates import Subproblem
 from planner.problem.goal import STUDY, Problem
 from planner.problem.groupings import Grouping, groupings
 from planner.problem.workload import TRAINING
@@ -31,95 +41,79 @@ _BUDGET_S = 60.0
 """Seconds that the search may take. Chosen by hand; the problems that this is for take less than one."""
 
 
-class TracedSearch(Search):
-    """The search of the exact method, which also prints what it does."""
+class Printer:
+    """Prints the events of one search. It numbers nodes in the order in which it first hears of them."""
 
-    def __init__(self, cost_tables: CostTables, gap: float) -> None:
-        super().__init__(
-            cost_tables=cost_tables,
-            gap=gap,
-            budget_s=_BUDGET_S,
-            now_s=clock.monotonic_s,
-            report=lambda _: None,
-            should_stop=lambda: False,
-        )
+    def __init__(self) -> None:
         self._numbers: dict[Subproblem, int] = {}
-        self._is_rounding = False
-        self._is_exploring = False
+        self._regions: tuple[str, ...] = ()
 
-    def _tell(self, new: Incumbent) -> None:
-        super()._tell(new)
-        origin = "a rounded relaxation" if self._is_rounding else "an integer program"
-        origin = origin if self._is_exploring else "a greedy first placement"
-        print(f"    better placement, from {origin}: {new.evaluation.step_s:.4f} s, binding {new.evaluation.binding}")
+    def __call__(self, event: SearchEvent) -> None:
+        """Print one event."""
+        match event:
+            case NodesOpened():
+                self._print_opened(event)
+            case NodeTaken(node=node):
+                print(f"  {self._name(node.subproblem)}: {node.stage}")
+            case ModelSolved():
+                print_solved(event)
+            case IncumbentImproved(incumbent=new, source=source):
+                evaluation = new.evaluation
+                print(f"    better placement, from {source}: {evaluation.step_s:.4f} s, binding {evaluation.binding}")
+            case NodeSettled(node=node, children=children):
+                for child in children:
+                    is_same = child.subproblem == node.subproblem
+                    name = "" if is_same else f"{self._name(child.subproblem)}: "
+                    print(f"    queued: {name}bound {child.bound:.4f} s, then its {child.stage}")
+                if not children:
+                    print("    closed")
+            case _:
+                assert_never(event)
 
-    def _explore(self, every: tuple[Grouping, ...], most_programs: int | None) -> None:
-        self._is_exploring = True
-        print(f"search: target {self._target():.4f} s = (1 - {self.gap:g}) x {self._value():.4f} s")
-        super()._explore(every, most_programs)
-
-    def _open(self, every: tuple[Grouping, ...]) -> bool:
-        is_whole = super()._open(every)
-        for part in sorted(self._parts, key=lambda each: each.order):
-            is_open = part.bound < self._target()
-            print(f"  {self._name(part)}: bound {part.bound:.4f} s{'' if is_open else ', not below the target'}")
-            least = GroupLowerBounds()
-            for tasks in part.node.grouping:
-                of = mesh_lower_bounds if any(task in TRAINING for task in tasks) else least_alone
-                least = least.with_other(of(self._data, tasks, part.node.home))
+    def _print_opened(self, event: NodesOpened) -> None:
+        self._regions = event.data.regions
+        print(f"search: target {event.target:.4f} s = (1 - {event.gap:g}) x {event.value:.4f} s")
+        for node in event.nodes:
+            name, is_below = self._name(node.subproblem), node.bound < event.target
+            print(f"  {name}: bound {node.bound:.4f} s{'' if is_below else ', not below the target'}")
+            grouping, region = node.subproblem.grouping, node.subproblem.trainer_region
+            least = group_lower_bounds(event.data, grouping, region, is_listed=False)
             text = f"slowest group {least.busy_s:.4f} s, training {least.train_s:.4f} s, scoring {least.score_s:.4f} s"
-            print(f"    at least: {text}, generation {least.after_s:.4f} s")
-        return is_whole
+            print(f"    at least: {text}, generation {least.generation_s:.4f} s")
 
-    def _name(self, part: _Part) -> str:
-        node = part.node
-        number = self._numbers.setdefault(node, len(self._numbers) + 1)
-        text = f"#{number} {grouping_text(node.grouping)}, trainer in {self._data.regions[node.home]}"
-        whole = Subproblem(grouping=node.grouping, home=node.home)
-        low, high = node.window_s
-        if node.window_s != whole.window_s:
+    def _name(self, subproblem: Subproblem) -> str:
+        number = self._numbers.setdefault(subproblem, len(self._numbers) + 1)
+        trainer = self._regions[subproblem.trainer_region]
+        text = f"#{number} {grouping_text(subproblem.grouping)}, trainer in {trainer}"
+        low, high = subproblem.window_s
+        if (low, high) != (0.0, INFINITE):
             text += f", window {low:.3f} to {'inf' if high == INFINITE else f'{high:.3f}'} s"
-        if node.others_s != whole.others_s or node.levels or node.receivers != whole.receivers:
+        # What is left besides the window, compared with the same subproblem before any division.
+        whole = Subproblem(grouping=subproblem.grouping, trainer_region=subproblem.trainer_region)
+        if subproblem.others_s != whole.others_s or subproblem.levels or subproblem.receivers != whole.receivers:
             text += ", divided in other ways"
         return text
 
-    def _step(self, part: _Part) -> None:
-        what = "linear relaxation" if part.is_open else "integer program"
-        print(f"  {self._name(part)}: {what if part.is_listed else 'list the meshes'}")
-        before = {id(each) for each in self._parts}
-        super()._step(part)
-        rest = sorted((each for each in self._parts if id(each) not in before), key=lambda each: each.order)
-        for each in rest:
-            then = "linear relaxation" if each.is_open else "integer program"
-            new = "" if each.node == part.node else f"{self._name(each)}: "
-            print(f"    queued: {new}bound {each.bound:.4f} s, then its {then}")
-        if not rest:
-            print("    closed")
 
-    def _solved(self, built: Relaxation, part: _Part) -> Solution:
-        found = super()._solved(built, part)
-        model = built.model
-        meshes, units = (sum(len(each.at) for each in of.values()) for of in (built.meshes, built.units))
-        size = f"{meshes} meshes and {units} kinds of units left, step limit {built.most_s:.4f} s; "
-        size += f"{model.num_variables} variables, {len(model.row_low)} rows"
-        if found.is_infeasible:
-            print(f"    {size}: infeasible")
-            return found
-        print(f"    {size}")
-        text = f"    bound {self._in_units(built, found.bound):.4f} s"
-        if found.values is not None and built.window is not None:
-            low, high = built.window_range_s
-            text += f", window {built.window_at(found.values):.3f} in {low:.3f} to {high:.3f} s, "
-            text += f"{100 * built.looseness(found.values):.2f} % of the samples not really made"
-        print(text)
-        if found.values is not None:
-            print(f"    point: {point_text(built, found.values)}")
-        return found
-
-    def _round(self, built: Relaxation, values: Floats) -> None:
-        self._is_rounding = True
-        super()._round(built, values)
-        self._is_rounding = False
+def print_solved(event: ModelSolved) -> None:
+    """Print the size of a model, the bound that it proves, and its point."""
+    built, values = event.relaxation, event.solution.values
+    model = built.model
+    meshes, units = (sum(len(each.at) for each in of.values()) for of in (built.meshes, built.units))
+    size = f"{meshes} meshes and {units} kinds of units left, step limit {built.most_s:.4f} s; "
+    size += f"{model.num_variables} variables, {len(model.row_low)} rows"
+    if event.solution.is_infeasible:
+        print(f"    {size}: infeasible")
+        return
+    print(f"    {size}")
+    text = f"    bound {event.bound:.4f} s"
+    if values is not None and built.window is not None:
+        low, high = built.window_range_s
+        text += f", window {built.window_at(values):.3f} in {low:.3f} to {high:.3f} s, "
+        text += f"{100 * built.looseness(values):.2f} % of the samples not really made"
+    print(text)
+    if values is not None:
+        print(f"    point: {point_text(built, values)}")
 
 
 def grouping_text(grouping: Grouping) -> str:
@@ -210,7 +204,16 @@ def main() -> None:
     problem = Problem(fleet=load_fleet(arguments.fleet), workload=load_workload(arguments.workload), limits=STUDY)
     cost_tables = CostTables(problem)
     print_problem(cost_tables)
-    print_outcome(cost_tables, TracedSearch(cost_tables, arguments.gap).run())
+    found = Search(
+        cost_tables=cost_tables,
+        gap=arguments.gap,
+        budget_s=_BUDGET_S,
+        now_s=clock.monotonic_s,
+        report=ignore,
+        should_stop=never,
+        observe=Printer(),
+    ).run()
+    print_outcome(cost_tables, found)
 
 
 if __name__ == "__main__":

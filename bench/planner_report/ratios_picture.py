@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 from bench.planner_cases.cells import Row
 from bench.planner_cases.hetrl import FAMILIES, PUBLISHED
-from bench.planner_report.axes import MARGIN, NOTE, WIDTH, Log, grid_x, head, notes, ring
+from bench.planner_report.captions import MARGIN, NOTE, WIDTH, head, notes
 from bench.planner_report.hetrl_tables import Compared, compared, timing_of
-from planner.explain.pictures import svg
+from periplus.view.axes import Axis, log_axis
+from periplus.view.svg import Markup
+from planner.explain.pictures import drawing
 from planner.files.importers.published_workloads import ALGORITHMS, HETRL_MODELS
 
 TITLE = "How much faster than the best placement of a static family"
@@ -41,7 +43,7 @@ def ratios_svg(rows: Sequence[Row], note: str = "") -> str:
             note,
         ],
     )
-    more, y = svg.legend(MARGIN, y + 24, _entries(rows), WIDTH - 2 * MARGIN)
+    more, y = drawing.legend(MARGIN, y + 24, _entries(rows), WIDTH - 2 * MARGIN)
     shapes += more
     place = _placed(y + 46)
     shapes += _gutter(place)
@@ -56,7 +58,7 @@ def ratios_svg(rows: Sequence[Row], note: str = "") -> str:
         "HetRL's baselines ran as their authors configured them; ours are the best placement found of each family.",
     ]
     more, y = notes(lines, place.bottom + 44)
-    return svg.document(TITLE, _spoken(found), WIDTH, y + 4, [*shapes, *more])
+    return drawing.document(TITLE, _spoken(found), WIDTH, y + 4, [*shapes, *more])
 
 
 def _entries(rows: Sequence[Row]) -> list[tuple[str, str]]:
@@ -76,59 +78,61 @@ def _placed(top: float) -> _Place:
     return _Place(tops=tops, top=top, bottom=y - 12)
 
 
-def _gutter(place: _Place) -> list[str]:
+def _gutter(place: _Place) -> list[Markup]:
     shapes = []
     for (scenario, timing), top in place.tops.items():
         if timing == "sync":
-            words = enumerate(svg.wrapped(scenario.replace("-", " "), _GUTTER - 40, NOTE))
-            shapes += [svg.text(MARGIN, top + 14 + 15 * i, each, bold=True) for i, each in words]
-        shapes.append(svg.text(MARGIN, top + _BAND - 8, timing, size=NOTE, colour="soft"))
+            words = enumerate(drawing.wrapped(scenario.replace("-", " "), _GUTTER - 40, NOTE))
+            shapes += [drawing.text(MARGIN, top + 14 + 15 * i, each, bold=True) for i, each in words]
+        shapes.append(drawing.text(MARGIN, top + _BAND - 8, timing, size=NOTE, colour="soft"))
         for i, model in enumerate(HETRL_MODELS):
             y = top + 5 + (i + 0.5) * _LANE * len(ALGORITHMS) + 4
             size = model.rpartition("-")[2]
-            shapes.append(svg.text(MARGIN + _GUTTER - 8, y, size, size=11, colour="soft", anchor="end"))
+            shapes.append(drawing.text(MARGIN + _GUTTER - 8, y, size, size=11, colour="soft", anchor="end"))
     return shapes
 
 
-def _panel(found: Sequence[Compared], family: str, place: _Place, left: float, right: float) -> list[str]:
+def _panel(found: Sequence[Compared], family: str, place: _Place, left: float, right: float) -> list[Markup]:
     axis = _axis(found, left, right)
-    shapes = [svg.text(left, place.top - 14, _NAMES[family], bold=True)]
-    shapes += grid_x(axis, axis.ticks((1, 1.5, 2, 3, 5, 7)), place.top, place.bottom, unit="x")
-    shapes.append(svg.line([(axis.at(1), place.top), (axis.at(1), place.bottom)], "soft"))
+    shapes = [drawing.text(left, place.top - 14, _NAMES[family], bold=True)]
+    shapes += drawing.grid_x(
+        axis, axis.ticks(mantissas=(1, 1.5, 2, 3, 5, 7)), place.top, place.bottom, label="{:,g}x".format
+    )
+    shapes.append(drawing.line([(axis.at(1), place.top), (axis.at(1), place.bottom)], "soft"))
     for each in found:
         shapes += _band(each, axis, place.tops[each.scenario, each.timing], right)
     return shapes
 
 
-def _axis(found: Sequence[Compared], left: float, right: float) -> Log:
+def _axis(found: Sequence[Compared], left: float, right: float) -> Axis:
     values = [value for each in found for value in (*each.ratios, *each.at_most, *(each.published or ()))]
-    return Log(0.95 * min([0.95, *values]), max([2.0, *values]) * 1.12, left, right)
+    return log_axis(0.95 * min([0.95, *values]), max([2.0, *values]) * 1.12, left, right)
 
 
-def _band(each: Compared, axis: Log, top: float, right: float) -> list[str]:
-    shapes = [svg.line([(axis.start, top + _BAND + 2), (right, top + _BAND + 2)], "line")]
+def _band(each: Compared, axis: Axis, top: float, right: float) -> list[Markup]:
+    shapes = [drawing.line([(axis.start, top + _BAND + 2), (right, top + _BAND + 2)], "line")]
     if each.published:
         low, high = (axis.at(value) for value in each.published)
         tip = f"HetRL publishes {each.published[0]:.2f} to {each.published[1]:.2f}"
-        shapes.append(svg.box(low, top, high - low, _BAND, "idle", tip=tip))
+        shapes.append(drawing.box(low, top, high - low, _BAND, "idle", tip=tip))
     for row in each.rows:
         lane = HETRL_MODELS.index(row["model"]) * len(ALGORITHMS) + ALGORITHMS.index(row["algorithm"])
         shapes += _case(row, each.family, axis, top + 5 + (lane + 0.5) * _LANE)
     return shapes
 
 
-def _case(row: Row, family: str, axis: Log, y: float) -> list[str]:
+def _case(row: Row, family: str, axis: Axis, y: float) -> list[Markup]:
     ratio, bound = row[f"{family}_ratio"], row[f"{family}_ratio_at_most"]
     if not ratio:
-        return [svg.text(axis.at(1) + 6, y + 4, "no placement", size=11, colour="soft")]
+        return [drawing.text(axis.at(1) + 6, y + 4, "no placement", size=11, colour="soft")]
     shapes, colour = [], _COLOURS[row["algorithm"]]
     tip = f"{row['scenario']} {row['model']} {row['algorithm'].upper()} {timing_of(row)}: {ratio:.2f}"
     if bound:
         x = axis.at(bound)
-        shapes.append(svg.line([(axis.at(ratio), y), (x, y)], "bad", width=1.2))
-        shapes.append(svg.line([(x, y - 5), (x, y + 5)], "bad", width=2.2))
+        shapes.append(drawing.line([(axis.at(ratio), y), (x, y)], "bad", width=1.2))
+        shapes.append(drawing.line([(x, y - 5), (x, y + 5)], "bad", width=2.2))
         tip += f", certified at most {bound:.2f}"
-    shapes.append(ring(axis.at(ratio), y, colour, 8, filled=row[f"{family}_is_whole"], tip=tip))
+    shapes.append(drawing.ring(axis.at(ratio), y, colour, 8, filled=row[f"{family}_is_whole"], tip=tip))
     return shapes
 
 

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from itertools import product
 
 from bench.planner_cases.cells import Row, Rows
-from bench.planner_report.axes import MARGIN, NOTE, WIDTH, Log, dots, grid_x, grid_y, head, notes
+from bench.planner_report.captions import MARGIN, NOTE, WIDTH, head, notes
 from bench.planner_report.markdown import percent
-from planner.explain.pictures import svg
+from periplus.view.axes import log_axis
+from periplus.view.svg import Markup
+from planner.explain.pictures import drawing
 
 TITLE = "Predicted against simulated"
 KINDS = tuple(product(("grpo", "ppo"), ("sync", "async")))
@@ -33,7 +35,7 @@ def scatter_svg(rows: Rows, note: str = "") -> str:
             note,
         ],
     )
-    more, y = svg.legend(MARGIN, y + 24, [(_COLOURS[which], which) for which in _COLOURS], WIDTH - 2 * MARGIN)
+    more, y = drawing.legend(MARGIN, y + 24, [(_COLOURS[which], which) for which in _COLOURS], WIDTH - 2 * MARGIN)
     shapes += more
     top, wide = y + 42, (WIDTH - 2 * MARGIN - 44 - _GAP_X) / 2
     for i, kind in enumerate(KINDS):
@@ -46,7 +48,7 @@ def scatter_svg(rows: Rows, note: str = "") -> str:
         "No GPU was used.",
     ]
     more, y = notes(lines, top + 2 * _TALL + _GAP_Y + 56)
-    return svg.document(TITLE, _spoken(rows), WIDTH, y + 4, [*shapes, *more])
+    return drawing.document(TITLE, _spoken(rows), WIDTH, y + 4, [*shapes, *more])
 
 
 def _of(rows: Rows, kind: tuple[str, str]) -> list[Row]:
@@ -54,25 +56,25 @@ def _of(rows: Rows, kind: tuple[str, str]) -> list[Row]:
     return [each for name, row in rows.items() if set(kind) <= set(name.split()) for each in row["compared"]]
 
 
-def _panel(title: str, sets: Sequence[Row], left: float, top: float, wide: float) -> list[str]:
-    shapes = [svg.text(left, top - 12, title, bold=True)]
+def _panel(title: str, sets: Sequence[Row], left: float, top: float, wide: float) -> list[Markup]:
+    shapes = [drawing.text(left, top - 12, title, bold=True)]
     pairs = {which: [p for each in sets if each["which"] == which for p in each.get("pairs", ())] for which in _COLOURS}
     every = [value for found in pairs.values() for pair in found for value in pair]
     if not every:
-        return [*shapes, svg.text(left, top + 24, "not measured", colour="soft")]
+        return [*shapes, drawing.text(left, top + 24, "not measured", colour="soft")]
     low, high = 0.85 * min(every), 1.18 * max(every)
-    x, y = Log(low, high, left, left + wide), Log(low, high, top + _TALL, top)
-    shapes += grid_x(x, x.ticks(), top, top + _TALL) + grid_y(y, y.ticks(), left, left + wide)
+    x, y = log_axis(low, high, left, left + wide), log_axis(low, high, top + _TALL, top)
+    shapes += drawing.grid_x(x, x.ticks(), top, top + _TALL) + drawing.grid_y(y, y.ticks(), left, left + wide)
     words = "predicted s a step; upwards simulated"
-    shapes.append(svg.text(left + wide, top + _TALL + 36, words, size=NOTE, colour="soft", anchor="end"))
+    shapes.append(drawing.text(left + wide, top + _TALL + 36, words, size=NOTE, colour="soft", anchor="end"))
     for which, found in pairs.items():
-        shapes.append(dots([(x.at(a), y.at(b)) for a, b in found], _COLOURS[which], 4.5, opacity=0.55))
+        shapes.append(drawing.dots([(x.at(a), y.at(b)) for a, b in found], _COLOURS[which], 4.5, opacity=0.55))
     for factor in (1 / _OFF, 1.0, _OFF):
         ends = [(x.at(value), y.at(value * factor)) for value in (max(low, low / factor), min(high, high / factor))]
-        shapes.append(svg.line(ends, "ink", dashed=factor != 1.0))
+        shapes.append(drawing.line(ends, "ink", dashed=factor != 1.0))
     means = [each["mean_error"] for each in sets]
     counted = f"{sum(map(len, pairs.values())):,} placements, mean error {percent(sum(means) / len(means))} %"
-    return [*shapes, svg.text(left + 12, top + 20, counted, size=NOTE, colour="soft")]
+    return [*shapes, drawing.text(left + 12, top + 20, counted, size=NOTE, colour="soft")]
 
 
 def _spoken(rows: Rows) -> str:

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 
 from bench.planner_cases.cells import Row
 from bench.planner_cases.speed import SIZES
-from bench.planner_report.axes import MARGIN, NOTE, WIDTH, Log, grid_x, grid_y, head, notes, ring
+from bench.planner_report.captions import MARGIN, NOTE, WIDTH, head, notes
 from bench.planner_report.markdown import number
 from bench.planner_report.other_solvers import OTHERS, REAL_LIMIT_S, REAL_MOST_GPUS, Other
 from bench.planner_report.speed_tables import workload_of
-from planner.explain.pictures import svg
+from periplus.view.axes import Axis, log_axis
+from periplus.view.svg import Markup
+from planner.explain.pictures import drawing
 
 TITLE = "Seconds to a proof within one percent"
 _COLOURS = {
@@ -41,16 +43,16 @@ def speed_svg(rows: Sequence[Row], note: str = "") -> str:
             note,
         ],
     )
-    more, y = svg.legend(
+    more, y = drawing.legend(
         MARGIN, y + 24, [*((c, n) for n, c in _COLOURS.items()), ("bad", "target")], WIDTH - 2 * MARGIN
     )
     shapes += more
     top, bottom = y + 22, y + 22 + _HEIGHT
-    x, vertical = Log(16, 16000, _LEFT, _RIGHT), _vertical(rows, top, bottom)
-    shapes += grid_x(x, [16, 64, 256, 1024, 4096, 10000], top, bottom) + grid_y(
+    x, vertical = log_axis(16, 16000, _LEFT, _RIGHT), _vertical(rows, top, bottom)
+    shapes += drawing.grid_x(x, [16, 64, 256, 1024, 4096, 10000], top, bottom) + drawing.grid_y(
         vertical, vertical.ticks(), _LEFT, _RIGHT
     )
-    shapes.append(svg.text(_RIGHT, bottom + 36, "GPUs; upwards seconds", size=NOTE, colour="soft", anchor="end"))
+    shapes.append(drawing.text(_RIGHT, bottom + 36, "GPUs; upwards seconds", size=NOTE, colour="soft", anchor="end"))
     for other in OTHERS:
         shapes += _other(other, x, vertical)
     shapes += _real(x, vertical) + _targets(x, vertical)
@@ -58,7 +60,7 @@ def speed_svg(rows: Sequence[Row], note: str = "") -> str:
         aside = _ASIDE * (i - (len(_COLOURS) - 1) / 2)
         shapes += _ours([row for row in rows if workload_of(row) == name], colour, x, vertical, aside)
     more, y = notes([_others_words()], bottom + 58)
-    return svg.document(TITLE, _spoken(rows), WIDTH, y + 4, [*shapes, *more])
+    return drawing.document(TITLE, _spoken(rows), WIDTH, y + 4, [*shapes, *more])
 
 
 def _others_words() -> str:
@@ -69,10 +71,10 @@ def _others_words() -> str:
     )
 
 
-def _vertical(rows: Sequence[Row], top: float, bottom: float) -> Log:
+def _vertical(rows: Sequence[Row], top: float, bottom: float) -> Axis:
     others = [s for other in OTHERS for _, s in (*other.seconds, *other.stopped)]
     ours = [_seconds(row) for row in rows]
-    return Log(0.8 * min([*others, *ours]), 1.6 * max([*others, *ours]), bottom, top)
+    return log_axis(0.8 * min([*others, *ours]), 1.6 * max([*others, *ours]), bottom, top)
 
 
 def _seconds(row: Row) -> float:
@@ -80,51 +82,53 @@ def _seconds(row: Row) -> float:
     return found
 
 
-def _ours(rows: Sequence[Row], colour: str, x: Log, vertical: Log, aside: float) -> list[str]:
+def _ours(rows: Sequence[Row], colour: str, x: Axis, vertical: Axis, aside: float) -> list[Markup]:
     points = [(x.at(row["num_gpus"]) + aside, vertical.at(_seconds(row)), row) for row in rows]
-    shapes = [svg.line([(a, b) for a, b, _ in points], colour, width=2.0)] if len(points) > 1 else []
+    shapes = [drawing.line([(a, b) for a, b, _ in points], colour, width=2.0)] if len(points) > 1 else []
     for a, b, row in points:
         is_proved = row["one_percent_s"] is not None
         words = f"{number(row['one_percent_s'])} s" if is_proved else f"not within {number(row['wall_s'])} s"
         shapes.append(
-            ring(a, b, colour, 10, filled=is_proved, tip=f"{row['num_gpus']:,} GPUs, {workload_of(row)}: {words}")
+            drawing.ring(
+                a, b, colour, 10, filled=is_proved, tip=f"{row['num_gpus']:,} GPUs, {workload_of(row)}: {words}"
+            )
         )
         if not is_proved:
             shapes += _arrow(a, b - 7, colour)
     return shapes
 
 
-def _arrow(x: float, y: float, colour: str) -> list[str]:
+def _arrow(x: float, y: float, colour: str) -> list[Markup]:
     """Upwards."""
     return [
-        svg.line([(x, y), (x, y - 14)], colour, width=1.8),
-        svg.line([(x - 4, y - 9), (x, y - 14), (x + 4, y - 9)], colour, width=1.8),
+        drawing.line([(x, y), (x, y - 14)], colour, width=1.8),
+        drawing.line([(x - 4, y - 9), (x, y - 14), (x + 4, y - 9)], colour, width=1.8),
     ]
 
 
-def _other(other: Other, x: Log, vertical: Log) -> list[str]:
+def _other(other: Other, x: Axis, vertical: Axis) -> list[Markup]:
     points = [(x.at(num), vertical.at(seconds)) for num, seconds in (*other.seconds, *other.stopped)]
-    shapes = [svg.line(points, "soft", dashed=True)] if len(points) > 1 else []
-    shapes += [ring(a, b, "soft", 7, filled=True) for a, b in points[: len(other.seconds)]]
+    shapes = [drawing.line(points, "soft", dashed=True)] if len(points) > 1 else []
+    shapes += [drawing.ring(a, b, "soft", 7, filled=True) for a, b in points[: len(other.seconds)]]
     for a, b in points[len(other.seconds) :]:
-        shapes += [ring(a, b, "soft", 7), *_arrow(a, b - 5, "soft")]
+        shapes += [drawing.ring(a, b, "soft", 7), *_arrow(a, b - 5, "soft")]
     at, right, down = _LABELS[other.name]
     a, b = points[at]
     words = f"{other.name}, stopped" if other.stopped else other.name
-    return [*shapes, svg.text(a + right, b + down, words, size=NOTE, colour="soft")]
+    return [*shapes, drawing.text(a + right, b + down, words, size=NOTE, colour="soft")]
 
 
-def _real(x: Log, vertical: Log) -> list[str]:
+def _real(x: Axis, vertical: Axis) -> list[Markup]:
     y = vertical.at(REAL_LIMIT_S)
     ends = [(x.start, y), (x.at(REAL_MOST_GPUS), y)]
-    return [svg.line(ends, "soft"), svg.text(x.start + 6, y - 6, "ReaL, fixed limit", size=NOTE, colour="soft")]
+    return [drawing.line(ends, "soft"), drawing.text(x.start + 6, y - 6, "ReaL, fixed limit", size=NOTE, colour="soft")]
 
 
-def _targets(x: Log, vertical: Log) -> list[str]:
+def _targets(x: Axis, vertical: Axis) -> list[Markup]:
     shapes = []
     for num, seconds in SIZES.items():
         a, b = x.at(num), vertical.at(seconds)
-        shapes.append(svg.line([(a - 16, b), (a + 16, b)], "bad", width=2.4))
+        shapes.append(drawing.line([(a - 16, b), (a + 16, b)], "bad", width=2.4))
     return shapes
 
 

@@ -5,10 +5,12 @@ from statistics import geometric_mean
 
 from bench.planner_cases.cells import Row
 from bench.planner_cases.hetrl import OURS
-from bench.planner_report.axes import MARGIN, NOTE, WIDTH, Log, grid_x, grid_y, head, notes, ring
+from bench.planner_report.captions import MARGIN, NOTE, WIDTH, head, notes
 from bench.planner_report.hetrl_tables import METHODS, AtTime, best_ever, over_time
 from bench.planner_report.markdown import counted
-from planner.explain.pictures import svg
+from periplus.view.axes import Axis, log_axis
+from periplus.view.svg import Markup
+from planner.explain.pictures import drawing
 from planner.files.importers.published_workloads import ALGORITHMS
 
 TITLE = "Quality against thinking time"
@@ -30,7 +32,7 @@ def time_svg(rows: Sequence[Row], note: str = "") -> str:
         ],
     )
     entries = [(_COLOURS[method], _NAMES[method]) for method in METHODS]
-    more, y = svg.legend(
+    more, y = drawing.legend(
         MARGIN, y + 24, [*entries, ("bad", "no placement can be below (certified)")], WIDTH - 2 * MARGIN
     )
     shapes += more
@@ -43,39 +45,39 @@ def time_svg(rows: Sequence[Row], note: str = "") -> str:
         shapes += _panel(f"{name.upper()}, {counted(len(chosen), 'case')}", chosen, vertical, left, left + wide)
     lines = ["All methods choose among the same placements and are judged by the same oracle; one run each."]
     more, y = notes(lines, bottom + 56)
-    return svg.document(TITLE, _spoken(rows), WIDTH, y + 4, [*shapes, *more])
+    return drawing.document(TITLE, _spoken(rows), WIDTH, y + 4, [*shapes, *more])
 
 
-def _vertical(panels: Sequence[Sequence[Row]], top: float, bottom: float) -> Log:
+def _vertical(panels: Sequence[Sequence[Row]], top: float, bottom: float) -> Axis:
     """The same in both panels."""
     means = [
         at.mean for rows in panels for found in over_time(rows).values() for at in found.values() if at.mean is not None
     ]
     least = min([1.0, *(least for rows in panels if (least := _least(rows)))])
-    return Log(0.97 * least, 1.06 * max([1.2, *means]), bottom, top)
+    return log_axis(0.97 * least, 1.06 * max([1.2, *means]), bottom, top)
 
 
-def _panel(title: str, rows: Sequence[Row], vertical: Log, left: float, right: float) -> list[str]:
+def _panel(title: str, rows: Sequence[Row], vertical: Axis, left: float, right: float) -> list[Markup]:
     top, bottom = vertical.end, vertical.start
-    shapes = [svg.text(left, top - 12, title, bold=True)]
+    shapes = [drawing.text(left, top - 12, title, bold=True)]
     found = over_time(rows)
     times = list(found[OURS])
     if not rows or len(times) < 2:
-        return [*shapes, svg.text(left, top + 24, "not measured", colour="soft")]
-    axis = Log(times[0] * 0.9, times[-1] * 1.1, left, right)
-    shapes += grid_x(axis, times, top, bottom) + grid_y(vertical, _ticks(vertical), left, right)
-    shapes.append(svg.text(right, bottom + 36, "seconds of thinking", size=NOTE, colour="soft", anchor="end"))
+        return [*shapes, drawing.text(left, top + 24, "not measured", colour="soft")]
+    axis = log_axis(times[0] * 0.9, times[-1] * 1.1, left, right)
+    shapes += drawing.grid_x(axis, times, top, bottom) + drawing.grid_y(vertical, _ticks(vertical), left, right)
+    shapes.append(drawing.text(right, bottom + 36, "seconds of thinking", size=NOTE, colour="soft", anchor="end"))
     if least := _least(rows):
         y = vertical.at(least)
-        shapes.append(svg.line([(left, y), (right, y)], "bad", width=1.6, dashed=True))
+        shapes.append(drawing.line([(left, y), (right, y)], "bad", width=1.6, dashed=True))
     for i, method in reversed(list(enumerate(METHODS))):
         shapes += _line(method, found[method], axis, vertical)
         shapes += _nothing(method, found[method], axis, top + 8 + 14 * i)
     return shapes
 
 
-def _ticks(axis: Log) -> list[float]:
-    return axis.ticks((1, 1.1, 1.2, 1.5, 2, 3, 5, 7)) if axis.high / axis.low < 6 else axis.ticks()
+def _ticks(axis: Axis) -> list[float]:
+    return axis.ticks(mantissas=(1, 1.1, 1.2, 1.5, 2, 3, 5, 7)) if axis.high / axis.low < 6 else axis.ticks()
 
 
 def _least(rows: Sequence[Row]) -> float | None:
@@ -85,24 +87,24 @@ def _least(rows: Sequence[Row]) -> float | None:
     return geometric_mean([min(1.0, row["bound_s"] / best_ever(row)) for row in rows])
 
 
-def _line(method: str, found: Mapping[float, AtTime], axis: Log, vertical: Log) -> list[str]:
+def _line(method: str, found: Mapping[float, AtTime], axis: Axis, vertical: Axis) -> list[Markup]:
     colour = _COLOURS[method]
     points = [(axis.at(s), vertical.at(at.mean), at) for s, at in found.items() if at.mean is not None]
-    shapes = [svg.line([(x, y) for x, y, _ in points], colour, width=2.2)] if len(points) > 1 else []
+    shapes = [drawing.line([(x, y) for x, y, _ in points], colour, width=2.2)] if len(points) > 1 else []
     for x, y, at in points:
         tip = f"{method}: {at.mean:.3f}, behind in {counted(at.num_behind, 'case')}, none yet in {at.num_without}"
-        shapes.append(ring(x, y, colour, 9, filled=not at.num_without, tip=tip))
+        shapes.append(drawing.ring(x, y, colour, 9, filled=not at.num_without, tip=tip))
         if at.num_without:
-            shapes.append(svg.text(x + 7, y - 7, str(at.num_without), size=NOTE, colour=colour))
+            shapes.append(drawing.text(x + 7, y - 7, str(at.num_without), size=NOTE, colour=colour))
     return shapes
 
 
-def _nothing(method: str, found: Mapping[float, AtTime], axis: Log, y: float) -> list[str]:
+def _nothing(method: str, found: Mapping[float, AtTime], axis: Axis, y: float) -> list[Markup]:
     """Rings at the top, at times when the method has a placement in none of the cases."""
     colour = _COLOURS[method]
     empty = [(axis.at(seconds), at.num_without) for seconds, at in found.items() if at.mean is None]
-    rings = [ring(x, y, colour, 9, tip=f"{method}: no placement in any case") for x, _ in empty]
-    return rings + [svg.text(x + 8, y + 4, str(num), size=NOTE, colour=colour) for x, num in empty]
+    rings = [drawing.ring(x, y, colour, 9, tip=f"{method}: no placement in any case") for x, _ in empty]
+    return rings + [drawing.text(x + 8, y + 4, str(num), size=NOTE, colour=colour) for x, num in empty]
 
 
 def _spoken(rows: Sequence[Row]) -> str:

@@ -33,7 +33,10 @@ def _key(value: str) -> bytes:
     try:
         text = value if _KEY.fullmatch(value) else Path(value).read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:
-        raise click.BadParameter(f"{value[:80]!r} is neither a key nor a readable file: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise click.BadParameter(
+            f"{value[:80]!r} is neither a key of 64 hexadecimal digits nor a file: {why}"
+        ) from error
     if not _KEY.fullmatch(text):
         raise click.BadParameter(f"{value[:80]!r} does not hold a public key of 64 hexadecimal digits")
     return bytes.fromhex(text)

@@ -6,6 +6,7 @@ follows the job: 0 when it succeeded, 4 when no placement satisfies it, 1 otherw
 
 import asyncio
 import json
+import socket
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from coordinator.client.report import report_command
 from coordinator.client.resuming import job_to_submit, set_resumption
 from coordinator.state import ENDED_STATES
 from periplus import clock
+from periplus.cli.mounting import CommandGroup
 from periplus.cli.option_types import HOST_PORT
 from periplus.config import finite_json, yaml_text
 from periplus.errors import Conflict, NotFound, Unreachable
@@ -52,7 +54,7 @@ _coordinator_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def job() -> None:
     """Submit jobs, watch them and check their results."""
 
@@ -114,7 +116,7 @@ def submit(
             await _until_ended(remote, submitted.job_id)
         ended = await remote.job(submitted.job_id)
         _print_job(ended, form)
-        _say_what_is_left(ended)
+        await _say_what_is_left(remote, ended)
         raise_outcome(ended)
 
     _ask(coordinator, call)
@@ -138,11 +140,15 @@ def show_job(job_id: str, output: str, coordinator: str) -> None:
 
     JOB may be the beginning of an id.
     """
-    found = _ask(coordinator, lambda remote: remote.job(job_id))
-    if output == Output.TABLE:
-        click.echo(listing.describe_job(found, clock.unix_s()))
-    else:
-        _print_job(found, Output(output))
+
+    async def call(remote: Coordinator) -> None:
+        found = await remote.job(job_id)
+        if output == Output.TABLE:
+            click.echo(listing.describe_job(found, clock.unix_s(), is_gone=await _is_gone(remote, found)))
+        else:
+            _print_job(found, Output(output))
+
+    _ask(coordinator, call)
 
 
 @job.command("watch")
@@ -160,7 +166,7 @@ def watch_job(job_id: str, output: str, coordinator: str) -> None:
             async for event in _events(remote, found.job_id):
                 click.echo(finite_json.dumps(_event_tree(event)))
         ended = await remote.job(found.job_id)
-        _say_what_is_left(ended)
+        await _say_what_is_left(remote, ended)
         raise_outcome(ended)
 
     _ask(coordinator, call)
@@ -211,7 +217,7 @@ def schema() -> None:
     click.echo(json.dumps(job_schema(), indent=2))
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def region() -> None:
     """Show the regions that have joined."""
 
@@ -294,9 +300,15 @@ async def _view_events(remote: Coordinator, job_id: str) -> AsyncIterator[Event]
 
 
 async def _until_ended(remote: Coordinator, job_id: str) -> None:
+    """Wait for the job's end, and say each new reason but that of the end, which the command's error says."""
+    said = ""
     async for event in _events(remote, job_id):
-        if event.HasField("job") and event.job.reason:
-            _say(f"{job_state(event.job)}: {event.job.reason}")
+        if not event.HasField("job") or not event.job.reason or _has_ended(event.job):
+            continue
+        line = f"{job_state(event.job)}: {event.job.reason}"
+        if line != said:
+            _say(line)
+        said = line
 
 
 async def _events(remote: Coordinator, job_id: str) -> AsyncIterator[control_pb2.JobEvent]:
@@ -320,10 +332,32 @@ def _log_folders(found: control_pb2.Job, runs_dir: Path | None) -> tuple[Path, .
     return tuple(dict.fromkeys((run / "logs").resolve() for run in (*at_the_trainer, root / found.job_id)))
 
 
+async def _is_gone(remote: Coordinator, found: control_pb2.Job) -> bool:
+    """Return whether the run directory must be on this machine, where its trainer ran, and is not."""
+    run_dir = Path(found.files.run_dir)
+    if not run_dir.is_absolute() or await asyncio.to_thread(run_dir.exists):
+        return False
+    trained = {each["region"] for each in _assignments(found) if each["task"] == "trainer"}
+    fleet = await remote.fleet()
+    return any(r.name in trained and r.inventory.hostname == socket.gethostname() for r in fleet.regions)
+
+
+def _assignments(found: control_pb2.Job) -> list[dict[str, str]]:
+    assignments: list[dict[str, str]] = json.loads(found.plan_json)["assignments"] if found.plan_json else []
+    return assignments
+
+
 async def _elsewhere(remote: Coordinator, found: control_pb2.Job, folder: Path) -> str:
-    placed = {a["region"] for a in json.loads(found.plan_json)["assignments"]} if found.plan_json else set()
+    if await _is_gone(remote, found):
+        return f"the logs of {found.job_id} are gone: {found.files.run_dir} was removed from this machine"
+    placed = {each["region"] for each in _assignments(found)}
     fleet = await remote.fleet()
     hosts = [f"{region.name} on {region.inventory.hostname}" for region in fleet.regions if region.name in placed]
+    if not hosts and found.files.run_dir:
+        return (
+            f"{folder} is not on this machine, and no agent of the job's regions is known; run this command on the "
+            f"host that has {found.files.run_dir}, or name a copy with --runs-dir"
+        )
     if not hosts:
         return f"job {found.job_id} has no logs yet: it is {job_state(found)}, and no process of it has run"
     return (
@@ -349,8 +383,8 @@ def _say(message: str) -> None:
     click.echo(message, err=True)
 
 
-def _say_what_is_left(ended: control_pb2.Job) -> None:
-    for line in listing.describe_files(ended):
+async def _say_what_is_left(remote: Coordinator, ended: control_pb2.Job) -> None:
+    for line in listing.describe_files(ended, is_gone=await _is_gone(remote, ended)):
         _say(line)
 
 

@@ -220,24 +220,33 @@ TASKS = Listing(
 )
 
 
-def describe_job(job: control_pb2.Job, now_s: float) -> str:
-    """Return the lines that describe a job to a person, without its job file and plan."""
+def describe_job(job: control_pb2.Job, now_s: float, *, is_gone: bool = False) -> str:
+    """Return the lines that describe a job to a person, without its job file and plan.
+
+    `is_gone` says that somebody has removed its run directory.
+    """
     tree = job_details(job)
-    lines = [(heading, printable(value)) for heading, value in _job_lines(tree, now_s) if value]
+    found = (*_job_lines(tree, now_s), *_file_lines(tree, is_gone))
+    lines = [(heading, printable(value)) for heading, value in found if value]
     width = max(len(heading) for heading, _ in lines)
     return "\n".join(f"{heading.ljust(width)}  {value}" for heading, value in lines)
 
 
-def describe_files(job: control_pb2.Job) -> list[str]:
-    """Return a line for each path and command that a job's run has; no line if no process of it ever ran."""
-    lines = [(heading, printable(value)) for heading, value in _file_lines(job_tree(job)) if value]
+def describe_files(job: control_pb2.Job, *, is_gone: bool = False) -> list[str]:
+    """Return a line for each path and command that a job's run has; no line if no process of it ever ran.
+
+    `is_gone` says that somebody has removed its run directory.
+    """
+    lines = [(heading, printable(value)) for heading, value in _file_lines(job_tree(job), is_gone) if value]
     return [f"{heading}: {value}" for heading, value in lines]
 
 
-def _file_lines(tree: Tree) -> list[tuple[str, str]]:
+def _file_lines(tree: Tree, is_gone: bool) -> list[tuple[str, str]]:
     files = tree["files"]
     if files is None:
         return []
+    if is_gone:
+        return [("run directory", f"{files['run_dir']} is gone, with its report, logs and checkpoints")]
     checkpoint = str(Policy(**files["checkpoint"])) if files["checkpoint"] else ""
     done, ended = tree["state"] == JobState.SUCCEEDED, tree["state"] in ENDED_STATES
     later = (
@@ -265,5 +274,4 @@ def _job_lines(tree: Tree, now_s: float) -> list[tuple[str, str]]:
         ("placed", placed),
         ("WAN", f"{units.size(tree['wan_bytes'])} between regions, counted by the {tree['wan_bytes_from']}"),
         ("binding", plan["binding"]),
-        *_file_lines(tree),
     ]

@@ -92,7 +92,7 @@ def audit(evidence: Evidence) -> Report:
     walk = Walk(evidence, findings)
     walk.read(evidence.lines)
     found = kept.check(walk, evidence, findings)
-    spools = kept.spools(walk, evidence, findings)
+    spools = kept.spools(walk, evidence, findings, found)
     forks = walk.history.forks
     unaccounted, newest = [], -1
     for fork in forks:

@@ -72,7 +72,7 @@ class KeptCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptSpool:
-    """The trajectories in a gateway's spool.
+    """The trajectories in a gateway's spool, those of other jobs included, if somebody has put some there.
 
     `damaged` maps the place of an unreadable frame to what is wrong with it.
     """

@@ -33,14 +33,14 @@ class Code(StrEnum):
     # leases and results
     LEASE_REPEATED = "lease_repeated"  # one fork granted two leases with the same number
     LEASE_MISSING = "lease_missing"  # the numbers of a fork's leases have a gap
-    LEASE_CONTRADICTS = "lease_contradicts"  # a lease's versions, sample or region cannot be right
+    LEASE_CONTRADICTS = "lease_contradicts"  # a lease's versions, sample, worker or region cannot be right
     LEASE_AFTER_END = "lease_after_end"  # a group was leased after it was trained on or dropped
     GROUP_MIXED = "group_mixed"  # leases of one group name different problems or purposes
     RESULT_WITHOUT_LEASE = "result_without_lease"  # an accepted or abandoned sample was never leased
     ACCEPTED_TWICE = "accepted_twice"  # a sample was accepted twice, or after its group had ended
     ACCEPTED_UNFIT = "accepted_unfit"  # an accepted sample is abandoned, has no frame, or is from the wrong policy
     DUPLICATE_OF_NOTHING = "duplicate_of_nothing"  # a sample was refused as a duplicate, and no other was accepted
-    LOST_CONTRADICTS = "lost_contradicts"  # a lease was lost that was never granted, or had ended before
+    LOST_CONTRADICTS = "lost_contradicts"  # a lease was lost that was never granted, had ended, or was another worker's
     UNACCOUNTED = "unaccounted"  # the journal does not say how a lease, sample or group ended
     # drops and evaluations
     DROP_CONTRADICTS = "drop_contradicts"  # a drop does not list the group's accepted samples, or it had ended

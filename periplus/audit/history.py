@@ -224,9 +224,15 @@ class Fork:
         item = self.group_item(group)
         return item is not None and item[1] is Purpose.EVAL
 
-    def find_lease(self, key: LeaseKey) -> Leased | None:
-        """Return a lease of this fork, or else of any ancestor: even one of a dead branch may still be answered."""
-        return next((fork.leases[key] for fork, _ in self.segments() if key in fork.leases), None)
+    def find_lease(self, key: LeaseKey, worker_id: str) -> Leased | None:
+        """Return a lease of this fork, or else of any ancestor: even one of a dead branch may still be answered.
+
+        A lease of this worker comes first, because numbers of leases repeat from fork to fork. If there is none, a
+        lease that another worker had is returned.
+        """
+        found = [fork.leases[key] for fork, _ in self.segments() if key in fork.leases]
+        own = (leased for leased in found if leased.lease.worker_id == worker_id)
+        return next(own, found[0] if found else None)
 
     def was_leased(self, sample: SampleKey) -> bool:
         """Return whether this fork or an ancestor ever leased the sample."""

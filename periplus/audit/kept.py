@@ -21,7 +21,7 @@ from periplus.audit.walk import Walk
 from periplus.values.policy import Policy
 
 SHOWN = 8
-"""Most forks that a note lists."""
+"""Most forks or jobs that a note lists."""
 
 MAX_DIGITS = 20
 """Most digits of a fork or version in the name of a checkpoint's folder; 20 digits hold every 64-bit number."""
@@ -235,8 +235,12 @@ class SpoolCount:
     uncommitted_tokens: int
 
 
-def spools(walk: Walk, evidence: Evidence, findings: Findings) -> tuple[SpoolCount, ...]:
-    """Compare each trajectory in a gateway's spool with the journal's result for its lease, and count them."""
+def spools(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidence) -> tuple[SpoolCount, ...]:
+    """Compare each trajectory in a gateway's spool with the journal's result for its lease, and count them.
+
+    A gateway has a spool for each job. Trajectories of other jobs, whose workers have other ids, are there only if
+    somebody gave or filled the wrong folder: they are neither compared nor counted, and a note names their jobs.
+    """
     if not evidence.spools:
         return ()
     digests: dict[tuple[int, int, int, str], set[bytes]] = {}
@@ -246,12 +250,18 @@ def spools(walk: Walk, evidence: Evidence, findings: Findings) -> tuple[SpoolCou
         for returned in fork.results:
             r = returned.result
             digests.setdefault((r.lease_id, r.group, r.sample, r.worker_id), set()).add(r.digest)
+    jobs = {fork.opened.job_id for fork in walk.history.forks}
     counts = []
     for spool in evidence.spools:
         committed = uncommitted = tokens = 0
+        strangers: Counter[str] = Counter()
         for place, problem in spool.damaged.items():
             findings.add(Code.FRAME_UNREADABLE, f"{spool.name} {place}", problem)
         for seen in spool.witnesses:
+            job_id, slash, _ = seen.worker_id.partition("/")
+            if slash and job_id not in jobs:
+                strangers[job_id] += 1
+                continue
             key = (seen.lease_id, seen.group, seen.sample)
             known = digests.get((*key, seen.worker_id), set())
             if seen.digest in known:
@@ -268,6 +278,10 @@ def spools(walk: Walk, evidence: Evidence, findings: Findings) -> tuple[SpoolCou
                     gateway=seen.digest.hex(),
                     journal=sorted(d.hex() for d in known),
                 )
+        if strangers:
+            named = ", ".join(sorted(strangers)[:SHOWN]) + (" ..." if len(strangers) > SHOWN else "")
+            what = f"{strangers.total()} trajectories of other jobs ({named})"
+            kept.notes.append(f"spool {spool.name} has {what}, which are not compared")
         counts.append(
             SpoolCount(name=spool.name, committed=committed, uncommitted=uncommitted, uncommitted_tokens=tokens)
         )

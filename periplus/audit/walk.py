@@ -316,13 +316,16 @@ class Walk:
             what = "was never granted" if leased is None else "ended before"
             self._say(Code.LOST_CONTRADICTS, f"lease {lost.lease_id} is lost, but it {what}", lease=lost.lease_id)
             return
+        if leased.lease.worker_id != lost.worker_id:
+            message = f"worker {lost.worker_id} lost lease {lost.lease_id}, which worker {leased.lease.worker_id} had"
+            self._say(Code.LOST_CONTRADICTS, message, lease=lost.lease_id)
         leased.lost_at, leased.lost_why = self.num_lines, lost.why
         _end_live(fork, leased)
 
     def _result(self, fork: Fork, result: ResultEntry) -> None:
-        leased = fork.find_lease((result.lease_id, result.group, result.sample))
-        own = leased is not None and leased.returned_at < 0
-        if leased is not None and own:
+        leased = fork.find_lease((result.lease_id, result.group, result.sample), result.worker_id)
+        is_its_workers = leased is not None and leased.lease.worker_id == result.worker_id
+        if leased is not None and is_its_workers and leased.returned_at < 0:
             leased.returned_at = self.num_lines
             leased.abandoned = result.verdict is AdmissionVerdict.ABANDONED
             _end_live(fork, leased)
@@ -348,9 +351,13 @@ class Walk:
         sample = (result.group, result.sample)
         names = {"lease": result.lease_id, "group": result.group, "sample": result.sample}
         ended = fork.has_ended(sample)
-        if result.verdict in (AdmissionVerdict.ACCEPTED, AdmissionVerdict.ABANDONED) and leased is None:
+        taken_in = result.verdict in (AdmissionVerdict.ACCEPTED, AdmissionVerdict.ABANDONED)
+        if taken_in and leased is None:
             message = f"sample {result.sample} of group {result.group} was {result.verdict} but never leased"
             self._say(Code.RESULT_WITHOUT_LEASE, message, **names)
+        if taken_in and leased is not None and leased.lease.worker_id != result.worker_id:
+            message = f"worker {leased.lease.worker_id} had lease {result.lease_id}"
+            self._say(Code.LEASE_CONTRADICTS, f"{message}, and worker {result.worker_id} its result", **names)
         if result.verdict is AdmissionVerdict.DUPLICATE and not ended and fork.waiting(sample) is None:
             self._say(Code.DUPLICATE_OF_NOTHING, f"no result of sample {sample} was ever accepted", **names)
         if result.verdict is not AdmissionVerdict.ACCEPTED:

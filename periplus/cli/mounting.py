@@ -1,5 +1,6 @@
-"""A click group with a default command, which several packages use for their commands."""
+"""Click groups that several packages use for their commands: one that helps with a wrong name, one with a default."""
 
+import difflib
 from collections.abc import Callable
 from typing import Any
 
@@ -7,19 +8,40 @@ import click
 from click.shell_completion import CompletionItem
 
 
-class DefaultGroup(click.Group):
+class CommandGroup(click.Group):
+    """A command group that answers an unknown name with the command that is nearest, or with all of them."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command of a command line. Raises: click.UsageError if there is none of that name."""
+        name = args[0]
+        if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
+            known = self.list_commands(ctx)
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.65)
+            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}"
+            ctx.fail(f"No such command {name!r}{self._nor()}; {hint}")
+        return super().resolve_command(ctx, args)
+
+    def _nor(self) -> str:
+        """Return what else the name is not."""
+        return ""
+
+
+class DefaultGroup(CommandGroup):
     """A command group with a default command: `periplus agent --region X` means `periplus agent run --region X`.
 
     A command line that is empty or begins with an option goes to the default command. `takes` decides whether one that
-    begins with a word that is not a command goes there too.
+    begins with a word that is not a command goes there too; without it none does.
     """
 
-    def __init__(
-        self, *args: Any, default: str, takes: Callable[[str], bool] = lambda word: False, **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, default: str, takes: Callable[[str], bool] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._default = default
         self._takes = takes
+
+    def _nor(self) -> str:
+        return ", and no such file" if self._takes else ""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Add the options of the default command to the group's help, because users look for them there."""
@@ -49,6 +71,6 @@ class DefaultGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         asks_for_help = bool(args) and args[0] in ctx.help_option_names
         if not asks_for_help and (not args or args[0] not in self.commands):
-            is_default = not args or args[0].startswith("-") or self._takes(args[0])
+            is_default = not args or args[0].startswith("-") or (self._takes is not None and self._takes(args[0]))
             args = [self._default, *args] if is_default else args
         return super().parse_args(ctx, args)

@@ -10,7 +10,6 @@ know what the keys mean.
 import dataclasses
 import difflib
 import enum
-import io
 import itertools
 import json
 import types
@@ -114,13 +113,29 @@ def read_text(path: Path, max_bytes: int = MAX_FILE_BYTES) -> str:
     try:
         with path.open("rb") as file:
             content = file.read(max_bytes + 1)
-        if len(content) > max_bytes:
-            raise ConfigError(f"{path}: is larger than {max_bytes:,} bytes; is it the right file?")
-        return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig").read()
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such file; check the path") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}; give a file that you may read") from error
+    if len(content) > max_bytes:
+        raise ConfigError(f"{path}: is larger than {max_bytes:,} bytes; is it the right file?")
+    return _decoded(content, str(path))
+
+
+def _decoded(content: bytes, source: str) -> str:
+    """Return the text of UTF-8 bytes, without a byte order mark and with `\\n` at the end of each line.
+
+    Raises: ConfigError that names the first line with another encoding.
+    """
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        number = error.object.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            f"{source}: cannot be read as UTF-8 text: line {number} has the byte 0x{error.object[error.start]:02x}; "
+            "save the file as UTF-8"
+        ) from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def refuse(source: str, refusals: Iterable[str]) -> None:

@@ -5,6 +5,7 @@ sets. A completion scores 1 if it equals the answer after white space is strippe
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ ANSWER_COLUMN = "answer"
 
 MAX_REFUSALS = 5
 """Number of wrong lines that one error names. Chosen by hand: a file of the wrong kind is wrong in every line."""
+
+_NOT_UTF_8 = re.compile("[\udc80-\udcff]")
+"""What Python's `surrogateescape` makes of a byte that is not UTF-8: U+DC00 plus the byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +54,9 @@ def load(path: Path) -> Environment:
     items: list[Item] = []
     refusals: list[str] = []
     try:
-        # Iterate over the file's own lines: str.splitlines would also cut at separators inside a JSON text.
-        with path.open(encoding="utf-8") as file:
+        # Iterate over the file's own lines: str.splitlines would also cut at separators inside a JSON text. A byte that
+        # is not UTF-8 becomes half of a surrogate pair, which `_item` refuses with its line.
+        with path.open(encoding="utf-8", errors="surrogateescape") as file:
             for number, line in enumerate(file, start=1):
                 if not line.strip():
                     continue
@@ -59,8 +64,9 @@ def load(path: Path) -> Environment:
                     items.append(_item(len(items), line))
                 except ValueError as error:
                     refusals.append(f"{path}:{number} {error}")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the data file {str(path)!r}: {error}; give a readable UTF-8 file") from error
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ConfigError(f"cannot read the data file {str(path)!r}: {why}; give a file that you may read") from error
     if refusals:
         more = f"\nand {len(refusals) - MAX_REFUSALS} lines more" if len(refusals) > MAX_REFUSALS else ""
         raise ConfigError("\n".join(refusals[:MAX_REFUSALS]) + more)
@@ -70,6 +76,8 @@ def load(path: Path) -> Environment:
 
 
 def _item(index: int, line: str) -> Item:
+    if escaped := _NOT_UTF_8.search(line):
+        raise ValueError(f"has the byte 0x{ord(escaped[0]) - 0xDC00:02x}, which is not UTF-8; save the file as UTF-8")
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -125,7 +125,9 @@ def _num_tensors(path: Path) -> int:
     try:
         return sum(len(file.tensors) for file in checkpoint_files(path))
     except (CorruptFrame, NotFound, OSError) as error:
-        raise ConfigError(f"model.path {str(path)!r} has no readable weights: {error}") from error
+        raise ConfigError(
+            f"model.path {str(path)!r} has no readable weights: {_why(error)}; save or download the model again"
+        ) from error
 
 
 def _config(path: Path) -> Mapping[str, Any]:
@@ -136,10 +138,15 @@ def _config(path: Path) -> Mapping[str, Any]:
             raise ValueError(f"it is larger than {_MAX_CONFIG_BYTES} bytes")
         tree = json.loads(raw)
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read as JSON: {error}; save the model again") from error
+        raise ConfigError(f"{path} cannot be read as JSON: {_why(error)}; save the model again") from error
     if not isinstance(tree, Mapping):
         raise ConfigError(f"{path} must hold a JSON object, not {type(tree).__name__}; save the model again")
     return tree
+
+
+def _why(error: Exception) -> str:
+    """Return what an error says to a person, without the number of an error of the operating system."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
 def _check_builtin(name: str) -> None:

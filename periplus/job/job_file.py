@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, JsonValue
 
 from periplus.config import file_kinds, loading
-from periplus.config.loading import Config
+from periplus.config.loading import Config, Words
 from periplus.errors import ConfigError, NotFound
 from periplus.job import algorithm
 from periplus.job.algorithm import AlgorithmSection
@@ -300,7 +300,9 @@ class OutputSection(Config):
 class JobFile(Config):
     """A Periplus job: train one model with reinforcement learning across regions."""
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
+    name: Annotated[str, Words("of up to 63 letters a-z, digits and -, beginning with a letter or digit")] = Field(
+        pattern=r"^[a-z0-9][a-z0-9-]{0,62}$"
+    )
     """Short name of the job: at most 63 lower-case letters, digits and hyphens."""
 
     model: ModelSection = ModelSection()

@@ -8,7 +8,9 @@ there is no TLS and no identity (SECURITY.md says what that means).
 """
 
 import asyncio
+import errno
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -33,6 +35,17 @@ CHUNK_BYTES = 256 << 10
 
 MAX_ERROR_BYTES = 4 << 10
 """Largest error message that is sent to the caller, in bytes, because gRPC refuses more than 8 KiB of metadata."""
+
+_CANNOT_BIND = {
+    errno.EADDRINUSE: (
+        "the port is in use",
+        "stop the process that uses it, or choose another address, or port 0 for a free port",
+    ),
+    errno.EADDRNOTAVAIL: ("the address is not this machine's", "choose one of its own, or 0.0.0.0 for all of them"),
+    errno.EACCES: ("no permission for this port", "choose a port above 1023"),
+    socket.EAI_NONAME: ("the host's name is not known", "choose an address of this machine"),
+}
+"""What is wrong and what to do, by the error of a `bind` that failed."""
 
 _DETAIL_KEY = "periplus-error-bin"
 _KEEPALIVE = [
@@ -70,17 +83,35 @@ def server() -> grpc.aio.Server:
 def bind(server_: grpc.aio.Server, address: str) -> str:
     """Bind a server to `host:port` and return the bound address. With port 0 the system chooses a port.
 
-    Raises: Conflict if the address cannot be bound.
+    A socket of our own tries the address first, because gRPC writes a line of its own to standard error if it cannot
+    bind, and does not say why. Raises: Conflict if the address cannot be bound.
     """
     host = address.rpartition(":")[0]
     try:
+        _try_to_bind(host.removeprefix("[").removesuffix("]"), int(address.rpartition(":")[2]))
         port = server_.add_insecure_port(address)
-    except RuntimeError as error:
-        raise errors.Conflict(
-            f"cannot listen on {address}: the port is in use or the address is not this machine's; "
-            "choose another address, or port 0 for a free port"
-        ) from error
+    except OSError as error:
+        what, remedy = _CANNOT_BIND.get(error.errno or 0, (error.strerror or str(error), "choose another address"))
+        raise errors.Conflict(f"cannot listen on {address}: {what}; {remedy}") from error
+    except RuntimeError as error:  # somebody took the port in between
+        what, remedy = _CANNOT_BIND[errno.EADDRINUSE]
+        raise errors.Conflict(f"cannot listen on {address}: {what}; {remedy}") from error
     return f"{host}:{port}"
+
+
+def _try_to_bind(host: str, port: int) -> None:
+    """Bind a socket to the first address of the host that allows it, as gRPC does. Raises: OSError if none does."""
+    refusal: OSError | None = None
+    for family, kind, protocol, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC binds
+                probe.bind(place)
+                return
+        except OSError as error:
+            refusal = refusal or error
+    if refusal is not None:
+        raise refusal
 
 
 def error_detail(error: errors.PeriplusError) -> bytes:
@@ -102,6 +133,11 @@ def translate(error: grpc.aio.AioRpcError, address: str) -> errors.PeriplusError
         return errors.TimedOut(f"no answer from {address} in time; is it overloaded, or is a link down?")
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return errors.Unreachable(f"cannot reach {address}; is it running, and is the address right?")
+    if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+        return errors.PeriplusError(
+            f"{address} does not know this call ({error.details()}): it is another service, or another version of "
+            "Periplus; check the address and the versions"
+        )
     return errors.PeriplusError(f"{address} failed: {error.code().name}: {error.details()}")
 
 

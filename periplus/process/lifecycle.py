@@ -38,8 +38,9 @@ def write_ready_file(path: str | Path, mapping: Mapping[str, str | int]) -> None
         with replacing(target) as file:
             file.write(json.dumps(dict(mapping)).encode() + b"\n")
     except OSError as error:
+        why = error.strerror or str(error)
         raise errors.ConfigError(
-            f"cannot write the ready file {target}: {error}; give a path in a writable folder"
+            f"cannot write the ready file {target}: {why}; give a path in a writable folder"
         ) from error
 
 

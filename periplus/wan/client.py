@@ -5,13 +5,14 @@ each address that it dials. Without an emulator every address is dialled as it i
 real networks too.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Self
 
 import grpc.aio
 
+from periplus.errors import Unreachable
 from periplus.net import rpc
 from periplus.net.resolver import AddressResolver, DirectResolver
 from periplus.pb.v1 import wan_pb2, wan_pb2_grpc
@@ -24,8 +25,8 @@ __all__ = ["LinkCount", "LinkProperty", "WanControl", "address_resolver"]
 class WanControl:
     """The emulator's control interface at `address`, as an async context manager.
 
-    Every method raises Unreachable or TimedOut if the emulator does not answer, NotFound for an unknown region or
-    address, and ConfigError for a bad value.
+    Every method raises Unreachable, which says how to start an emulator, or TimedOut if none answers, NotFound for an
+    unknown region or address, and ConfigError for a bad value.
     """
 
     def __init__(self, address: str) -> None:
@@ -49,7 +50,7 @@ class WanControl:
 
     async def attach(self, region: str, address: str) -> None:
         """Declare that `address` is served in `region`."""
-        with rpc.remote_errors(self._address):
+        with _emulator_errors(self._address):
             await self._stub().Attach(
                 wan_pb2.AttachRequest(region=region, address=address), timeout=rpc.CALL_DEADLINE_S
             )
@@ -57,7 +58,7 @@ class WanControl:
     async def route(self, src_region: str, address: str) -> str:
         """Return the address that a process in `src_region` dials to reach `address`."""
         request = wan_pb2.RouteRequest(src_region=src_region, address=address)
-        with rpc.remote_errors(self._address):
+        with _emulator_errors(self._address):
             return (await self._stub().Route(request, timeout=rpc.CALL_DEADLINE_S)).address
 
     async def set_link(self, src_region: str, dst_region: str, property_: LinkProperty, value: float) -> None:
@@ -65,7 +66,7 @@ class WanControl:
 
         The value is a rate in bits per second (infinity: unlimited), an rtt in seconds, or drop (1 or 0).
         """
-        with rpc.remote_errors(self._address):
+        with _emulator_errors(self._address):
             await self._stub().SetLink(
                 set_link_request(src_region, dst_region, property_, value), timeout=rpc.CALL_DEADLINE_S
             )
@@ -76,7 +77,7 @@ class WanControl:
 
     async def counters_and_factor(self) -> tuple[tuple[LinkCount, ...], float]:
         """Return the counters of every directed link, and the factor by which measured rates were multiplied."""
-        with rpc.remote_errors(self._address):
+        with _emulator_errors(self._address):
             response = await self._stub().Counters(wan_pb2.CountersRequest(), timeout=rpc.CALL_DEADLINE_S)
         return tuple(link_count_from_wire(link) for link in response.links), response.scale
 
@@ -98,6 +99,17 @@ class EmulatedResolver:
     async def resolve(self, address: str) -> str:
         """Return the address to dial in order to reach `address`: itself inside the region, else a relay."""
         return await self._control.route(self._region, address)
+
+
+@contextmanager
+def _emulator_errors(address: str) -> Iterator[None]:
+    try:
+        with rpc.remote_errors(address):
+            yield
+    except Unreachable as error:
+        raise Unreachable(
+            f"no emulator answers at {address}; start one with `periplus wan run`, or give the address of another"
+        ) from error
 
 
 @asynccontextmanager

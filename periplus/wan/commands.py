@@ -10,6 +10,7 @@ from typing import TypeVar
 import click
 
 from periplus import errors
+from periplus.cli.mounting import CommandGroup
 from periplus.cli.option_types import HOST_PORT
 from periplus.process import lifecycle
 from periplus.view.terminal.listing import Column, Listing, Output, Tree, output_option, render, render_tree
@@ -60,7 +61,7 @@ def parse_value(property_: LinkProperty, text: str) -> float:
     return float(match[1]) * unit
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def wan() -> None:
     """Emulate the wide-area network between regions on this machine."""
 

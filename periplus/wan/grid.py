@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from periplus import errors
+from periplus.config import loading
 from periplus.wan.shaping import LinkSpec
 
 OFF = "off"
@@ -171,10 +172,10 @@ def load(grid: str, regions: Sequence[str]) -> EmulatedNetwork:
         text = importlib.resources.files(__package__).joinpath("grids", f"{grid}.csv").read_text(encoding="utf-8")
         return choose(parse(text, grid), regions, grid)
     try:
-        text = Path(grid).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = loading.read_text(Path(grid))
+    except errors.ConfigError as error:
         raise errors.ConfigError(
-            f"cannot read the grid {grid!r}: {error}; give {', '.join(PRESETS)} or the path of a CSV file"
+            f"cannot read the grid: {error}; a grid is {', '.join(PRESETS)} or the path of a CSV file"
         ) from error
     return choose(parse(text, grid), regions, grid)
 

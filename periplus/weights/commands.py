@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from periplus.cli.mounting import CommandGroup
 from periplus.config import finite_json, yaml_text
 from periplus.view.state import printable
 from periplus.weights.output import terminable
@@ -33,7 +34,7 @@ _form = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def weights() -> None:
     """Deltas between checkpoint directories, as files.
 

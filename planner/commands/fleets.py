@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from periplus import clock
+from periplus.cli.mounting import CommandGroup
 from periplus.config import yaml_text
 from periplus.view import units
 from planner.commands.numbers import MAX_PROBE_S, Number
@@ -30,7 +31,7 @@ _MOST_NOTES = 12
 """Largest number of remarks of one kind that are shown on standard error; the rest are counted. Chosen by hand."""
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def fleet() -> None:
     """Fleet files: regions, their machines, the links between them, and prices."""
 

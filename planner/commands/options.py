@@ -39,6 +39,9 @@ A test compares the two."""
 JOB_METHODS = (*METHODS, "static")
 """Names of the methods that can plan a job."""
 
+_TASK_OF_PART = {"trainer": Task.ACTOR_TRAINING, "rollout": Task.GENERATION}
+"""The task that each part of a job does, which users name as the job file's `regions` does."""
+
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -123,17 +126,24 @@ def options_of(values: dict[str, Any]) -> PlanOptions:
 
 
 def _pairs(flag: str, texts: Sequence[str]) -> tuple[tuple[Task, frozenset[str]], ...]:
-    found = []
-    for text in texts:
-        name, equals, regions = text.partition("=")
-        if not equals or not regions or name not in {task.value for task in Task}:
-            known = ", ".join(task.value for task in Task)
-            raise click.UsageError(f"{flag} {text}: write TASK=REGION[,REGION] with a task of {known}")
-        names = frozenset(each.strip() for each in regions.split(",") if each.strip())
-        if not names:
-            raise click.UsageError(f"{flag} {text}: names no region; write TASK=REGION[,REGION]")
-        found.append((Task(name), names))
-    return tuple(found)
+    return tuple(_pair(flag, text) for text in texts)
+
+
+def _pair(flag: str, text: str) -> tuple[Task, frozenset[str]]:
+    """Return the task and the regions of `TASK=REGION[,REGION]`. Raises: click.UsageError that says what is wrong."""
+    name, _, listed = text.partition("=")
+    regions = frozenset(each.strip() for each in listed.split(",") if each.strip())
+    tasks = [task.value for task in Task]
+    wrong = []
+    if name not in tasks:
+        meant = f" (the job's {name} does {_TASK_OF_PART[name].value})" if name in _TASK_OF_PART else ""
+        wrong.append(f"{name!r} is not a task{meant}")
+    if not regions:
+        wrong.append("names no region")
+    if wrong:
+        form = f"write TASK=REGION[,REGION] with a task of {', '.join(tasks)}"
+        raise click.UsageError(f"{flag} {text}: {' and '.join(wrong)}; {form}")
+    return Task(name), regions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

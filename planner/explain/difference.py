@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from periplus.view import units
-from planner.answer.placement import Group, Layout, Pool, Sharding
+from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
 from planner.cost.step.binding import names
 from planner.explain.columns import columns
 from planner.explain.money import usd_words
+from planner.explain.same_machines import in_names_of
 from planner.jobs.hosts import without_trainer
 from planner.plan import Plan
 from planner.problem.workload import TRAINING, Task
@@ -87,11 +88,10 @@ def _asked_words(questions: Sequence[str]) -> str:
 
 def difference(before: Plan, after: Plan) -> Difference:
     """Return what changes from one plan to another."""
-    was, will = before.placement, after.placement
-    both = was is not None and will is not None
+    was, will = before.placement, in_names_of(before, after)
 
-    def changed(count: Callable[[Plan], _Counts]) -> tuple[tuple[str, str, int, int], ...]:
-        return _rows(count(before), count(after)) if both else ()
+    def changed(count: Callable[[Placement], _Counts]) -> tuple[tuple[str, str, int, int], ...]:
+        return _rows(count(was), count(will)) if was is not None and will is not None else ()
 
     return Difference(
         facts=tuple((name, _facts(before)[name], _facts(after)[name]) for name in _facts(before)),
@@ -141,18 +141,18 @@ def _workers(plan: Plan) -> _Counts:
     return {(a.task.value, a.region): a.num_workers for a in plan.assignments}
 
 
-def _devices(plan: Plan) -> _Counts:
+def _devices(placement: Placement) -> _Counts:
     found: _Counts = {}
-    for group, pool in _pools(plan):
+    for group, pool in _pools(placement):
         for task in group.tasks:
             found[task.value, pool.device_class] = found.get((task.value, pool.device_class), 0) + pool.num_gpus
     return found
 
 
-def _layouts(plan: Plan) -> _Counts:
+def _layouts(placement: Placement) -> _Counts:
     """Return the devices of each pool by its layouts and class. Plans with equal entries use devices alike."""
     found: _Counts = {}
-    for _, pool in _pools(plan):
+    for _, pool in _pools(placement):
         words = "; ".join(f"{names(task)} {_layout(task, layout)}" for task, layout in pool.layouts)
         key = (words, pool.device_class)
         found[key] = found.get(key, 0) + pool.num_gpus
@@ -170,9 +170,8 @@ def _layout(task: Task, layout: Layout) -> str:
     return shown + (f" ({', '.join(extras)})" if extras else "")
 
 
-def _pools(plan: Plan) -> list[tuple[Group, Pool]]:
-    assert plan.placement is not None
-    return [(group, pool) for group in plan.placement.groups for pool in group.pools]
+def _pools(placement: Placement) -> list[tuple[Group, Pool]]:
+    return [(group, pool) for group in placement.groups for pool in group.pools]
 
 
 def _rows(

@@ -15,8 +15,10 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
 from planner.methods.exact.program.linear_model import INFINITE, Solution
 from planner.methods.exact.program.ortools_solver import solve_whole
-from planner.methods.exact.relaxation.relaxation import Relaxation, Subproblem
+from planner.methods.exact.relaxation.building import build_relaxation
+from planner.methods.exact.relaxation.relaxation import Relaxation
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
+from planner.methods.exact.subproblem.remaining_candidates import Subproblem
 from planner.problem.goal import Objective
 from planner.problem.workload import Task
 from planner.replan.change import ReplanStart, estimate
@@ -48,15 +50,17 @@ def placements(
     At most `most_moved` devices move. Nothing is yielded if nothing better than the running plan by the policy's
     hysteresis was found in time. The time is `limit_s` seconds, or twice as long while no placement that runs is known.
     """
-    node = Subproblem(grouping=tuple(group.tasks for group in change.running.groups), home=data.region_at[home])
+    node = Subproblem(
+        grouping=tuple(group.tasks for group in change.running.groups), trainer_region=data.region_at[home]
+    )
     began_s = now_s()
 
     def left_s(is_known: bool) -> float:
         return began_s + (limit_s if is_known else 2 * limit_s) - now_s()
 
     def solved(part: Subproblem, most: tuple[float, float], is_known: bool) -> tuple[Relaxation, Solution] | None:
-        built = Relaxation(data, part, *most)
-        if built.is_empty:
+        built = build_relaxation(data, part, *most)
+        if built is None:
             return None
         add_moves(change, built, home, most_moved)
         return built, solve_whole(built.model, limit_s=max(left_s(is_known), _LEAST_S), gap=_GAP)

@@ -15,7 +15,8 @@ from periplus.process.telemetry import event
 from periplus.publication import Closing, Cursor, Derive, NeedsAnchor, Opening, PublicationRecord, Send, Wait
 from periplus.values.policy import Policy
 from region_agent.gateway.publication_feed import PublicationFeed
-from region_agent.weights.weight_cache import Along, Stream
+from region_agent.weights.streams import Stream
+from region_agent.weights.weight_cache import Along
 
 log = logging.getLogger(__name__)
 

@@ -46,8 +46,6 @@ from region_agent.weights.routes import RouteKind, RouteRates
 from region_agent.weights.streams import ReaderStreams, Stream
 from region_agent.weights.telemetry import log_notice
 
-__all__ = ["Along", "Stream", "WeightCache"]
-
 log = logging.getLogger(__name__)
 
 LOCAL = RouteRates(link_bytes_per_s=1e9)

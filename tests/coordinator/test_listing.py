@@ -7,6 +7,7 @@ from coordinator.client.listing import (
     LINKS,
     REGIONS,
     Output,
+    describe_files,
     describe_job,
     job_details,
     job_tree,
@@ -47,6 +48,15 @@ def test_a_job_shows_what_it_does_now() -> None:
     assert "\ndoing      waiting for disk: /r/ [2J\n" in describe_job(waiting, 1.0)
     assert job_tree(waiting)["doing"] == waiting.doing
     assert "doing" not in describe_job(JOB, 1.0)
+
+
+def test_a_run_whose_directory_was_removed_has_no_paths_and_no_command_that_resumes_it() -> None:
+    files = control_pb2.RunFiles(run_dir="/runs/sums-1", checkpoint=common_pb2.Policy(fork=0, version=3))
+    failed = control_pb2.Job(job_id="sums-1", state=control_pb2.JOB_STATE_FAILED, files=files)
+    assert "resume: periplus job submit --resume /runs/sums-1" in describe_files(failed)
+    gone = "/runs/sums-1 is gone, with its report, logs and checkpoints"
+    assert describe_files(failed, is_gone=True) == [f"run directory: {gone}"]
+    assert describe_job(failed, 1.0, is_gone=True).endswith(f"run directory  {gone}")
 
 
 def test_an_empty_listing_is_empty_for_people_and_a_list_for_programs() -> None:

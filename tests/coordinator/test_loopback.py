@@ -478,7 +478,7 @@ def test_submit_and_watch_ends_with_the_job(tmp_path: Path, capsys: pytest.Captu
     async def scene(address: str, command: Callable[..., Coroutine[Any, Any, int]]) -> None:
         async with FakeAgent(address, "eu") as eu:
             assert await command("job", "submit", str(file), "regions.trainer=mars", "--wait") == 4
-            assert "mars" in capsys.readouterr().err
+            assert capsys.readouterr().err.count("mars") == 1, "the reason is said once"
             watching = asyncio.create_task(command("job", "submit", str(file), "--watch"))
             await eu.until_desired()
             job_id = next(iter(eu.desired)).split("/")[0]
@@ -534,6 +534,7 @@ def test_a_watcher_of_a_resumed_job_is_not_told_the_failure_of_its_earlier_fork(
             assert await waiting == 1
             first = capsys.readouterr().err
             assert "the trainer in eu failed: killed; its log is" in first
+            assert first.count("killed") == 1, "the reason is said once"
             for line in (
                 f"run directory: {run_dir}",
                 f"report: {run_dir}/report.html",
@@ -571,6 +572,38 @@ def test_a_fork_that_saved_nothing_is_not_granted_again_by_a_coordinator_that_fo
             assert await command("job", "submit", "--resume", str(run_dir)) == 0
             await eu.until(lambda: "sums-1/trainer" in eu.desired)
             assert eu.desired["sums-1/trainer"].fork == 4
+
+    against(scene)
+
+
+def test_a_run_directory_that_somebody_removed_is_said_to_be_gone_on_its_own_host_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, run_dir = tmp_path / "job.yaml", tmp_path / "gone"
+    file.write_text(JOB_YAML)
+    files = control_pb2.RunFiles(run_dir=str(run_dir), log=str(run_dir / "logs" / "trainer.log"))
+
+    async def scene(address: str, command: Callable[..., Coroutine[Any, Any, int]]) -> None:
+        async with FakeAgent(address, "eu") as eu:
+            waiting = asyncio.create_task(command("job", "submit", str(file), "--wait"))
+            await eu.until_desired()
+            job_id = next(iter(eu.desired)).split("/")[0]
+            await eu.report(f"{job_id}/trainer", control_pb2.TASK_STATE_FAILED, "no such directory", files=files)
+            assert await waiting == 1
+            assert "report: none yet" in capsys.readouterr().err, "it is on another host, as far as this one knows"
+
+            monkeypatch.setattr("socket.gethostname", lambda: "host-boot")
+            assert await command("job", "show", job_id) == 0
+            shown = capsys.readouterr().out
+            assert f"run directory  {run_dir} is gone, with its report, logs and checkpoints" in shown
+            assert "none yet" not in shown
+            assert await command("job", "watch", job_id) == 1
+            assert f"run directory: {run_dir} is gone" in capsys.readouterr().err
+            assert await command("job", "logs", job_id) == 3
+            assert f"{run_dir} was removed from this machine" in capsys.readouterr().err
+            run_dir.mkdir()
+            assert await command("job", "show", job_id) == 0
+            assert "gone, with" not in capsys.readouterr().out
 
     against(scene)
 

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[2]
 JOB = str(ROOT / "examples" / "spelling.yaml")
+FLEET = str(ROOT / "examples" / "fleets" / "three-clouds.yaml")
 
 
 def periplus(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -71,7 +72,21 @@ def periplus(*arguments: str) -> "subprocess.CompletedProcess[str]":
         (("demo", "--work-dir", "/proc/nowhere"), 2, ("/proc/nowhere", "cannot be written")),
         (("demo", "--regions", ","), 2, ("--regions", "aws:us-east-1")),
         (("demo", "--job", "/etc"), 2, ("/etc", "is a directory")),
-        (("launch",), 2, ("launch",)),
+        (("launch",), 2, ("launch", "choose from agent, coordinator")),
+        (("job", "submit", JOB, "--dry-run", "name=My Job"), 2, ("My Job", "letters a-z, digits and -")),
+        (("agent", "--region", "a/b"), 2, ("a/b", "letters, digits and :._-")),
+        (("coordinator", "--wan", "127.0.0.1:1", "--region", "us"), 5, ("127.0.0.1:1", "periplus wan run")),
+        (("coordinator", "--listen", "127.0.0.1:0", "--authority-key", "/proc/nowhere"), 2, ("/proc/nowhere", "key")),
+        (("coordinator", "--listen", "192.0.2.1:7070"), 7, ("192.0.2.1:7070", "not this machine's")),
+        (("plan", "nowhere"), 2, ("nowhere", "no such file", "choose from compare")),
+        (("plan", "nowhere.yaml", "--fleet", FLEET), 2, ("nowhere.yaml", "no such file")),
+        (("plan", JOB, "--fleet", JOB), 2, ("looks like a job", "give a fleet")),
+        (("simulate", JOB), 2, ("looks like a job", "give a plan")),
+        (("fleet", "import", FLEET), 2, ("no table that is known", "nvidia-smi")),
+        (("weights", "inspect", "nowhere"), 3, ("nowhere", "periplus weights diff")),
+        (("weights", "inspect", JOB), 1, ("is not a delta's file",)),
+        (("job", "audit", "nowhere"), 3, ("nowhere", "directory of a run")),
+        (("job", "audit", "/tmp", "--authority", "nowhere"), 2, ("nowhere", "64 hexadecimal digits")),
     ],
 )
 def test_bad_input_is_answered_with_one_message_and_its_code(
@@ -81,6 +96,8 @@ def test_bad_input_is_answered_with_one_message_and_its_code(
 
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
+    assert "Errno" not in done.stderr
+    assert done.stderr.lower().count("error:") == 1
     for word in words:
         assert word in done.stderr
 
@@ -96,6 +113,7 @@ def test_a_busy_port_is_a_conflict(service: tuple[str, ...]) -> None:
 
     assert done.returncode == 7, done.stderr
     assert address in done.stderr
+    assert "add_port" not in done.stderr, "gRPC has no line of its own"
     assert "Traceback" not in done.stderr
 
 

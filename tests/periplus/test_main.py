@@ -41,7 +41,12 @@ def test_a_reader_that_has_gone_away_is_no_news() -> None:
     [
         (ZeroDivisionError("by zero"), 1, "error: ZeroDivisionError: by zero; this is a defect"),
         (ExceptionGroup("unhandled errors in a TaskGroup", [NotFound("no such run")]), 3, "error: no such run\n"),
-        (PermissionError(13, "Permission denied", "/root/x"), 1, "error: Permission denied: /root/x\n"),
+        (
+            PermissionError(13, "Permission denied", "/root/x"),
+            6,
+            "error: Permission denied: /root/x; run the",
+        ),
+        (IsADirectoryError(21, "Is a directory", "/root/x"), 1, "error: Is a directory: /root/x\n"),
     ],
 )
 def test_whatever_a_command_raises_is_one_sentence_and_a_code(

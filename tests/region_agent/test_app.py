@@ -427,11 +427,12 @@ def test_stores_that_are_opened_for_nobody_any_more_are_closed_again(
 ) -> None:
     def is_free() -> bool:
         try:
-            spool = StateDirectory(tmp_path / "state").spool_of(JOB)
-            frames = open_frames(spool, durability=Durability.PROCESS, max_bytes=1 << 20)
+            spool = open_frames(
+                StateDirectory(tmp_path / "state").spool_of(JOB), durability=Durability.PROCESS, max_bytes=1 << 20
+            )
         except Conflict:
             return False
-        frames.close()
+        spool.close()
         return True
 
     async def scene() -> None:

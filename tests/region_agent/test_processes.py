@@ -61,6 +61,7 @@ def test_a_busy_port_is_a_conflict_told_in_one_line(tmp_path: Path) -> None:
     assert code == 7
     assert "the port is in use" in text
     assert sum(line.startswith("error:") for line in text.splitlines()) == 1
+    assert "add_port" not in text, "gRPC says nothing of its own"
 
 
 @pytest.mark.parametrize(

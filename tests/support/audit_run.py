@@ -671,12 +671,16 @@ def _restated(
     return replace(record, root=root, staleness_tokens=ages)
 
 
-def gateway_spool(run: Path, folder: Path) -> Path:
-    """The spool of a gateway that kept every frame it sent to this run's trainer."""
+def gateway_spool(run: Path, folder: Path, change: Callable[[Trajectory], Trajectory] | None = None) -> Path:
+    """The spool of a gateway that kept every frame it sent to this run's trainer; `change` changes its trajectories."""
     spool = Spool.open(folder, durability=Durability.PROCESS, max_bytes=1 << 30)
     for number, record in enumerate(SpoolReader.open(run / "trajectories").records()):
         key = FrameKey(worker_id="rollout-eu-0", epoch=1, sequence=number)
-        spool.append(*pack_keyed(key, unpack(record.data, max_payload_bytes=1 << 20)))
+        frame = unpack(record.data, max_payload_bytes=1 << 20)
+        if change is not None:
+            changed = [change(t) for t in frame_trajectories(record.data)]
+            frame = Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, codec.encode(changed))
+        spool.append(*pack_keyed(key, frame))
     spool.close()
     return folder
 

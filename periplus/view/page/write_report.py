@@ -80,5 +80,6 @@ def _json_object(path: Path) -> Mapping[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}); remove it to do without") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path} cannot be read ({why}); remove it to do without") from error
     return tree if isinstance(tree, dict) else {}

@@ -1,4 +1,4 @@
-"""Bars and curves made of characters, and round numbers for their axes.
+"""Bars and curves made of characters.
 
 Bars are drawn in eighths of a cell with block characters. Curves are drawn with braille characters, which have 2 x 4
 dots in a cell.
@@ -66,26 +66,3 @@ def _line(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]
     (x0, y0), (x1, y1) = start, end
     length = max(abs(x1 - x0), abs(y1 - y0), 1)
     return [(x0 + round((x1 - x0) * i / length), y0 + round((y1 - y0) * i / length)) for i in range(length + 1)]
-
-
-def nice_range(values: Sequence[float], *, num_steps: int = 4) -> tuple[float, float]:
-    """Return the range of the finite values, widened to round numbers; never an empty range."""
-    finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
-    step = nice_step((max(finite) - min(finite)) or abs(max(finite)) or 1.0, num_steps)
-    low, high = math.floor(min(finite) / step + 1e-9) * step, math.ceil(max(finite) / step - 1e-9) * step
-    return low, (high if high > low else low + step)
-
-
-def nice_step(span: float, num_steps: int) -> float:
-    """Return the smallest of 1, 2, 2.5 and 5 times a power of ten that covers `span` in at most `num_steps` steps."""
-    raw = span / num_steps
-    power = 10.0 ** math.floor(math.log10(raw))
-    return next(m for m in (1, 2, 2.5, 5, 10) if m * power >= raw * (1 - 1e-9)) * power
-
-
-def ticks(value_range: tuple[float, float], num_steps: int) -> list[float]:
-    """Return round numbers within the range, about `num_steps` + 1 of them."""
-    low, high = value_range
-    step = nice_step(high - low, num_steps)
-    first = math.ceil(low / step - 1e-9)
-    return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]

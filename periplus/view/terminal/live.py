@@ -23,8 +23,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from periplus.view import units
+from periplus.view.axes import nice_range
 from periplus.view.state import LinkView, RegionSeen, TaskRole, ViewState
-from periplus.view.terminal.blocks import bar, nice_range
+from periplus.view.terminal.blocks import bar
 from periplus.view.terminal.panels import TITLE, axes, panel
 from periplus.view.terminal.staleness_panel import staleness_panel
 

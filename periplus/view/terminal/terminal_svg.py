@@ -5,12 +5,14 @@ Letters become text in the reader's monospaced font. Characters that fonts draw 
 """
 
 from collections.abc import Iterator, Sequence
-from html import escape
 
 from rich.color import Color, blend_rgb
 from rich.segment import Segment
 from rich.style import Style
 from rich.terminal_theme import TerminalTheme
+
+from periplus.view import svg
+from periplus.view.svg import Markup
 
 CELL = 10.0
 """Width of a character cell in SVG units."""
@@ -29,23 +31,19 @@ def terminal_svg(lines: Sequence[Sequence[Segment]], theme: TerminalTheme, *, la
     """Return the lines as one SVG document. `label` is its title for screen readers."""
     columns = max((sum(segment.cell_length for segment in line) for line in lines), default=0)
     width, height = columns * CELL + 2 * _MARGIN[0], len(lines) * ROW + 2 * _MARGIN[1]
-    shapes = [shape for row, line in enumerate(lines) for shape in _row(line, row, theme)]
-    background = "#{:02x}{:02x}{:02x}".format(*theme.background_color)
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img">',
-            f"<title>{escape(label)}</title>",
-            f'<rect width="{width:g}" height="{height:g}" rx="12" fill="{background}"/>',
-            f'<g font-family="{_FONTS}" font-size="{_FONT_SIZE}" transform="translate({_MARGIN[0]:g} {_MARGIN[1]:g})">',
-            *shapes,
-            "</g>",
-            "</svg>",
-            "",
-        ]
+    group = svg.element(
+        "g",
+        svg.lines(shape for row, line in enumerate(lines) for shape in _row(line, row, theme)),
+        font_family=_FONTS,
+        font_size=_FONT_SIZE,
+        transform=f"translate({svg.number(_MARGIN[0])} {svg.number(_MARGIN[1])})",
     )
+    background = "#{:02x}{:02x}{:02x}".format(*theme.background_color)
+    ground = svg.element("rect", width=width, height=height, rx=12, fill=background)
+    return svg.document(label, "", width, height, [ground, group])
 
 
-def _row(line: Sequence[Segment], row: int, theme: TerminalTheme) -> Iterator[str]:
+def _row(line: Sequence[Segment], row: int, theme: TerminalTheme) -> Iterator[Markup]:
     column = 0
     for segment in line:
         colour = _colour(segment.style or Style(), theme)
@@ -55,18 +53,16 @@ def _row(line: Sequence[Segment], row: int, theme: TerminalTheme) -> Iterator[st
             column += len(text)
             match kind:
                 case "text":
-                    weight = ' font-weight="700"' if bold else ""
-                    length = f' textLength="{len(text) * CELL:g}"' if len(text) > 1 else ""
-                    yield f'<text x="{x:g}" y="{y + 15.4:g}" fill="{colour}"{weight}{length}>{escape(text)}</text>'
+                    yield _words(text, x, y, colour, bold=bold)
                 case "bar":
                     wide = sum(_EIGHTHS[c] for c in text) * CELL
-                    place = f'x="{x:g}" y="{y + 3:g}" width="{wide:g}" height="{ROW - 6:g}"'
-                    yield f'<rect {place} rx="1.5" fill="{colour}"/>'
+                    yield svg.element("rect", x=x, y=y + 3, width=wide, height=ROW - 6, rx=1.5, fill=colour)
                 case "braille":
-                    yield _path("".join(_braille(text, x, y)), colour, 3.2, ' stroke-linecap="round"')
+                    yield _path("".join(_braille(text, x, y)), colour, 3.2, cap="round")
                 case "line":
-                    dashes = ' stroke-dasharray="3 3"' if text[0] == "╌" else ""
-                    yield _path(f"M{x:g} {y + ROW / 2:g}h{len(text) * CELL:g}", colour, _LINES[text[0]], dashes)
+                    dashes = "3 3" if text[0] == "╌" else None
+                    steps = svg.path("M", x, y + ROW / 2, "h", len(text) * CELL)
+                    yield _path(steps, colour, _LINES[text[0]], dashes=dashes)
                 case "frame":
                     yield _path("".join(_frame(c, x + i * CELL, y) for i, c in enumerate(text)), colour, 1.0)
                 case "mark":
@@ -105,18 +101,32 @@ def _colour(style: Style, theme: TerminalTheme) -> str:
     return colour.hex
 
 
-def _path(steps: str, colour: str, width: float, more: str = "") -> str:
-    return f'<path d="{steps}" stroke="{colour}" stroke-width="{width:g}" fill="none"{more}/>'
+def _words(text: str, x: float, y: float, colour: str, *, bold: bool) -> Markup:
+    return svg.element(
+        "text",
+        svg.text(text),
+        x=x,
+        y=y + 15.4,
+        fill=colour,
+        font_weight=700 if bold else None,
+        textLength=len(text) * CELL if len(text) > 1 else None,
+    )
+
+
+def _path(steps: str, colour: str, width: float, *, cap: str | None = None, dashes: str | None = None) -> Markup:
+    return svg.element(
+        "path", d=steps, stroke=colour, stroke_width=width, fill="none", stroke_linecap=cap, stroke_dasharray=dashes
+    )
 
 
 def _frame(character: str, x: float, y: float) -> str:
     middle_x, middle_y, radius = x + CELL / 2, y + ROW / 2, 5.0
     if character in _CORNERS:
         right, down = _CORNERS[character]
-        turn = f"Q{middle_x:g} {middle_y:g} {middle_x:g} {middle_y + down * radius:g}"
-        return f"M{middle_x + right * radius:g} {middle_y:g}{turn}V{y + (ROW if down > 0 else 0):g}"
-    tick = f"M{x:g} {middle_y:g}H{middle_x:g}" if character == "┤" else ""
-    return f"M{middle_x:g} {y:g}v{ROW:g}{tick}"
+        turn = ("Q", middle_x, middle_y, middle_x, middle_y + down * radius)
+        return svg.path("M", middle_x + right * radius, middle_y, *turn, "V", y + (ROW if down > 0 else 0))
+    tick = ("M", x, middle_y, "H", middle_x) if character == "┤" else ()
+    return svg.path("M", middle_x, y, "v", ROW, *tick)
 
 
 def _braille(text: str, x: float, y: float) -> Iterator[str]:
@@ -125,15 +135,17 @@ def _braille(text: str, x: float, y: float) -> Iterator[str]:
     for i, character in enumerate(text):
         for bit, (column, row) in enumerate(places):
             if ord(character) >> bit & 1:
-                yield f"M{x + i * CELL + (column + 0.5) * CELL / 2:g} {y + (row + 0.5) * ROW / 4:g}h0"
+                centre = x + i * CELL + (column + 0.5) * CELL / 2, y + (row + 0.5) * ROW / 4
+                yield svg.path("M", *centre, "h", 0)
 
 
-def _mark(character: str, x: float, y: float, colour: str) -> str:
+def _mark(character: str, x: float, y: float, colour: str) -> Markup:
     centre_x, centre_y = x + CELL / 2, y + ROW / 2
     match character:
         case "■":
-            return f'<rect x="{x + 1:g}" y="{centre_y - 4:g}" width="8" height="8" rx="1" fill="{colour}"/>'
+            return svg.element("rect", x=x + 1, y=centre_y - 4, width=8, height=8, rx=1, fill=colour)
         case "▲":
-            return f'<path d="M{centre_x:g} {centre_y - 5:g}l5 9.5h-10z" fill="{colour}"/>'
-    paint = f'fill="{colour}"' if character == "●" else f'fill="none" stroke="{colour}" stroke-width="1.5"'
-    return f'<circle cx="{centre_x:g}" cy="{centre_y:g}" r="4" {paint}/>'
+            return svg.element("path", d=svg.path("M", centre_x, centre_y - 5, "l", 5, 9.5, "h", -10, "z"), fill=colour)
+        case "●":
+            return svg.element("circle", cx=centre_x, cy=centre_y, r=4, fill=colour)
+    return svg.element("circle", cx=centre_x, cy=centre_y, r=4, fill="none", stroke=colour, stroke_width=1.5)

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from periplus.view import units
-from periplus.view.terminal.blocks import ticks
-from planner.explain.pictures import svg
+from periplus.view.axes import Axis, ticks
+from periplus.view.svg import Markup
+from planner.explain.pictures import drawing
 from planner.problem.workload import TASKS, TRAINING
 from planner.simulate.run_record import BusySpan, Simulated
 
@@ -25,35 +26,34 @@ def gantt_svg(simulated: Simulated, title: str = "") -> str:
     spans = simulated.spans
     title = title or _title(spans)
     if not spans:
-        shapes = [svg.text(_MARGIN, 42, title, size=18, bold=True), svg.text(_MARGIN, 76, "no step was simulated")]
-        return svg.document(title, "no step was simulated", WIDTH, 100, shapes)
+        shapes = [
+            drawing.text(_MARGIN, 42, title, size=18, bold=True),
+            drawing.text(_MARGIN, 76, "no step was simulated"),
+        ]
+        return drawing.document(title, "no step was simulated", WIDTH, 100, shapes)
     begin_s, end_s = min(s.begin_s for s in spans), max(s.end_s for s in spans)
-    plot = WIDTH - 2 * _MARGIN - _LABELS
-
-    def place(at_s: float) -> float:
-        return _MARGIN + _LABELS + (at_s - begin_s) / (end_s - begin_s) * plot
-
-    shapes = [svg.text(_MARGIN, 40, title, size=18, bold=True)]
+    place = Axis(begin_s, end_s, _MARGIN + _LABELS, WIDTH - _MARGIN).at
+    shapes = [drawing.text(_MARGIN, 40, title, size=18, bold=True)]
     used = {span.what for span in spans}
     order = [task.value for task in TASKS if task in used] + sorted(used - {task.value for task in TASKS})
-    entries = [(what if what in {*TASKS, "weights"} else "idle", svg.task_name(what)) for what in order]
+    entries = [(what if what in {*TASKS, "weights"} else "idle", drawing.task_name(what)) for what in order]
     entries += [("waits", "training waits")] * any(_waits(spans))
-    more, y = svg.legend(_MARGIN, 68, entries, WIDTH - 2 * _MARGIN)
+    more, y = drawing.legend(_MARGIN, 68, entries, WIDTH - 2 * _MARGIN)
     shapes += more
     top = y + 22
     rows, y = _rows(spans, top, place)
     axis = [
-        svg.line([(place(begin_s + at), top - 4), (place(begin_s + at), y)], "line")
+        drawing.line([(place(begin_s + at), top - 4), (place(begin_s + at), y)], "line")
         for at in ticks((0.0, end_s - begin_s), 6)
     ]
     labels = [
-        svg.text(place(begin_s + at), y + 18, units.tick(at), size=12, colour="soft", anchor="middle")
+        drawing.text(place(begin_s + at), y + 18, units.tick(at), size=12, colour="soft", anchor="middle")
         for at in ticks((0.0, end_s - begin_s), 6)
     ]
-    labels.append(svg.text(_MARGIN, y + 18, "seconds", size=12, colour="soft"))
+    labels.append(drawing.text(_MARGIN, y + 18, "seconds", size=12, colour="soft"))
     step = f"{units.short(simulated.step_s)} s a step, {units.short(simulated.samples_per_s)} samples/s"
-    labels.append(svg.text(WIDTH - _MARGIN, 40, step, colour="soft", anchor="end"))
-    return svg.document(title, f"{step}; {len(spans)} spans", WIDTH, y + 34, [*shapes, *axis, *rows, *labels])
+    labels.append(drawing.text(WIDTH - _MARGIN, 40, step, colour="soft", anchor="end"))
+    return drawing.document(title, f"{step}; {len(spans)} spans", WIDTH, y + 34, [*shapes, *axis, *rows, *labels])
 
 
 def _title(spans: Sequence[BusySpan]) -> str:
@@ -61,17 +61,17 @@ def _title(spans: Sequence[BusySpan]) -> str:
     return "nothing" if not spans else "one simulated step" if num <= 1 else f"{num} simulated steps"
 
 
-def _rows(spans: Sequence[BusySpan], y: float, place: Callable[[float], float]) -> tuple[list[str], float]:
+def _rows(spans: Sequence[BusySpan], y: float, place: Callable[[float], float]) -> tuple[list[Markup], float]:
     """Return the shapes of all rows from `y` on, and the height below them."""
-    shapes: list[str] = []
+    shapes: list[Markup] = []
     first_s = min(span.begin_s for span in spans)
     for region in dict.fromkeys(sorted(span.region for span in spans)):
-        shapes.append(svg.text(_MARGIN, y + 10, svg.fitted(region, _LABELS - 10, 13), bold=True))
+        shapes.append(drawing.text(_MARGIN, y + 10, drawing.fitted(region, _LABELS - 10, 13), bold=True))
         y += 20
         for places in _grouped(span.place for span in spans if span.region == region):
             for name in places[:_MAX_ROWS_A_PLACE]:
-                label = svg.fitted(_label(name, region), _LABELS - 22, 11)
-                shapes.append(svg.text(_MARGIN + 10, y + 10, label, size=11, colour="soft"))
+                label = drawing.fitted(_label(name, region), _LABELS - 22, 11)
+                shapes.append(drawing.text(_MARGIN + 10, y + 10, label, size=11, colour="soft"))
                 for lane in _lanes([span for span in spans if span.region == region and span.place == name]):
                     gaps = _gaps(lane, first_s)
                     shapes += [_wait(begin_s, end_s, y, place) for begin_s, end_s in gaps]
@@ -79,7 +79,7 @@ def _rows(spans: Sequence[BusySpan], y: float, place: Callable[[float], float]) 
                     y += _ROW
             if len(places) > _MAX_ROWS_A_PLACE:
                 words = f"and {len(places) - _MAX_ROWS_A_PLACE} more like these"
-                shapes.append(svg.text(_MARGIN + 10, y + 9, words, size=11, colour="soft"))
+                shapes.append(drawing.text(_MARGIN + 10, y + 9, words, size=11, colour="soft"))
                 y += _ROW
         y += 8
     return shapes, y
@@ -119,9 +119,11 @@ def _waits(spans: Sequence[BusySpan]) -> list[tuple[float, float]]:
     return [gap for found in of_place for lane in _lanes(found) for gap in _gaps(lane, first_s)]
 
 
-def _wait(begin_s: float, end_s: float, y: float, place: Callable[[float], float]) -> str:
+def _wait(begin_s: float, end_s: float, y: float, place: Callable[[float], float]) -> Markup:
     tip = f"training waits: {units.short(end_s - begin_s)} s"
-    return svg.box(place(begin_s), y + 2, place(end_s) - place(begin_s) - 0.5, _ROW - 8, "waits", radius=1.5, tip=tip)
+    return drawing.box(
+        place(begin_s), y + 2, place(end_s) - place(begin_s) - 0.5, _ROW - 8, "waits", radius=1.5, tip=tip
+    )
 
 
 def _grouped(places: Iterable[str]) -> list[list[str]]:
@@ -132,8 +134,8 @@ def _grouped(places: Iterable[str]) -> list[list[str]]:
     return list(found.values())
 
 
-def _bar(span: BusySpan, y: float, place: Callable[[float], float]) -> str:
+def _bar(span: BusySpan, y: float, place: Callable[[float], float]) -> Markup:
     x, wide = place(span.begin_s), max(place(span.end_s) - place(span.begin_s) - 0.5, 0.8)
-    tip = f"{svg.task_name(span.what)}, step {span.step}: {units.short(span.end_s - span.begin_s)} s"
+    tip = f"{drawing.task_name(span.what)}, step {span.step}: {units.short(span.end_s - span.begin_s)} s"
     colour = span.what if span.what in {*TASKS, "weights"} else "idle"
-    return svg.box(x, y, wide, _ROW - 4, colour, radius=1.5, tip=tip)
+    return drawing.box(x, y, wide, _ROW - 4, colour, radius=1.5, tip=tip)

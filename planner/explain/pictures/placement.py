@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from periplus.view import units
+from periplus.view.svg import Markup
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Group, Placement, Pool
 from planner.cost.step.binding import names
 from planner.explain.effects import percent
 from planner.explain.lines import NOTHING
 from planner.explain.money import usd_words
-from planner.explain.pictures import svg
+from planner.explain.pictures import drawing
 from planner.plan import Plan
 from planner.problem.device_classes import DeviceClass, classes_of
 from planner.problem.fleet import Fleet
@@ -43,12 +44,12 @@ class _Share:
     @property
     def colour(self) -> str:
         """Name of the colour."""
-        return "idling" if self.idles else svg.colour_of(self.group.tasks)
+        return "idling" if self.idles else drawing.colour_of(self.group.tasks)
 
     @property
     def words(self) -> str:
         """Description such as `generation: 24 devices, 12 x tensor 2`."""
-        names = " + ".join(svg.task_name(task) for task in self.group.tasks)
+        names = " + ".join(drawing.task_name(task) for task in self.group.tasks)
         return f"{names}: {_layout_words(self.group, self.pool)}{', idles' if self.idles else ''}"
 
 
@@ -73,11 +74,11 @@ def placement_svg(plan: Plan) -> str:
     shapes += more
     unused = sorted({region.name for region in fleet.regions} - used)
     if unused:
-        lines = svg.wrapped(f"not used: {', '.join(unused)}", WIDTH - 2 * _MARGIN)
-        shapes += [svg.text(_MARGIN, height + 14 + 18 * i, words, colour="soft") for i, words in enumerate(lines)]
+        lines = drawing.wrapped(f"not used: {', '.join(unused)}", WIDTH - 2 * _MARGIN)
+        shapes += [drawing.text(_MARGIN, height + 14 + 18 * i, words, colour="soft") for i, words in enumerate(lines)]
         height += 18 * len(lines) + 10
     title = f"placement by {plan.method}"
-    return svg.document(title, f"{_step_words(plan.evaluation)}. {plan.binding}", WIDTH, height + 12, shapes)
+    return drawing.document(title, f"{_step_words(plan.evaluation)}. {plan.binding}", WIDTH, height + 12, shapes)
 
 
 def _order(home: str, used: set[str], fleet: Fleet, shares: dict[str, list[_Share]]) -> list[str]:
@@ -91,17 +92,19 @@ def _order(home: str, used: set[str], fleet: Fleet, shares: dict[str, list[_Shar
     return [*cards, *sorted(by_size[_MAX_CARDS:])]
 
 
-def _rows(regions: Sequence[str], fleet: Fleet, shares: dict[str, list[_Share]], y: float) -> tuple[list[str], float]:
+def _rows(
+    regions: Sequence[str], fleet: Fleet, shares: dict[str, list[_Share]], y: float
+) -> tuple[list[Markup], float]:
     """Return a line for each region without a card, with the number of devices per group."""
-    shapes, label = [], max((svg.text_width(name) for name in regions), default=0.0) + 16
+    shapes, label = [], max((drawing.text_width(name) for name in regions), default=0.0) + 16
     for name in regions:
         num: dict[tuple[str, str], int] = {}
         for share in (s for at in classes_of(fleet) if at.region.name == name for s in shares.get(at.key, [])):
             words = names("+".join(share.group.tasks)) + (", idling" if share.idles else "")
             num[share.colour, words] = num.get((share.colour, words), 0) + share.pool.num_gpus
-        shapes.append(svg.text(_MARGIN, y + 14, name, bold=True))
+        shapes.append(drawing.text(_MARGIN, y + 14, name, bold=True))
         entries = [(colour, f"{count:,} {words}") for (colour, words), count in num.items()]
-        more, y = svg.legend(_MARGIN + label, y + 14, entries, WIDTH - 2 * _MARGIN - label)
+        more, y = drawing.legend(_MARGIN + label, y + 14, entries, WIDTH - 2 * _MARGIN - label)
         shapes += more
         y += 8
     return shapes, y + (10 if regions else 0)
@@ -109,9 +112,9 @@ def _rows(regions: Sequence[str], fleet: Fleet, shares: dict[str, list[_Share]],
 
 def _header(
     plan: Plan, evaluation: Evaluation, fleet: Fleet, shares: dict[str, list[_Share]]
-) -> tuple[list[str], float]:
+) -> tuple[list[Markup], float]:
     """Return the shapes of title, facts and legend, and the height below them."""
-    shapes = [svg.text(_MARGIN, 42, _step_words(evaluation), size=22, bold=True)]
+    shapes = [drawing.text(_MARGIN, 42, _step_words(evaluation), size=22, bold=True)]
     facts = [f"method {plan.method}"]
     if plan.rates:
         facts.append(f"{units.short(plan.rates.completion_tokens_per_s)} completion tokens/s")
@@ -122,19 +125,19 @@ def _header(
         facts.append(_proof(plan.gap))
     if plan.simulated and plan.simulated.step_s is not None:
         facts.append(f"simulated {units.short(plan.simulated.step_s)} s")
-    shapes.append(svg.text(_MARGIN, 66, "  ·  ".join(facts), colour="soft"))
+    shapes.append(drawing.text(_MARGIN, 66, "  ·  ".join(facts), colour="soft"))
     y = 88.0
-    for words in svg.wrapped(f"binds: {plan.binding}", WIDTH - 2 * _MARGIN):
-        shapes.append(svg.text(_MARGIN, y, words, colour="soft"))
+    for words in drawing.wrapped(f"binds: {plan.binding}", WIDTH - 2 * _MARGIN):
+        shapes.append(drawing.text(_MARGIN, y, words, colour="soft"))
         y += 18
     assert plan.placement is not None
-    entries = [(svg.colour_of(g.tasks), " + ".join(map(svg.task_name, g.tasks))) for g in plan.placement.groups]
+    entries = [(drawing.colour_of(g.tasks), " + ".join(map(drawing.task_name, g.tasks))) for g in plan.placement.groups]
     entries += [("idling", "too slow or too far to help")] * any(
         s.idles for of_class in shares.values() for s in of_class
     )
     free = (at for at in classes_of(fleet) if sum(s.pool.num_gpus for s in shares.get(at.key, [])) < at.num_gpus)
     entries += [("idle", "unused")] * any(at.key in shares for at in free)
-    more, y = svg.legend(_MARGIN, y + 12, entries, WIDTH - 2 * _MARGIN)
+    more, y = drawing.legend(_MARGIN, y + 12, entries, WIDTH - 2 * _MARGIN)
     return shapes + more, y + 22
 
 
@@ -150,13 +153,13 @@ def _step_words(evaluation: Evaluation) -> str:
 
 def _region(
     plan: Plan, evaluation: Evaluation, fleet: Fleet, name: str, shares: dict[str, list[_Share]], x: float, y: float
-) -> tuple[list[str], float]:
+) -> tuple[list[Markup], float]:
     """Return the shapes of a region's card, and its height."""
     inner = _CARD - 2 * _PAD
     home = name == plan.trainer_region
-    shapes = [svg.text(x + _PAD, y + 26, svg.fitted(name, inner - 70, 15), size=15, bold=True)]
+    shapes = [drawing.text(x + _PAD, y + 26, drawing.fitted(name, inner - 70, 15), size=15, bold=True)]
     if home:
-        shapes.append(svg.text(x + _CARD - _PAD, y + 26, "trainer", size=12, colour="soft", anchor="end"))
+        shapes.append(drawing.text(x + _CARD - _PAD, y + 26, "trainer", size=12, colour="soft", anchor="end"))
     at = y + 46
     here = [each for each in classes_of(fleet) if each.region.name == name]
     for device_class in (each for each in here if each.key in shares):
@@ -168,13 +171,13 @@ def _region(
     if times is not None and not home:
         at -= 8
         words = f"weights {_time(times.weights_s)}, trajectories {_time(times.trajectories_s)}"
-        shapes.append(svg.text(x + _PAD, at + 6, words, size=12, colour="soft"))
+        shapes.append(drawing.text(x + _PAD, at + 6, words, size=12, colour="soft"))
         at += 20
     height = at - y
-    return [svg.box(x, y, _CARD, height, "card", radius=10), *shapes], height
+    return [drawing.box(x, y, _CARD, height, "card", radius=10), *shapes], height
 
 
-def _unused(classes: Sequence[DeviceClass], x: float, y: float, width: float) -> tuple[list[str], float]:
+def _unused(classes: Sequence[DeviceClass], x: float, y: float, width: float) -> tuple[list[Markup], float]:
     """Return a few lines of text on classes that nothing uses."""
     if not classes:
         return [], y
@@ -183,8 +186,8 @@ def _unused(classes: Sequence[DeviceClass], x: float, y: float, width: float) ->
         kinds[_kind(at)] = kinds.get(_kind(at), 0) + at.num_gpus
     words = [f"{num:,} {kind}" for kind, num in list(kinds.items())[:_MAX_UNUSED]]
     words += [f"and {len(kinds) - _MAX_UNUSED} more"] if len(kinds) > _MAX_UNUSED else []
-    lines = svg.wrapped(f"unused: {', '.join(words)}", width, 12)
-    shapes = [svg.text(x, y + 4 + 17 * i, line, size=12, colour="soft") for i, line in enumerate(lines)]
+    lines = drawing.wrapped(f"unused: {', '.join(words)}", width, 12)
+    shapes = [drawing.text(x, y + 4 + 17 * i, line, size=12, colour="soft") for i, line in enumerate(lines)]
     return shapes, y + 17 * len(lines) + 9
 
 
@@ -192,28 +195,28 @@ def _kind(at: DeviceClass) -> str:
     return f"{at.gpu.name}{' spot' if at.is_spot else ''}"
 
 
-def _class(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width: float) -> tuple[list[str], float]:
+def _class(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width: float) -> tuple[list[Markup], float]:
     """Return the shapes of one class on a card, and the height below them."""
     price = f", ${at.usd_per_gpu_hour:.2f}/h a device" if at.usd_per_gpu_hour is not None else ""
     name = f"{at.num_gpus:,} {_kind(at)}"
     machines = "1 machine" if at.num_machines == 1 else f"{at.num_machines:,} machines"
     note = f"{machines} of {at.gpus_per_machine}{price}"
     shapes = [
-        svg.text(x, y + 4, svg.fitted(name, width - svg.text_width(note, 12) - 12)),
-        svg.text(x + width, y + 4, note, size=12, colour="soft", anchor="end"),
+        drawing.text(x, y + 4, drawing.fitted(name, width - drawing.text_width(note, 12) - 12)),
+        drawing.text(x + width, y + 4, note, size=12, colour="soft", anchor="end"),
     ]
     y += 12
     shapes += _cells(at, shares, x, y, width) if at.num_gpus <= _MAX_CELLS else _strip(at, shares, x, y, width)
     y += _STRIP + 16
     for share in shares:
-        shapes.append(svg.box(x, y - 8, 8, 8, share.colour))
-        for words in svg.wrapped(share.words, width - 14, 12):
-            shapes.append(svg.text(x + 14, y, words, size=12, colour="soft"))
+        shapes.append(drawing.box(x, y - 8, 8, 8, share.colour))
+        for words in drawing.wrapped(share.words, width - 14, 12):
+            shapes.append(drawing.text(x + 14, y, words, size=12, colour="soft"))
             y += 17
     return shapes, y + 9
 
 
-def _cells(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width: float) -> list[str]:
+def _cells(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width: float) -> list[Markup]:
     """Return a box per device; devices of one machine are drawn together."""
     owners = [share for share in shares for _ in range(share.pool.num_gpus)]
     gap = 5.0 if at.num_machines > 1 else 0.0
@@ -224,15 +227,15 @@ def _cells(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width:
         owner = owners[i] if i < len(owners) else None
         colour = owner.colour if owner else "idle"
         tip = owner.words if owner else "unused"
-        shapes.append(svg.box(left, y, cell - 1.5, _STRIP, colour, tip=tip))
+        shapes.append(drawing.box(left, y, cell - 1.5, _STRIP, colour, tip=tip))
     return shapes
 
 
-def _strip(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width: float) -> list[str]:
-    shapes, left = [svg.box(x, y, width, _STRIP, "idle", tip="unused")], x
+def _strip(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width: float) -> list[Markup]:
+    shapes, left = [drawing.box(x, y, width, _STRIP, "idle", tip="unused")], x
     for share in shares:
         wide = width * share.pool.num_gpus / at.num_gpus
-        shapes.append(svg.box(left, y, max(wide - 1.5, 1.0), _STRIP, share.colour, tip=share.words))
+        shapes.append(drawing.box(left, y, max(wide - 1.5, 1.0), _STRIP, share.colour, tip=share.words))
         left += wide
     return shapes
 

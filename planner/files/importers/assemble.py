@@ -170,7 +170,7 @@ def _stock(
     """Return the machines of each place that the choice leaves. Raises: ConfigError for an unknown region."""
     unknown = [name for name in choice.regions if name not in {*places, *map(region_of, places), choice.home_region}]
     if unknown:
-        raise ConfigError(f"no table has the region {some(unknown)}; they have {some(places, 60)}")
+        raise ConfigError(f"no table has the region {some(unknown)}; they have {some(places, 60) or 'none'}")
     stock = {}
     for place in places:
         if choice.regions and not {place, region_of(place)} & set(choice.regions):

@@ -1,8 +1,9 @@
-"""Recognition of tables by their header, and their rows."""
+"""Recognition of tables by their header, and their rows. Lines of a CSV table that begin with `#` are comments."""
 
 import csv
 import io
 import re
+from collections.abc import Iterator
 from enum import StrEnum
 
 from periplus.errors import ConfigError
@@ -50,9 +51,9 @@ _HEADERS: tuple[tuple[TableKind, frozenset[str]], ...] = (
 
 def kind_of(text: str, source: str) -> TableKind:
     """Return the kind of a text. Raises: ConfigError, which lists the known kinds."""
-    if not text.strip("\ufeff \n\r\t"):
+    first = next(_lines(text), "").strip()
+    if not first:
         raise ConfigError(f"{source}: is empty")
-    first = text.lstrip("\ufeff\n ").partition("\n")[0].strip()
     columns = frozenset(name.strip() for name in first.split(","))
     for kind, needed in _HEADERS:
         if needed <= columns:
@@ -71,10 +72,16 @@ def kind_of(text: str, source: str) -> TableKind:
 def rows_of(text: str, source: str) -> tuple[Row, ...]:
     """Return the rows of a CSV text. Raises: ConfigError."""
     try:
-        rows = tuple(csv.DictReader(io.StringIO(text.lstrip("\ufeff"), newline="")))
+        rows = tuple(csv.DictReader(_lines(text)))
     except csv.Error as error:
         raise ConfigError(f"{source}: cannot be read as CSV: {error}") from error
     for i, row in enumerate(rows):
         if None in row or None in row.values():
             raise ConfigError(f"{source}, row {i + 1}: has not as many values as the header; is the file complete?")
     return rows
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield the lines with their ends, without comments and empty lines."""
+    lines = io.StringIO(text.lstrip("\ufeff"), newline="")
+    return (line for line in lines if line.strip() and not line.startswith("#"))

@@ -15,7 +15,8 @@ from planner.answer.outcome import Fact, Incumbent, Infeasible
 from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.network import Network
 from planner.methods.evaluation_budget import ignore
-from planner.methods.exact.branch_and_bound import Search
+from planner.methods.exact.search import Search
+from planner.methods.exact.settings import DEFAULT_SETTINGS
 from planner.methods.obstacles import unpriced
 from planner.problem.device_classes import DeviceClass, classes_of
 from planner.problem.fleet import Link, Machines
@@ -28,10 +29,6 @@ _FREE_BYTES_PER_S = 1e15
 """Rate of every link if links are left out; fast enough never to bind."""
 _HOPELESS = f"no placement runs this job, even without rules and with {_MANY_MACHINES} machines more of each class"
 """Message if the problem is infeasible even without all facts."""
-_FEASIBLE_S = 5.0
-"""Seconds of one feasibility search. Chosen by hand."""
-_ROUGH_GAP = 0.02
-"""Relative gap of the search for the best value without a limit. Chosen by hand."""
 _SECONDS, _DOLLARS = "s a step", "dollars an hour"
 """Units of a deadline and of a budget in messages."""
 _UNLIMITED = {
@@ -70,7 +67,7 @@ def conflict(problem: Problem, now_s: Callable[[], float], should_stop: Callable
     if not oracle.is_feasible([]):
         facts = (Fact(kind="shape", name="job", what=_HOPELESS),)
         return Infeasible(conflict=facts, method="exact")
-    least = _quick(oracle, [], every, False)
+    least = _quickxplain(oracle, [], every, False)
     is_minimal, is_cut = not (oracle.is_cut or oracle.is_undecided), oracle.is_cut
     found = tuple(_compared(problem, each.fact, now_s, should_stop) for each in reversed(least))
     return Infeasible(conflict=found, is_minimal=is_minimal, is_cut=is_cut, method="exact")
@@ -86,8 +83,8 @@ def _compared(problem: Problem, fact: Fact, now_s: Callable[[], float], should_s
         goal = replace(goal, objective=objective)
     found = Search(
         cost_tables=CostTables(replace(problem, goal=goal)),
-        gap=_ROUGH_GAP,
-        budget_s=_FEASIBLE_S,
+        gap=DEFAULT_SETTINGS.comparison_gap,
+        budget_s=DEFAULT_SETTINGS.feasibility_s,
         now_s=now_s,
         report=ignore,
         should_stop=should_stop,
@@ -101,12 +98,12 @@ def _compared(problem: Problem, fact: Fact, now_s: Callable[[], float], should_s
 
 
 def is_feasible(cost_tables: CostTables, now_s: Callable[[], float], should_stop: Callable[[], bool]) -> bool | None:
-    """Return whether there is any placement; None if `_FEASIBLE_S` seconds did not decide it."""
+    """Return whether there is any placement; None if `ExactSettings.feasibility_s` seconds did not decide it."""
     found: list[Incumbent] = []
     outcome = Search(
         cost_tables=cost_tables,
         gap=1.0,
-        budget_s=_FEASIBLE_S,
+        budget_s=DEFAULT_SETTINGS.feasibility_s,
         now_s=now_s,
         report=found.append,
         should_stop=lambda: bool(found) or should_stop(),
@@ -156,7 +153,7 @@ class _Oracle:
         return self._known[places]
 
 
-def _quick(oracle: _Oracle, base: list[_Removable], facts: list[_Removable], is_new: bool) -> list[_Removable]:
+def _quickxplain(oracle: _Oracle, base: list[_Removable], facts: list[_Removable], is_new: bool) -> list[_Removable]:
     """Return the smallest part of `facts` that conflicts with `base`.
 
     `is_new` says that base has grown since the last test.
@@ -167,8 +164,8 @@ def _quick(oracle: _Oracle, base: list[_Removable], facts: list[_Removable], is_
         return facts
     half = len(facts) // 2
     first, second = facts[:half], facts[half:]
-    of_second = _quick(oracle, base + first, second, bool(first))
-    of_first = _quick(oracle, base + of_second, first, bool(of_second))
+    of_second = _quickxplain(oracle, base + first, second, bool(first))
+    of_first = _quickxplain(oracle, base + of_second, first, bool(of_second))
     return of_first + of_second
 
 

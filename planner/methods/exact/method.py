@@ -6,14 +6,12 @@ from planner.answer.outcome import Incumbent, Infeasible, Outcome
 from planner.answer.placement import Placement
 from planner.cost.tables.cost_tables import CostTables
 from planner.methods.evaluation_budget import ignore, never
-from planner.methods.exact.branch_and_bound import Search
 from planner.methods.exact.infeasibility import conflict
+from planner.methods.exact.search import Search
+from planner.methods.exact.settings import DEFAULT_SETTINGS
 
 DEFAULT_GAP = 0.01
 """Relative gap at which the search ends."""
-_CONFLICT_S = 25.0
-"""Least seconds for finding a smallest conflict, even beyond the budget, unless the caller asks to stop. Without one an
-infeasible problem has no answer. Chosen by hand."""
 
 
 def search(
@@ -46,5 +44,5 @@ def search(
     ).run()
     if not isinstance(found, Infeasible):
         return found
-    until_s = max(until_s, now_s() + _CONFLICT_S)
+    until_s = max(until_s, now_s() + DEFAULT_SETTINGS.conflict_s)
     return conflict(cost_tables.problem, now_s, lambda: should_stop() or now_s() > until_s)

@@ -10,7 +10,11 @@ from bench.planner import SECTIONS
 from bench.planner_cases.cells import Rows
 from bench.planner_report.completeness import FIGURES
 from bench.planner_report.page import HONEST, PICTURES, page_of
+from bench.planner_report.ratios_picture import ratios_svg
 from bench.planner_report.records import Run, merged
+from bench.planner_report.scatter_picture import scatter_svg
+from bench.planner_report.speed_picture import speed_svg
+from bench.planner_report.time_picture import time_svg
 from tests.support import planner_rows
 
 
@@ -107,6 +111,20 @@ def test_pictures_are_documents_that_read_well_in_the_dark_and_need_nothing_else
         assert "prefers-color-scheme:dark" in svg
         assert "href" not in svg
         assert "nan" not in svg.lower().replace("nance", "")
+
+
+def test_words_of_a_record_cannot_become_markup_in_its_pictures() -> None:
+    evil = "<b a='1'>&\""
+    sections = planner_rows.run().sections
+    hetrl, speed = list(sections["hetrl"].values()), list(sections["speed"].values())
+    for svg in (
+        ratios_svg(hetrl, evil),
+        time_svg(hetrl, evil),
+        speed_svg(speed, evil),
+        scatter_svg(sections["simulation"], evil),
+    ):
+        words = [text.text for text in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+        assert evil in words
 
 
 def test_the_pictures_say_what_they_compare_with(whole: tuple[str, dict[str, str]]) -> None:

@@ -14,7 +14,7 @@ from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
 from periplus.values.policy import Policy
 from periplus.values.trajectory import StopReason, Trajectory
-from tests.support.audit_run import AuditRun, Forger, audited, gateway_spool, honest_run
+from tests.support.audit_run import JOB, AuditRun, Forger, audited, gateway_spool, honest_run
 
 
 @pytest.fixture
@@ -95,6 +95,26 @@ def test_a_run_can_be_audited_at_any_moment_between_two_of_its_lines(careless: A
         careless.evaluate()
         careless.journal.flush()
         assert audited(careless.root).is_clean
+
+
+def test_a_lease_number_that_another_worker_has_in_a_later_fork_is_no_contradiction(careless: AuditRun) -> None:
+    step(careless)
+    group = careless.open_group()
+    on_its_way = careless.lease(group, 0, worker="rollout-eu-0")
+    careless.checkpoint()
+    careless.kill()
+    careless.start(Policy(0, 1))
+    others = [careless.open_group(), careless.open_group()]
+    for other in others:
+        careless.fill(other)
+    again = careless.lease(group, 0, worker="rollout-ap-0")
+    assert again.lease.lease_id == on_its_way.lease.lease_id
+    careless.arrive(careless.trajectory(on_its_way), verdict=AdmissionVerdict.REFUSED, why="unfit")
+    careless.lose(again)
+    careless.fill(group)
+    careless.consume([group, others[0]])
+    careless.end()
+    assert audited(careless.root).findings == ()
 
 
 def test_a_fork_whose_parent_is_in_another_directory_is_audited_from_there_on(tmp_path: Path) -> None:
@@ -277,3 +297,21 @@ def test_what_a_gateway_never_delivered_is_counted_and_is_no_fault(honest: Path,
     report = audited(honest, tmp_path / "empty", gateway_spool(other.root, tmp_path / "full"))
     assert report.is_clean
     assert [spool.uncommitted for spool in report.spools] == [0, 1]
+
+
+def test_trajectories_of_another_job_in_a_spool_are_neither_compared_nor_counted(tmp_path: Path) -> None:
+    run = AuditRun(root=tmp_path / "run")
+    run.start()
+    groups = [run.open_group(), run.open_group()]
+    for group in groups:
+        held = [run.lease(group, sample, worker=f"{JOB}/rollout-eu-0") for sample in (0, 1)]
+        run.arrive(*map(run.trajectory, held))
+    run.consume(groups)
+    run.end()
+    folder = gateway_spool(run.root, tmp_path / "gateway")
+    gateway_spool(run.root, folder, lambda t: replace(t, worker_id="sums-2/rollout-eu-0", reward=0.0))
+    report = audited(run.root, folder)
+    assert (report.findings, report.spools[0].committed, report.spools[0].uncommitted) == ((), 4, 0)
+    assert f"spool {folder} has 4 trajectories of other jobs (sums-2), which are not compared" in report.notes
+    forged = gateway_spool(run.root, tmp_path / "forged", lambda t: replace(t, reward=0.0))
+    assert set(audited(run.root, forged).counts) == {Code.SPOOL_CONTRADICTS}

@@ -23,7 +23,7 @@ from periplus.job.run_directory import RunDirectory
 from periplus.spool.reader import SpoolReader
 from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
-from periplus.values.trajectory import PolicyRun, Purpose, Trajectory, read_only, token_ids
+from periplus.values.trajectory import PolicyRun, Purpose, Trajectory, content_digest, read_only, token_ids
 from tests.support.audit_run import Forger, audited
 from tests.support.keys import AUTHORITY
 
@@ -118,6 +118,21 @@ def a_mask_is_edited(forger: Forger) -> None:
 
 def a_worker_is_edited(forger: Forger) -> None:
     forger.edit(accepted_and_trained(forger, Policy(0, 1)), worker_id="somebody else")
+
+
+def a_worker_is_edited_in_frame_and_journal(forger: Forger) -> None:
+    """A result carries the lease of another worker, and frame, digest and batch fit together."""
+    index = accepted_and_trained(forger, Policy(0, 1))
+    result = forger.entries[index].record
+    assert isinstance(result, records.ResultEntry)
+    forger.rewrite_everything(
+        lambda t: replace(t, worker_id="rollout-eu-9") if content_digest(t) == result.digest else t
+    )
+    forger.edit(index, worker_id="rollout-eu-9")
+
+
+def a_loss_is_of_another_workers_lease(forger: Forger) -> None:
+    forger.edit(at(forger, records.LostEntry), worker_id="rollout-eu-9")
 
 
 def a_frame_is_missing(forger: Forger) -> None:
@@ -461,6 +476,8 @@ TAMPERINGS = (
     Tampering(a_reward_is_edited, (Code.FRAME_CONTRADICTS,)),
     Tampering(a_mask_is_edited, (Code.FRAME_CONTRADICTS,)),
     Tampering(a_worker_is_edited, (Code.FRAME_CONTRADICTS,)),
+    Tampering(a_worker_is_edited_in_frame_and_journal, (Code.LEASE_CONTRADICTS,)),
+    Tampering(a_loss_is_of_another_workers_lease, (Code.LOST_CONTRADICTS,)),
     Tampering(a_frame_is_missing, (Code.FRAME_MISSING,)),
     Tampering(all_frames_are_missing, (Code.FRAME_MISSING,)),
     Tampering(frames_are_missing_and_a_line_says_they_were_pruned, (Code.PRUNED_TOO_EARLY,)),

@@ -31,6 +31,26 @@ def test_the_help_of_a_group_shows_the_options_of_its_default_verb(group: str, v
     assert "Commands:" in text
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["jb"], "No such command 'jb'; did you mean job?"),
+        (["xyzzy"], "No such command 'xyzzy'; choose from agent, coordinator, demo, fleet, job, links, plan, "),
+        (["job", "lsit"], "No such command 'lsit'; did you mean list?"),
+        (["wan", "xyzzy"], "No such command 'xyzzy'; choose from run, set, show"),
+        (["weights", "dif"], "No such command 'dif'; did you mean diff?"),
+        (["fleet", "imprt"], "No such command 'imprt'; did you mean import?"),
+        (["region", "xyzzy"], "No such command 'xyzzy'; choose from export, list, show"),
+        (["plan", "nope"], "No such command 'nope', and no such file; choose from compare, diff, explain, make, show"),
+        (["agent", "rnu"], "No such command 'rnu'; did you mean run?"),
+    ],
+)
+def test_an_unknown_command_is_answered_with_those_that_exist(words: list[str], message: str) -> None:
+    result = CliRunner().invoke(root, words, prog_name="periplus")
+    assert result.exit_code == 2
+    assert message in result.output
+
+
 def completed(words: str) -> list[str]:
     """What bash is offered for the last of the words."""
     environment = os.environ | {

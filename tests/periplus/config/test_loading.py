@@ -19,6 +19,7 @@ from periplus.config.loading import (
     load,
     override,
     parse_json,
+    read_text,
     read_yaml,
     validate,
 )
@@ -73,10 +74,19 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_directory_and_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    for path in (tmp_path, tmp_path / "binary"):
-        with pytest.raises(ConfigError, match="cannot be read as UTF-8 text"):
-            read_yaml(path)
+    with pytest.raises(ConfigError, match=f"{tmp_path}: cannot be read: Is a directory; give a file"):
+        read_yaml(tmp_path)
+    (tmp_path / "binary").write_bytes(b"\xef\xbb\xbfa: 1\r\n" + b"# more\n" * 9000 + b"b: \xff\xfe\x00")
+    with pytest.raises(ConfigError) as caught:
+        read_yaml(tmp_path / "binary")
+    assert str(caught.value) == (
+        f"{tmp_path}/binary: cannot be read as UTF-8 text: line 9002 has the byte 0xff; save the file as UTF-8"
+    )
+
+
+def test_every_usual_end_of_a_line_is_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"\xef\xbb\xbfa\r\nb\rc\n\nd")
+    assert read_text(tmp_path / "file") == "a\nb\nc\n\nd"
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,18 @@ def test_what_cannot_be_read_is_named_with_its_line(tmp_path: Path, text: str, w
         load(path)
 
 
+def test_bytes_that_are_not_utf_8_are_named_with_their_line_and_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    rows = [b'{"prompt": "Gr\xc3\xb6sse", "answer": "a"}'] * 9000
+    rows[4000] = rows[8000] = b'{"prompt": "Gr\xf6sse", "answer": "a"}'
+    path.write_bytes(b"\n".join(rows))
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert str(caught.value).splitlines() == [
+        f"{path}:{number} has the byte 0xf6, which is not UTF-8; save the file as UTF-8" for number in (4001, 8001)
+    ]
+
+
 def test_a_missing_file_is_the_operators_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         load(tmp_path / "absent.jsonl")

@@ -274,13 +274,48 @@ def test_a_write_on_a_call_that_has_ended_is_unreachable() -> None:
 def test_a_method_that_the_peer_does_not_have_is_an_error_of_the_root_class() -> None:
     error = over_loopback(lambda stub: stub.Train().read(), NotFound("never raised"))
     assert type(error) is PeriplusError
+    assert "check the address and the versions" in str(error)
 
 
-def test_an_address_that_is_taken_is_a_conflict_that_names_it() -> None:
+async def refusal_of(address: str) -> str:
+    with pytest.raises(Conflict) as caught:
+        rpc.bind(rpc.server(), address)
+    return str(caught.value)
+
+
+def test_an_address_that_is_taken_is_a_conflict_that_names_it_and_all_that_is_said(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     async def run() -> None:
         async with serving(Without()) as address:
-            with pytest.raises(Conflict, match=address):
-                rpc.bind(rpc.server(), address)
+            assert await refusal_of(address) == (
+                f"cannot listen on {address}: the port is in use; "
+                "stop the process that uses it, or choose another address, or port 0 for a free port"
+            )
+
+    asyncio.run(run())
+    assert capfd.readouterr().err == "", "gRPC has no line of its own"
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("192.0.2.1:7070", "the address is not this machine's; choose one of its own"),
+        ("no-such-host.invalid:7070", "no-such-host.invalid:7070: "),
+    ],
+)
+def test_an_address_that_is_not_ours_is_a_conflict_of_one_line(
+    address: str, why: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert why in asyncio.run(refusal_of(address))
+    assert capfd.readouterr().err == ""
+
+
+def test_all_addresses_of_the_machine_are_one_address_to_listen_on() -> None:
+    async def run() -> None:
+        server = rpc.server()
+        assert rpc.bind(server, "0.0.0.0:0").startswith("0.0.0.0:")
+        await server.stop(None)
 
     asyncio.run(run())
 

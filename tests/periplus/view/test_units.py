@@ -1,7 +1,7 @@
 import pytest
 
 from periplus.view import units
-from periplus.view.terminal.blocks import bar, curve, nice_range, ticks
+from periplus.view.terminal.blocks import bar, curve
 
 
 @pytest.mark.parametrize(
@@ -30,12 +30,3 @@ def test_a_rising_curve_goes_from_the_lower_left_to_the_upper_right() -> None:
     assert [len(row) for row in rows] == [4, 4]
     assert rows[0][:2] == "  "
     assert rows[1][2:] == "  "
-
-
-def test_ranges_are_round_and_never_empty() -> None:
-    assert nice_range([0.21, 0.77]) == pytest.approx((0.2, 0.8))
-    low, high = nice_range([5, 5])
-    assert low <= 5 <= high
-    assert low < high
-    assert nice_range([float("nan")]) == (0, 1)
-    assert ticks((0, 1), 4) == pytest.approx([0, 0.25, 0.5, 0.75, 1])

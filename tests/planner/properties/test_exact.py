@@ -15,8 +15,8 @@ from planner.answer.outcome import BudgetExhausted, Found, Infeasible, Outcome
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
 from planner.methods.evaluation_budget import ignore, never
-from planner.methods.exact.branch_and_bound import Search
 from planner.methods.exact.method import search
+from planner.methods.exact.search import Search
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Goal, Objective, Problem, Rules
 from planner.problem.hardware import GpuType

@@ -12,7 +12,8 @@ from periplus.publication import Closing, Opening, Publication, PublicationRecor
 from periplus.values.policy import Policy
 from region_agent.gateway.feed_reader import FeedReader
 from region_agent.gateway.publication_feed import PublicationFeed
-from region_agent.weights.weight_cache import Along, Stream
+from region_agent.weights.streams import Stream
+from region_agent.weights.weight_cache import Along
 from tests.support.gateways import played, until, weight_cache
 from tests.support.versions import Versions, small_states
 

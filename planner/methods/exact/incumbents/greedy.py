@@ -8,27 +8,20 @@ from collections.abc import Iterator
 import numpy as np
 
 from planner.answer.placement import Group, Placement, Pool
-from planner.methods.exact.program.linear_model import Floats
+from planner.methods.exact.program.linear_model import Floats, Ints
+from planner.methods.exact.settings import IMPOSSIBLE_S
 from planner.methods.exact.subproblem.candidate_arrays import MeshArrays, ProblemArrays, UnitArrays
 from planner.problem.groupings import Grouping, Tasks
 from planner.problem.workload import TRAINING, Task
 
-_MESHES = 6
-"""Meshes of different size that are tried per trainer's region. Chosen by hand."""
-_PARTS = 6
-"""Batches in which a class's machines are assigned. Chosen by hand."""
-_NEVER_S = 1e9
-"""Busy seconds above which a group counts as having no devices."""
-_SLACK = (1.3, 4.0)
-"""Generation's latency that is allowed, as a multiple of the least. Chosen by hand."""
 
-
-def greedy(data: ProblemArrays, grouping: Grouping, home: int) -> Iterator[Placement]:
+def greedy(data: ProblemArrays, grouping: Grouping, trainer_region: int) -> Iterator[Placement]:
     """Yield a few placements with this grouping and trainer's region."""
+    latencies = data.settings.greedy_latencies
     first = next(tasks for tasks in grouping if Task.ACTOR_TRAINING in tasks)
     others = [tasks for tasks in grouping if tasks != first]
-    block = data.meshes(first, home)
-    for i in _spread(block, np.flatnonzero(block.home == home)):
+    block = data.meshes(first, trainer_region)
+    for i in _spread(block, np.flatnonzero(block.source_region == trainer_region), data.settings.greedy_meshes):
         # Free machines of each class; the meshes of groups that train take theirs first.
         free = {c: each.num_machines for c, each in enumerate(data.classes)}
         if not _take(data, free, block, i):
@@ -37,14 +30,14 @@ def greedy(data: ProblemArrays, grouping: Grouping, home: int) -> Iterator[Place
         if not _add_other_meshes(data, free, groups, others):
             continue
         units = [tasks for tasks in others if not any(task in TRAINING for task in tasks)]
-        for slack in _SLACK if any(Task.GENERATION in tasks for tasks in units) else _SLACK[:1]:
-            assigned = _assign_machines(data, dict(free), units, home, slack)
+        for slack in latencies if any(Task.GENERATION in tasks for tasks in units) else latencies[:1]:
+            assigned = _assign_machines(data, dict(free), units, trainer_region, slack)
             if assigned is not None:
                 yield Placement(groups=tuple((groups | assigned)[tasks] for tasks in grouping))
 
 
-def _spread(block: MeshArrays, rows: "np.typing.NDArray[np.int64]") -> list[int]:
-    """Return a few rows from the fastest mesh to the smallest one.
+def _spread(block: MeshArrays, rows: Ints, num: int) -> list[int]:
+    """Return at most `num` of the rows, from the fastest mesh to the smallest one.
 
     Only meshes count than which no faster one is smaller.
     """
@@ -55,7 +48,7 @@ def _spread(block: MeshArrays, rows: "np.typing.NDArray[np.int64]") -> list[int]
     for row in order.tolist():
         if not best or block.num_gpus[row] < block.num_gpus[best[-1]]:
             best.append(row)
-    return [best[i] for i in np.unique(np.linspace(0, len(best) - 1, _MESHES).round().astype(int)).tolist()]
+    return [best[i] for i in np.unique(np.linspace(0, len(best) - 1, num).round().astype(int)).tolist()]
 
 
 def _take(data: ProblemArrays, free: dict[int, int], block: MeshArrays, row: int) -> bool:
@@ -93,29 +86,29 @@ def _add_other_meshes(
 
 
 def _assign_machines(
-    data: ProblemArrays, free: dict[int, int], units: list[Tasks], home: int, slack: float
+    data: ProblemArrays, free: dict[int, int], units: list[Tasks], trainer_region: int, slack: float
 ) -> dict[Tasks, Group] | None:
     """Assign all free machines to the groups without training; None if some group gets none."""
     if not units:
         return {}
-    choices = [_best_rows(data, data.units(tasks), home, slack) for tasks in units]
+    choices = [_best_rows(data, data.units(tasks), trainer_region, slack) for tasks in units]
     worth = _worth(data, units, choices)
     made = [np.zeros(len(tasks)) for tasks in units]
     taken: list[dict[int, int]] = [{} for _ in units]
-    parts = {c: _batches(num) for c, num in sorted(free.items()) if num}
+    batches = {c: _batches(num, data.settings.greedy_batches) for c, num in sorted(free.items()) if num}
     # The slowest group takes a batch of the class on which it has the largest advantage over other groups.
-    for _ in range(sum(len(each) for each in parts.values())):
+    for _ in range(sum(len(each) for each in batches.values())):
         busy = [float(np.sum(data.samples / np.maximum(each, 1e-12))) for each in made]
         slowest = max(range(len(units)), key=lambda g: busy[g])
-        useful = [c for c in parts if c in choices[slowest]]
+        useful = [c for c in batches if c in choices[slowest]]
         if not useful:
-            if max(busy) > _NEVER_S:
+            if max(busy) > IMPOSSIBLE_S:
                 return None
             break
         c = max(useful, key=lambda each: worth[slowest][each])
-        machines = parts[c].pop()
-        if not parts[c]:
-            del parts[c]
+        machines = batches[c].pop()
+        if not batches[c]:
+            del batches[c]
         row = choices[slowest][c]
         block = data.units(units[slowest])
         num = machines * (data.classes[c].gpus_per_machine // int(block.gpus[row]))
@@ -126,18 +119,18 @@ def _assign_machines(
     return {tasks: _group(data.units(tasks), tasks, rows) for tasks, rows in zip(units, taken, strict=True)}
 
 
-def _batches(num: int) -> list[int]:
-    """Divide a number of machines into at most `_PARTS` nearly equal batches."""
-    size = max(1, -(-num // _PARTS))
+def _batches(num: int, most: int) -> list[int]:
+    """Divide a number of machines into at most `most` nearly equal batches."""
+    size = max(1, -(-num // most))
     return [min(size, num - start) for start in range(0, num, size)]
 
 
-def _best_rows(data: ProblemArrays, block: UnitArrays, home: int, slack: float) -> dict[int, int]:
+def _best_rows(data: ProblemArrays, block: UnitArrays, trainer_region: int, slack: float) -> dict[int, int]:
     """Return, by class, the row that makes most per device among those near enough."""
-    ways = data.ways(home)
-    keep = np.isfinite(ways.scoring_s[block.at_region])
+    transfers = data.transfers(trainer_region)
+    keep = np.isfinite(transfers.scoring_s[block.at_region])
     if Task.GENERATION in block.tasks:
-        lag = (ways.weights_s + ways.trajectories_s)[block.at_region] + block.first_s
+        lag = (transfers.weights_s + transfers.trajectories_s)[block.at_region] + block.first_s
         if keep.any():
             keep &= lag <= slack * float(lag[keep].min())
     # Samples per second and device with all tasks by turns.

@@ -12,10 +12,9 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Group, Placement
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
+from planner.methods.exact.settings import DEFAULT_SETTINGS, ExactSettings
 from planner.problem.workload import SCORING, Task
 
-_MOST_MORE, _MOST_FEWER = 12, 12
-"""Most units that are added, and most units that are removed. Chosen by hand."""
 _HELPS = 1e-9
 """Least relative change of seconds or dollars that counts as an improvement."""
 
@@ -32,14 +31,16 @@ class _Judged:
     """Name of what determines the step time."""
 
 
-def repaired(cost_tables: CostTables, placement: Placement, worth_usd: float) -> Placement | None:
+def repaired(
+    cost_tables: CostTables, placement: Placement, worth_usd: float, settings: ExactSettings = DEFAULT_SETTINGS
+) -> Placement | None:
     """Return a placement that keeps the goal's deadline and costs less than `worth_usd`; None if none is found."""
     now = _evaluated(cost_tables, placement)
     most_s = cost_tables.problem.goal.planned_step_s
     if now is None or most_s is None:
         return None
     # Add units until the deadline holds, or the placement is too expensive.
-    for _ in range(_MOST_MORE):
+    for _ in range(settings.repair_added):
         if now.step_s <= most_s or now.usd >= worth_usd:
             break
         better = _more(cost_tables, now)
@@ -49,7 +50,7 @@ def repaired(cost_tables: CostTables, placement: Placement, worth_usd: float) ->
     if now.step_s > most_s:
         return None
     # Then remove units while the deadline holds.
-    for _ in range(_MOST_FEWER):
+    for _ in range(settings.repair_removed):
         fewer = _fewer(cost_tables, now, most_s)
         if fewer is None:
             break

@@ -73,7 +73,8 @@ def dual_bound(model: LinearModel, duals: Floats) -> float:
     duals = np.where((duals < 0) & np.isinf(row_high), 0.0, duals)
     # Reduced costs c - y A, [num_variables].
     reduced = np.asarray(model.cost, dtype=np.float64).copy()
-    np.subtract.at(reduced, np.asarray(model.entry_at), duals[model.row_at] * np.asarray(model.entry))
+    rows, variables = (np.asarray(each, dtype=np.int64) for each in (model.row_at, model.entry_at))
+    np.subtract.at(reduced, variables, duals[rows] * np.asarray(model.entry, dtype=np.float64))
     # The side of each row that its dual counts, and the end of each variable's range that minimises its term.
     sides = np.where(duals > 0, np.where(np.isinf(row_low), 0.0, row_low), np.where(np.isinf(row_high), 0.0, row_high))
     tiny = np.abs(reduced) < 1e-12

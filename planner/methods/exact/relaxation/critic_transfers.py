@@ -23,7 +23,7 @@ class CriticTransfers:
     """Regions where the first pool that trains the critic may be, `[num_sources]`."""
     source: Ints
     """Index into `sources` of each row of the training group's block."""
-    ways_s: Floats
+    transfer_s: Floats
     """Seconds of one version, `[num_regions, num_sources]`."""
     near: Bools
     """Whether a version arrives in time for a step within the limit, `[num_regions, num_sources]`."""
@@ -35,22 +35,22 @@ class CriticTransfers:
         data: ProblemArrays, trains: ReachableMeshes, scores: ReachableMeshes | ReachableUnits, of: RemainingCandidates
     ) -> "CriticTransfers":
         """Return the transfers between the meshes `trains` and the candidates `scores` that infer with the critic."""
-        homes = trains.block.home
-        sources = np.unique(homes[trains.rows])
-        ways = [[data.critic_s(k, r) for k in sources.tolist()] for r in range(len(data.regions))]
-        ways_s, link_s = np.moveaxis(np.array(ways, dtype=np.float64), 2, 0)
+        regions = trains.block.source_region
+        sources = np.unique(regions[trains.rows])
+        transfers = [[data.critic_s(k, r) for k in sources.tolist()] for r in range(len(data.regions))]
+        transfer_s, link_s = np.moveaxis(np.array(transfers, dtype=np.float64), 2, 0)
         if isinstance(scores, ReachableMeshes):
             score_s = float(scores.score_s.min())
         else:
             score_s = float(scores.level_s.min()) + scores.scoring_s(data.samples)
         # What a path leaves for the transfer beside the least training and scoring.
         left_s = data.ends * of.most_s - of.least.train_s - score_s
-        near = (link_s <= of.most_s * (1 + 1e-9)) & (ways_s <= left_s * (1 + 1e-9) + 1e-9 * of.most_s)
+        near = (link_s <= of.most_s * (1 + 1e-9)) & (transfer_s <= left_s * (1 + 1e-9) + 1e-9 * of.most_s)
         usd = np.array([[data.critic_usd(k, r) for k in sources.tolist()] for r in range(len(data.regions))])
         return CriticTransfers(
             sources=sources,
-            source=np.searchsorted(sources, homes).clip(0, len(sources) - 1),
-            ways_s=ways_s,
+            source=np.searchsorted(sources, regions).clip(0, len(sources) - 1),
+            transfer_s=transfer_s,
             near=near,
             usd=usd,
         )
@@ -63,7 +63,7 @@ class CriticTransfers:
     @property
     def least_s(self) -> Floats:
         """Seconds of a version from the nearest source, `[num_regions]`."""
-        least: Floats = self.ways_s.min(axis=1)
+        least: Floats = self.transfer_s.min(axis=1)
         return least
 
     @property

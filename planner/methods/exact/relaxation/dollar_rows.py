@@ -1,8 +1,9 @@
 """Dollars in a linear model: rent, egress, the objective in dollars, and a budget.
 
 `DollarTerms` collects the rent (dollars per hour) and the egress (dollars per step) of everything that the model can
-choose. If dollars neither are the objective nor have a limit, nothing is collected. The egress that a choice of regions
-causes (the most expensive route in use) is a chain of binaries or a maximum over binaries.
+choose. If dollars neither are the objective nor have a limit, nothing is collected. All of it is linear in the binaries
+x of meshes and the counts n of units, but for the most expensive route in use, which is a chain of binaries or a
+maximum over binaries. Both are exact at integer points; only the critic's egress is counted from its cheapest source.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planner.methods.exact.program.linear_model import INFINITE, Floats, Ints, LinearModel
-from planner.methods.exact.relaxation.row_builders import Terms, UnitVariables, highest_level
+from planner.methods.exact.relaxation.row_builders import highest_level
+from planner.methods.exact.relaxation.variables import Terms, UnitVariables
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.methods.exact.subproblem.reachable_candidates import ReachableMeshes
 from planner.problem.goal import Objective
@@ -22,10 +24,15 @@ _HOUR_S = 3600.0
 
 @dataclass(slots=True, kw_only=True)
 class DollarTerms:
-    """Rent and egress of one model, as linear expressions over its variables."""
+    """Rent in dollars per hour and egress in dollars per step of one model, as linear expressions over its variables.
+
+    rent = sum over meshes m of usd_m x_m + sum over units u of usd_u n_u
+    egress = sum over meshes m of egress_m x_m + sum over receiving regions r of version_r b_r
+             + samples to and from their most expensive route in use + versions of the critic
+    """
 
     data: ProblemArrays
-    home: int
+    trainer_region: int
     """Index of the trainer's region."""
     _rent: Terms = field(default_factory=list)
     """Dollars per hour."""
@@ -43,19 +50,19 @@ class DollarTerms:
         """Add rent and egress of the meshes of one group; `at` are their binaries."""
         if not self.counts:
             return
-        block, ways, rows = of.block, self.data.ways(self.home), of.rows
+        block, transfers, rows = of.block, self.data.transfers(self.trainer_region), of.rows
         regions = block.regions[rows]
         scores = any(task in SCORING for task in block.tasks)
-        sent = ways.usd_there + ways.usd_back if scores else ways.usd_there
+        sent = transfers.usd_there + transfers.usd_back if scores else transfers.usd_there
         # Gradients between the mesh's regions, and samples to the most distant pool (and back, if they are scored).
         usd = block.usd_per_step[rows] + sent[regions].max(axis=1)
         if Task.GENERATION in block.tasks:
-            # A mesh that generates sends samples home from the regions that make any, and receives versions if it does
-            # not train the actor.
+            # A mesh that generates sends samples to the trainer from the regions that make any. It receives versions if
+            # it does not train the actor.
             makes = block.makes[rows] | self.data.cost_tables.problem.rules.demands_regions
-            usd = usd + np.where(makes, ways.usd_back[regions], 0.0).max(axis=1)
+            usd = usd + np.where(makes, transfers.usd_back[regions], 0.0).max(axis=1)
             if Task.ACTOR_TRAINING not in block.tasks:
-                away = np.where(regions != self.home, ways.usd_version[regions], 0.0)
+                away = np.where(regions != self.trainer_region, transfers.usd_version[regions], 0.0)
                 away[:, 1] = np.where(regions[:, 0] == regions[:, 1], 0.0, away[:, 1])
                 usd = usd + away.sum(axis=1)
         self._rent += zip(at.tolist(), block.usd[rows].tolist(), strict=True)
@@ -67,8 +74,8 @@ class DollarTerms:
             return
         of = units.of
         self._rent += zip(units.at.tolist(), of.block.usd[of.rows].tolist(), strict=True)
-        ways = self.data.ways(self.home)
-        usd = (ways.usd_there + ways.usd_back)[of.region]
+        transfers = self.data.transfers(self.trainer_region)
+        usd = (transfers.usd_there + transfers.usd_back)[of.region]
         if of.scores and usd.max() > 0:
             # Samples go to where they are scored and back, counted at the most expensive route in use.
             scale = float(usd.max())
@@ -87,22 +94,38 @@ class DollarTerms:
     def add_receiver(self, used: int, region: int) -> None:
         """Add the egress of a remote region that generates; `used` is its binary."""
         if self.counts:
-            ways = self.data.ways(self.home)
-            self._egress.append((used, float(ways.usd_version[region])))
-            self._back.append((used, float(ways.usd_back[region])))
+            transfers = self.data.transfers(self.trainer_region)
+            self._egress.append((used, float(transfers.usd_version[region])))
+            self._back.append((used, float(transfers.usd_back[region])))
 
-    def add_dearest(self, model: LinearModel) -> None:
-        """Add the egress of samples at the most expensive route among the regions that generate."""
+    def add_most_expensive_route(self, model: LinearModel) -> None:
+        """Add the egress E of samples at the most expensive route among the regions r that generate.
+
+            usd_r b_r <= E   for each r, with b_r = 1 if r generates
+
+        Valid, since the cost model counts all samples of a step at the most expensive route in use.
+        """
         if any(usd for _, usd in self._back):
-            dearest = model.variable()
+            most_expensive = model.variable()
             for u, usd in self._back:
-                model.row([(dearest, 1.0), (u, -usd)], low=0.0)
-            self._egress.append((dearest, 1.0))
+                model.row([(most_expensive, 1.0), (u, -usd)], low=0.0)
+            self._egress.append((most_expensive, 1.0))
 
     def add_objective(
         self, model: LinearModel, step: int, ends_s: tuple[float, float], scale_s: float, most_usd: float
     ) -> None:
-        """Add the objective, and the budget if there is one. `ends_s` is the subproblem's range of the step time."""
+        """Add the objective, and the budget M if there is one. `ends_s` is the subproblem's range of tau, [low, high].
+
+        Least dollars: minimise U >= rent + 3600 / deadline x egress, with U at most `most_usd`. Otherwise minimise tau,
+        under a budget with
+
+            rent <= M
+            high rent + 3600 egress <= high M
+            low rent + 3600 egress <= M tau
+
+        A budget says 3600 egress <= tau (M - rent), which is bilinear. The second row is valid because tau <= high and
+        M >= rent, the third because tau >= low. Both are exact if low = high.
+        """
         goal = self.data.cost_tables.problem.goal
         low, high = ends_s
         if goal.objective is Objective.COST_AT_THROUGHPUT:
@@ -118,6 +141,6 @@ class DollarTerms:
             return
         model.row(self._rent, high=most)
         egress = [(x, _HOUR_S * v) for x, v in self._egress]
-        # step x (most - rent) >= 3600 egress is bilinear; relax it from both ends of the range of steps.
+        # The bilinear budget, relaxed from both ends of the range of steps.
         model.row([*((x, high * v) for x, v in self._rent), *egress], high=high * most)
         model.row([*((x, low * v) for x, v in self._rent), *egress, (step, -most * scale_s)], high=0.0)

@@ -1,35 +1,24 @@
-"""Devices that the choices of a linear model occupy: inventory rows, and where each choice has devices."""
+"""Inventory rows: the devices that the choices of a linear model occupy fit into the machines of each class."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 import numpy as np
 
 from planner.methods.exact.program.linear_model import INFINITE, Ints, LinearModel
-from planner.methods.exact.relaxation.row_builders import UnitVariables
+from planner.methods.exact.relaxation.variables import MeshVariables, UnitVariables
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
-from planner.methods.exact.subproblem.reachable_candidates import ReachableMeshes
-from planner.problem.groupings import Tasks
-from planner.problem.workload import Task
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshVariables:
-    """Candidate meshes of one group and their binary variables."""
-
-    of: ReachableMeshes
-    """The meshes."""
-    at: Ints
-    """Index of the binary of each mesh."""
 
 
 def add_inventory(
     data: ProblemArrays, model: LinearModel, meshes: Iterable[MeshVariables], units: Iterable[UnitVariables]
 ) -> None:
-    """Add the inventory rows: for each class and unit size, all units of at least that size fit into its machines.
+    """Add the inventory rows; v is a mesh's binary x or a unit's count n.
 
-    Sizes are powers of two. Units of at least size k, in multiples of k devices, are at most num_machines x
-    floor(gpus_per_machine / k) x k devices.
+        sum over v of class c with units of at least k devices of devices_v v <= M_c floor(g_c / k) k
+
+    for each class c of M_c machines with g_c devices each, and each unit size k. Valid: a unit lies within one machine,
+    and sizes are powers of two. So units of at least k devices cover a machine in multiples of k devices, of which it
+    has room for floor(g_c / k). For odd machines this says more than the number of devices alone.
     """
     classes, gpus, at, num = _held(meshes, units)
     order = np.argsort(classes, kind="stable")
@@ -64,21 +53,3 @@ def _held(meshes: Iterable[MeshVariables], units: Iterable[UnitVariables]) -> tu
         found.append((classes, counted.of.gpus, counted.at, np.ones(len(classes), dtype=np.int64)))
     classes, gpus, at, num = (np.concatenate(each) for each in zip(*found, strict=True))
     return classes, gpus, at, num
-
-
-def chosen_regions(
-    meshes: Mapping[Tasks, MeshVariables], units: Mapping[Tasks, UnitVariables], only: Task | None
-) -> Iterator[tuple[int, int, float]]:
-    """Yield (variable, region, weight) of everything that can be chosen, for one task or for all.
-
-    The weight is the devices of a unit, or 1 for a mesh.
-    """
-    for tasks, chosen in meshes.items():
-        if only is None or only in tasks:
-            regions = chosen.of.block.regions[chosen.of.rows].tolist()
-            for x, pair in zip(chosen.at.tolist(), regions, strict=True):
-                yield from ((x, region, 1.0) for region in dict.fromkeys(pair))
-    for tasks, counted in units.items():
-        if only is None or only in tasks:
-            gpus = counted.of.gpus.astype(np.float64)
-            yield from zip(counted.at.tolist(), counted.of.region.tolist(), gpus.tolist(), strict=True)

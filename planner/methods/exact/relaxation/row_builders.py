@@ -6,43 +6,23 @@ and rows to a model. What is added is a relaxation: it never excludes a placemen
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from planner.methods.exact.program.linear_model import Floats, Ints, LinearModel
+from planner.methods.exact.relaxation.variables import Terms, UnitVariables
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays, TransferArrays
-from planner.methods.exact.subproblem.reachable_candidates import ReachableUnits
-
-_TANGENT_ERROR = 1e-3
-"""Error of busy time between two neighbouring tangents, as a fraction of a step. Cuts at incumbents remove the rest.
-Chosen by hand."""
-LEVEL_STEP = 1e-4
-"""Difference of latency levels, as a fraction of a step, below which a level counts as the next lower one."""
-
-Terms = list[tuple[int, float]]
-"""(Variable, coefficient) pairs: a linear expression."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitVariables:
-    """Candidate units of one group and the variables that count them."""
-
-    of: ReachableUnits
-    """The units."""
-    at: Ints
-    """Index of the count variable of each unit."""
-
-    def some(self, keep: Ints) -> "UnitVariables":
-        """Return the units at the given positions."""
-        mask = np.zeros(len(self.at), dtype=bool)
-        mask[keep] = True
-        return UnitVariables(of=self.of.some(mask), at=self.at[mask])
 
 
 def add_at_most(model: LinearModel, left: Sequence[tuple[int, float]], right: Sequence[tuple[int, float]]) -> None:
     """Add the row left <= right between two linear expressions."""
     model.row([*left, *((at, -value) for at, value in right)], high=0.0)
+
+
+def add_weighted_at_most(model: LinearModel, at: Ints, values: Floats, right: Terms) -> None:
+    """Add the row sum of values x variables <= right. The variables `at` must all differ from those of `right`."""
+    others = np.array([x for x, _ in right], dtype=np.int64)
+    model.add(np.append(at, others), np.append(values, [-value for _, value in right]), high=0.0)
 
 
 def total(model: LinearModel, at: Ints, values: Floats, most: float) -> int:
@@ -52,42 +32,50 @@ def total(model: LinearModel, at: Ints, values: Floats, most: float) -> int:
     return whole
 
 
-def busy_time_variable(model: LinearModel, at: Ints, rates: Floats, longest: float, cuts: Sequence[float] = ()) -> int:
-    """Add a variable >= 1 / (sum of rates x variables) and <= `longest`; return its index.
+def busy_time_variable(
+    model: LinearModel, at: Ints, rates: Floats, longest: float, cuts: Sequence[float], *, error: float
+) -> int:
+    """Add a variable B with 1 / R <= B <= `longest`, where R is the sum of rates x variables; return its index.
 
-    This is the busy time W / R of a task whose work W is scaled to 1. It is convex in the rate R, so tangents are a
-    valid relaxation. `cuts` are rates at which further tangents are added.
+        B >= 2 p - p^2 R   for several p
+
+    This is the busy time W / R of a task whose work W is scaled to 1. Valid: 1 / R is convex in R, so it is nowhere
+    below its tangents, and 2 p - p^2 R is the tangent at R = 1 / p. `cuts` are rates at which further tangents are
+    added. Two neighbouring tangents are off by at most `error`.
     """
     most = float(rates @ np.array([model.high[i] for i in at.tolist()]))
     if most <= 0.0:
         return model.variable(longest + 1.0, longest)
     rate = total(model, at, rates, most)
     seconds = model.variable(1.0 / most, longest)
-    # The tangent of 1 / R at R = 1 / p is 2 p - p^2 R.
-    points = [*_points(1.0 / most, longest), *(1.0 / each for each in cuts if each > 0)]
+    points = [*_points(1.0 / most, longest, error), *(1.0 / each for each in cuts if each > 0)]
     model.rows(rate, [point * point for point in points], seconds, [2 * point for point in points])
     return seconds
 
 
-def _points(low: float, high: float) -> list[float]:
-    """Return the seconds p of the tangents, so that two neighbours are off by at most `_TANGENT_ERROR`."""
+def _points(low: float, high: float, error: float) -> list[float]:
+    """Return the busy times p of the tangents, so that two neighbours are off by at most `error`."""
     points, at = [], high
-    while at > max(low, _TANGENT_ERROR):
+    while at > max(low, error):
         points.append(at)
-        at *= math.exp(-2 * math.sqrt(_TANGENT_ERROR * max(1.0, high) / at))
-    return [*points, max(low, _TANGENT_ERROR / 10)]
+        at *= math.exp(-2 * math.sqrt(error * max(1.0, high) / at))
+    return [*points, max(low, error / 10)]
 
 
 def highest_level(
     data: ProblemArrays, model: LinearModel, units: UnitVariables, levels: Floats, scale_s: float, is_fine: bool
 ) -> Terms:
-    """Return a linear expression for the highest latency level that is in use.
+    """Return a linear expression L for the highest latency level that is in use; `levels` is seconds of each unit.
 
-    `levels` is seconds of each unit. The expression is the lowest level plus, for each higher one, its rise times a
-    binary that must be 1 if a unit at that level or above is used. Levels that are nearly equal are merged, unless
-    `is_fine`.
+        L = l_0 + sum over k of (l_k - l_(k-1)) b_k,   l_0 < l_1 < ... the distinct levels
+        b_k <= b_(k-1)
+        sum over the units u of class c at level l_k or above of (gpus_u / gpus_c) n_u <= b_k   for each class c
+
+    Valid: with b_k = 1 if and only if a unit at level l_k or above is used, L is the highest level in use, and units
+    never hold more than all devices of a class. Levels that are nearly equal count as the lowest of them, which is a
+    relaxation, too, unless `is_fine`.
     """
-    tolerance = 0.0 if is_fine else LEVEL_STEP * scale_s
+    tolerance = 0.0 if is_fine else data.settings.level_step * scale_s
     # Distinct levels, ascending; each unit's place is the highest distinct level that is not above its own.
     distinct: list[float] = []
     for level in np.unique(levels).tolist():
@@ -114,15 +102,18 @@ def highest_level(
 
 
 def limit_by_routes(
-    model: LinearModel, units: UnitVariables, made: Floats, caps: Floats, ways: TransferArrays, down: float
+    model: LinearModel, units: UnitVariables, made: Floats, caps: Floats, transfers: TransferArrays, down: float
 ) -> tuple[Ints, Floats]:
     """Return (variables, samples that one of each makes) under the limits of routes and the downlink.
 
-    A region's samples count at most `caps[region]` and all remote samples at most `down`. Where such a limit can bind,
-    the units behind it are replaced by one variable for what arrives.
+        a_r <= sum over the units u of region r of made_u n_u,   a_r <= caps_r   for each remote region r
+        a <= sum over r of a_r,                                  a <= down
+
+    Where such a limit can bind, the units behind it are replaced by one variable a_r or a for what arrives. Valid,
+    since no more arrives than is made, nor than the route and the downlink carry.
     """
     most = units.of.most * made
-    away = units.of.region != ways.home
+    away = units.of.region != transfers.trainer_region
     at, values = units.at[~away], made[~away]
     far_at, far = [units.at[:0]], [made[:0]]
     # A remote region whose units could exceed its route gets one variable for all its samples.

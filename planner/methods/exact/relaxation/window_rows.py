@@ -1,9 +1,9 @@
-"""Generation apart from training as linear rows: which units make a step's samples within window Z and step tau.
+"""Generation apart from training as linear rows: which units make a step's samples within window y and step tau.
 
-A unit makes at most min(table(Z - lag), rate x tau), which is not linear in the number of units and Z. On an interval
-of Z it is at most c x g(Z), with g affine and c the largest ratio on the interval. So the samples W of a step need
-sum(n c) >= W / g(Z), where n are the counts. 1 / g is convex, so its tangents are valid rows. The relaxation becomes
-exact as the interval shrinks, which is why the search branches on Z. Tables use the least slow-down by overlapping
+A unit makes at most min(table(y - lag), rate x tau), which is not linear in the number of units and y. On an interval
+of y it is at most c x g(y), with g affine and c the largest ratio on the interval. So the samples W of a step need
+sum(n c) >= W / g(y), where n are the counts. 1 / g is convex, so its tangents are valid rows. The relaxation becomes
+exact as the interval shrinks, which is why the search branches on y. Tables use the least slow-down by overlapping
 windows that the subproblem allows. At eta >= 1 full rates within a step are rows of their own.
 """
 
@@ -12,22 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.methods.exact.program.linear_model import INFINITE, Floats, Ints, LinearModel
-from planner.methods.exact.relaxation.row_builders import UnitVariables, limit_by_routes
+from planner.methods.exact.relaxation.row_builders import limit_by_routes
+from planner.methods.exact.relaxation.variables import UnitVariables
+from planner.methods.exact.settings import ExactSettings
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.methods.exact.subproblem.reachable_candidates import ReachableUnits
 
-_TANGENTS = 9
-"""Tangents of 1 / g on the interval. Chosen by hand."""
-_STEEPEST = 0.05
-"""Least value of g at the start of the interval, relative to its end. Chosen by hand."""
 _ROUNDING = 1 + 1e-9
 """Factor that keeps rounding from cutting off what units really make."""
-_SHORT, _ROUGH = 1e-2, 1e-7
-"""An interval of at most this relative length also gets rows with a constant g, if the rows with the common g are off
-by more than the second number, relative. Chosen by hand."""
-_SHAPES, _APART = (0.0, 0.3, 0.7, 1.0), 0.05
-"""Quantiles of the units' own g at the start of the interval for which further rows are added, and the least difference
-between two of these values. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +51,8 @@ def interval(data: ProblemArrays, of: ReachableUnits, ends_s: tuple[float, float
     """
     low, high = ends_s
     span_s = INFINITE if data.is_sync else most_s
-    made = of.fleets(of.made(np.array([low, high]), span_s))
-    first = float(np.clip(made[0] / made[1], _STEEPEST, 1.0)) if made[1] > 0 and high > low else 1.0
+    made = of.fleet_total(of.made(np.array([low, high]), span_s))
+    first = float(np.clip(made[0] / made[1], data.settings.window_steepest, 1.0)) if made[1] > 0 and high > low else 1.0
     return Interval(low_s=low, high_s=high, span_s=span_s, first=first)
 
 
@@ -108,7 +100,7 @@ def carried_s(on: Interval, lag_s: Floats) -> Floats:
     return most * _ROUNDING
 
 
-def shapes(of: ReachableUnits, on: Interval) -> list[Interval]:
+def shapes(of: ReachableUnits, on: Interval, settings: ExactSettings) -> list[Interval]:
     """Return the same interval with the g of single units, from the steepest to the flattest.
 
     Rows of each such g hold, and together they are tighter where units differ.
@@ -117,73 +109,90 @@ def shapes(of: ReachableUnits, on: Interval) -> list[Interval]:
     makes = made[:, 1] > 0
     if on.high_s <= on.low_s or not makes.any():
         return []
-    firsts = np.quantile(np.clip(made[makes, 0] / made[makes, 1], _STEEPEST, 1.0), _SHAPES)
+    each_first = np.clip(made[makes, 0] / made[makes, 1], settings.window_steepest, 1.0)
+    firsts = np.quantile(each_first, settings.window_shapes)
     distinct: list[float] = []
     for first in firsts.tolist():
-        if all(abs(first - each) > _APART for each in (on.first, *distinct)):
+        if all(abs(first - each) > settings.window_shape_distance for each in (on.first, *distinct)):
             distinct.append(first)
     return [replace(on, first=first) for first in distinct]
 
 
 def add_window(
-    data: ProblemArrays, model: LinearModel, units: UnitVariables, on: Interval, home: int, window: int, scale_s: float
+    data: ProblemArrays,
+    model: LinearModel,
+    units: UnitVariables,
+    on: Interval,
+    trainer_region: int,
+    window: int,
+    scale_s: float,
 ) -> None:
-    """Add the rows that bound what is made within the variable `window`."""
-    more = shapes(units.of, on) if data.pays_for_few else []
-    for each in dict.fromkeys((on, *more, *_flat(units.of, on))):
-        at, values = _rated(data, model, units, each, home)
-        for point in np.unique(np.linspace(each.low_s, each.high_s, _TANGENTS if each.tilt else 1)).tolist():
+    """Add the rows that bound what is made within the variable `window` (y), on one interval of windows.
+
+        sum over u of c_u g_u >= 1 / g(q) - g'(q) / g(q)^2 (y - q)   for several q in the interval
+
+    where g_u counts the units u that generate. Valid: in a window y unit u makes at most the share c_u g(y) of a step's
+    samples. All of them must be made, so the sum of c_u g_u is at least 1 / g(y). And 1 / g is convex where g is affine
+    and positive, so it is nowhere below its tangents, of which the right side is one. Rows for several g all hold.
+    """
+    settings = data.settings
+    more = shapes(units.of, on, settings) if data.pays_for_few else []
+    for each in dict.fromkeys((on, *more, *_flat(units.of, on, settings))):
+        at, values = _rated(data, model, units, each, trainer_region)
+        num_points = settings.window_tangents if each.tilt else 1
+        for point in np.unique(np.linspace(each.low_s, each.high_s, num_points)).tolist():
             here = float(each.g(np.array([point]))[0])
             # Tangent of 1 / g at `point`: sum(n c) >= 1 / here - tilt (window - point).
             tilt = each.tilt / here**2
             model.add(np.append(at, window), np.append(values, tilt * scale_s), low=1.0 / here + tilt * point)
 
 
-def _flat(of: ReachableUnits, on: Interval) -> list[Interval]:
+def _flat(of: ReachableUnits, on: Interval, settings: ExactSettings) -> list[Interval]:
     """Return the same interval with g = 1, if it is short and some unit's table jumps in it; else nothing.
 
     At a jump no slope fits all units, however short the interval is, but none makes more than at its end.
     """
     ends = of.made(np.array([on.high_s]), on.span_s)[:, 0]
-    is_rough = on.high_s - on.low_s <= _SHORT * on.high_s and bool((ends < most_made(of, on) * (1 - _ROUGH)).any())
+    is_short = on.high_s - on.low_s <= settings.window_short * on.high_s
+    is_rough = is_short and bool((ends < most_made(of, on) * (1 - settings.window_rough)).any())
     return [replace(on, first=1.0)] if is_rough else []
 
 
 def _rated(
-    data: ProblemArrays, model: LinearModel, units: UnitVariables, on: Interval, home: int
+    data: ProblemArrays, model: LinearModel, units: UnitVariables, on: Interval, trainer_region: int
 ) -> tuple[Ints, Floats]:
     """Return (variables, largest share of a step's samples per unit and g).
 
     The limits of routes and of the downlink are included.
     """
-    ways, of, samples = data.ways(home), units.of, data.samples
+    transfers, of, samples = data.transfers(trainer_region), units.of, data.samples
     # Least lag of any unit in each region: [num_regions].
     lag_s = np.full(len(data.regions), INFINITE)
     np.minimum.at(lag_s, of.region, of.lag_s)
     near = np.isfinite(lag_s)
     caps = np.zeros(len(lag_s))
     with np.errstate(invalid="ignore"):
-        caps[near] = np.nan_to_num(ways.samples_per_s[near] * carried_s(on, lag_s[near]), nan=0.0, posinf=INFINITE)
-    away = lag_s[near & (np.arange(len(lag_s)) != home)]
+        caps[near] = np.nan_to_num(transfers.samples_per_s[near] * carried_s(on, lag_s[near]), nan=0.0, posinf=INFINITE)
+    away = lag_s[near & (np.arange(len(lag_s)) != trainer_region)]
     down = INFINITE
-    if len(away) and ways.down_per_s < INFINITE:
-        down = ways.down_per_s * float(carried_s(on, away.min(keepdims=True))[0]) / samples
-    return limit_by_routes(model, units, most_made(of, on) / samples, caps / samples, ways, down)
+    if len(away) and transfers.down_per_s < INFINITE:
+        down = transfers.down_per_s * float(carried_s(on, away.min(keepdims=True))[0]) / samples
+    return limit_by_routes(model, units, most_made(of, on) / samples, caps / samples, transfers, down)
 
 
 def looseness(
-    data: ProblemArrays, units: UnitVariables, on: Interval, counts: Floats, home: int, window_s: float
+    data: ProblemArrays, units: UnitVariables, on: Interval, counts: Floats, trainer_region: int, window_s: float
 ) -> float:
     """Return the share of a step's samples that the rows count as made in this window although they are not."""
-    ways, of = data.ways(home), units.of
+    transfers, of = data.transfers(trainer_region), units.of
     made, lag_s = np.zeros(len(data.regions)), np.full(len(data.regions), INFINITE)
     # Samples that really arrive: made within the window, limited by each route and the downlink.
     np.add.at(made, of.region, counts * of.made(np.array([window_s]), on.span_s)[:, 0])
     np.minimum.at(lag_s, of.region, of.lag_s)
     carried_s = np.clip(window_s - lag_s, 0.0, on.span_s)
-    away = (np.arange(len(made)) != home) & (made > 0)
-    made[away] = np.minimum(made[away], ways.samples_per_s[away] * carried_s[away])
+    away = (np.arange(len(made)) != trainer_region) & (made > 0)
+    made[away] = np.minimum(made[away], transfers.samples_per_s[away] * carried_s[away])
     far = made[away].sum()
-    if far > 0 and ways.down_per_s < INFINITE:
-        far = min(far, ways.down_per_s * carried_s[away].max())
+    if far > 0 and transfers.down_per_s < INFINITE:
+        far = min(far, transfers.down_per_s * carried_s[away].max())
     return max(0.0, 1.0 - float(made[~away].sum() + far) / data.samples)

@@ -1,7 +1,7 @@
 """Candidates of one problem as arrays, and network constants between its regions: the input of all linear models.
 
 `UnitArrays` and `MeshArrays` hold the candidates of one group (`planner.cost.candidates.columns`), a row each.
-`TransferArrays` holds the transfers from and to one region that may host the trainer (the *home* region).
+`TransferArrays` holds the transfers from and to one region that may host the trainer (its `trainer_region`).
 `ProblemArrays` makes each of these when it is first asked for and shares them among all groupings. Classes and regions
 are numbered in the order of their sorted names.
 """
@@ -20,6 +20,7 @@ from planner.cost.tables import transfers as between
 from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tasks.version_overlap import NONE, Overlaps, overlaps_of
 from planner.methods.exact.program.linear_model import Bools, Floats, Ints
+from planner.methods.exact.settings import DEFAULT_SETTINGS, ExactSettings
 from planner.problem.goal import Objective
 from planner.problem.groupings import FEW_GROUPINGS, Tasks, groupings
 from planner.problem.workload import SCORING, TRAINING, Task
@@ -95,7 +96,7 @@ class MeshArrays:
     """Egress dollars per step of the gradients between the mesh's regions."""
 
     @property
-    def home(self) -> Ints:
+    def source_region(self) -> Ints:
         """Region of the first pool, from which versions are published."""
         return self.regions[:, 0]
 
@@ -109,7 +110,7 @@ class MeshArrays:
 class TransferArrays:
     """Transfers between the trainer's region and each region, `[num_regions]` each; inf without a route."""
 
-    home: int
+    trainer_region: int
     """Index of the trainer's region."""
     weights_s: Floats
     """Seconds of one version that is sent alone; 0 for the trainer's region."""
@@ -141,11 +142,14 @@ class ProblemArrays:
     """All candidates and transfers of one problem as arrays, made when they are first asked for.
 
     `max_s` leaves out meshes that alone take longer than a step may. `num_blocks` is the largest number of pools in a
-    mesh.
+    mesh. `settings` are those of the method, for everything that works on the problem.
     """
 
-    def __init__(self, cost_tables: CostTables, max_s: float, num_blocks: int) -> None:
+    def __init__(
+        self, cost_tables: CostTables, max_s: float, num_blocks: int, settings: ExactSettings = DEFAULT_SETTINGS
+    ) -> None:
         self.cost_tables = cost_tables
+        self.settings = settings
         self.num_blocks = min(num_blocks, cost_tables.problem.limits.max_train_blocks)
         self.max_s = max_s
         self.classes = tuple(cost_tables.classes[key] for key in sorted(cost_tables.classes))
@@ -153,22 +157,22 @@ class ProblemArrays:
         self.regions = tuple(sorted({each.region.name for each in self.classes}))
         self.region_at = {name: i for i, name in enumerate(self.regions)}
         self.class_region = np.array([self.region_at[each.region.name] for each in self.classes], dtype=np.int64)
-        self.rooms: dict[tuple[Tasks, int | None], tuple[MeshTimeLimits, MayPair]] = {}
-        """Room of the meshes of each group that trains; without an entry, all that take at most `max_s` are listed.
+        self.mesh_limits: dict[tuple[Tasks, int | None], tuple[MeshTimeLimits, MayPair]] = {}
+        """Limits of the meshes of each group that trains; without an entry, all that take at most `max_s` are listed.
         The key is the group's tasks and, if it trains the actor, the trainer's region (None: any)."""
         self._units: dict[Tasks, UnitArrays] = {}
         self._meshes: dict[Tasks, MeshArrays] = {}
-        self._ways: dict[int, TransferArrays] = {}
+        self._transfers: dict[int, TransferArrays] = {}
         self._known: dict[object, object] = {}
 
     def of(
         self, units: Mapping[Tasks, Sequence[UnitColumn]], meshes: Mapping[Tasks, Sequence[MeshColumn]]
     ) -> "ProblemArrays":
         """Return the same problem with only these candidates for the given groups; re-planning uses this."""
-        found = ProblemArrays(self.cost_tables, self.max_s, self.num_blocks)
+        found = ProblemArrays(self.cost_tables, self.max_s, self.num_blocks, self.settings)
         found._units = self._units | {tasks: self._units_of(tasks, columns) for tasks, columns in units.items()}
         found._meshes = self._meshes | {tasks: self._meshes_of(tasks, columns) for tasks, columns in meshes.items()}
-        found._ways = self._ways
+        found._transfers = self._transfers
         return found
 
     @cached_property
@@ -176,14 +180,18 @@ class ProblemArrays:
         """Samples of one step."""
         return float(self.cost_tables.problem.workload.samples_per_step)
 
+    @property
+    def minimises_usd(self) -> bool:
+        """Whether the objective is least dollars, not least seconds per step."""
+        return self.cost_tables.problem.goal.objective is Objective.COST_AT_THROUGHPUT
+
     @cached_property
     def pays_for_few(self) -> bool:
         """Whether the goal is least dollars and there are few groupings.
 
         Relaxations alone then find good placements soon.
         """
-        problem = self.cost_tables.problem
-        return problem.goal.objective is Objective.COST_AT_THROUGHPUT and len(groupings(problem)) <= FEW_GROUPINGS
+        return self.minimises_usd and len(groupings(self.cost_tables.problem)) <= FEW_GROUPINGS
 
     @property
     def ends(self) -> int:
@@ -201,15 +209,18 @@ class ProblemArrays:
             self._units[tasks] = self._units_of(tasks, unit_columns(self.cost_tables, tasks))
         return self._units[tasks]
 
-    def meshes(self, tasks: Tasks, home: int | None = None) -> MeshArrays:
+    def meshes(self, tasks: Tasks, trainer_region: int | None = None) -> MeshArrays:
         """Return the candidate meshes of a group with training.
 
-        `home` says that only the trainer in that region is of interest; listing meshes of two pools for all regions is
-        slow.
+        With `trainer_region`, only meshes for the trainer in that region are listed. To list meshes of two pools for
+        all regions is slow.
         """
         if tasks not in self._meshes:
-            if home is not None and self.num_blocks > 1 and Task.ACTOR_TRAINING in tasks:
-                return self.known(("meshes", tasks, home), lambda: self._meshes_in(tasks, self._listed(tasks, home)))
+            if trainer_region is not None and self.num_blocks > 1 and Task.ACTOR_TRAINING in tasks:
+                return self.known(
+                    ("meshes", tasks, trainer_region),
+                    lambda: self._meshes_in(tasks, self._listed(tasks, trainer_region)),
+                )
             self._meshes[tasks] = self._meshes_in(tasks, self._listed(tasks, None))
         return self._meshes[tasks]
 
@@ -219,30 +230,30 @@ class ProblemArrays:
             self._known[key] = find()
         return cast(T, self._known[key])
 
-    def ways(self, home: int) -> TransferArrays:
+    def transfers(self, trainer_region: int) -> TransferArrays:
         """Return the transfers from and to a region that hosts the trainer."""
-        if home not in self._ways:
-            self._ways[home] = self._ways_of(home)
-        return self._ways[home]
+        if trainer_region not in self._transfers:
+            self._transfers[trainer_region] = self._transfers_of(trainer_region)
+        return self._transfers[trainer_region]
 
     def critic_s(self, src: int, dst: int) -> tuple[float, float]:
         """Return (seconds, seconds that occupy the link) of the critic's weights; inf without a route."""
-        way = between.critic_transfer(self.cost_tables, self.regions[src], self.regions[dst])
-        return (np.inf, np.inf) if way is None else (way.weights_s, way.link_s)
+        transfer = between.critic_transfer(self.cost_tables, self.regions[src], self.regions[dst])
+        return (np.inf, np.inf) if transfer is None else (transfer.weights_s, transfer.link_s)
 
     def critic_usd(self, src: int, dst: int) -> float:
         """Return the egress dollars of one version of the critic's weights; inf without a route."""
-        way = between.critic_transfer(self.cost_tables, self.regions[src], self.regions[dst])
-        return np.inf if way is None else way.usd_per_version
+        transfer = between.critic_transfer(self.cost_tables, self.regions[src], self.regions[dst])
+        return np.inf if transfer is None else transfer.usd_per_version
 
-    def _listed(self, tasks: Tasks, home: int | None) -> MeshList:
-        """Return the meshes within the room that `rooms` states for the group, or within `max_s`."""
-        key = (tasks, home) if self.num_blocks > 1 else (tasks, None)
-        room, may_pair = self.rooms.get(key, (MeshTimeLimits(busy_s=self.max_s), any_pair))
-        name = None if home is None else self.regions[home]
-        found = mesh_list(self.cost_tables, tasks, room, blocks=1, home=name, may_pair=may_pair)
+    def _listed(self, tasks: Tasks, trainer_region: int | None) -> MeshList:
+        """Return the meshes within the limits that `mesh_limits` states for the group, or within `max_s`."""
+        key = (tasks, trainer_region) if self.num_blocks > 1 else (tasks, None)
+        limits, may_pair = self.mesh_limits.get(key, (MeshTimeLimits(busy_s=self.max_s), any_pair))
+        name = None if trainer_region is None else self.regions[trainer_region]
+        found = mesh_list(self.cost_tables, tasks, limits, blocks=1, home=name, may_pair=may_pair)
         if self.num_blocks > 1:
-            found += mesh_list(self.cost_tables, tasks, room, blocks=2, home=name, may_pair=may_pair)
+            found += mesh_list(self.cost_tables, tasks, limits, blocks=2, home=name, may_pair=may_pair)
         return found
 
     def _units_of(self, tasks: Tasks, columns: Sequence[UnitColumn]) -> UnitArrays:
@@ -333,17 +344,19 @@ class ProblemArrays:
             usd_per_step=joined(lambda part: np.full(len(part), part.usd_per_step)),
         )
 
-    def _ways_of(self, home: int) -> TransferArrays:
-        found = between.trainer_transfers(self.cost_tables, self.regions[home])
-        ways = [found.ways.get(name) for name in self.regions]
+    def _transfers_of(self, trainer_region: int) -> TransferArrays:
+        found = between.trainer_transfers(self.cost_tables, self.regions[trainer_region])
+        transfers = [found.ways.get(name) for name in self.regions]
 
         def each(name: str) -> Floats:
-            return np.array([np.inf if way is None else getattr(way, name) for way in ways], dtype=np.float64)
+            return np.array(
+                [np.inf if transfer is None else getattr(transfer, name) for transfer in transfers], dtype=np.float64
+            )
 
         link_s = each("link_s")
         rtt_s = each("weights_s") - np.where(np.isfinite(link_s), link_s, 0.0)
         return TransferArrays(
-            home=home,
+            trainer_region=trainer_region,
             weights_s=each("weights_s"),
             half_rtt_s=rtt_s,
             link_s=link_s,

@@ -40,46 +40,48 @@ _TOLERANCE = 1e-9
 """Relative tolerance of comparisons of times."""
 
 
-def mesh_lower_bounds(data: ProblemArrays, tasks: Tasks, home: int) -> GroupLowerBounds:
-    """Return lower bounds on a group with training, for the trainer in region `home`."""
+def mesh_lower_bounds(data: ProblemArrays, tasks: Tasks, trainer_region: int) -> GroupLowerBounds:
+    """Return lower bounds on a group with training, for the trainer in that region."""
     found = data.known(("mesh lower bounds", tasks), lambda: _all_mesh_lower_bounds(data, tasks))
-    return found[home] if Task.ACTOR_TRAINING in tasks else found[-1]
+    return found[trainer_region] if Task.ACTOR_TRAINING in tasks else found[-1]
 
 
-def limit_listed_meshes(data: ProblemArrays, nodes: Iterable[Subproblem]) -> None:
-    """Restrict the meshes that are listed to those that some of these subproblems have room for.
+def limit_listed_meshes(data: ProblemArrays, subproblems: Iterable[Subproblem]) -> None:
+    """Restrict the meshes that are listed to those that some of these subproblems allow.
 
-    A mesh must leave room for the lower bounds of the other groups. The least over all subproblems counts.
+    A mesh must leave time for the lower bounds of the other groups. The least over all subproblems counts.
     """
     least: dict[tuple[Tasks, int | None], tuple[float, ...]] = {}
-    for node in nodes:
+    for subproblem in subproblems:
         each = {
-            tasks: (mesh_lower_bounds if _trains(tasks) else least_alone)(data, tasks, node.home)
-            for tasks in node.grouping
+            tasks: (mesh_lower_bounds if _trains(tasks) else least_alone)(data, tasks, subproblem.trainer_region)
+            for tasks in subproblem.grouping
         }
         # For each group that trains: the lower bounds of all others, for its trainer's region and for any region.
-        for tasks in (tasks for tasks in node.grouping if _trains(tasks)):
+        for tasks in (tasks for tasks in subproblem.grouping if _trains(tasks)):
             beside = GroupLowerBounds()
             for other, one in each.items():
                 beside = beside if other == tasks else beside.with_other(one)
-            phases = (beside.train_s, beside.score_s, beside.after_s, beside.others_s)
-            for home in {node.home, None} if Task.ACTOR_TRAINING in tasks else {None}:
-                least[tasks, home] = tuple(map(min, phases, least.get((tasks, home), phases)))
+            phases = (beside.train_s, beside.score_s, beside.generation_s, beside.others_s)
+            for trainer_region in {subproblem.trainer_region, None} if Task.ACTOR_TRAINING in tasks else {None}:
+                least[tasks, trainer_region] = tuple(map(min, phases, least.get((tasks, trainer_region), phases)))
     path_s = data.ends * data.max_s * (1 + _TOLERANCE)
-    for (tasks, region), (train_s, score_s, after_s, others_s) in least.items():
+    for (tasks, region), (train_s, score_s, generation_s, others_s) in least.items():
         left_s = path_s - others_s
-        room = MeshTimeLimits(busy_s=data.max_s, path_s=left_s, train_s=train_s, score_s=score_s, after_s=after_s)
-        data.rooms[tasks, region] = (room, _worth_listing(data, tasks, room))
+        limits = MeshTimeLimits(
+            busy_s=data.max_s, path_s=left_s, train_s=train_s, score_s=score_s, after_s=generation_s
+        )
+        data.mesh_limits[tasks, region] = (limits, _worth_listing(data, tasks, limits))
 
 
 def _trains(tasks: Tasks) -> bool:
     return any(task in TRAINING for task in tasks)
 
 
-def _worth_listing(data: ProblemArrays, tasks: Tasks, room: MeshTimeLimits) -> Callable[[str, str], bool]:
-    """Return a test on the keys of two classes (or twice one): whether a mesh on them may be within the room."""
+def _worth_listing(data: ProblemArrays, tasks: Tasks, limits: MeshTimeLimits) -> Callable[[str, str], bool]:
+    """Return a test on the keys of two classes (or twice one): whether a mesh on them may be within the limits."""
     train_s, score_s, gen_s = _phases_s(data, tasks)
-    fits = room.holds(train_s, score_s, gen_s) & np.isfinite(train_s)
+    fits = limits.holds(train_s, score_s, gen_s) & np.isfinite(train_s)
     return lambda a, b: bool(fits[data.class_at[a], data.class_at[b]])
 
 
@@ -106,34 +108,34 @@ def _all_mesh_lower_bounds(data: ProblemArrays, tasks: Tasks) -> list[GroupLower
     for seconds in (sum(phases, np.zeros(phases[0].shape)), *phases):
         # The best mesh that has the class as either pool, then the best class of each region.
         of_class = np.minimum(seconds.min(axis=0), seconds.min(axis=1))
-        of_home = np.full(num + 1, of_class.min())
-        of_home[:num] = INFINITE
-        np.minimum.at(of_home, data.class_region, of_class)
-        least.append(of_home.tolist())
+        of_region = np.full(num + 1, of_class.min())
+        of_region[:num] = INFINITE
+        np.minimum.at(of_region, data.class_region, of_class)
+        least.append(of_region.tolist())
     return [
         NEVER
         if busy_s == INFINITE
-        else GroupLowerBounds(busy_s=busy_s, train_s=train_s, score_s=score_s, after_s=after_s)
-        for busy_s, train_s, score_s, after_s in zip(*least, strict=True)
+        else GroupLowerBounds(busy_s=busy_s, train_s=train_s, score_s=score_s, generation_s=generation_s)
+        for busy_s, train_s, score_s, generation_s in zip(*least, strict=True)
     ]
 
 
-def floor_usd(data: ProblemArrays, tasks: Tasks, home: int, most_s: float) -> float:
+def floor_usd(data: ProblemArrays, tasks: Tasks, trainer_region: int, most_s: float) -> float:
     """Return a lower bound on the rent in dollars per hour of a group with training.
 
     Its tasks take at most `most_s` seconds together, and each task's work is done at the best price per work of either
     class. Generation is not counted.
     """
-    at_home = home if Task.ACTOR_TRAINING in tasks else None
-    per_step = data.known(("floor usd", tasks, at_home), lambda: _usd_seconds(data, tasks, at_home))
+    region_of_actor = trainer_region if Task.ACTOR_TRAINING in tasks else None
+    per_step = data.known(("floor usd", tasks, region_of_actor), lambda: _usd_seconds(data, tasks, region_of_actor))
     return per_step / most_s
 
 
-def _usd_seconds(data: ProblemArrays, tasks: Tasks, home: int | None) -> float:
+def _usd_seconds(data: ProblemArrays, tasks: Tasks, trainer_region: int | None) -> float:
     """Return the least rent times seconds over all pairs of classes that may be a mesh."""
     pairs = _pairs(data, tasks)
-    if home is not None:
-        here = data.class_region == home
+    if trainer_region is not None:
+        here = data.class_region == trainer_region
         pairs = pairs & (here[:, None] | here[None, :])
     if not pairs.any():
         return INFINITE

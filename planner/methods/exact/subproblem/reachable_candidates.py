@@ -1,6 +1,6 @@
 """Candidates of a group as seen from one trainer's region: their times including transfers, and joint lower bounds.
 
-The *home* region is the one that hosts the trainer. `ReachableMeshes` and `ReachableUnits` select the candidates that
+The trainer region is the one that hosts the trainer. `ReachableMeshes` and `ReachableUnits` select the candidates that
 it can reach and add transfer times to them. `ReachableUnits` also bounds what all units of the fleet could do together,
 which `remaining_candidates`, `window_rows` and `rent_lower_bounds` use.
 """
@@ -15,10 +15,6 @@ from planner.methods.exact.program.linear_model import INFINITE, Bools, Floats, 
 from planner.methods.exact.subproblem.candidate_arrays import MeshArrays, ProblemArrays, TransferArrays, UnitArrays
 from planner.problem.groupings import Tasks
 from planner.problem.workload import SCORING, Task
-
-_POINTS = 48
-"""Windows that are tried at once in `least_window_s`, in each of two rounds. The second round divides one interval of
-the first into this many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +31,7 @@ class ReachableMeshes:
     """Seconds of training with the transfer of samples to the mesh."""
     score_s: Floats
     """Seconds of scoring with the transfer of samples to the mesh and back; 0 without scoring."""
-    rest_s: Floats
+    generation_s: Floats
     """Seconds of generation's phase with the transfers of weights and samples; 0 without generation."""
     link_s: Floats
     """Seconds that versions occupy the slowest link; 0 if the mesh needs no versions."""
@@ -50,7 +46,7 @@ class ReachableMeshes:
             busy_s=self.busy_s[keep],
             train_s=self.train_s[keep],
             score_s=self.score_s[keep],
-            rest_s=self.rest_s[keep],
+            generation_s=self.generation_s[keep],
             link_s=self.link_s[keep],
         )
 
@@ -129,7 +125,7 @@ class ReachableUnits:
             overlaps=self.overlaps.some(np.flatnonzero(keep)),
         )
 
-    def fleets(self, made: Floats) -> Floats:
+    def fleet_total(self, made: Floats) -> Floats:
         """Return an upper bound on what all classes make together, given what one unit of each row makes.
 
         `made` is `[num_rows, ...]`, the result `[...]`. Of each class the row counts that would make most with all its
@@ -143,7 +139,7 @@ class ReachableUnits:
 
     def scoring_s(self, samples: float) -> float:
         """Return a lower bound on the busy seconds of scoring: every device of the fleet scores for this group."""
-        return float(np.sum(samples / self.fleets(self.score_rates))) if self.scores else 0.0
+        return float(np.sum(samples / self.fleet_total(self.score_rates))) if self.scores else 0.0
 
     def made(self, window_s: Floats, most_s: float) -> Floats:
         """Return `[num_rows, num_windows]`: samples of one unit in windows as a region without lag would see them.
@@ -164,13 +160,17 @@ class ReachableUnits:
         found: Floats = np.broadcast_to(ends_s, self.samples.shape) + self.lag_s[:, None]
         return found
 
-    def least_window_s(self, samples: float) -> float:
-        """Return a lower bound on the window in which every device of the fleet makes this many samples."""
+    def least_window_s(self, samples: float, num_points: int) -> float:
+        """Return a lower bound on the window in which every device of the fleet makes this many samples.
+
+        `num_points` windows are tried at once, in each of two rounds.
+        """
         low, high = 0.0, float(self.block.seconds[-1] + self.lag_s.min())
-        # First geometric points over the whole range, then linear points within the interval that was found.
+        # First geometric points over the whole range, then linear points within the interval that was found. The lower
+        # end of the last interval is the bound.
         for spaced in (np.geomspace, np.linspace):
-            points = spaced(max(low, high / 1e5), high, _POINTS)
-            enough = self.fleets(self.made(points, INFINITE)) >= samples * (1 - 1e-9)
+            points = spaced(max(low, high / 1e5), high, num_points)
+            enough = self.fleet_total(self.made(points, INFINITE)) >= samples * (1 - 1e-9)
             if not enough.any():
                 return high
             first = int(np.argmax(enough))
@@ -178,63 +178,63 @@ class ReachableUnits:
         return low
 
 
-def meshes_at(data: ProblemArrays, tasks: Tasks, home: int) -> ReachableMeshes:
-    """Return the meshes that are possible with the trainer in `home`, in the block's order."""
-    return data.known(("meshes at", tasks, home), lambda: _meshes_at(data, tasks, home))
+def meshes_at(data: ProblemArrays, tasks: Tasks, trainer_region: int) -> ReachableMeshes:
+    """Return the meshes that are possible with the trainer in `trainer_region`, in the block's order."""
+    return data.known(("meshes at", tasks, trainer_region), lambda: _meshes_at(data, tasks, trainer_region))
 
 
-def units_at(data: ProblemArrays, tasks: Tasks, home: int) -> ReachableUnits:
-    """Return the units that are possible with the trainer in `home`, in the block's order."""
-    return data.known(("units at", tasks, home), lambda: _units_at(data, tasks, home))
+def units_at(data: ProblemArrays, tasks: Tasks, trainer_region: int) -> ReachableUnits:
+    """Return the units that are possible with the trainer in `trainer_region`, in the block's order."""
+    return data.known(("units at", tasks, trainer_region), lambda: _units_at(data, tasks, trainer_region))
 
 
-def _meshes_at(data: ProblemArrays, tasks: Tasks, home: int) -> ReachableMeshes:
-    block, ways = data.meshes(tasks, home), data.ways(home)
+def _meshes_at(data: ProblemArrays, tasks: Tasks, trainer_region: int) -> ReachableMeshes:
+    block, transfers = data.meshes(tasks, trainer_region), data.transfers(trainer_region)
     trains_actor, generates = Task.ACTOR_TRAINING in tasks, Task.GENERATION in tasks
-    away_s = ways.training_s[block.regions].max(axis=1)
+    away_s = transfers.training_s[block.regions].max(axis=1)
     # Keep meshes that the trainer's region reaches, that publish from it, and that a limit of one region allows.
     keep = np.isfinite(away_s)
     if trains_actor:
-        keep &= block.home == home
+        keep &= block.source_region == trainer_region
     if data.cost_tables.problem.rules.max_regions == 1:
-        keep &= (block.regions == home).all(axis=1)
+        keep &= (block.regions == trainer_region).all(axis=1)
     rows = np.flatnonzero(keep)
     regions, none = block.regions[rows], np.zeros(len(rows))
-    score_s, rest_s, link_s = none, none, none
+    score_s, generation_s, link_s = none, none, none
     # Scoring and generation include transfers to and from the most distant pool.
     if any(task in SCORING for task in tasks):
-        score_s = block.score_s[rows] + ways.scoring_s[regions].max(axis=1)
+        score_s = block.score_s[rows] + transfers.scoring_s[regions].max(axis=1)
     if generates:
-        weights_s = np.zeros(len(data.regions)) if trains_actor else ways.weights_s
-        rest_s = phase_s(data, block, rows, weights_s + ways.trajectories_s)
-        link_s = none if trains_actor else ways.link_s[regions].max(axis=1)
+        weights_s = np.zeros(len(data.regions)) if trains_actor else transfers.weights_s
+        generation_s = phase_s(data, block, rows, weights_s + transfers.trajectories_s)
+        link_s = none if trains_actor else transfers.link_s[regions].max(axis=1)
     return ReachableMeshes(
         block=block,
         rows=rows,
         busy_s=block.busy_s[rows],
         train_s=away_s[rows] + block.train_s[rows],
         score_s=score_s,
-        rest_s=rest_s,
+        generation_s=generation_s,
         link_s=link_s,
     )
 
 
-def phase_s(data: ProblemArrays, block: MeshArrays, rows: Ints, ways_s: Floats) -> Floats:
+def phase_s(data: ProblemArrays, block: MeshArrays, rows: Ints, transfer_s: Floats) -> Floats:
     """Return the seconds of generation's phase with the slowest region's transfers, `[len(rows)]`.
 
-    `ways_s` is seconds of weights and trajectories by region. Regions that finish no sample do not count, unless
+    `transfer_s` is seconds of weights and trajectories by region. Regions that finish no sample do not count, unless
     regions are demanded.
     """
     makes = block.makes[rows] | data.cost_tables.problem.rules.demands_regions
-    found: Floats = block.gen_s[rows] + np.where(makes, ways_s[block.regions[rows]], 0.0).max(axis=1)
+    found: Floats = block.gen_s[rows] + np.where(makes, transfer_s[block.regions[rows]], 0.0).max(axis=1)
     return found
 
 
-def _units_at(data: ProblemArrays, tasks: Tasks, home: int) -> ReachableUnits:
-    block, ways = data.units(tasks), data.ways(home)
-    keep = np.isfinite(ways.scoring_s[block.at_region])
+def _units_at(data: ProblemArrays, tasks: Tasks, trainer_region: int) -> ReachableUnits:
+    block, transfers = data.units(tasks), data.transfers(trainer_region)
+    keep = np.isfinite(transfers.scoring_s[block.at_region])
     if data.cost_tables.problem.rules.max_regions == 1:
-        keep &= block.at_region == home
+        keep &= block.at_region == trainer_region
     rows = np.flatnonzero(keep)
     region = block.at_region[rows]
     scored = [i for i, task in enumerate(tasks) if task in SCORING]
@@ -246,21 +246,21 @@ def _units_at(data: ProblemArrays, tasks: Tasks, home: int) -> ReachableUnits:
         region=region,
         most=block.most[rows],
         score_rates=block.rates[rows][:, scored],
-        level_s=ways.scoring_s[region] if scored else none,
+        level_s=transfers.scoring_s[region] if scored else none,
         rates=block.rates[rows, tasks.index(Task.GENERATION)] if generates else none,
-        lag_s=lags(ways, 1)[region] if generates else none,
-        link_s=ways.link_s[region] if generates else none,
+        lag_s=lags(transfers, 1)[region] if generates else none,
+        link_s=transfers.link_s[region] if generates else none,
         samples=block.samples[rows],
         overlaps=block.overlaps.some(rows),
     )
 
 
-def lags(ways: TransferArrays, receivers: int, beside_s: Floats | float = 0.0) -> Floats:
+def lags(transfers: TransferArrays, receivers: int, beside_s: Floats | float = 0.0) -> Floats:
     """Return `[num_regions]`: seconds for a version to reach each region and its last samples to return.
 
     `receivers` regions share the uplink. `beside_s` is what the critic's weights take of the same links.
     """
-    far = np.arange(len(ways.weights_s)) != ways.home
-    link_s = np.where(far, np.maximum(ways.link_s + beside_s, ways.up_s * max(1, receivers)), 0.0)
-    found: Floats = np.where(far, ways.half_rtt_s + link_s, 0.0) + ways.trajectories_s
+    far = np.arange(len(transfers.weights_s)) != transfers.trainer_region
+    link_s = np.where(far, np.maximum(transfers.link_s + beside_s, transfers.up_s * max(1, receivers)), 0.0)
+    found: Floats = np.where(far, transfers.half_rtt_s + link_s, 0.0) + transfers.trajectories_s
     return found

@@ -33,9 +33,9 @@ class Subproblem:
 
     grouping: Grouping
     """Tasks of each group."""
-    home: int
+    trainer_region: int
     """Index of the trainer's region."""
-    critic_homes: frozenset[int] | None = None
+    critic_regions: frozenset[int] | None = None
     """Possible regions of the first pool that trains the critic; None means any."""
     critic_in: tuple[tuple[int, bool], ...] = ()
     """(Region, whether the critic infers there) for each region where this is decided."""
@@ -73,14 +73,14 @@ class GroupLowerBounds:
     """Training."""
     score_s: float = 0.0
     """Scoring."""
-    after_s: float = 0.0
+    generation_s: float = 0.0
     """Generation: its window, or its phase with transfers where it takes turns with training."""
     others_s: float = 0.0
     """Other tasks of generation's group, at eta >= 1 and apart from training."""
 
     def path_s(self) -> float:
         """Return the sum of all phases of a path."""
-        return self.train_s + self.score_s + self.after_s + self.others_s
+        return self.train_s + self.score_s + self.generation_s + self.others_s
 
     def with_other(self, other: "GroupLowerBounds") -> "GroupLowerBounds":
         """Return the bounds of two groups together: each phase ends when both groups have ended theirs."""
@@ -88,12 +88,12 @@ class GroupLowerBounds:
             busy_s=max(self.busy_s, other.busy_s),
             train_s=max(self.train_s, other.train_s),
             score_s=max(self.score_s, other.score_s),
-            after_s=max(self.after_s, other.after_s),
+            generation_s=max(self.generation_s, other.generation_s),
             others_s=max(self.others_s, other.others_s),
         )
 
 
-NEVER = GroupLowerBounds(busy_s=INFINITE, train_s=INFINITE, score_s=INFINITE, after_s=INFINITE)
+NEVER = GroupLowerBounds(busy_s=INFINITE, train_s=INFINITE, score_s=INFINITE, generation_s=INFINITE)
 """Bounds of a group that has no candidate."""
 
 
@@ -117,19 +117,20 @@ class RemainingCandidates:
     """Upper bound on everything of a path except training."""
 
 
-def least_alone(data: ProblemArrays, tasks: Tasks, home: int) -> GroupLowerBounds:
+def least_alone(data: ProblemArrays, tasks: Tasks, trainer_region: int) -> GroupLowerBounds:
     """Return the lower bounds of one group that could use the whole fleet, whatever the other groups do."""
-    return data.known(("least", tasks, home), lambda: _least_alone(data, tasks, home))
+    return data.known(("least", tasks, trainer_region), lambda: _least_alone(data, tasks, trainer_region))
 
 
-def _least_alone(data: ProblemArrays, tasks: Tasks, home: int) -> GroupLowerBounds:
+def _least_alone(data: ProblemArrays, tasks: Tasks, trainer_region: int) -> GroupLowerBounds:
     if any(task in TRAINING for task in tasks):
-        at = meshes_at(data, tasks, home)
+        at = meshes_at(data, tasks, trainer_region)
         return _of_meshes(at) if len(at.rows) else NEVER
-    units = units_at(data, tasks, home)
+    units = units_at(data, tasks, trainer_region)
     if not len(units.rows):
         return NEVER
-    return _of_units(data, units, units.least_window_s(data.samples) if units.generates else 0.0)
+    window_s = units.least_window_s(data.samples, data.settings.window_points) if units.generates else 0.0
+    return _of_units(data, units, window_s)
 
 
 def _of_meshes(at: ReachableMeshes) -> GroupLowerBounds:
@@ -137,7 +138,7 @@ def _of_meshes(at: ReachableMeshes) -> GroupLowerBounds:
         busy_s=float(at.busy_s.min()),
         train_s=float(at.train_s.min()),
         score_s=float(at.score_s.min()),
-        after_s=float(at.rest_s.min()),
+        generation_s=float(at.generation_s.min()),
     )
 
 
@@ -145,29 +146,29 @@ def _of_units(data: ProblemArrays, at: ReachableUnits, window_s: float) -> Group
     scoring_s = at.scoring_s(data.samples)
     generating_s = 0.0
     if at.generates and not data.is_sync:
-        generating_s = data.samples / float(at.fleets(at.rates))
+        generating_s = data.samples / float(at.fleet_total(at.rates))
     return GroupLowerBounds(
         busy_s=scoring_s + generating_s,
         score_s=float(at.level_s.min()) + scoring_s if at.scores else 0.0,
-        after_s=window_s,
+        generation_s=window_s,
         others_s=scoring_s if at.generates and not data.is_sync else 0.0,
     )
 
 
-def remaining_candidates(data: ProblemArrays, node: Subproblem, most_s: float) -> RemainingCandidates | None:
+def remaining_candidates(data: ProblemArrays, subproblem: Subproblem, most_s: float) -> RemainingCandidates | None:
     """Return the candidates left if a step takes at most `most_s` seconds; None if some group has none."""
     path_s = data.ends * most_s * (1 + _TOLERANCE)
     meshes: dict[Tasks, ReachableMeshes] = {}
     units: dict[Tasks, ReachableUnits] = {}
     each: dict[Tasks, GroupLowerBounds] = {}
     # Candidates that keep the step limit alone, with each group's lower bounds on the whole fleet.
-    for tasks in node.grouping:
+    for tasks in subproblem.grouping:
         if any(task in TRAINING for task in tasks):
-            meshes[tasks] = _in_time(data, node, tasks, most_s)
+            meshes[tasks] = _in_time(data, subproblem, tasks, most_s)
         else:
-            units[tasks] = _reached(data, node, tasks, most_s)
-        each[tasks] = least_alone(data, tasks, node.home)
-    least = _together(each, node)
+            units[tasks] = _reached(data, subproblem, tasks, most_s)
+        each[tasks] = least_alone(data, tasks, subproblem.trainer_region)
+    least = _together(each, subproblem)
     # Each round drops what does not fit beside the other groups' bounds, then raises the bounds.
     for _ in range(2):
         if max(least.busy_s, least.path_s() / data.ends) > most_s * (1 + _TOLERANCE):
@@ -178,92 +179,96 @@ def remaining_candidates(data: ProblemArrays, node: Subproblem, most_s: float) -
                 return None
             each[tasks] = _of_meshes(at)
         for tasks, unit in units.items():
-            units[tasks] = unit = _near(data, unit, each[tasks], least, path_s, node.window_s[1])
+            units[tasks] = unit = _near(data, unit, each[tasks], least, path_s, subproblem.window_s[1])
             if not len(unit.rows) or (unit.generates and not unit.rates.any()):
                 return None
-            each[tasks] = _of_units(data, unit, each[tasks].after_s)
-        least = _together(each, node)
+            each[tasks] = _of_units(data, unit, each[tasks].generation_s)
+        least = _together(each, subproblem)
     # What the path leaves for generation's window is its upper end; the bounds give the lower end.
     beside_s = least.train_s + least.others_s
-    high_s = min(node.window_s[1], path_s - beside_s - least.score_s)
-    if least.path_s() > path_s or least.after_s > high_s * (1 + _TOLERANCE):
+    high_s = min(subproblem.window_s[1], path_s - beside_s - least.score_s)
+    if least.path_s() > path_s or least.generation_s > high_s * (1 + _TOLERANCE):
         return None
     return RemainingCandidates(
         meshes=meshes,
         units=units,
         least=least,
         most_s=most_s,
-        window_s=(least.after_s, max(high_s, least.after_s)),
-        most_score_s=path_s - beside_s - least.after_s,
+        window_s=(least.generation_s, max(high_s, least.generation_s)),
+        most_score_s=path_s - beside_s - least.generation_s,
         most_after_train_s=path_s - least.train_s,
     )
 
 
-def _together(each: Mapping[Tasks, GroupLowerBounds], node: Subproblem) -> GroupLowerBounds:
+def _together(each: Mapping[Tasks, GroupLowerBounds], subproblem: Subproblem) -> GroupLowerBounds:
     """Return the bounds of all groups together, within the ranges of the subproblem."""
-    found = GroupLowerBounds(after_s=node.window_s[0], others_s=node.others_s[0])
+    found = GroupLowerBounds(generation_s=subproblem.window_s[0], others_s=subproblem.others_s[0])
     for one in each.values():
         found = found.with_other(one)
     return found
 
 
-def critic_link_s(data: ProblemArrays, node: Subproblem) -> Floats:
+def critic_link_s(data: ProblemArrays, subproblem: Subproblem) -> Floats:
     """Return `[num_regions]`: seconds that the critic's weights certainly take of links from the trainer's region."""
     found = np.zeros(len(data.regions))
     trains, scores = (
-        next((tasks for tasks in node.grouping if task in tasks), ())
+        next((tasks for tasks in subproblem.grouping if task in tasks), ())
         for task in (Task.CRITIC_TRAINING, Task.CRITIC_INFERENCE)
     )
     if not scores or trains == scores:
         return found
-    if Task.ACTOR_TRAINING not in trains and node.critic_homes != frozenset({node.home}):
+    if Task.ACTOR_TRAINING not in trains and subproblem.critic_regions != frozenset({subproblem.trainer_region}):
         return found
-    is_known = [r for r, is_there in node.critic_in if is_there]
+    is_known = [r for r, is_there in subproblem.critic_in if is_there]
     if Task.GENERATION in scores and not any(task in TRAINING for task in scores):
         # Generation and critic inference share units, so wherever samples are generated the critic infers, too.
         is_known = list(range(len(data.regions)))
     for r in is_known:
-        link_s = data.critic_s(node.home, r)[1]
+        link_s = data.critic_s(subproblem.trainer_region, r)[1]
         found[r] = link_s if link_s < INFINITE else 0.0
     return found
 
 
-def _without_critic(node: Subproblem, tasks: Tasks) -> list[int]:
+def _without_critic(subproblem: Subproblem, tasks: Tasks) -> list[int]:
     """Return the regions that are closed to the group, because the critic must not infer there."""
-    return [r for r, is_there in node.critic_in if not is_there] if Task.CRITIC_INFERENCE in tasks else []
+    return [r for r, is_there in subproblem.critic_in if not is_there] if Task.CRITIC_INFERENCE in tasks else []
 
 
-def _in_time(data: ProblemArrays, node: Subproblem, tasks: Tasks, most_s: float) -> ReachableMeshes:
+def _in_time(data: ProblemArrays, subproblem: Subproblem, tasks: Tasks, most_s: float) -> ReachableMeshes:
     """Return the meshes of a group that keep the step limit alone and match the subproblem."""
-    at = meshes_at(data, tasks, node.home)
-    if Task.GENERATION in tasks and Task.ACTOR_TRAINING not in tasks and (more_s := critic_link_s(data, node)).any():
+    at = meshes_at(data, tasks, subproblem.trainer_region)
+    if (
+        Task.GENERATION in tasks
+        and Task.ACTOR_TRAINING not in tasks
+        and (more_s := critic_link_s(data, subproblem)).any()
+    ):
         # The critic's weights share links with the actor's, which delays generation.
-        ways, regions = data.ways(node.home), at.block.regions[at.rows]
-        rest_s = phase_s(data, at.block, at.rows, ways.weights_s + more_s + ways.trajectories_s)
-        at = replace(at, rest_s=rest_s, link_s=(ways.link_s + more_s)[regions].max(axis=1))
-    if closed := _without_critic(node, tasks):
+        transfers, regions = data.transfers(subproblem.trainer_region), at.block.regions[at.rows]
+        generation_s = phase_s(data, at.block, at.rows, transfers.weights_s + more_s + transfers.trajectories_s)
+        at = replace(at, generation_s=generation_s, link_s=(transfers.link_s + more_s)[regions].max(axis=1))
+    if closed := _without_critic(subproblem, tasks):
         at = at.some(np.asarray(~np.isin(at.block.regions[at.rows], closed).any(axis=1)))
     keep = (at.busy_s <= most_s * (1 + _TOLERANCE)) & (at.link_s <= most_s * (1 + _TOLERANCE))
-    if node.critic_homes is not None and Task.CRITIC_TRAINING in tasks and Task.ACTOR_TRAINING not in tasks:
-        keep &= np.isin(at.block.home[at.rows], sorted(node.critic_homes))
+    if subproblem.critic_regions is not None and Task.CRITIC_TRAINING in tasks and Task.ACTOR_TRAINING not in tasks:
+        keep &= np.isin(at.block.source_region[at.rows], sorted(subproblem.critic_regions))
     return at.some(keep)
 
 
-def _reached(data: ProblemArrays, node: Subproblem, tasks: Tasks, most_s: float) -> ReachableUnits:
+def _reached(data: ProblemArrays, subproblem: Subproblem, tasks: Tasks, most_s: float) -> ReachableUnits:
     """Return the units of a group that match the subproblem, with lags for at least as many receivers as it has."""
-    at = units_at(data, tasks, node.home)
-    if closed := _without_critic(node, tasks):
+    at = units_at(data, tasks, subproblem.trainer_region)
+    if closed := _without_critic(subproblem, tasks):
         at = at.some(~np.isin(at.region, closed))
     # The subproblem may limit the longest transfer from both sides.
-    if at.scores and node.levels:
-        low, high = node.level_s(tasks)
+    if at.scores and subproblem.levels:
+        low, high = subproblem.level_s(tasks)
         at = at.some(at.level_s <= high)
         at = replace(at, level_s=np.maximum(at.level_s, low))
     if not at.generates:
         return at
-    more_s = critic_link_s(data, node)
-    if node.receivers[0] > 1 or more_s.any():
-        lag_s = lags(data.ways(node.home), node.receivers[0], more_s)[at.region]
+    more_s = critic_link_s(data, subproblem)
+    if subproblem.receivers[0] > 1 or more_s.any():
+        lag_s = lags(data.transfers(subproblem.trainer_region), subproblem.receivers[0], more_s)[at.region]
         at = replace(at, lag_s=lag_s, link_s=at.link_s + more_s[at.region])
     return _making(data, at, at.link_s <= most_s * (1 + _TOLERANCE))
 
@@ -288,8 +293,8 @@ def _making(data: ProblemArrays, at: ReachableUnits, can: Bools) -> ReachableUni
 
 def fits(at: ReachableMeshes, least: GroupLowerBounds, path_s: float, generates: bool) -> Bools:
     """Return whether each mesh fits into a path of `path_s` seconds beside the other groups' lower bounds."""
-    after_s = at.rest_s if generates else np.full(len(at.rows), least.after_s)
-    whole: Floats = np.maximum(at.train_s, least.train_s) + np.maximum(at.score_s, least.score_s) + after_s
+    generation_s = at.generation_s if generates else np.full(len(at.rows), least.generation_s)
+    whole: Floats = np.maximum(at.train_s, least.train_s) + np.maximum(at.score_s, least.score_s) + generation_s
     found: Bools = whole + least.others_s <= path_s
     return found
 
@@ -303,7 +308,7 @@ def _near(
     most_window_s: float,
 ) -> ReachableUnits:
     """Return the units near enough to score in the time left, and to finish a sample within their window."""
-    others_s = least.train_s + least.after_s + least.others_s
+    others_s = least.train_s + least.generation_s + least.others_s
     if at.scores:
         own_s = at.scoring_s(data.samples) if len(at.rows) else own.score_s
         at = at.some(others_s + np.maximum(at.level_s + own_s, least.score_s) <= path_s)

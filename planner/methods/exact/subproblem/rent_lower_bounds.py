@@ -19,7 +19,13 @@ from planner.problem.workload import TRAINING, Task
 
 
 def least_usd(
-    data: ProblemArrays, grouping: Grouping, home: int, least: GroupLowerBounds, most_s: float, *, is_listed: bool
+    data: ProblemArrays,
+    grouping: Grouping,
+    trainer_region: int,
+    least: GroupLowerBounds,
+    most_s: float,
+    *,
+    is_listed: bool,
 ) -> float:
     """Return a lower bound in dollars per hour for all placements of this grouping and trainer's region.
 
@@ -29,11 +35,11 @@ def least_usd(
     usd = 0.0
     for tasks in grouping:
         if not any(task in TRAINING for task in tasks):
-            usd += units_usd(data, units_at(data, tasks, home), least, most_s)
+            usd += units_usd(data, units_at(data, tasks, trainer_region), least, most_s)
         elif is_listed:
-            usd += meshes_usd(data, meshes_at(data, tasks, home), least, most_s)
+            usd += meshes_usd(data, meshes_at(data, tasks, trainer_region), least, most_s)
         else:
-            usd += floor_usd(data, tasks, home, most_s)
+            usd += floor_usd(data, tasks, trainer_region, most_s)
     return usd
 
 
@@ -71,7 +77,7 @@ def units_usd(data: ProblemArrays, at: ReachableUnits, least: GroupLowerBounds, 
     if rates.shape[1]:
         found = _cover(at, _together(at, rates), data.samples / most_s)
     if at.scores:
-        phase_s = path_s - least.train_s - least.after_s - least.others_s
+        phase_s = path_s - least.train_s - least.generation_s - least.others_s
         nearest_s = float(at.level_s.min())
         if phase_s <= nearest_s:
             return INFINITE
@@ -91,7 +97,7 @@ def _together(at: ReachableUnits, rates: Floats) -> Floats:
 
     The joint rate is concave in the rate of each task, so any weights give an upper bound.
     """
-    alone = 1.0 / np.maximum(at.fleets(rates), 1e-300)
+    alone = 1.0 / np.maximum(at.fleet_total(rates), 1e-300)
     weights = alone / alone.sum()
     found: Floats = rates @ weights**2
     return found

@@ -200,3 +200,53 @@ def test_links_of_almost_the_same_rate_look_the_same() -> None:
     assert len(shades) == 1
     assert "10 Mbit/s" in words
     assert "100 Gbit/s" in words
+
+
+EVIL = "<b a='1'>&\""
+
+
+def renamed(name: str) -> dict[str, str]:
+    return {region.name: f"{region.name}{name}" for region in FLEET.regions}
+
+
+def test_names_of_regions_and_methods_cannot_become_markup() -> None:
+    names = renamed(EVIL)
+    regions = tuple(replace(region, name=names[region.name]) for region in FLEET.regions)
+    links = tuple(
+        replace(link, src_region=names[link.src_region], dst_region=names[link.dst_region]) for link in FLEET.links
+    )
+    fleet = replace(FLEET, regions=regions, links=links)
+    root, words = checked(links_svg(fleet, EVIL))
+    assert root.findtext(f"{_SVG}title") == EVIL
+    assert all(words.count(name) == 2 for name in names.values())
+    assert any((tip.text or "").startswith(f"us{EVIL} to ") for tip in root.iter(f"{_SVG}title"))
+
+    pools = {
+        group: tuple(replace(p, device_class=f"{names[p.device_class[:2]]}{p.device_class[2:]}") for p in group.pools)
+        for group in PLACEMENT.groups
+    }
+    placement = replace(PLACEMENT, groups=tuple(replace(group, pools=found) for group, found in pools.items()))
+    made = gpu_plan()
+    plan = replace(
+        made,
+        placement=placement,
+        question=replace(PROBLEM, fleet=fleet),
+        method=EVIL,
+        binding=EVIL,
+        assignments=tuple(replace(each, region=names[each.region]) for each in made.assignments),
+    )
+    root, words = checked(placement_svg(plan))
+    assert all(name in words for name in names.values())
+    assert f"method {EVIL}" in words
+    assert EVIL in (root.findtext(f"{_SVG}desc") or "")
+
+    at = replace(span(f"us{EVIL}/A100/8", 0, 1), region=f"us{EVIL}")
+    root, words = checked(gantt_svg(with_spans(at, replace(at, place=f"eu{EVIL}>us{EVIL}", what=EVIL)), EVIL))
+    assert "weights from eu<b a='1'" in words, "cut to its width, and then escaped"
+    assert f"{EVIL}, step 0: 1 s" in [tip.text for tip in root.iter(f"{_SVG}title")]
+
+    root, words = checked(
+        quality_svg({EVIL: [(0.1, 2.0)], f"not {EVIL}": []}, unit=EVIL, bound=1.0, budget_s=1, title=EVIL)
+    )
+    assert f"{EVIL} 2" in words
+    assert f"found nothing: not {EVIL}" in words

@@ -1,6 +1,9 @@
+from importlib import resources
+
 import pytest
 
 from periplus.errors import ConfigError
+from periplus.wan.grid import DEFAULT_REGIONS, OFF, PRESETS
 from planner.files.fleet_file import fleet_of, to_tree
 from planner.files.importers.assemble import Choice, import_fleet
 from planner.files.importers.tables import TableKind, kind_of, rows_of
@@ -76,6 +79,28 @@ def test_what_nvidia_smi_prints_is_among_what_is_known_and_an_empty_file_is_call
         kind_of("\ufeff\n", "x.csv")
 
 
+def test_comment_lines_of_a_table_are_no_rows() -> None:
+    commented = "# where this is from\n\n#a,b\n" + GRID.replace(
+        "\naws:us-east-1,azure", "\n# left out:\naws:us-east-1,azure"
+    )
+    assert kind_of(commented, "x.csv") is TableKind.GRID
+    assert rows_of(commented, "x.csv") == rows_of(GRID, "x.csv")
+    with pytest.raises(ConfigError, match=r"^x\.csv: is empty$"):
+        kind_of("# nothing but a comment\n", "x.csv")
+
+
+@pytest.mark.parametrize("preset", [name for name in PRESETS if name != OFF])
+def test_the_emulators_own_grids_are_networks_of_a_fleet(preset: str) -> None:
+    text = resources.files("periplus.wan").joinpath("grids", f"{preset}.csv").read_text(encoding="utf-8")
+    regions = DEFAULT_REGIONS[preset]
+    smi = {"smi.txt": SMI}
+    imported = import_fleet({"grid.csv": text, **smi}, Choice(home_region=regions[0]))
+    assert imported.fleet.regions[0].name == regions[0]
+    rows = rows_of(text, "grid.csv")
+    assert {*regions} <= {row["src_region"] for row in rows}
+    assert all(float(row["throughput_gbps"] or 1) > 0 for row in rows)
+
+
 def test_what_is_wrong_in_a_table_comes_with_its_file() -> None:
     with pytest.raises(ConfigError, match=r"^cards\.csv: 'Abacus 9' is no known accelerator"):
         import_fleet({"cards.csv": "Abacus 9, 99 MiB\n"})
@@ -83,6 +108,11 @@ def test_what_is_wrong_in_a_table_comes_with_its_file() -> None:
         import_fleet({"smi.txt": "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n"})
     with pytest.raises(ConfigError, match=r"^aws\.csv: aws:us-east-1, g6\.xlarge: Price is 'a lot'"):
         import_fleet({"aws.csv": AWS.replace(",0.8,", ",a lot,")})
+
+
+def test_a_region_that_no_table_has_is_named_also_where_they_have_none() -> None:
+    with pytest.raises(ConfigError, match=r"no table has the region mars; they have none$"):
+        import_fleet({"smi.txt": SMI}, Choice(regions=("mars",)))
 
 
 def test_so_many_machines_are_like_each_output_of_nvidia_smi() -> None:

@@ -15,8 +15,8 @@ from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
 from planner.methods.baselines.sampling import drawn
 from planner.methods.evaluation_budget import ignore
-from planner.methods.exact.branch_and_bound import Search
 from planner.methods.exact.method import search
+from planner.methods.exact.search import Search
 from planner.problem.goal import Goal, Objective, Problem, Rules
 from tests.support.known_parts import known_parts
 from tests.support.searches import still

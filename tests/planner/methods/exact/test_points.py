@@ -20,7 +20,7 @@ from planner.cost.step.step_estimate import StepEstimate, estimate_step, others_
 from planner.cost.tables.cost_tables import CostTables
 from planner.methods.exact.program.linear_model import INFINITE
 from planner.methods.exact.program.ortools_solver import solve_whole
-from planner.methods.exact.relaxation.relaxation import Relaxation
+from planner.methods.exact.relaxation.building import build_relaxation
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.methods.exact.subproblem.remaining_candidates import Subproblem
 from planner.problem.goal import STUDY, Goal, Objective, Problem
@@ -63,7 +63,7 @@ def test_a_placement_is_a_point_of_every_part_that_holds_it(number: int) -> None
     links = tuple(replace(each, bytes_per_s=each.bytes_per_s / 10 ** rng.uniform(0, 2)) for each in problem.fleet.links)
     problem = replace(problem, fleet=replace(problem.fleet, links=links))
     for point in points(problem, list(Objective)[number // 2 % 3], rng):
-        whole = Subproblem(grouping=tuple(point.chosen), home=point.data.region_at[point.placed.home.name])
+        whole = Subproblem(grouping=tuple(point.chosen), trainer_region=point.data.region_at[point.placed.home.name])
         for node in (whole, narrower(point, whole, rng)):
             assert value_in(point, node) <= point.value * (1 + 3e-6), (node, point.placed.placement)
 
@@ -134,8 +134,8 @@ def narrower(point: Point, node: Subproblem, rng: np.random.Generator) -> Subpro
     }
     if placed.critics:
         source, scores = next(iter(placed.critics))[0], next(t for t in regions if Task.CRITIC_INFERENCE in t)
-        node = replace(node, critic_homes=frozenset({point.data.region_at[source]}))
-        known = [r for r in range(len(point.data.regions)) if r != node.home and rng.random() < 0.7]
+        node = replace(node, critic_regions=frozenset({point.data.region_at[source]}))
+        known = [r for r in range(len(point.data.regions)) if r != node.trainer_region and rng.random() < 0.7]
         node = replace(node, critic_in=tuple((r, r in regions[scores]) for r in known))
     if estimate.phase_s is None:
         window_s = (estimate.eta + 1) * point.evaluation.step_s - estimate.before_s
@@ -151,8 +151,8 @@ def narrower(point: Point, node: Subproblem, rng: np.random.Generator) -> Subpro
 def value_in(point: Point, node: Subproblem) -> float:
     """What a part's model says of the placement; infinite where it has none such."""
     most_s = point.data.cost_tables.problem.goal.max_step_s or point.evaluation.step_s * (1 + 1e-9)
-    built = Relaxation(point.data, node, most_s, INFINITE)
-    if built.is_empty:
+    built = build_relaxation(point.data, node, most_s, INFINITE)
+    if built is None:
         return INFINITE
     for tasks, counts in point.chosen.items():
         of = built.meshes.get(tasks) or built.units[tasks]

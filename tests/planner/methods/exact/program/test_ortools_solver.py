@@ -33,3 +33,10 @@ def test_a_model_that_the_solver_cannot_read_is_no_weak_bound() -> None:
         solve_relaxed(made)
     with pytest.raises(ValueError, match="HIGHS cannot read the model"):
         solve_whole(made, limit_s=1.0, gap=0.0)
+
+
+def test_a_model_without_rows_has_its_optimum_at_the_ends_of_the_ranges() -> None:
+    made, _, _ = model()
+    made.low[0] = 1.0
+    assert solve_relaxed(made).bound == pytest.approx(1.0, rel=1e-5)
+    assert solve_whole(made, limit_s=5.0, gap=0.0).bound == pytest.approx(1.0, rel=1e-5)

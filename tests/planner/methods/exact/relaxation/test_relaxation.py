@@ -15,11 +15,11 @@ from planner.cost.tables.cost_tables import CostTables
 from planner.methods.baselines.sampling import drawn
 from planner.methods.exact.program.linear_model import INFINITE, LinearModel
 from planner.methods.exact.program.ortools_solver import solve_relaxed, solve_whole
-from planner.methods.exact.relaxation.relaxation import Relaxation
+from planner.methods.exact.relaxation.building import build_relaxation
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
-from planner.methods.exact.subproblem.mesh_lower_bounds import mesh_lower_bounds
+from planner.methods.exact.subproblem.group_lower_bounds import group_lower_bounds
 from planner.methods.exact.subproblem.reachable_candidates import units_at
-from planner.methods.exact.subproblem.remaining_candidates import GroupLowerBounds, Subproblem, least_alone
+from planner.methods.exact.subproblem.remaining_candidates import Subproblem
 from planner.methods.exact.subproblem.rent_lower_bounds import least_usd
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Goal, Objective, Problem, Rules
@@ -47,12 +47,12 @@ def plans(cost_tables: CostTables, data: ProblemArrays) -> Iterator[tuple[Placem
     for placement, evaluation in drawn(cost_tables, np.random.default_rng(5), 8):
         home = data.region_at[trainer_region(cost_tables, placement)]
         grouping = tuple(group.tasks for group in placement.groups)
-        yield placement, evaluation, Subproblem(grouping=grouping, home=home)
+        yield placement, evaluation, Subproblem(grouping=grouping, trainer_region=home)
 
 
 def bound_s(data: ProblemArrays, node: Subproblem, most_s: float) -> float:
-    built = Relaxation(data, node, most_s, INFINITE)
-    return INFINITE if built.is_empty else solve_relaxed(built.model).bound * built.scale_s
+    built = build_relaxation(data, node, most_s, INFINITE)
+    return INFINITE if built is None else solve_relaxed(built.model).bound * built.scale_s
 
 
 @pytest.mark.parametrize("rules", [Rules(), Rules(generating=frozenset({"west"})), Rules(max_regions=1)])
@@ -75,7 +75,8 @@ def test_halves_of_a_window_hold_what_the_whole_holds(make_problem: Callable[...
     data, rng = ProblemArrays(cost_tables, INFINITE, 2), np.random.default_rng(6)
     for _, evaluation, node in plans(cost_tables, data):
         most_s = evaluation.step_s * NARROW
-        built = Relaxation(data, node, most_s, INFINITE)
+        built = build_relaxation(data, node, most_s, INFINITE)
+        assert built is not None
         if built.window is None:
             continue
         low, high = built.window_range_s
@@ -95,7 +96,7 @@ def test_parts_by_the_longest_way_of_scoring_hold_what_the_whole_holds(
     for _, evaluation, node in plans(cost_tables, data):
         most_s = evaluation.step_s * NARROW
         for tasks in (tasks for tasks in node.grouping if not any(task in TRAINING for task in tasks)):
-            levels = np.unique(units_at(data, tasks, node.home).level_s).tolist()
+            levels = np.unique(units_at(data, tasks, node.trainer_region).level_s).tolist()
             for below_s, above_s in pairwise(levels):
                 parts = node.by_level(tasks, below_s, above_s)
                 assert min(bound_s(data, part, most_s) for part in parts) <= evaluation.step_s * (1 + TOLERANCE)
@@ -143,11 +144,8 @@ def test_floors_and_groups_alone_are_below_every_plan(
     cost_tables = CostTables(make_problem(eta=eta, critic=critic))
     data = ProblemArrays(cost_tables, INFINITE, 2)
     for _, evaluation, node in plans(cost_tables, data):
-        for of in (least_alone, mesh_lower_bounds):
-            least = GroupLowerBounds()
-            for tasks in node.grouping:
-                has_mesh = any(task in TRAINING for task in tasks)
-                least = least.with_other((of if has_mesh else least_alone)(data, tasks, node.home))
+        for is_listed in (False, True):
+            least = group_lower_bounds(data, node.grouping, node.trainer_region, is_listed=is_listed)
             assert max(least.busy_s, least.path_s() / data.ends) <= evaluation.step_s * (1 + TOLERANCE)
 
 
@@ -162,12 +160,10 @@ def test_no_plan_is_cheaper_than_its_own_part_allows(
     whole = ProblemArrays(cost_tables, INFINITE, 2)
     for placement, evaluation, node in plans(cost_tables, whole):
         most_s = evaluation.step_s * NARROW
-        least = GroupLowerBounds()
-        for tasks in node.grouping:
-            least = least.with_other(least_alone(whole, tasks, node.home))
+        least = group_lower_bounds(whole, node.grouping, node.trainer_region, is_listed=True)
         rent = evaluation.usd_per_hour - evaluation.usd_egress_per_hour
         for is_listed in (False, True):
-            usd = least_usd(whole, node.grouping, node.home, least, most_s, is_listed=is_listed)
+            usd = least_usd(whole, node.grouping, node.trainer_region, least, most_s, is_listed=is_listed)
             assert 0 < usd <= rent * (1 + TOLERANCE)
         model, usd = least_dollars(cost_tables, placement, node, most_s)
         assert solve_relaxed(model).bound <= usd * (1 + TOLERANCE)
@@ -180,8 +176,8 @@ def least_dollars(
     strict = CostTables(replace(cost_tables.problem, goal=within(most_s)))
     estimate = evaluate(strict, placement)
     assert isinstance(estimate, Evaluation)
-    built = Relaxation(ProblemArrays(strict, INFINITE, 2), node, most_s, estimate.usd_per_hour * NARROW)
-    assert not built.is_empty
+    built = build_relaxation(ProblemArrays(strict, INFINITE, 2), node, most_s, estimate.usd_per_hour * NARROW)
+    assert built is not None
     return built.model, estimate.usd_per_hour
 
 
@@ -217,8 +213,8 @@ def test_a_part_of_a_window_is_no_dearer_than_the_plans_in_it(make_problem: Call
         for parts in (2, 7):
             ends = [0.0, *np.geomspace(0.1, 1.0, parts) * (eta + 1) * most_s, INFINITE]
             nodes = [replace(node, window_s=pair) for pair in pairwise(ends)]
-            built = [each for each in (Relaxation(data, part, most_s, most_usd) for part in nodes) if not each.is_empty]
-            least = min(solve_relaxed(each.model).bound for each in built)
+            built = [build_relaxation(data, part, most_s, most_usd) for part in nodes]
+            least = min(solve_relaxed(each.model).bound for each in built if each is not None)
             assert least <= estimate.usd_per_hour * (1 + TOLERANCE)
 
 
@@ -230,7 +226,9 @@ def test_samples_that_are_scored_far_away_are_paid_for_in_the_program(make_probl
     cost_tables = CostTables(replace(problem, fleet=dear(problem.fleet, usd_per_gbyte=1000.0)))
     data = ProblemArrays(cost_tables, INFINITE, 2)
     grouping = ((Task.GENERATION,), (Task.REFERENCE,), (Task.ACTOR_TRAINING,))
-    built = Relaxation(data, Subproblem(grouping=grouping, home=data.region_at["east"]), 60.0, INFINITE)
+    subproblem = Subproblem(grouping=grouping, trainer_region=data.region_at["east"])
+    built = build_relaxation(data, subproblem, 60.0, INFINITE)
+    assert built is not None
     found = solve_whole(built.model, limit_s=20.0, gap=0.0)
     assert found.values is not None
     estimate = evaluate(cost_tables, built.placement(found.values))

@@ -33,10 +33,12 @@ def test_what_is_left_unlisted_is_left_out_of_every_part(
     most_s = min(evaluation.step_s for _, evaluation in drawn(cost_tables, np.random.default_rng(1), 40))
     whole, limited = (ProblemArrays(cost_tables, most_s, num_blocks) for _ in range(2))
     nodes = [
-        Subproblem(grouping=each, home=h) for each in groupings(cost_tables.problem) for h in range(len(whole.regions))
+        Subproblem(grouping=each, trainer_region=h)
+        for each in groupings(cost_tables.problem)
+        for h in range(len(whole.regions))
     ]
     limit_listed_meshes(limited, nodes)
-    assert sum(room.path_s < INFINITE for room, _ in limited.rooms.values()) > 0
+    assert sum(limits.path_s < INFINITE for limits, _ in limited.mesh_limits.values()) > 0
     for node in nodes:
         assert chosen_among(limited, node, most_s) == chosen_among(whole, node, most_s)
 
@@ -47,5 +49,5 @@ def test_fewer_meshes_are_listed_where_generation_takes_most_of_a_path(make_prob
     whole, limited = (ProblemArrays(cost_tables, most_s * 0.6, 2) for _ in range(2))
     apart = next(each for each in groupings(cost_tables.problem) if (Task.GENERATION,) in each)
     trains = next(tasks for tasks in apart if Task.ACTOR_TRAINING in tasks)
-    limit_listed_meshes(limited, [Subproblem(grouping=apart, home=0)])
+    limit_listed_meshes(limited, [Subproblem(grouping=apart, trainer_region=0)])
     assert len(limited.meshes(trains, 0).columns) < len(whole.meshes(trains, 0).columns)
