@@ -182,11 +182,13 @@ class WeightCacheMachine:
     def next_step(self, now_s: float) -> CacheStep:
         """Return the disk job to be done now, if any. The caller answers with `finished`."""
         assert self._open_job is None
+        job: DiskJob | None = None
         notices = self._drained()
-        job: DiskJob | None = self._cleanups.popleft() if self._cleanups else None
-        if job is None:
+        if not self._cleanups:
             job, refused = self._takeovers.next_job(self.held)
-            notices += [*refused, *self._drained()]
+            notices += [*refused, *self._drained()]  # which may leave something to clean up
+        if job is None and self._cleanups:
+            job = self._cleanups.popleft()
         if job is None:
             job, given_up = self._derivations.next_job(self.held)
             notices += given_up
@@ -269,8 +271,7 @@ class WeightCacheMachine:
 
     def _moved(self) -> list[CacheNotice]:
         notices: list[CacheNotice] = []
-        copy, before = self.held.copy, self._settled_policy
-        self._settled_policy = self._copy_policy
+        copy, before, self._settled_policy = self.held.copy, self._settled_policy, self._copy_policy
         if copy is not None and copy.policy != before:
             notices.append(CopyMoved(copy.policy, len(self.held.chain), is_new=before is None))
         if copy is not None and self.held.reaches:

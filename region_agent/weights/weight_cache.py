@@ -138,7 +138,8 @@ class WeightCache:
 
     def take(self, publication: Publication | None) -> None:
         """Take a publication that the log has completed, if any, and note the log's highest fork."""
-        self._tell_and_wake(self._machine.take(publication, self.log.highest_fork))
+        if publication is not None or self.log.highest_fork > self._machine.held.highest_fork:
+            self._tell_and_wake(self._machine.take(publication, self.log.highest_fork))
 
     def doubt(self) -> None:
         """Schedule another proof of the copy, because a reader's derived publication did not prove true.

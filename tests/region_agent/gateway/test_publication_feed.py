@@ -11,7 +11,7 @@ from periplus.values.policy import Policy
 from region_agent.gateway.publication_feed import PublicationFeed
 from region_agent.weights.weight_cache import WeightCache
 from tests.support.gateway.faulty_weights import FaultyWeightFiles
-from tests.support.gateway.loopback import played, weight_cache
+from tests.support.gateway.loopback import played, saving, weight_cache
 from tests.support.publication.versions import Versions, small_states
 
 
@@ -41,8 +41,9 @@ def append(feed: PublicationFeed, *publications: Publication) -> None:
 
 
 async def from_above(feed: PublicationFeed, *publications: Publication) -> None:
-    for record in records(*publications):
-        await feed.append_from_above(record)
+    async with saving(feed):
+        for record in records(*publications):
+            await feed.append_from_above(record)
 
 
 async def settle(weights: WeightCache) -> None:

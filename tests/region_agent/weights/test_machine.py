@@ -203,7 +203,9 @@ EVENTS = st.one_of(
     st.sampled_from(
         ("delta", "delta", "delta", "anchor", "bundle", "gap", "old", "fork", "lie", "wait", "doubt", "rot", "restart")
     ),
-    st.sampled_from(("take full", "take old", "take fold", "take lie", "read", "catch up", "leave", "damage")),
+    st.sampled_from(
+        ("take full", "take old", "take fold", "take lie", "take stray", "read", "catch up", "leave", "damage")
+    ),
     st.sampled_from(("begin", "settle", "settle", "end ok", "end ok", "end full", "end torn", "end fault")),
     st.sampled_from(("settle full", "settle torn", "settle fault")),
 )
@@ -233,6 +235,8 @@ def happen(cache: Cache, what: str) -> None:
         case ["take", "fold"] if reached is not None:
             policy = Policy(reached.fork, reached.version + 3)
             cache.take_over(publication(PublicationKind.DELTA, policy, reached, is_derived=True))
+        case ["take", "stray"]:
+            cache.take_over(delta(newest + 7, newest + 8, fork, is_derived=True))
         case ["take", "lie"]:
             cache.take_over(anchor(newest, fork, is_derived=True, is_lie=True))
         case ["read"] if not cache.machine.is_settling:
@@ -450,6 +454,15 @@ def test_a_full_state_from_above_replaces_the_copy_and_the_chain_goes_on_from_th
     assert TakenOver(Policy(0, 1), b"0.1") in cache.told
     assert not any(isinstance(each, CopyRefused) for each in cache.told)
     assert not any(isinstance(each, CopyMoved) and each.policy == Policy(0, 1) for each in cache.told)
+
+
+def test_a_copy_that_was_given_up_is_removed_before_the_next_one_is_created() -> None:
+    cache = filled()
+    cache.take_over(delta(9, 10, is_derived=True))
+    cache.publish(delta(7, 8), anchor(9))  # they wait for the takeover, which is refused
+    cache.settle()
+    cache.check()
+    assert cache.held.reaches
 
 
 def test_nothing_is_derived_from_a_copy_that_a_takeover_left_half_written() -> None:

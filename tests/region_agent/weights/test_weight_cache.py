@@ -56,8 +56,7 @@ async def running(weights: WeightCache) -> AsyncIterator[asyncio.Event]:
 
 
 async def settled(weights: WeightCache) -> None:
-    """One turn of its run."""
-    weights.take(None)
+    """One turn of its run, after something has come."""
     async with running(weights) as turned:
         await turned.wait()
 
@@ -142,6 +141,18 @@ def test_nothing_is_derived_once_it_stops() -> None:
         await settled(weights)
         weights.stop()
         assert await weights.derive(None, None, is_remote=False) is None
+
+    play(scene)
+
+
+def test_records_that_complete_no_publication_cause_no_work() -> None:
+    async def scene() -> None:
+        weights = weight_cache()
+        async with running(weights) as turned:
+            opening, *_ = made().anchor(0).records()
+            weights.take(weights.log.append(opening))
+            await asyncio.sleep(0.01)
+            assert not turned.is_set()
 
     play(scene)
 

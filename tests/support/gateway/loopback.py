@@ -48,6 +48,7 @@ from region_agent.gateway.frames import FrameSpool
 from region_agent.gateway.hub import JobHub
 from region_agent.gateway.hubs import Hubs
 from region_agent.gateway.messages import RelayedUp, UpKind
+from region_agent.gateway.publication_feed import PublicationFeed
 from region_agent.gateway.service import REGION_KEY, GatewayService
 from region_agent.gateway.traffic import Traffic
 from region_agent.gateway.upstream import Upstream
@@ -202,9 +203,9 @@ def weight_cache(disk: WeightFiles | None = None, *, chain_versions: int = 8) ->
 
 
 @asynccontextmanager
-async def saving(hub: JobHub) -> AsyncIterator[None]:
-    """The task that the agent runs beside a hub."""
-    running = asyncio.create_task(hub.weight_cache.run(hub.feed.settled))
+async def saving(feed: PublicationFeed) -> AsyncIterator[None]:
+    """The task that the agent runs beside a feed."""
+    running = asyncio.create_task(feed.weight_cache.run(feed.settled))
     try:
         yield
     finally:
@@ -227,7 +228,7 @@ async def gateway(
     service = GatewayService(hubs, traffic, it.records.append, certified)
     gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)
     await server.start()
-    async with saving(hub):
+    async with saving(hub.feed):
         try:
             yield it
         finally:
