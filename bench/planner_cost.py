@@ -43,11 +43,11 @@ from bench import provenance
 from planner.devices.calibration import held_out, parameters
 from planner.devices.calibration.fit import Fit, fit_all
 from planner.devices.calibration.held_out import Predicted
-from planner.devices.calibration.kin import Traits, completed
 from planner.devices.calibration.layer_memory import KEPT, LayerMemory, predicted_bytes
 from planner.devices.calibration.loaders import load_memory, load_profiles, load_traits
 from planner.devices.calibration.observations import LAYERS, MeasuredTerm, Series
 from planner.devices.calibration.score import Score, score
+from planner.devices.calibration.similar_types import Traits, completed
 from planner.devices.calibration.table import efficiency_rows
 from planner.devices.catalogue import gpu_types
 

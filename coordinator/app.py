@@ -31,7 +31,7 @@ from periplus.process.telemetry import event as log_event
 from periplus.wan.client import address_resolver
 from planner.files.capabilities import load_capabilities
 from planner.files.hub_checkpoint import published_bytes, visible_architecture
-from planner.plan import Outcome
+from planner.plan import PlanOutcome
 from planner.problem.fleet import Fleet
 from planner.solve import Thinking, plan_job
 
@@ -112,7 +112,7 @@ def _plan(state: State, order: RunPlanner) -> PlanFinished:
     return planned(state, order, _ask)
 
 
-def _ask(fleet: Fleet, job_json: str) -> Outcome:
+def _ask(fleet: Fleet, job_json: str) -> PlanOutcome:
     job = JobFile.from_json(job_json)
     return plan_job(
         fleet,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from coordinator.state import Hello, Job, JobRequest, PlacedRoles
 from periplus.values.record import Record
 from periplus.values.task import AssignedTask, TaskReport
-from planner.plan import NoPlanExists
+from planner.answer.outcome import Infeasible
 
 # ---- events ----------------------------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class PlanFinished:
 
     job_id: str
     regions: frozenset[str]
-    outcome: PlacedRoles | NoPlanExists | PlannerFailed
+    outcome: PlacedRoles | Infeasible | PlannerFailed
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ from coordinator.state import (
 from periplus.errors import Conflict, StateError
 from periplus.values.record import Record, RecordKind
 from periplus.values.task import ENDED, Role, TaskReport, TaskState, resume_command
-from planner.plan import NoPlanExists
+from planner.answer.outcome import Infeasible
 
 # ---- the machine -----------------------------------------------------------------------------------------------------
 
@@ -454,7 +454,7 @@ def _plan_finished(draft: _Draft, event: PlanFinished) -> None:
             if placement.regions <= free:
                 draft.put_job(replace(job, placement=placement, tasks=_tasks(job.job_id, placement)))
                 draft.move_job(job.job_id, JobState.PLANNED)
-        case NoPlanExists(conflict=conflict):
+        case Infeasible(conflict=conflict):
             # The proof is about the regions that were free then: it is void if these have changed. It ends the job only
             # if no ready region is in use; otherwise the job waits until other regions are free.
             if event.regions != free:

@@ -12,13 +12,14 @@ from coordinator.events import PlanFinished, PlannerFailed, RunPlanner
 from coordinator.state import PlacedRoles, State
 from periplus.errors import PeriplusError, explained_error
 from periplus.process.telemetry import event as log_event
-from planner.plan import NoPlanExists, Outcome, Plan, PlanningTimedOut, TaskKind
+from planner.answer.outcome import BudgetExhausted, Found, Infeasible
+from planner.plan import Plan, PlanOutcome, TaskKind
 from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Region
 from planner.propose import without_question
 
 log = logging.getLogger(__name__)
 
-Ask = Callable[[Fleet, str], Outcome]
+Ask = Callable[[Fleet, str], PlanOutcome]
 """A function that plans a job, given as its JSON text, on a fleet."""
 
 
@@ -61,19 +62,17 @@ def fleet_of(state: State, regions: frozenset[str]) -> Fleet:
     )
 
 
-def placement(outcome: Outcome) -> PlacedRoles | NoPlanExists | PlannerFailed:
-    """Reduce the planner's answer to what the machine uses. A timeout with an incumbent plan counts as that plan."""
+def placement(outcome: PlanOutcome) -> PlacedRoles | Infeasible | PlannerFailed:
+    """Reduce the planner's answer to what the machine uses. The best plan when time ended is as good as any."""
     match outcome:
-        case Plan():
-            rollouts = {a.region: a.num_workers for a in outcome.assignments if a.task is TaskKind.ROLLOUT}
+        case Found(best=plan) | BudgetExhausted(best=Plan() as plan):
+            rollouts = {a.region: a.num_workers for a in plan.assignments if a.task is TaskKind.ROLLOUT}
             return PlacedRoles(
-                trainer_region=outcome.trainer_region,
+                trainer_region=plan.trainer_region,
                 num_rollout_workers=rollouts,
-                plan_json=without_question(outcome).to_json(),
+                plan_json=without_question(plan).to_json(),
             )
-        case NoPlanExists():
+        case Infeasible():
             return outcome
-        case PlanningTimedOut(incumbent=Plan() as incumbent):
-            return placement(incumbent)
-        case PlanningTimedOut():
+        case BudgetExhausted():
             return PlannerFailed("it found no plan in time; submit again, or allow fewer regions")

@@ -2,8 +2,8 @@
 
 A plan is a proposal: the coordinator checks it against the newest state before anything starts. What the coordinator
 needs (`assignments`, `weights_tree`, `trajectory_routes`, `predictions`) follows from the placement and is written out
-next to it. A plan of the static method has no placement, no evaluation and no bound. `Outcome` is a plan, a proof that
-there is none, or the best plan when time ran out.
+next to it. A plan of the static method has no placement, no evaluation and no bound. `PlanOutcome` is what planning
+returns: a plan, the best plan when time ran out, or a proof that there is none.
 
 Plans convert to plain JSON values and back (`Plan.to_tree`, `Plan.from_tree`); `planner.plan_entries` checks the keys
 and ranges of a file, `planner.plan_text` converts the nested values.
@@ -19,7 +19,7 @@ from periplus.config import loading
 from periplus.errors import ConfigError
 from planner import plan_text
 from planner.answer.evaluation import Evaluation
-from planner.answer.outcome import Fact
+from planner.answer.outcome import BudgetExhausted, Found, Infeasible
 from planner.answer.placement import Placement
 from planner.plan_entries import PlanFile
 from planner.problem.goal import Goal, Problem
@@ -197,26 +197,5 @@ def _plan_of(tree: Mapping[str, Any], source: str) -> Plan:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoPlanExists:
-    """Proof that no plan exists. `conflict` is one sentence with the fewest facts that contradict each other."""
-
-    conflict: str
-    facts: tuple[Fact, ...] = ()
-    """The same facts one by one, if a search found them."""
-    is_minimal: bool = False
-    """Whether it is proved that a plan would exist if any one of the facts were dropped."""
-    is_cut: bool = False
-    """Whether time ended before the smallest set of facts was found."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanningTimedOut:
-    """Time ran out: the best plan so far, if any, and the bound that was proved by then, in the objective's unit."""
-
-    incumbent: Plan | None
-    bound: float | None
-
-
-Outcome = Plan | NoPlanExists | PlanningTimedOut
+PlanOutcome = Found[Plan] | BudgetExhausted[Plan] | Infeasible
 """Answer of the planner, one of three types, to be matched."""

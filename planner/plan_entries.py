@@ -23,8 +23,8 @@ solver's floating-point numbers. Chosen by hand."""
 MAX_USD_PER_HOUR = 1e7
 """Largest limit on dollars per hour. Chosen by hand."""
 _MOST_SECONDS = 1e18
-"""Largest predicted or simulated seconds. Searches treat steps beyond 10^9 seconds as impossible, so sums of times stay
-below this. Chosen by hand."""
+"""Largest predicted or simulated seconds. Searches treat steps from `IMPOSSIBLE_STEP_S` as impossible, so sums of times
+stay below this. Chosen by hand."""
 _MOST = 10**12
 """Largest number of units or workers. Chosen by hand."""
 
@@ -171,7 +171,7 @@ class RatesEntry(Config):
     completion_tokens_per_s: float = Field(ge=0, le=1e18)
 
 
-class PlayedEntry(Config):
+class SimulatedFiguresEntry(Config):
     """Keys of a `planner.plan.SimulatedFigures`."""
 
     step_s: float | None = Field(gt=0, le=_MOST_SECONDS)
@@ -201,5 +201,5 @@ class PlanFile(Config):
     rates: RatesEntry | None = None
     bound: float | None = Field(default=None, ge=0, le=_MOST_SECONDS)
     gap: float | None = Field(default=None, ge=0, le=1)
-    simulated: PlayedEntry | None = None
+    simulated: SimulatedFiguresEntry | None = None
     question: QuestionEntry | None = None

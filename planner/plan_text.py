@@ -137,8 +137,8 @@ def _check_whole(tree: Mapping[str, Any], *keys: str) -> None:
 
 
 def _rules_tree(rules: Rules) -> Tree:
-    def pairs(of: tuple[tuple[Task, frozenset[str]], ...]) -> list[Tree]:
-        return [{"task": task.value, "regions": sorted(regions)} for task, regions in of]
+    def pairs(task_regions: tuple[tuple[Task, frozenset[str]], ...]) -> list[Tree]:
+        return [{"task": task.value, "regions": sorted(regions)} for task, regions in task_regions]
 
     return {
         "pins": pairs(rules.pins),
@@ -152,8 +152,8 @@ def _rules_tree(rules: Rules) -> Tree:
 
 
 def _rules_of(tree: Mapping[str, Any]) -> Rules:
-    def pairs(of: list[Tree]) -> tuple[tuple[Task, frozenset[str]], ...]:
-        return tuple((Task(each["task"]), frozenset(each["regions"])) for each in of)
+    def pairs(trees: list[Tree]) -> tuple[tuple[Task, frozenset[str]], ...]:
+        return tuple((Task(each["task"]), frozenset(each["regions"])) for each in trees)
 
     return Rules(
         **{

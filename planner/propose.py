@@ -11,7 +11,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent, objective_value
 from planner.answer.placement import Placement
 from planner.cost.step.binding import binding_sentence
-from planner.cost.step.fixed_terms import trainer_region
+from planner.cost.step.fixed_terms import trainer_region_of
 from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.network import Network, weights_s
 from planner.plan import Assignment, Plan, PlanEdge, Prediction, Rates, TaskKind
@@ -21,21 +21,21 @@ from planner.problem.workload import Task
 def plan_of(cost_tables: CostTables, incumbent: Incumbent, *, method: str, seed: int | None) -> Plan:
     """Return the plan of a search's best placement. `incumbent.evaluation` must come from the oracle."""
     placement, evaluation, goal = incumbent.placement, incumbent.evaluation, cost_tables.problem.goal
-    trainer_name = trainer_region(cost_tables, placement)
+    trainer_region = trainer_region_of(cost_tables, placement)
     replicas = rollout_replicas(cost_tables, placement)
-    remote_names = [region for region in replicas if region != trainer_name]
+    remote_names = [region for region in replicas if region != trainer_region]
     workload = cost_tables.problem.workload
     samples_per_s = workload.samples_per_step / evaluation.step_s
     return Plan(
         method=method,
-        trainer_region=trainer_name,
+        trainer_region=trainer_region,
         assignments=(
-            Assignment(task=TaskKind.TRAINER, region=trainer_name, num_workers=1),
+            Assignment(task=TaskKind.TRAINER, region=trainer_region, num_workers=1),
             *(Assignment(task=TaskKind.ROLLOUT, region=name, num_workers=num) for name, num in replicas.items()),
         ),
-        weights_tree=edges(cost_tables.network, [(trainer_name, region) for region in remote_names]),
-        trajectory_routes=edges(cost_tables.network, [(region, trainer_name) for region in remote_names]),
-        predictions=tuple(_prediction(cost_tables, evaluation, trainer_name, region) for region in remote_names),
+        weights_tree=edges(cost_tables.network, [(trainer_region, region) for region in remote_names]),
+        trajectory_routes=edges(cost_tables.network, [(region, trainer_region) for region in remote_names]),
+        predictions=tuple(_prediction(cost_tables, evaluation, trainer_region, region) for region in remote_names),
         binding=binding_sentence(cost_tables, placement, evaluation),
         seed=seed,
         goal=goal,
@@ -93,8 +93,8 @@ def edges(network: Network, pairs: list[tuple[str, str]]) -> tuple[PlanEdge, ...
     return tuple(hops)
 
 
-def _prediction(cost_tables: CostTables, evaluation: Evaluation, trainer_name: str, region: str) -> Prediction:
-    route = cost_tables.network.route(trainer_name, region)
+def _prediction(cost_tables: CostTables, evaluation: Evaluation, trainer_region: str, region: str) -> Prediction:
+    route = cost_tables.network.route(trainer_region, region)
     assert route is not None
     times = next((each for each in evaluation.regions if each.region == region), None)
     alone_s = weights_s(cost_tables.problem.workload, route)  # for a region that idles, which the evaluation leaves out

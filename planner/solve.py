@@ -1,6 +1,6 @@
 """Entry points of the planner: `plan` for any problem, `plan_job` for a job that this runtime is to execute.
 
-Both return an `Outcome`: a plan, a proof that there is none, or the best plan when the time budget ended. They read
+Both return a `PlanOutcome`: a plan, a proof that there is none, or the best plan when the time budget ended. They read
 nothing but their arguments; the clock is one of these. The same problem with the same seed gets the same plan, whatever
 the order of regions and links, as long as no search (openings included) runs out of time.
 
@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 
 from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile
-from planner.answer import outcome
-from planner.answer.outcome import Fact, Incumbent
+from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible, Outcome
 from planner.cost.tables.cost_tables import CostTables
 from planner.files.capabilities import Capabilities
 from planner.jobs import hosts
@@ -27,7 +26,7 @@ from planner.jobs.static import METHOD as STATIC
 from planner.jobs.static import plan_static
 from planner.methods.obstacles import obstacle
 from planner.methods.trim import trimmed
-from planner.plan import NoPlanExists, Outcome, PlanningTimedOut
+from planner.plan import Plan, PlanOutcome
 from planner.problem.architecture import Architecture
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Problem
@@ -40,7 +39,7 @@ AUTO = "auto"
 _EXTRAS = {"deap": "bench", "ortools": "planner", "pymetis": "metis"}
 """Optional dependency group of this package that installs a module; the key is the module's import name."""
 
-Method = Callable[..., outcome.Outcome]
+Method = Callable[..., Outcome]
 """A search function with the interface of `planner.methods.portfolio.Method`."""
 
 
@@ -60,7 +59,7 @@ class Thinking:
     """Function that the search polls; it ends early once this returns True."""
 
 
-def plan(problem: Problem, thinking: Thinking, method: str = AUTO) -> Outcome:
+def plan(problem: Problem, thinking: Thinking, method: str = AUTO) -> PlanOutcome:
     """Return the best plan of the plan space whose predictions keep the goal's limits with a margin.
 
     The margins of `planner.problem.margins` are added if the problem lacks them. Raises: ValueError for an unknown
@@ -68,11 +67,11 @@ def plan(problem: Problem, thinking: Thinking, method: str = AUTO) -> Outcome:
     """
     cost_tables = CostTables(with_margin(problem))
     if found := obstacle(cost_tables):
-        return _infeasible(found)
+        return found
     return _as_plan(cost_tables, searched(cost_tables, thinking, method), method, thinking.seed)
 
 
-def searched(cost_tables: CostTables, thinking: Thinking, method: str) -> outcome.Outcome:
+def searched(cost_tables: CostTables, thinking: Thinking, method: str) -> Outcome:
     """Return the outcome of one method's search.
 
     Raises: ValueError for an unknown method, ConfigError for one whose optional dependency is missing.
@@ -115,7 +114,7 @@ def plan_job(
     capabilities: Capabilities,
     thinking: Thinking,
     method: str = "",
-) -> Outcome:
+) -> PlanOutcome:
     """Return the best plan that the runtime can execute on a fleet of hosts.
 
     `architecture` is that of the job's model. It is None if the model's configuration is not visible here; then only
@@ -123,11 +122,11 @@ def plan_job(
     `method` overrides the job's `plan.method`. Raises: ValueError and ConfigError as `searched` does.
     """
     needs = needs_of(job, model_bytes)
-    if conflict := refusal(fleet, needs, capabilities):
-        return NoPlanExists(conflict=conflict)
+    if refused := refusal(fleet, needs, capabilities):
+        return refused
     method = method or job.plan.method
     if architecture is None or method == STATIC:
-        return plan_static(fleet, needs)
+        return Found(best=plan_static(fleet, needs))
     workload = workload_of_job(job, architecture)
     questions = list(hosts.problems(fleet, needs, workload, capabilities.limits))
     return _best_over_trainer_regions(fleet, needs, questions, method, thinking)
@@ -147,7 +146,7 @@ class _Answer:
 
 def _best_over_trainer_regions(
     fleet: Fleet, needs: Needs, questions: Sequence[tuple[str, Problem]], method: str, thinking: Thinking
-) -> Outcome:
+) -> PlanOutcome:
     """Return the best plan over all regions that may host the trainer; `questions` has (region, problem) pairs.
 
     Plans are ranked by five keys: least seconds per step, most regions that generate without lengthening the step,
@@ -156,7 +155,7 @@ def _best_over_trainer_regions(
     """
     cores = {region.name: region.num_cores for region in fleet.regions}
     answers: list[tuple[tuple[float, int, float, int, str], _Answer]] = []
-    conflicts: list[outcome.Infeasible] = []
+    conflicts: list[Infeasible] = []
     complete, end_s = True, thinking.now_s() + thinking.budget_s
     for i, (trainer_name, problem) in enumerate(questions):
         cost_tables = CostTables(problem)
@@ -164,15 +163,15 @@ def _best_over_trainer_regions(
         share_s = max(0.0, end_s - thinking.now_s()) / (len(questions) - i)
         found = searched(cost_tables, replace(thinking, budget_s=share_s), method)
         match found:
-            case outcome.Infeasible():
+            case Infeasible():
                 conflicts.append(found)
                 continue
-            case outcome.BudgetExhausted(best=None):
+            case BudgetExhausted(best=None):
                 complete = False
                 continue
-            case outcome.BudgetExhausted(best=Incumbent() as best):
+            case BudgetExhausted(best=Incumbent() as best):
                 complete = False
-            case outcome.Found(best=best):
+            case Found(best=best):
                 pass
             case _:
                 raise AssertionError(f"a search answered {found}")
@@ -184,37 +183,26 @@ def _best_over_trainer_regions(
         answers.append((rank, _Answer(cost_tables, best, found.best.bound if found.best else None)))
     if not answers:
         if complete and conflicts:
-            return _infeasible(min(conflicts, key=lambda each: len(each.conflict)))
-        return PlanningTimedOut(incumbent=None, bound=None)
+            return min(conflicts, key=lambda each: len(each.facts))
+        return BudgetExhausted(best=None, bound=None)
     chosen = min(answers, key=lambda pair: pair[0])[1]
     # The least of the bounds holds for every region of the trainer, but only if each problem was searched to its end.
     bounds = [answer.bound for _, answer in answers]
     bound = None if None in bounds or not complete else min(b for b in bounds if b is not None)
     made = plan_of(chosen.cost_tables, replace(chosen.best, bound=bound), method=method, seed=thinking.seed)
-    return made if complete else PlanningTimedOut(incumbent=made, bound=bound)
+    return Found(best=made) if complete else BudgetExhausted(best=made, bound=bound)
 
 
-def _as_plan(cost_tables: CostTables, found: outcome.Outcome, method: str, seed: int) -> Outcome:
+def _as_plan(cost_tables: CostTables, found: Outcome, method: str, seed: int) -> PlanOutcome:
+    """Return a search's outcome with a plan in place of its best placement."""
+
+    def made(best: Incumbent) -> Plan:
+        return plan_of(cost_tables, trimmed(cost_tables, best), method=found.method or method, seed=seed)
+
     match found:
-        case outcome.Found():
-            return plan_of(cost_tables, trimmed(cost_tables, found.best), method=found.method or method, seed=seed)
-        case outcome.BudgetExhausted(best=None):
-            return PlanningTimedOut(incumbent=None, bound=found.bound)
-        case outcome.BudgetExhausted(best=Incumbent() as best):
-            made = plan_of(cost_tables, trimmed(cost_tables, best), method=found.method or method, seed=seed)
-            return PlanningTimedOut(incumbent=made, bound=found.bound)
-        case outcome.Infeasible():
-            return _infeasible(found)
-        case _:
-            raise AssertionError(f"a search answered {found}")
-
-
-def _infeasible(found: outcome.Infeasible) -> NoPlanExists:
-    return NoPlanExists(
-        conflict=sentence(found.conflict), facts=found.conflict, is_minimal=found.is_minimal, is_cut=found.is_cut
-    )
-
-
-def sentence(facts: Sequence[Fact]) -> str:
-    """Return the facts of a conflict as one sentence."""
-    return "; and ".join(fact.what.rstrip(".") for fact in facts) or "no placement was found"
+        case Found(best=best):
+            return Found(best=made(best))
+        case BudgetExhausted(best=best, bound=bound):
+            return BudgetExhausted(best=None if best is None else made(best), bound=bound)
+        case Infeasible():
+            return found

@@ -33,7 +33,7 @@ from bench.planner_cases.speed import problem_of
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
-from planner.cost.step.fixed_terms import trainer_region
+from planner.cost.step.fixed_terms import trainer_region_of
 from planner.cost.tables.cost_tables import CostTables
 from planner.files.importers.published_workloads import AREAL_HEX_MODELS, areal_hex_workload
 from planner.problem.device_classes import DeviceClass, classes_of
@@ -77,7 +77,7 @@ def measure(data: Path, seed: int, job: str, budget_s: float) -> Row:
     fresh_s = min(FRESH_S, budget_s)
     links = [_link(solved, ends, factor) for ends in _used_links(asked, solved.placement) for factor in FACTORS]
     fleets = [_inventory(solved, seed + i, sign, fresh_s) for i in range(FLEETS // 2) for sign in (-1, 1)]
-    contingency = _home_lost(solved, fresh_s)
+    contingency = _trainer_region_lost(solved, fresh_s)
     return {
         "step_s": solved.value,
         "gap": solved.gap,
@@ -116,16 +116,16 @@ def _inventory(solved: Solved, seed: int, sign: int, fresh_s: float) -> Row:
     } | row
 
 
-def _home_lost(solved: Solved, prepare_s: float) -> Row:
+def _trainer_region_lost(solved: Solved, prepare_s: float) -> Row:
     """The trainer's region goes, for which an answer was prepared in so many seconds."""
-    fleet, home = solved.problem.fleet, trainer_region(CostTables(solved.problem), solved.placement)
+    fleet, trainer_region = solved.problem.fleet, trainer_region_of(CostTables(solved.problem), solved.placement)
     rest = replace(
         fleet,
-        regions=tuple(region for region in fleet.regions if region.name != home),
-        links=tuple(link for link in fleet.links if home not in (link.src_region, link.dst_region)),
+        regions=tuple(region for region in fleet.regions if region.name != trainer_region),
+        links=tuple(link for link in fleet.links if trainer_region not in (link.src_region, link.dst_region)),
     )
     row, _ = _changed(solved, lambda planner: planner.fleet_changed(rest), prepare_s)
-    return {"region": home} | row
+    return {"region": trainer_region} | row
 
 
 def _changed(
@@ -159,10 +159,10 @@ def _changed(
 def _used_links(problem: Problem, plan: Placement) -> list[tuple[str, str]]:
     """From the trainer's region."""
     cost_tables = CostTables(problem)
-    home = trainer_region(cost_tables, plan)
+    trainer_region = trainer_region_of(cost_tables, plan)
     pools = [pool for group in plan.groups for pool in group.pools]
-    regions = sorted({cost_tables.classes[pool.device_class].region.name for pool in pools} - {home})
-    return [(home, region) for region in regions]
+    regions = sorted({cost_tables.classes[pool.device_class].region.name for pool in pools} - {trainer_region})
+    return [(trainer_region, region) for region in regions]
 
 
 # ---- machines that go or come ----------------------------------------------------------------------------------------

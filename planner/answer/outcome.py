@@ -1,14 +1,29 @@
-"""Outcomes of a search: found, out of time with the incumbent so far, or infeasible with a smallest conflict.
+"""Outcomes of planning: found, out of time with the best so far, or infeasible with a conflict.
+
+The same three types are used at both levels. The search of a method returns an `Outcome`, whose best is an `Incumbent`:
+a placement with its evaluation. `planner.solve` returns a `planner.plan.PlanOutcome`, whose best is a whole plan. A
+caller matches the types:
+
+    match planner.solve.plan(problem, thinking):
+        case Found(best=plan) | BudgetExhausted(best=Plan() as plan):
+            ...  # use the plan
+        case BudgetExhausted():
+            ...  # neither a plan nor a proof that there is none
+        case Infeasible(conflict=sentence):
+            ...  # say what would have to change
 
 The *objective value* of a placement is its dollars per hour if the goal minimises cost, otherwise its seconds per step.
 Every `bound` is a lower bound on that value for the oracle over the plan space: no placement has less.
 """
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
 from planner.problem.goal import Goal, Objective
+
+T = TypeVar("T")
 
 BOUND_TOLERANCE = 2e-5
 """Relative tolerance: rounding may put a bound above the value of a known placement by this much. Chosen by hand."""
@@ -62,7 +77,8 @@ class Fact:
     """One constraint of a problem, as a conflict names it."""
 
     kind: str
-    """Kind of constraint, as in `Violation`: `inventory`, `memory`, `rules`, `limits`, `link`, `budget`, `deadline`."""
+    """Kind of constraint: `inventory`, `memory`, `rules`, `limits`, `link`, `price`, `shape`, `budget` or
+    `deadline`."""
     name: str
     """Name that is stable within one problem, such as `pin:reward` or `inventory:eu/A100/8`."""
     what: str
@@ -70,28 +86,32 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """Outcome of a search that ended by itself.
+class Found(Generic[T]):
+    """Outcome of planning that ended by itself.
 
-    `best` is within the requested gap of the bound. For a heuristic it is the best placement that it found.
+    `best` is within the requested gap of the bound. For a heuristic it is the best that it found. The other fields
+    describe one search. They keep their defaults in the outcomes of `planner.solve`, which may make several searches.
     """
 
-    best: Incumbent
-    trace: tuple[Incumbent, ...]
+    best: T
+    trace: tuple[Incumbent, ...] = ()
     """Improvements of the incumbent or of the bound, in order; the last one is `best`."""
     num_evaluations: int = 0
+    """Number of placements that the oracle evaluated."""
     method: str = ""
+    """Name of the method, as in `planner.methods.portfolio.METHODS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetExhausted:
-    """Outcome of a search that ran out of time, or that the caller stopped, before it proved the requested gap.
+class BudgetExhausted(Generic[T]):
+    """Outcome of planning that ran out of time, or that the caller stopped, before it proved the requested gap.
 
-    `best` is None if it found nothing.
+    `best` is None if nothing was found. `trace`, `num_evaluations` and `method` mean the same as in `Found`.
     """
 
-    best: Incumbent | None
+    best: T | None
     bound: float | None
+    """Lower bound on the objective value that was proved by then. None if nothing was proved."""
     trace: tuple[Incumbent, ...] = ()
     num_evaluations: int = 0
     method: str = ""
@@ -99,18 +119,21 @@ class BudgetExhausted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasible:
-    """Outcome of a search that proved that no placement satisfies all constraints.
+    """Proof that no placement satisfies all constraints: facts that contradict each other, whatever else holds."""
 
-    If any one fact of `conflict` is dropped, the others allow a placement.
-    """
-
-    conflict: tuple[Fact, ...]
+    facts: tuple[Fact, ...]
     is_minimal: bool = True
-    """Whether it is known that there is a placement without any one of the facts."""
+    """Whether it is proved that the facts would no longer contradict each other without any one of them."""
     is_cut: bool = False
-    """Whether it is not known because time ended while facts were still being left out."""
+    """Whether time ended while facts were still being left out, so that a smaller set may contradict itself already."""
     method: str = ""
+    """Name of the method that proved it; empty if no search was needed."""
+
+    @property
+    def conflict(self) -> str:
+        """The facts as one sentence without a full stop."""
+        return "; and ".join(fact.what.rstrip(".") for fact in self.facts) or "no placement was found"
 
 
-Outcome = Found | BudgetExhausted | Infeasible
+Outcome = Found[Incumbent] | BudgetExhausted[Incumbent] | Infeasible
 """Result of a search, one of three types, to be matched."""

@@ -26,7 +26,7 @@ from planner.files.ranges import some
 from planner.jobs.hosts import regions_without_cores
 from planner.jobs.job_workload import rules_of_job, workload_of_job
 from planner.jobs.needs import needs_of
-from planner.plan import Outcome
+from planner.plan import PlanOutcome
 from planner.problem.fleet import Fleet
 from planner.problem.goal import STUDY, Goal, Objective, Problem, Rules
 from planner.problem.margins import with_margin
@@ -158,7 +158,7 @@ class Question:
     problem: Problem | None = None
     """The planning problem with the margins of its goal. None if `job` is given."""
 
-    def answer(self, thinking: Thinking) -> Outcome:
+    def answer(self, thinking: Thinking) -> PlanOutcome:
         """Search and return the outcome. Raises: ConfigError for a model whose files are damaged."""
         if self.problem is not None:
             return plan(self.problem, thinking, self.method)

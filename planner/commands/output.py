@@ -18,10 +18,10 @@ from periplus.config import finite_json, loading, yaml_text
 from periplus.config.file_kinds import need_kind
 from periplus.errors import ConfigError, PlanInfeasible, StorageError, TimedOut
 from planner.answer.evaluation import Violation
-from planner.answer.outcome import Incumbent
+from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
-from planner.plan import NoPlanExists, Outcome, Plan, PlanningTimedOut, SimulatedFigures
+from planner.plan import Plan, PlanOutcome, SimulatedFigures
 from planner.propose import plan_of
 from planner.simulate.run_record import Simulated
 
@@ -140,26 +140,24 @@ def write_svg(path: Path | None, draw: Callable[[], str]) -> None:
     say(f"picture written to {path}")
 
 
-def committed(outcome: Outcome) -> Plan:
-    """Return the plan of an outcome: the plan itself, or the best one found in time.
+def committed(outcome: PlanOutcome) -> Plan:
+    """Return the plan of an outcome: the one that was found, or the best one when time ended.
 
     Raises: PlanInfeasible if no plan exists, TimedOut if none was found in time.
     """
     match outcome:
-        case Plan():
-            return outcome
-        case NoPlanExists():
+        case Found(best=plan) | BudgetExhausted(best=Plan() as plan):
+            return plan
+        case BudgetExhausted():
+            raise TimedOut("no plan was found in time, and none was proved impossible; allow more with --budget-s")
+        case Infeasible():
             remedy = "; at least one of these has to change" if outcome.facts[1:] else ""
             if outcome.facts and not outcome.is_minimal:
                 remedy += f" ({_doubt(outcome)})"
             raise PlanInfeasible(f"no plan: {outcome.conflict}{remedy}")
-        case PlanningTimedOut():
-            if outcome.incumbent is None:
-                raise TimedOut("no plan was found in time, and none was proved impossible; allow more with --budget-s")
-            return outcome.incumbent
 
 
-def _doubt(found: NoPlanExists) -> str:
+def _doubt(found: Infeasible) -> str:
     """Return what is not proved about a conflict. It is always proved that its facts contradict each other."""
     if found.is_cut:
         return "time ended before it was known whether a smaller set of these already conflicts"

@@ -54,7 +54,9 @@ def plan() -> None:
     "--explain", "with_why", is_flag=True, help="Say what would shorten the step, and why regions are unused."
 )
 @click.option("--compare", "with_all", is_flag=True, help="Run every method; --output-svg draws quality against time.")
-@click.option("--simulate/--no-simulate", "with_play", default=True, show_default=True, help="Simulate the plan too.")
+@click.option(
+    "--simulate/--no-simulate", "with_simulation", default=True, show_default=True, help="Simulate the plan too."
+)
 @form_option
 @svg_option
 def make(
@@ -65,7 +67,7 @@ def make(
     seed: int,
     with_why: bool,
     with_all: bool,
-    with_play: bool,
+    with_simulation: bool,
     form: str,
     svg: Path | None,
     **options: Any,
@@ -89,7 +91,7 @@ def make(
             f"{wanted[0]} needs a placement, but the job's model.path cannot be read on this machine; "
             f"omit {wanted[0]}, or run the command where the model is"
         )
-    if with_play and not interrupt.is_set:
+    if with_simulation and not interrupt.is_set:
         made = simulated(made, seed, interrupt)
     left_out = [name for name in wanted if name != "--output-svg"] if interrupt.is_set else []
     extra: dict[str, Any] = {}
@@ -101,7 +103,7 @@ def make(
         left_out = ["--compare"] if interrupt.is_set and with_all else []
     runs = None
     if with_all and problem is not None and not interrupt.is_set:
-        runs = run_methods(problem, METHODS, budget_s, seed, interrupt, with_play)
+        runs = run_methods(problem, METHODS, budget_s, seed, interrupt, with_simulation)
         extra["comparison"] = runs.tree()
         texts.append(runs.text())
     if left_out:
@@ -150,7 +152,9 @@ def explain_plan(file: Path, budget_s: float, seed: int, form: str) -> None:
 @_budget_option
 @_seed_option
 @click.option("--methods", default=",".join(METHODS), show_default=True, metavar="A,B,C", help="Methods to run.")
-@click.option("--simulate/--no-simulate", "with_play", default=True, show_default=True, help="Simulate the plans too.")
+@click.option(
+    "--simulate/--no-simulate", "with_simulation", default=True, show_default=True, help="Simulate the plans too."
+)
 @form_option
 @svg_option
 def compare_methods(
@@ -160,7 +164,7 @@ def compare_methods(
     budget_s: float,
     seed: int,
     methods: str,
-    with_play: bool,
+    with_simulation: bool,
     form: str,
     svg: Path | None,
     **options: Any,
@@ -185,7 +189,7 @@ def compare_methods(
             "nothing to compare: the job's model.path cannot be read on this machine, and then only the static method "
             "can plan it; run the command where the model is"
         )
-    runs = run_methods(problem, names, budget_s, seed, interrupt, with_play)
+    runs = run_methods(problem, names, budget_s, seed, interrupt, with_simulation)
     show(runs.tree(), form, runs.text)
     write_svg(svg, runs.svg)
     interrupt.leave()

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 from periplus import clock
 from periplus.errors import ConfigError, PlanInfeasible, TimedOut
-from planner.answer import outcome
-from planner.answer.outcome import objective_value
+from planner.answer.outcome import BudgetExhausted, Infeasible, Outcome, objective_value
 from planner.commands.background_search import (
     OVERRUN_S,
     Interrupt,
@@ -29,10 +28,10 @@ from planner.explain.comparison import Compared, compared, failed
 from planner.explain.counterfactuals import Effect, effect, lifts, unanswered, unused_regions
 from planner.explain.effects import effects_text, effects_tree
 from planner.explain.pictures.quality import quality_svg
-from planner.plan import Plan, PlanningTimedOut
+from planner.plan import Plan
 from planner.problem.goal import Goal, Problem
 from planner.propose import idle_pools, limited_pools, plan_of
-from planner.solve import Thinking, searched, sentence
+from planner.solve import Thinking, searched
 
 T = TypeVar("T")
 
@@ -64,7 +63,7 @@ def made_plan(asked: Question, budget_s: float, seed: int, interrupt: Interrupt)
             return plan_of(CostTables(asked.problem), progress.best, method=asked.method, seed=seed)
         _leave_without(interrupt)
         raise
-    if isinstance(found, PlanningTimedOut) and found.incumbent is None:
+    if isinstance(found, BudgetExhausted) and found.best is None:
         _leave_without(interrupt)
         if (took_s := clock.monotonic_s() - progress.began_s) < _WHOLE * budget_s:
             raise TimedOut(
@@ -72,7 +71,7 @@ def made_plan(asked: Question, budget_s: float, seed: int, interrupt: Interrupt)
                 "plan space, which does not prove that none exists; try --method auto or --method exact"
             )
     made = committed(found)
-    if isinstance(found, PlanningTimedOut) and not interrupt.is_set:
+    if isinstance(found, BudgetExhausted) and not interrupt.is_set:
         if clock.monotonic_s() - progress.began_s < _WHOLE * budget_s:
             say(
                 "the search gave up before it proved that this plan is the best; try another --method, or see what "
@@ -213,7 +212,7 @@ def answer_counterfactuals(made: Plan, budget_s: float, seed: int, interrupt: In
     return Explained(changes=found[0], regions=found[1], num_asked=num_asked, budget_s=budget_s)
 
 
-def _solver(thinking: Thinking) -> Callable[[Problem], outcome.Outcome]:
+def _solver(thinking: Thinking) -> Callable[[Problem], Outcome]:
     return lambda problem: searched(CostTables(problem), thinking, "auto")
 
 
@@ -281,11 +280,11 @@ class Runs:
 
 
 def run_methods(
-    problem: Problem, methods: Sequence[str], budget_s: float, seed: int, interrupt: Interrupt, with_play: bool
+    problem: Problem, methods: Sequence[str], budget_s: float, seed: int, interrupt: Interrupt, with_simulation: bool
 ) -> Runs:
     """Run each method with the whole budget, one after the other, until interrupted.
 
-    `with_play` says whether the best placement of each method is simulated too.
+    `with_simulation` says whether the best placement of each method is simulated too.
     """
     runs: list[Compared] = []
     refused, errors, cut_short = "", [], ()
@@ -300,8 +299,8 @@ def run_methods(
             )
             elapsed_s = clock.monotonic_s() - began_s
             run = compared(method, found, elapsed_s)
-            if isinstance(found, outcome.Infeasible):
-                refused = refused or sentence(found.conflict)
+            if isinstance(found, Infeasible):
+                refused = refused or found.conflict
             elif run.best is None and elapsed_s < _WHOLE * budget_s:
                 run = replace(run, note="no placement in its part of the plan space")
         except (ConfigError, TimedOut) as error:
@@ -310,7 +309,7 @@ def run_methods(
         if interrupt.is_set:
             cut_short = (method,)
             run = run if run.best else replace(run, note="interrupted before it had a placement")
-        if with_play and run.best is not None and not interrupt.is_set:
+        if with_simulation and run.best is not None and not interrupt.is_set:
             made = plan_of(CostTables(problem), run.best, method=method, seed=seed)
             run = replace(run, simulated=simulated(made, seed, interrupt).simulated)
         runs.append(run)

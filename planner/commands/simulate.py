@@ -81,8 +81,7 @@ def simulate(
     svg: Path | None,
 ) -> None:
     """Simulate the plan in PLAN (made by `periplus plan ... -o json`); --output-svg draws who was busy when."""
-    from planner.simulate.simulator import TooLarge
-    from planner.simulate.simulator import simulate as play
+    from planner.simulate import simulator
 
     made = read_whole_plan(file)
     question, placement = made.question, made.placement
@@ -103,7 +102,7 @@ def simulate(
     progress = SearchProgress(goal=None, what="simulation")
     try:
         found = run_in_background(
-            lambda: play(
+            lambda: simulator.simulate(
                 problem,
                 placement,
                 seed=seed,
@@ -116,7 +115,7 @@ def simulate(
             progress.show,
             interrupt,
         )
-    except (NoRoute, TooLarge) as error:
+    except (NoRoute, simulator.TooLarge) as error:
         raise click.UsageError(f"the plan cannot be simulated: {error}") from error
     finally:
         progress.clear()

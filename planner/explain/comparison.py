@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from periplus.view import units
-from planner.answer import outcome
-from planner.answer.outcome import Incumbent
+from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible, Outcome
 from planner.explain.columns import columns
 from planner.explain.money import known_usd, num_unpriced
 from planner.plan import SimulatedFigures
@@ -29,17 +28,16 @@ class Compared:
     """The simulator's result for the best placement. None if it was not requested."""
 
 
-def compared(method: str, found: outcome.Outcome, elapsed_s: float) -> Compared:
+def compared(method: str, found: Outcome, elapsed_s: float) -> Compared:
     """Return the row of a method from its outcome."""
     match found:
-        case outcome.Infeasible(conflict=conflict):
-            why = "; and ".join(fact.what for fact in conflict) or "it found no placement"
+        case Infeasible(conflict=why):
             return Compared(
                 method=method, best=None, trace=(), bound=None, elapsed_s=elapsed_s, num_evaluations=0, note=why
             )
-        case outcome.Found() | outcome.BudgetExhausted():
+        case Found() | BudgetExhausted():
             bound = found.best.bound if found.best else None
-            if isinstance(found, outcome.BudgetExhausted) and found.bound is not None:
+            if isinstance(found, BudgetExhausted) and found.bound is not None:
                 bound = found.bound
             return Compared(
                 method=method,

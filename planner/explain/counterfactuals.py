@@ -9,13 +9,12 @@ none.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from planner.answer import outcome
 from planner.answer.evaluation import Evaluation
-from planner.answer.outcome import Incumbent, objective_value
+from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible, Outcome, objective_value
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.step.binding import seconds
-from planner.cost.step.fixed_terms import trainer_region
+from planner.cost.step.fixed_terms import trainer_region_of
 from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.network import Network
 from planner.methods.obstacles import allowed
@@ -26,7 +25,7 @@ from planner.problem.margins import with_margin
 from planner.problem.workload import Task
 from planner.propose import rollout_replicas
 
-Solve = Callable[[Problem], outcome.Outcome]
+Solve = Callable[[Problem], Outcome]
 """Function that searches a problem for the best placement."""
 
 MAX_MACHINES, MAX_LINKS, MAX_REGIONS = 12, 12, 12
@@ -108,10 +107,10 @@ def effect(change: WhatIf, placement: Placement, base: float, solve: Solve) -> E
         found = solve(change.problem)
         bound = _bound(found)
         match found:
-            case outcome.Found(best=best) | outcome.BudgetExhausted(best=Incumbent() as best):
+            case Found(best=best) | BudgetExhausted(best=Incumbent() as best):
                 values.append(best.value(goal))
-            case outcome.Infeasible(conflict=conflict):
-                why = "; and ".join(fact.what for fact in conflict)
+            case Infeasible(conflict=conflict):
+                why = conflict
             case _:
                 why = UNANSWERED
     value = min(values, default=None)
@@ -132,12 +131,12 @@ def _less(value: float | None, base: float) -> float | None:
     return None if value is None else 1 - value / base if base > 0 else 0.0
 
 
-def _bound(found: outcome.Outcome) -> float | None:
+def _bound(found: Outcome) -> float | None:
     """Return the lower bound that an outcome proves, or None."""
     match found:
-        case outcome.Found(best=best):
+        case Found(best=best):
             return best.bound
-        case outcome.BudgetExhausted(best=best, bound=bound):
+        case BudgetExhausted(best=best, bound=bound):
             return best.bound if bound is None and best else bound
         case _:
             return None
@@ -163,20 +162,22 @@ def _forbidden(change: WhatIf, placement: Placement) -> str:
         return "generation is not allowed there"
     if not any(each.region.name == name for each in allowed(problem, Task.GENERATION)):
         return "its machines have no price (add usd_per_gpu_hour)"
-    return _unlinked(problem, trainer_region(CostTables(problem), placement), name)
+    return _unlinked(problem, trainer_region_of(CostTables(problem), placement), name)
 
 
-def _unlinked(problem: Problem, home: str, name: str) -> str:
+def _unlinked(problem: Problem, trainer_region: str, name: str) -> str:
     """Return the missing routes between a region and the trainer's.
 
     The result is empty if the region has routes to and from any region that may train.
     """
     network = Network(problem.fleet)
-    homes = {each.region.name for each in allowed(problem, Task.ACTOR_TRAINING)} | {home}
-    if any(network.joins(each, name) for each in homes):
+    trainer_regions = {each.region.name for each in allowed(problem, Task.ACTOR_TRAINING)} | {trainer_region}
+    if any(network.joins(each, name) for each in trainer_regions):
         return ""
-    ways = [f"from {a} to {b}" for a, b in ((home, name), (name, home)) if network.route(a, b) is None]
-    return f"no link was measured {' nor '.join(ways)}"
+    missing = [
+        f"from {a} to {b}" for a, b in ((trainer_region, name), (name, trainer_region)) if network.route(a, b) is None
+    ]
+    return f"no link was measured {' nor '.join(missing)}"
 
 
 def _machines(problem: Problem, placement: Placement) -> Iterator[WhatIf]:
@@ -221,9 +222,11 @@ def with_machine(fleet: Fleet, region: str, machines: Machines) -> Fleet:
 def _links(problem: Problem, placement: Placement) -> Iterator[WhatIf]:
     """Yield each used link and the trainer's uplink at twice the rate."""
     cost_tables = CostTables(problem)
-    home = trainer_region(cost_tables, placement)
-    away = {region for region in rollout_replicas(cost_tables, placement) if region != home}
-    for src, dst in sorted([*((home, region) for region in away), *((region, home) for region in away)])[:MAX_LINKS]:
+    trainer_region = trainer_region_of(cost_tables, placement)
+    away = {region for region in rollout_replicas(cost_tables, placement) if region != trainer_region}
+    for src, dst in sorted(
+        [*((trainer_region, region) for region in away), *((region, trainer_region) for region in away)]
+    )[:MAX_LINKS]:
         links = tuple(
             replace(link, bytes_per_s=2 * link.bytes_per_s)
             if (link.src_region, link.dst_region) == (src, dst)
@@ -238,17 +241,17 @@ def _links(problem: Problem, placement: Placement) -> Iterator[WhatIf]:
                 problem=replace(problem, fleet=replace(problem.fleet, links=links)),
                 keeps=True,
             )
-    if away and cost_tables.network.up_bytes_per_s(home):
+    if away and cost_tables.network.up_bytes_per_s(trainer_region):
         regions = tuple(
             replace(each, wan_up_bytes_per_s=2 * each.wan_up_bytes_per_s)
-            if each.name == home and each.wan_up_bytes_per_s
+            if each.name == trainer_region and each.wan_up_bytes_per_s
             else each
             for each in problem.fleet.regions
         )
         yield WhatIf(
             kind="link",
-            subject=f"{home}>",
-            what=f"twice the uplink of {home}",
+            subject=f"{trainer_region}>",
+            what=f"twice the uplink of {trainer_region}",
             problem=replace(problem, fleet=replace(problem.fleet, regions=regions)),
             keeps=True,
         )

@@ -90,8 +90,8 @@ def _cheaper(plan: Plan, evaluation: Evaluation) -> list[str]:
     return [f"{text}, of devices with a price only" if num_unpriced(question.fleet, placement) else text]
 
 
-def _disagreement(evaluation: Evaluation, played: SimulatedFigures) -> list[str]:
-    if played.step_s is None or abs(error := played.step_s / evaluation.step_s - 1) <= _DISAGREES:
+def _disagreement(evaluation: Evaluation, simulated: SimulatedFigures) -> list[str]:
+    if simulated.step_s is None or abs(error := simulated.step_s / evaluation.step_s - 1) <= _DISAGREES:
         return []
     how = f"{abs(error) * 100:.0f} % {'longer' if error > 0 else 'shorter'}"
     return [f"the simulator disagrees: {how}; what it shows and the model does not: docs/planner-limits.md"]
@@ -100,12 +100,12 @@ def _disagreement(evaluation: Evaluation, played: SimulatedFigures) -> list[str]
 def _simulated(plan: Plan) -> str:
     assert plan.simulated is not None
     assert plan.evaluation is not None
-    played = plan.simulated
-    if played.step_s is None:
-        return f"stalled: {played.stalled}"
-    error = played.step_s / plan.evaluation.step_s - 1
-    age = f", oldest token {played.max_age} version{'s' if played.max_age != 1 else ''} old"
-    return f"{seconds(played.step_s)} a step over {played.num_steps} steps ({error * 100:+.1f} %){age}"
+    simulated = plan.simulated
+    if simulated.step_s is None:
+        return f"stalled: {simulated.stalled}"
+    error = simulated.step_s / plan.evaluation.step_s - 1
+    age = f", oldest token {simulated.max_age} version{'s' if simulated.max_age != 1 else ''} old"
+    return f"{seconds(simulated.step_s)} a step over {simulated.num_steps} steps ({error * 100:+.1f} %){age}"
 
 
 def _runs(assignment: Assignment) -> str:

@@ -1,10 +1,11 @@
-"""Conflicts that rule a job out on a fleet before any search, as one sentence with the fewest contradicting facts.
+"""Conflicts that rule a job out on a fleet before any search, each one a single fact.
 
 Checks go from the runtime's limits and the operator's pins outwards: regions that do not exist, memory, links that were
 not measured, too few regions. If each region that may train fails for a reason of its own, the reason of the region
 that passed most checks is reported.
 """
 
+from planner.answer.outcome import Fact, Infeasible
 from planner.cost.tables.network import Network
 from planner.files.capabilities import Capabilities
 from planner.jobs.needs import Needs
@@ -14,12 +15,22 @@ TOPOLOGY = "star"
 """Name of the only topology that jobs use: one trainer in the centre."""
 
 
-def refusal(fleet: Fleet, needs: Needs, capabilities: Capabilities) -> str | None:
-    """Return the conflict as a sentence, or None if each of these facts allows a plan.
+def refusal(fleet: Fleet, needs: Needs, capabilities: Capabilities) -> Infeasible | None:
+    """Return the first fact that rules the job out by itself, or None if there is none.
 
-    A search may still find that all of them together allow none.
+    A search may still find that several facts together allow no plan.
     """
-    return _beyond(needs, capabilities) or _pins(fleet, needs) or _hosts(fleet, needs)
+    if what := _beyond(needs, capabilities):
+        return _infeasible("limits", "runtime", what)
+    if what := _pins(fleet, needs):
+        return _infeasible("rules", "regions", what)
+    if what := _hosts(fleet, needs):
+        return _infeasible("inventory", "hosts", what)
+    return None
+
+
+def _infeasible(kind: str, name: str, what: str) -> Infeasible:
+    return Infeasible(facts=(Fact(kind=kind, name=name, what=what),))
 
 
 def _beyond(needs: Needs, capabilities: Capabilities) -> str | None:
@@ -67,7 +78,7 @@ def obstacle(fleet: Fleet, needs: Needs, trainer_region: Region) -> tuple[int, s
         return 1, _shortage(what, needs.bytes_for(trains=region == trainer_region, rolls_out=True), region)
     able = [region for region in workers if region not in lacking]
     network = Network(fleet)
-    missing = [(region, way) for region in able if (way := _unmeasured(network, trainer_region, region))]
+    missing = [(region, direction) for region in able if (direction := _unmeasured(network, trainer_region, region))]
     if missing and (needs.rollout_regions is not None or len(missing) == len(able)):
         src, dst = missing[0][1]
         return 2, f"no link was measured from {src} to {dst}"
@@ -83,8 +94,8 @@ def obstacle(fleet: Fleet, needs: Needs, trainer_region: Region) -> tuple[int, s
 
 def _unmeasured(network: Network, trainer_region: Region, region: Region) -> tuple[str, str] | None:
     """Return the direction between the two regions that has neither a link nor a relay; None if both have one."""
-    ways = ((trainer_region.name, region.name), (region.name, trainer_region.name))
-    return next((way for way in ways if network.route(*way) is None), None)
+    directions = ((trainer_region.name, region.name), (region.name, trainer_region.name))
+    return next((direction for direction in directions if network.route(*direction) is None), None)
 
 
 def _shortage(what: str, needed_bytes: int, region: Region) -> str:

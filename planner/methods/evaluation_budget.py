@@ -128,7 +128,7 @@ class EvaluationBudget:
         estimate = evaluate(self.cost_tables, placement, goal=self._unlimited)
         return None if isinstance(estimate, Violation) else estimate
 
-    def outcome(self, method: str) -> Found | BudgetExhausted:
+    def outcome(self, method: str) -> Found[Incumbent] | BudgetExhausted[Incumbent]:
         """Return the best placement so far as a heuristic's outcome, without a bound."""
         if self.best is None:
             return BudgetExhausted(best=None, bound=None, num_evaluations=self.num_evaluations, method=method)

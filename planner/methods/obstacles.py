@@ -39,14 +39,16 @@ def obstacle(cost_tables: CostTables) -> Infeasible | None:
     problem = cost_tables.problem
     for task in problem.workload.tasks:
         if not allowed(problem, task):
-            return Infeasible(conflict=_least(problem, partial(_is_homeless, task), _nowhere(task)))
-    if not _joined(problem):
-        return Infeasible(conflict=_least(problem, lambda of: not _joined(of), _apart(problem)))
+            return Infeasible(facts=_minimal_conflict(problem, partial(_has_no_devices, task), _no_devices_fact(task)))
+    if not _is_connected(problem):
+        return Infeasible(
+            facts=_minimal_conflict(problem, lambda relaxed: not _is_connected(relaxed), _missing_route(problem))
+        )
     facts = memory_obstacle(cost_tables) if problem.fleet.num_gpus <= MOST_GPUS else ()
-    return Infeasible(conflict=facts, is_minimal=len(facts) == 1) if facts else None
+    return Infeasible(facts=facts, is_minimal=len(facts) == 1) if facts else None
 
 
-def _is_homeless(task: Task, problem: Problem) -> bool:
+def _has_no_devices(task: Task, problem: Problem) -> bool:
     return not allowed(problem, task)
 
 
@@ -58,7 +60,7 @@ def memory_obstacle(cost_tables: CostTables) -> _Conflict:
             fact = Fact(kind="memory", name=f"memory:{task.value}", what=_shortage(problem, task))
             rules = [each for each, _ in _liftables(problem) if _concerns(each, task)]
             return (fact, *rules, *_missing_prices(problem, task))
-    return _crowd(cost_tables)
+    return _over_total_memory(cost_tables)
 
 
 def _missing_prices(problem: Problem, task: Task) -> list[Fact]:
@@ -75,7 +77,7 @@ def _missing_prices(problem: Problem, task: Task) -> list[Fact]:
     return [fact for fact, _ in lifts] if _fits(CostTables(problem), task) else []
 
 
-def _crowd(cost_tables: CostTables) -> _Conflict:
+def _over_total_memory(cost_tables: CostTables) -> _Conflict:
     """Return the fewest tasks, largest first, of which one copy each exceeds the memory of all devices together."""
     workload, held = cost_tables.problem.workload, 0.0
     usable = sum(at.num_gpus * max(0.0, usable_bytes(at.gpu)) for at in cost_tables.classes.values())
@@ -117,44 +119,49 @@ def allowed(problem: Problem, task: Task) -> list[DeviceClass]:
     return [at for at in classes_of(problem.fleet) if problem.allows((task,), at)]
 
 
-def _joined(problem: Problem) -> bool:
+def _is_connected(problem: Problem) -> bool:
     """Return whether some region that may train has routes to and from one that may generate.
 
     The routes must exist to all regions in which generation is demanded.
     """
     network = Network(problem.fleet)
-    homes = {at.region.name for at in allowed(problem, Task.ACTOR_TRAINING)}
-    makers = {at.region.name for at in allowed(problem, Task.GENERATION)}
+    trainer_regions = {at.region.name for at in allowed(problem, Task.ACTOR_TRAINING)}
+    generating_regions = {at.region.name for at in allowed(problem, Task.GENERATION)}
 
-    def reach(a: str, b: str) -> bool:
-        return network.route(a, b) is not None and network.route(b, a) is not None
+    def reach(src: str, dst: str) -> bool:
+        return network.route(src, dst) is not None and network.route(dst, src) is not None
 
     return any(
-        any(reach(home, name) for name in makers) and all(reach(home, name) for name in problem.rules.generating)
-        for home in homes
+        any(reach(trainer_region, name) for name in generating_regions)
+        and all(reach(trainer_region, name) for name in problem.rules.generating)
+        for trainer_region in trainer_regions
     )
 
 
-def _apart(problem: Problem) -> Fact:
-    homes = sorted({at.region.name for at in allowed(problem, Task.ACTOR_TRAINING)})
-    makers = problem.rules.generating or {at.region.name for at in allowed(problem, Task.GENERATION)}
+def _missing_route(problem: Problem) -> Fact:
+    trainer_regions = sorted({at.region.name for at in allowed(problem, Task.ACTOR_TRAINING)})
+    generating_regions = problem.rules.generating or {at.region.name for at in allowed(problem, Task.GENERATION)}
     network = Network(problem.fleet)
-    for home in homes:
-        for name in sorted(makers):
-            for src, dst in ((home, name), (name, home)):
+    for trainer_region in trainer_regions:
+        for name in sorted(generating_regions):
+            for src, dst in ((trainer_region, name), (name, trainer_region)):
                 if network.route(src, dst) is None:
-                    more = " nor between other regions that could be used" if len(homes) * len(makers) > 1 else ""
+                    more = (
+                        " nor between other regions that could be used"
+                        if len(trainer_regions) * len(generating_regions) > 1
+                        else ""
+                    )
                     what = f"no link was measured from {src} to {dst}{more}"
                     return Fact(kind="link", name=f"link:{src}>{dst}", what=what)
     raise AssertionError("regions that are not joined have a pair without a route")
 
 
-def _nowhere(task: Task) -> Fact:
+def _no_devices_fact(task: Task) -> Fact:
     name = task.value.replace("_", " ")
     return Fact(kind="inventory", name=f"devices:{task.value}", what=f"{name} has no devices that it may use")
 
 
-def _least(problem: Problem, fails: Callable[[Problem], bool], fact: Fact) -> _Conflict:
+def _minimal_conflict(problem: Problem, fails: Callable[[Problem], bool], fact: Fact) -> _Conflict:
     """Return the fact with those rules without which there is no conflict.
 
     Rules are dropped from the last on, so that the operator's own rules are kept rather than defaults.
@@ -177,16 +184,22 @@ def unpriced(problem: Problem) -> Iterator[_Liftable]:
     for at in classes_of(problem.fleet) if problem.goal.needs_prices else ():
         if at.usd_per_gpu_hour is None:
             what = f"{at.key} has no price (add usd_per_gpu_hour)"
-            yield Fact(kind="price", name=f"price:{at.key}", what=what), partial(_free, at)
+            yield Fact(kind="price", name=f"price:{at.key}", what=what), partial(_with_free_machines, at)
 
 
-def _free(at: DeviceClass, problem: Problem) -> Problem:
+def _with_free_machines(at: DeviceClass, problem: Problem) -> Problem:
     """Return the problem with machines of that class for free."""
 
     def paid(machines: Machines) -> Machines:
-        of = (machines.gpu, machines.gpus_per_machine, machines.is_spot, machines.fabric, machines.usd_per_gpu_hour)
-        is_it = of == (at.gpu.name, at.gpus_per_machine, at.is_spot, at.fabric, None)
-        return replace(machines, usd_per_gpu_hour=0.0) if is_it else machines
+        identity = (
+            machines.gpu,
+            machines.gpus_per_machine,
+            machines.is_spot,
+            machines.fabric,
+            machines.usd_per_gpu_hour,
+        )
+        is_this_class = identity == (at.gpu.name, at.gpus_per_machine, at.is_spot, at.fabric, None)
+        return replace(machines, usd_per_gpu_hour=0.0) if is_this_class else machines
 
     regions = tuple(
         replace(each, machines=tuple(map(paid, each.machines))) if each.name == at.region.name else each
@@ -199,10 +212,12 @@ def _liftables(problem: Problem) -> Iterator[_Liftable]:
     """Yield the rules and missing prices that can be dropped."""
     rules = problem.rules
     for i, pair in enumerate(rules.pins):
-        fact = Fact(kind="rules", name=f"pins:{pair[0].value}:{i}", what=_says(pair[0], "is pinned to", pair[1]))
+        fact = Fact(
+            kind="rules", name=f"pins:{pair[0].value}:{i}", what=_rule_sentence(pair[0], "is pinned to", pair[1])
+        )
         yield fact, partial(_without_pair, "pins", pair)
     for i, pair in enumerate(rules.forbidden):
-        what = _says(pair[0], "is forbidden in", pair[1])
+        what = _rule_sentence(pair[0], "is forbidden in", pair[1])
         fact = Fact(kind="rules", name=f"forbidden:{pair[0].value}:{i}", what=what)
         yield fact, partial(_without_pair, "forbidden", pair)
     if rules.forbidden_regions:
@@ -226,7 +241,7 @@ def _ruled(problem: Problem, **fields: Any) -> Problem:
     return replace(problem, rules=replace(problem.rules, **fields))
 
 
-def _says(task: Task, verb: str, regions: frozenset[str]) -> str:
+def _rule_sentence(task: Task, verb: str, regions: frozenset[str]) -> str:
     return f"{task.value.replace('_', ' ')} {verb} {', '.join(sorted(regions))}"
 
 

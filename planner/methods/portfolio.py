@@ -28,8 +28,8 @@ from planner.methods.exact.method import DEFAULT_GAP
 from planner.methods.exact.method import search as exact
 from planner.methods.hetrl.method import search as hetrl
 from planner.methods.hetrl.method import search_bounded as hetrl_bounded
-from planner.methods.opening.device_assignment import MANY_CLASSES
 from planner.methods.opening.greedy_descent import Descent
+from planner.problem.device_classes import MANY_CLASSES
 from planner.problem.groupings import FEW_GROUPINGS, groupings
 
 _OPENING_S, _SHORT_OPENING_S = 0.6, 0.3
@@ -109,7 +109,7 @@ class _Known:
         self.trace.append(replace(best, bound=bound, elapsed_s=self.elapsed_s()))
         self.report(self.trace[-1])
 
-    def outcome(self, proved: Found | BudgetExhausted, num_evaluations: int) -> Outcome:
+    def outcome(self, proved: Found[Incumbent] | BudgetExhausted[Incumbent], num_evaluations: int) -> Outcome:
         """Return the outcome of all methods together; `proved` is what the exact method returned."""
         trace, best = tuple(self.trace), self.best
         if best is None:

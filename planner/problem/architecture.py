@@ -6,6 +6,9 @@ RMSNorm. An MLP of two matrices (OPT, GPT-Neo) is counted too, with the same nor
 
 from dataclasses import dataclass
 
+HALF_PRECISION_BYTES = 2
+"""Bytes of one bf16 or fp16 number, the precision of weights, gradients and activations."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:

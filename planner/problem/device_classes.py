@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from planner.problem.fleet import Fleet, Region
 from planner.problem.hardware import GpuType
 
+MANY_CLASSES = 12
+"""Number of device classes above which a fleet counts as one of many classes. Searches then look at fewer or simpler
+variants first. Chosen by hand."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceClass:

@@ -11,6 +11,9 @@ from planner.problem.device_classes import DeviceClass
 from planner.problem.fleet import Fleet
 from planner.problem.workload import Task, Workload
 
+IMPOSSIBLE_STEP_S = 1e9
+"""Seconds per step from which searches and estimates treat a placement as impossible: 31 years. Chosen by hand."""
+
 
 class Objective(StrEnum):
     """Quantity that is minimised, and which limit of the goal applies."""

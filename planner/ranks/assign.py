@@ -59,7 +59,7 @@ def assign(
     for g, p, group, pool in _in_order(placement):
         of_class, num_machines = machines[pool.device_class], cost_tables.classes[pool.device_class].num_machines
         rank = kept[pool.device_class] if group.trains else num_machines - kept[pool.device_class]
-        if group.trains and links.within(of_class.at) is not None:
+        if group.trains and links.rates_within(of_class.at) is not None:
             chosen = _ordered(cost_tables.problem.workload, pool, of_class, links, rng)
         else:
             chosen = of_class.compact(pool.unit_gpus, pool.num_units, rank)
@@ -85,7 +85,7 @@ def _kept_free(cost_tables: CostTables, placement: Placement, links: MachineLink
     """Return each machine's priority for training, 0 first: if links differ, the best connected part of the class."""
     at = cost_tables.classes[key]
     plain = np.arange(at.num_machines, dtype=np.int64)
-    rates = links.within(at)
+    rates = links.rates_within(at)
     trains = sum(
         pool.num_gpus for group in placement.groups if group.trains for pool in group.pools if pool.device_class == key
     )
@@ -109,7 +109,7 @@ def _ordered(
     room = machines.room(pool.unit_gpus)
     machine_of = np.repeat(np.arange(len(room)), room)
     stages = pool.layouts[-1][1].pipeline
-    measured = links.within(machines.at)
+    measured = links.rates_within(machines.at)
     assert measured is not None
     rates = np.minimum(measured, measured.T)
     np.fill_diagonal(rates, inside_rate(machines.at))
@@ -179,7 +179,7 @@ def _crossing(rates: npt.NDArray[np.float64], a: Ints, b: Ints) -> float:
 def _rates(cost_tables: CostTables, a: Pool, b: Pool, links: MachineLinks) -> npt.NDArray[np.float64]:
     """Return the rates between machines of two pools' classes, `[num_machines_a, num_machines_b]`."""
     first, second = cost_tables.classes[a.device_class], cost_tables.classes[b.device_class]
-    between = links.between(cost_tables, first, second)
+    between = links.rates_between(cost_tables, first, second)
     rates = np.array(np.broadcast_to(between, (first.num_machines, second.num_machines)), dtype=np.float64)
     if first.key == second.key:
         rates = np.minimum(rates, rates.T)

@@ -20,11 +20,11 @@ class MachineLinks:
     """Rates in bytes per second by pair of class keys (or one key twice), `[num_machines_first, num_machines_second]`.
     Each is that of the slower direction. Pairs that are missing have the rates that the fleet states."""
 
-    def within(self, at: DeviceClass) -> Floats | None:
+    def rates_within(self, at: DeviceClass) -> Floats | None:
         """Return the rates between machines of one class. None if all are equal."""
         return self.measured.get((at.key, at.key))
 
-    def between(self, cost_tables: CostTables, a: DeviceClass, b: DeviceClass) -> Floats | float:
+    def rates_between(self, cost_tables: CostTables, a: DeviceClass, b: DeviceClass) -> Floats | float:
         """Return the rates between machines of `a` and machines of `b`, or one number if all are equal."""
         if (a.key, b.key) in self.measured:
             return self.measured[a.key, b.key]

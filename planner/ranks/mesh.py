@@ -98,13 +98,13 @@ def _improved(
 
     now, stuck = state(), 0
     for _ in range(min(_MAX_SWAPS, 100 + _MAX_TRIED // used)):
-        x = _worst_unit(machine_of[slots[:used]].reshape(shape), costs, rng)
-        for y in _partners(x, machine_of[slots], used, neighbours, costs):
-            slots[[x, y]] = slots[[y, x]]
+        worst = _worst_unit(machine_of[slots[:used]].reshape(shape), costs, rng)
+        for partner in _partners(worst, machine_of[slots], used, neighbours, costs):
+            slots[[worst, partner]] = slots[[partner, worst]]
             if state() < now:
                 now, stuck = state(), 0
                 break
-            slots[[x, y]] = slots[[y, x]]
+            slots[[worst, partner]] = slots[[partner, worst]]
         else:
             stuck += 1
         if stuck == _PATIENCE and stages > 1 and data <= _MAX_MATCHED:
@@ -151,23 +151,27 @@ def _worst_unit(machines: Ints, costs: tuple[Floats, Floats], rng: np.random.Gen
 
 
 def _partners(
-    x: int, machines: Ints, used: int, neighbours: list[tuple[int, Ints]], costs: tuple[Floats, Floats]
+    place: int, machines: Ints, used: int, neighbours: list[tuple[int, Ints]], costs: tuple[Floats, Floats]
 ) -> list[int]:
-    """Return places with which the unit at place `x` may change, best first. Its neighbours count as fixed."""
+    """Return places with which the unit at `place` may change, best first. Its neighbours count as fixed."""
     gain = np.zeros(len(machines))
-    mine, others = machines[x], machines
+    mine, others = machines[place], machines
     for kind, at in neighbours:
         cost = costs[kind]
-        if at[x] >= 0:
-            n = machines[at[x]]
-            gain += cost[mine, n] - cost[others, n]
+        if at[place] >= 0:
+            neighbour = machines[at[place]]
+            gain += cost[mine, neighbour] - cost[others, neighbour]
         theirs = np.flatnonzero(at >= 0)
-        n = machines[at[theirs]]
-        gain[theirs] += cost[machines[theirs], n] - cost[mine, n]
+        neighbour = machines[at[theirs]]
+        gain[theirs] += cost[machines[theirs], neighbour] - cost[mine, neighbour]
     gain[:used][machines[:used] == mine] = -np.inf
     few = min(_PARTNERS, len(gain))
     best = np.argpartition(-gain, few - 1)[:few]
-    return [int(y) for y in best[np.argsort(-gain[best], kind="stable")] if np.isfinite(gain[y])]
+    return [
+        int(other_place)
+        for other_place in best[np.argsort(-gain[best], kind="stable")]
+        if np.isfinite(gain[other_place])
+    ]
 
 
 def _neighbours(shape: tuple[int, int]) -> list[tuple[int, Ints]]:

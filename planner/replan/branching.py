@@ -23,35 +23,24 @@ from planner.problem.goal import Objective
 from planner.problem.workload import Task
 from planner.replan.change import ReplanStart, estimate
 from planner.replan.program import add_moves
-
-_TIMES = (1.25, 2.0, 8.0, 1000.0)
-"""Limits on the step that are tried one after the other if the running plan cannot run, as multiples of its last step.
-Chosen by hand."""
-_NEAR = (0.97, 1.06)
-"""The first interval of windows, relative to the running plan's window. It extends further up, since small changes need
-a slightly longer window. Chosen by hand."""
-_GAP = 0.005
-"""Relative tolerance: improvements below this do not count, and intervals with less overestimation are not divided.
-Chosen by hand."""
-_LEAST_S = 0.01
-"""Least time limit of one program in seconds. Chosen by hand."""
+from planner.replan.settings import SETTINGS
 
 
 def placements(
     change: ReplanStart,
     data: ProblemArrays,
-    home: str,
+    trainer_region: str,
     most_moved: float | None,
     limit_s: float,
     now_s: Callable[[], float],
 ) -> Iterator[Placement]:
-    """Yield placements of the running plan's grouping, trained in region `home`, from the columns in `data`.
+    """Yield placements of the running plan's grouping, trained in `trainer_region`, from the columns in `data`.
 
     At most `most_moved` devices move. Nothing is yielded if nothing better than the running plan by the policy's
     hysteresis was found in time. The time is `limit_s` seconds, or twice as long while no placement that runs is known.
     """
     node = Subproblem(
-        grouping=tuple(group.tasks for group in change.running.groups), trainer_region=data.region_at[home]
+        grouping=tuple(group.tasks for group in change.running.groups), trainer_region=data.region_at[trainer_region]
     )
     began_s = now_s()
 
@@ -62,8 +51,10 @@ def placements(
         built = build_relaxation(data, part, *most)
         if built is None:
             return None
-        add_moves(change, built, home, most_moved)
-        return built, solve_whole(built.model, limit_s=max(left_s(is_known), _LEAST_S), gap=_GAP)
+        add_moves(change, built, trainer_region, most_moved)
+        return built, solve_whole(
+            built.model, limit_s=max(left_s(is_known), SETTINGS.least_program_s), gap=SETTINGS.gap
+        )
 
     for most in _ranges(change):
         is_known = change.value is not None
@@ -96,10 +87,10 @@ def _branched(
         evaluation = estimate(change.cost_tables, placement)
         if isinstance(evaluation, Evaluation):
             most, is_known = _better(change, most, evaluation), True
-        # The program overestimates on this interval: divide it at its window, but no closer than a fifth to either end.
-        if (at := built.window_at(found.values)) is not None and built.looseness(found.values) > _GAP:
+        # The program overestimates on this interval: divide it at its window, but leave some of it on either side.
+        if (at := built.window_at(found.values)) is not None and built.looseness(found.values) > SETTINGS.gap:
             low, high = built.window_range_s
-            middle = min(max(at, low + 0.2 * (high - low)), high - 0.2 * (high - low))
+            middle = min(max(at, low + SETTINGS.least_part * (high - low)), high - SETTINGS.least_part * (high - low))
             for ends in ((low, middle), (middle, high)):
                 heapq.heappush(parts, (found.bound * built.scale_s, num, replace(part, window_s=ends)))
                 num += 1
@@ -109,19 +100,19 @@ def _ranges(change: ReplanStart) -> Iterator[tuple[float, float]]:
     """Yield limits (most seconds per step, most dollars per hour); narrow limits make tight programs."""
     target = INFINITE if change.value is None else change.value / (1 + change.policy.hysteresis)
     if change.goal.objective is Objective.COST_AT_THROUGHPUT:
-        yield change.goal.planned_step_s or _TIMES[-1] * change.last.step_s, target
+        yield change.goal.planned_step_s or SETTINGS.step_limits[-1] * change.last.step_s, target
     elif target < INFINITE:
         yield target, INFINITE
     else:
-        yield from ((times * change.last.step_s, INFINITE) for times in _TIMES)
+        yield from ((times * change.last.step_s, INFINITE) for times in SETTINGS.step_limits)
 
 
 def _better(change: ReplanStart, most: tuple[float, float], than: Evaluation) -> tuple[float, float]:
     """Return limits that exclude placements no better than `than`."""
     most_s, most_usd = most
     if change.goal.objective is Objective.COST_AT_THROUGHPUT:
-        return most_s, min(most_usd, than.usd_per_hour * (1 - _GAP))
-    return min(most_s, than.step_s * (1 - _GAP)), most_usd
+        return most_s, min(most_usd, than.usd_per_hour * (1 - SETTINGS.gap))
+    return min(most_s, than.step_s * (1 - SETTINGS.gap)), most_usd
 
 
 def _windows(change: ReplanStart) -> list[tuple[float, float]]:
@@ -130,5 +121,5 @@ def _windows(change: ReplanStart) -> list[tuple[float, float]]:
         return [(0.0, INFINITE)]
     region = change.last.regions[0]
     window_s = region.window_s + region.weights_s + region.trajectories_s
-    low, high = (window_s * factor for factor in _NEAR)
+    low, high = (window_s * factor for factor in SETTINGS.first_window)
     return [(low, high), (high, INFINITE), (0.0, low)]

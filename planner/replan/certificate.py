@@ -21,7 +21,7 @@ from dataclasses import replace
 import numpy as np
 
 from planner.cost.tables.cost_tables import CostTables
-from planner.cost.tables.network import Network, Route
+from planner.cost.tables.network import Route
 from planner.problem.fleet import Fleet, Machines, Region
 from planner.problem.goal import Objective
 from planner.replan.stretch import stretch
@@ -81,11 +81,7 @@ def _ratios(was: CostTables, now: CostTables, names: set[str]) -> Iterator[float
         yield _cap(was.network.up_bytes_per_s(src), now.network.up_bytes_per_s(src))
         yield _cap(was.network.down_bytes_per_s(src), now.network.down_bytes_per_s(src))
         for dst in sorted(names - {src}):
-            yield _route(_of(was.network, src, dst), _of(now.network, src, dst), was.problem.goal.counts_usd)
-
-
-def _of(network: Network, src: str, dst: str) -> Route | None:
-    return network.route(src, dst)
+            yield _route(was.network.route(src, dst), now.network.route(src, dst), was.problem.goal.counts_usd)
 
 
 def _cap(was: float | None, now: float | None) -> float:

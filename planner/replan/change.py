@@ -12,7 +12,7 @@ from planner.methods.exact.program.linear_model import INFINITE
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.problem.goal import Goal
 from planner.replan.columns import units_for
-from planner.replan.meshes import others, pairs, repairs, with_others
+from planner.replan.meshes import merged, repairs, small_single_pool_meshes, two_pool_meshes
 from planner.replan.migration import MigrationPolicy
 from planner.replan.moves import Uses
 
@@ -37,7 +37,7 @@ class ReplanStart:
     """Objective value of the running plan if it continues. None if it cannot run, or only if too many devices move."""
     last: Evaluation
     """Evaluation of the running plan when it last ran."""
-    homes: tuple[str, ...]
+    trainer_regions: tuple[str, ...]
     """Regions of the fleet in which the running plan trains its actor."""
 
     @property
@@ -51,11 +51,12 @@ class ReplanStart:
         return int(self.policy.max_moved * self.running.num_gpus)
 
     @cached_property
-    def blocks(self) -> ProblemArrays:
+    def columns(self) -> ProblemArrays:
         """Columns with few moves: units, and meshes for which few devices move."""
         few = {
-            group.tasks: with_others(
-                repairs(self.cost_tables, group), others(self.cost_tables, group, self.homes, self.most_moved)
+            group.tasks: merged(
+                repairs(self.cost_tables, group),
+                small_single_pool_meshes(self.cost_tables, group, self.trainer_regions, self.most_moved),
             )
             for group in self._trained
         }
@@ -63,7 +64,7 @@ class ReplanStart:
         return ProblemArrays(self.cost_tables, INFINITE, 1).of(units=units, meshes=few)
 
     @cached_property
-    def paired_blocks(self) -> ProblemArrays | None:
+    def two_pool_columns(self) -> ProblemArrays | None:
         """Columns with meshes of two pools for which few devices move. None if they run only where others run as well.
 
         If the second pool of such a mesh is left out, the rest needs no more memory and moves no more devices. It only
@@ -73,22 +74,23 @@ class ReplanStart:
         if goal.max_step_s is None and not cost_tables.problem.rules.demands_regions:
             return None
         most_s = goal.planned_step_s or INFINITE
-        more = {group.tasks: pairs(cost_tables, group, self.homes, self.most_moved, most_s) for group in self._trained}
-        if not any(more.values()):
-            return None
-        meshes = {tasks: with_others(self.blocks.meshes(tasks).columns, found) for tasks, found in more.items()}
-        return self.blocks.of(units={}, meshes=meshes)
-
-    @cached_property
-    def all_blocks(self) -> ProblemArrays:
-        """Columns with all meshes of one class."""
-        meshes = {
-            group.tasks: with_others(
-                repairs(self.cost_tables, group), mesh_columns(self.cost_tables, group.tasks, blocks=1)
-            )
+        more = {
+            group.tasks: two_pool_meshes(cost_tables, group, self.trainer_regions, self.most_moved, most_s)
             for group in self._trained
         }
-        return self.blocks.of(units={}, meshes=meshes)
+        if not any(more.values()):
+            return None
+        meshes = {tasks: merged(self.columns.meshes(tasks).columns, found) for tasks, found in more.items()}
+        return self.columns.of(units={}, meshes=meshes)
+
+    @cached_property
+    def all_columns(self) -> ProblemArrays:
+        """Columns with all meshes of one class."""
+        meshes = {
+            group.tasks: merged(repairs(self.cost_tables, group), mesh_columns(self.cost_tables, group.tasks, blocks=1))
+            for group in self._trained
+        }
+        return self.columns.of(units={}, meshes=meshes)
 
     @property
     def _trained(self) -> list[Group]:

@@ -52,37 +52,41 @@ def repairs(cost_tables: CostTables, group: Group) -> tuple[MeshColumn, ...]:
 def _repairs(cost_tables: CostTables, group: Group) -> tuple[MeshColumn, ...]:
     tasks, running = group.tasks, _mesh(cost_tables, group)
     classes = [at for at in mesh_candidates(cost_tables, tasks).usable if _pool(group, at)]
-    parts = [part(cost_tables, tasks, _alone(cost_tables, group, at), (at,), _ANY) for at in classes]
+    parts = [part(cost_tables, tasks, _single_pool_set(cost_tables, group, at), (at,), _ANY) for at in classes]
     if len(classes) > 1 and cost_tables.problem.limits.max_train_blocks > 1:
         sides = {at.key: _sides(cost_tables, group, at, 0) for at in classes}
         parts += _paired(cost_tables, tasks, ordered_pairs(cost_tables, tasks, classes, np.inf), sides, _ANY)
     return _columns(parts, () if running is None else (running,))
 
 
-def others(cost_tables: CostTables, group: Group, homes: Iterable[str], most_gpus: int) -> tuple[MeshColumn, ...]:
+def small_single_pool_meshes(
+    cost_tables: CostTables, group: Group, trainer_regions: Iterable[str], most_gpus: int
+) -> tuple[MeshColumn, ...]:
     """Return meshes of one pool with at most `most_gpus` devices.
 
-    A group that trains the actor has them only in the regions `homes`.
+    A group that trains the actor has them only in the regions `trainer_regions`.
     """
-    tasks, of = group.tasks, mesh_candidates(cost_tables, group.tasks)
-    at = tuple(each for each in of.usable if Task.ACTOR_TRAINING not in tasks or each.region.name in homes)
+    tasks, candidates = group.tasks, mesh_candidates(cost_tables, group.tasks)
+    at = tuple(
+        each for each in candidates.usable if Task.ACTOR_TRAINING not in tasks or each.region.name in trainer_regions
+    )
 
     def found() -> tuple[MeshColumn, ...]:
-        whole = {each: of.alone(each) for each in at}
+        whole = {each: candidates.alone(each) for each in at}
         few = {each: on.take(np.flatnonzero(on.num_gpus <= most_gpus)) for each, on in whole.items()}
         return _columns((part(cost_tables, tasks, on, (each,), _ANY) for each, on in few.items()), ())
 
     return cost_tables.known(("others", tasks, at, most_gpus), found, lasts=True)
 
 
-def pairs(
-    cost_tables: CostTables, group: Group, homes: Iterable[str], most_gpus: int, max_s: float
+def two_pool_meshes(
+    cost_tables: CostTables, group: Group, trainer_regions: Iterable[str], most_gpus: int, max_s: float
 ) -> tuple[MeshColumn, ...]:
     """Return meshes of two pools that take at most `max_s` seconds.
 
     Each pool has at most `most_gpus` devices, or the cuts of the running mesh.
     """
-    tasks, room = group.tasks, MeshTimeLimits(busy_s=max_s)
+    tasks, time_limits = group.tasks, MeshTimeLimits(busy_s=max_s)
     if cost_tables.problem.limits.max_train_blocks < 2:
         return ()
     usable = mesh_candidates(cost_tables, tasks).usable
@@ -91,19 +95,19 @@ def pairs(
     asked = (
         (a, b)
         for a, b in ordered_pairs(cost_tables, tasks, classes, max_s)
-        if Task.ACTOR_TRAINING not in tasks or a.region.name in homes
+        if Task.ACTOR_TRAINING not in tasks or a.region.name in trainer_regions
     )
-    return _columns(_paired(cost_tables, tasks, asked, sides, room), ())
+    return _columns(_paired(cost_tables, tasks, asked, sides, time_limits), ())
 
 
-def with_others(known: Sequence[MeshColumn], more: Iterable[MeshColumn]) -> tuple[MeshColumn, ...]:
+def merged(known: Sequence[MeshColumn], more: Iterable[MeshColumn]) -> tuple[MeshColumn, ...]:
     """Return both lists, with each group once."""
     had = {each.group for each in known}
     return (*known, *(each for each in more if each.group not in had))
 
 
 def _columns(parts: Iterable[ClassMeshes], first: Sequence[MeshColumn]) -> tuple[MeshColumn, ...]:
-    return with_others(first, (each.column(row) for each in parts for row in range(len(each))))
+    return merged(first, (each.column(row) for each in parts for row in range(len(each))))
 
 
 # ---- pools of the running mesh's cuts, and others --------------------------------------------------------------------
@@ -114,7 +118,7 @@ def _pool(group: Group, at: DeviceClass) -> Pool | None:
     return next((pool for pool in group.pools if pool.device_class == at.key), None)
 
 
-def _own(cost_tables: CostTables, group: Group, at: DeviceClass) -> PoolOptions:
+def _pools_with_running_cuts(cost_tables: CostTables, group: Group, at: DeviceClass) -> PoolOptions:
     """Return pools of that class whose devices do what the running mesh's devices do."""
     pool, found = _pool(group, at), mesh_candidates(cost_tables, group.tasks).options(at)
     if pool is None:
@@ -128,10 +132,12 @@ def _own(cost_tables: CostTables, group: Group, at: DeviceClass) -> PoolOptions:
     return found.take(rows)
 
 
-def _alone(cost_tables: CostTables, group: Group, at: DeviceClass) -> MeshSet:
+def _single_pool_set(cost_tables: CostTables, group: Group, at: DeviceClass) -> MeshSet:
     key = ("own alone", *_key(cost_tables, group, at))
     return cost_tables.known(
-        key, lambda: single_pool_meshes(cost_tables, group.tasks, at, _own(cost_tables, group, at)), lasts=True
+        key,
+        lambda: single_pool_meshes(cost_tables, group.tasks, at, _pools_with_running_cuts(cost_tables, group, at)),
+        lasts=True,
     )
 
 
@@ -143,7 +149,7 @@ def _sides(cost_tables: CostTables, group: Group, at: DeviceClass, most_gpus: in
 
 def _sides_of(cost_tables: CostTables, group: Group, at: DeviceClass, most_gpus: int) -> list[PairablePools]:
     whole = mesh_candidates(cost_tables, group.tasks).options(at)
-    both = (_own(cost_tables, group, at), whole.take(whole.num_gpus <= most_gpus))
+    both = (_pools_with_running_cuts(cost_tables, group, at), whole.take(whole.num_gpus <= most_gpus))
     return [pairable_pools(cost_tables, at, each) for each in both if not each.is_full.all()]
 
 
@@ -162,11 +168,17 @@ def _paired(
     tasks: tuple[Task, ...],
     asked: Iterable[tuple[DeviceClass, DeviceClass]],
     sides: Mapping[str, Sequence[PairablePools]],
-    room: MeshTimeLimits,
+    time_limits: MeshTimeLimits,
 ) -> Iterator[ClassMeshes]:
     for at in asked:
         for both in product(sides[at[0].key], sides[at[1].key]):
-            yield part(cost_tables, tasks, mesh_pairs(cost_tables, tasks, at, both, (None, None)).found(room), at, room)
+            yield part(
+                cost_tables,
+                tasks,
+                mesh_pairs(cost_tables, tasks, at, both, (None, None)).undominated_meshes(time_limits),
+                at,
+                time_limits,
+            )
 
 
 # ---- the running mesh itself -----------------------------------------------------------------------------------------
@@ -182,10 +194,10 @@ def _mesh(cost_tables: CostTables, group: Group) -> MeshColumn | None:
         return None
     at = [cost_tables.classes[pool.device_class] for pool in group.pools]
     regions = tuple(each.region.name for each in at)
-    way = trainer_transfers(cost_tables, regions[0]).ways.get(regions[-1])
-    if way is None:
+    transfer = trainer_transfers(cost_tables, regions[0]).transfers.get(regions[-1])
+    if transfer is None:
         return None
-    key = ("repair", group, tuple(map(cost_tables.kind, at)), tuple(cost_tables.edges(at)), way.samples_per_s)
+    key = ("repair", group, tuple(map(cost_tables.kind, at)), tuple(cost_tables.edges(at)), transfer.samples_per_s)
     times = cost_tables.known(key, partial(_times, cost_tables, group, fitting, regions), lasts=True)
     usd_per_step = cost_tables.ring_usd_per_gbyte(regions) * cost_tables.gradient_bytes(group.tasks) / 1e9
     return MeshColumn(
@@ -220,14 +232,14 @@ def _times(
         found[task] = samples / rate
     if Task.GENERATION in group.tasks:
         # The phase ends when all pools together have made the step's samples. Remote pools are limited by their route
-        # home.
+        # to the trainer's region.
         start, seconds = trainer_transfers(cost_tables, regions[0]), cost_tables.phase_seconds
         made = np.zeros(len(seconds))
         for pool, price, region in zip(group.pools, priced, regions, strict=True):
             assert price.phase is not None
             own = pool.num_units * price.phase.samples
             is_away = region != start.name
-            carried = min(start.ways[region].samples_per_s, start.samples_per_s) if is_away else np.inf
+            carried = min(start.transfers[region].samples_per_s, start.samples_per_s) if is_away else np.inf
             made = made + np.minimum(own, seconds * carried)
         found[Task.GENERATION] = end_s(seconds, made, samples)
     return {task: found[task] for task in group.tasks}

@@ -10,7 +10,7 @@
 from dataclasses import dataclass
 
 from planner.answer.placement import Group, Placement, Pool
-from planner.cost.step.fixed_terms import trainer_region
+from planner.cost.step.fixed_terms import trainer_region_of
 from planner.cost.tables.cost_tables import CostTables, UnitCost
 from planner.problem.workload import TRAINING, Task
 from planner.replan.moves import Lost, Uses, staying, use_of, uses
@@ -47,31 +47,34 @@ class Migration:
 
 
 def migration(
-    cost_tables: CostTables, a: Placement, b: Placement, policy: MigrationPolicy, lost: Lost | None = None
+    cost_tables: CostTables, running: Placement, target: Placement, policy: MigrationPolicy, lost: Lost | None = None
 ) -> Migration:
-    """Return the cost of going from `a` to `b`.
+    """Return the cost of going from `running` to `target`.
 
-    Both belong to the problem of `cost_tables`, but `a` may need machines that are gone. `lost` names devices that are
-    gone.
+    Both belong to the problem of `cost_tables`, but `running` may need machines that are gone. `lost` names devices
+    that are gone.
     """
-    stays, home = staying(a, lost or {}), trainer_region(cost_tables, b)
-    reload_s = [_reload_s(cost_tables, stays, group, home, policy) for group in b.groups if not group.trains]
-    makes = next((group for group in a.groups if Task.GENERATION in group.tasks and not group.trains), None)
+    stays, trainer_region = staying(running, lost or {}), trainer_region_of(cost_tables, target)
+    reload_s = [
+        _reload_s(cost_tables, stays, group, trainer_region, policy) for group in target.groups if not group.trains
+    ]
+    makes = next((group for group in running.groups if Task.GENERATION in group.tasks and not group.trains), None)
     return Migration(
         reload_s=max(reload_s, default=0.0),
-        lost_s=_lost_s(cost_tables, stays, makes, b) if makes else 0.0,
+        lost_s=_lost_s(cost_tables, stays, makes, target) if makes else 0.0,
         restart_s=max(
-            (restart_s(cost_tables, a, stays, group, policy) for group in b.groups if group.trains), default=0.0
+            (restart_s(cost_tables, running, stays, group, policy) for group in target.groups if group.trains),
+            default=0.0,
         ),
     )
 
 
 def unit_start_s(
-    cost_tables: CostTables, tasks: tuple[Task, ...], pool: Pool, home: str, policy: MigrationPolicy
+    cost_tables: CostTables, tasks: tuple[Task, ...], pool: Pool, trainer_region: str, policy: MigrationPolicy
 ) -> float:
     """Return the seconds until a new unit of that pool works."""
     region = cost_tables.classes[pool.device_class].region.name
-    route = cost_tables.network.route(home, region)
+    route = cost_tables.network.route(trainer_region, region)
     models = cost_tables.problem.workload.models
     size = sum(2.0 * models[task].num_params for task in tasks)
     return policy.unit_start_s + (size / route.bytes_per_s if route else 0.0)
@@ -97,10 +100,10 @@ def unit_stop_s(cost_tables: CostTables, tasks: tuple[Task, ...], pool: Pool) ->
     return price.group_s / 2 if isinstance(price, UnitCost) else 0.0
 
 
-def restart_s(cost_tables: CostTables, a: Placement, stays: Uses, group: Group, policy: MigrationPolicy) -> float:
+def restart_s(cost_tables: CostTables, running: Placement, stays: Uses, group: Group, policy: MigrationPolicy) -> float:
     """Return the seconds for which the trainer stands still if its devices become `group`; 0 if nothing changes."""
-    before = next((each for each in a.groups if each.tasks == group.tasks), None)
-    if before == group and all(_had(stays, group, pool) >= pool.num_gpus for pool in group.pools):
+    before = next((each for each in running.groups if each.tasks == group.tasks), None)
+    if before == group and all(_num_staying(stays, group, pool) >= pool.num_gpus for pool in group.pools):
         return 0.0
     workload = cost_tables.problem.workload
     bytes_ = sum(
@@ -115,30 +118,32 @@ def restart_s(cost_tables: CostTables, a: Placement, stays: Uses, group: Group, 
     return policy.trainer_restart_s + bytes_ / max(rate, 1e-9)
 
 
-def _reload_s(cost_tables: CostTables, stays: Uses, group: Group, home: str, policy: MigrationPolicy) -> float:
+def _reload_s(
+    cost_tables: CostTables, stays: Uses, group: Group, trainer_region: str, policy: MigrationPolicy
+) -> float:
     """Return the missing share of a group's rate while new units start, times the seconds that they need."""
     lacking = 0.0
     for pool in group.pools:
-        new = max(0, pool.num_gpus - _had(stays, group, pool)) / pool.unit_gpus
+        new = max(0, pool.num_gpus - _num_staying(stays, group, pool)) / pool.unit_gpus
         if new > 0:
             rate = unit_rate(cost_tables, group.tasks, pool)
             # Rate that is missing x seconds for which it is missing.
-            lacking += new * rate * unit_start_s(cost_tables, group.tasks, pool, home, policy)
+            lacking += new * rate * unit_start_s(cost_tables, group.tasks, pool, trainer_region, policy)
     return lacking / max(group_rate(cost_tables, group), 1e-12)
 
 
-def _lost_s(cost_tables: CostTables, stays: Uses, group: Group, b: Placement) -> float:
+def _lost_s(cost_tables: CostTables, stays: Uses, group: Group, target: Placement) -> float:
     """Return the share of generation's rate in stopping units, times the seconds that they lose."""
-    will, lost = uses(b), 0.0
+    will, lost = uses(target), 0.0
     for pool in group.pools:
         use = use_of(group.tasks, pool)
         left = will.get(pool.device_class, {}).get(use, 0)
-        gone = max(0, min(pool.num_gpus, _had(stays, group, pool)) - left) / pool.unit_gpus
+        gone = max(0, min(pool.num_gpus, _num_staying(stays, group, pool)) - left) / pool.unit_gpus
         lost += gone * unit_rate(cost_tables, group.tasks, pool) * unit_stop_s(cost_tables, group.tasks, pool)
     return lost / max(group_rate(cost_tables, group), 1e-12)
 
 
-def _had(stays: Uses, group: Group, pool: Pool) -> int:
+def _num_staying(stays: Uses, group: Group, pool: Pool) -> int:
     return stays.get(pool.device_class, {}).get(use_of(group.tasks, pool), 0)
 
 

@@ -68,12 +68,12 @@ def staying(placement: Placement, lost: Lost) -> Uses:
     }
 
 
-def diff(a: Placement, b: Placement, lost: Lost | None = None) -> tuple[Move, ...]:
-    """Return the changes from `a` to `b` that involve the fewest devices, sorted by class.
+def diff(running: Placement, target: Placement, lost: Lost | None = None) -> tuple[Move, ...]:
+    """Return the changes from `running` to `target` that involve the fewest devices, sorted by class.
 
-    Devices of `a` that are lost come last.
+    Devices of `running` that are lost come last.
     """
-    was, will = staying(a, lost or {}), uses(b)
+    was, will = staying(running, lost or {}), uses(target)
     moves: list[Move] = []
     for key in sorted(was.keys() | will.keys()):
         moves += _of_class(key, was.get(key, {}), will.get(key, {}))
@@ -82,9 +82,9 @@ def diff(a: Placement, b: Placement, lost: Lost | None = None) -> tuple[Move, ..
     return tuple(moves)
 
 
-def num_moved(a: Placement, b: Placement, lost: Lost | None = None) -> int:
-    """Return the number of devices that start a use in `b` that they did not have in `a`."""
-    was, will = staying(a, lost or {}), uses(b)
+def num_moved(running: Placement, target: Placement, lost: Lost | None = None) -> int:
+    """Return the number of devices that start a use in `target` that they did not have in `running`."""
+    was, will = staying(running, lost or {}), uses(target)
     return sum(
         max(0, num - was.get(key, {}).get(use, 0)) for key, of_class in will.items() for use, num in of_class.items()
     )

@@ -20,7 +20,7 @@ from planner.replan.migration import group_rate, restart_s, unit_rate, unit_star
 from planner.replan.moves import Use, use_of
 
 
-def add_moves(change: ReplanStart, built: Relaxation, home: str, most_moved: float | None) -> None:
+def add_moves(change: ReplanStart, built: Relaxation, trainer_region: str, most_moved: float | None) -> None:
     """Add the rows and the costs of moving to a program. Costs are in units of the program's objective.
 
     `most_moved` None means that any number of devices may move.
@@ -28,13 +28,13 @@ def add_moves(change: ReplanStart, built: Relaxation, home: str, most_moved: flo
     is_cost = change.goal.objective is Objective.COST_AT_THROUGHPUT
     cost = objective_value(change.goal, change.last) / (1.0 if is_cost else built.scale_s) / change.policy.horizon_s
     most = INFINITE if most_moved is None else float(int(most_moved))
-    moved = [*_add_units(change, built, home, cost, most), *_add_meshes(change, built, cost, most)]
+    moved = [*_add_units(change, built, trainer_region, cost, most), *_add_meshes(change, built, cost, most)]
     if moved and most < INFINITE:
         built.model.row(moved, high=most)
 
 
 def _add_units(
-    change: ReplanStart, built: Relaxation, home: str, cost: float, most: float
+    change: ReplanStart, built: Relaxation, trainer_region: str, cost: float, most: float
 ) -> Iterator[tuple[int, float]]:
     """Add variables for devices of units that move, and yield each with its coefficient in the limit on moves."""
     model, cost_tables, makes = built.model, change.cost_tables, Task.GENERATION
@@ -56,7 +56,7 @@ def _add_units(
         # Row: new devices of this use >= devices in the plan - devices that had the use.
         new = model.variable(high=most)
         model.row([(new, 1.0), *((x, -gpus) for x, gpus in held[name, use])], low=-had)
-        start_s = unit_start_s(cost_tables, use.tasks, pool, home, change.policy)
+        start_s = unit_start_s(cost_tables, use.tasks, pool, trainer_region, change.policy)
         reload_s.setdefault(use.tasks, []).append((new, start_s * share))
         if had and makes in use.tasks:
             # Row: devices that stop generating >= devices that had the use - devices in the plan.

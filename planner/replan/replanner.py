@@ -20,7 +20,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BudgetExhausted, Found, Outcome, objective_value
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
-from planner.cost.step.fixed_terms import trainer_region
+from planner.cost.step.fixed_terms import trainer_region_of
 from planner.cost.tables.cost_tables import CostTables
 from planner.methods.exact.method import search
 from planner.methods.exact.program.linear_model import INFINITE
@@ -33,12 +33,8 @@ from planner.replan.certificate import carried
 from planner.replan.change import ReplanStart, estimate
 from planner.replan.migration import Migration, MigrationPolicy, migration
 from planner.replan.moves import Lost, Move, diff, num_moved, staying
+from planner.replan.settings import SETTINGS
 from planner.replan.stretch import tables
-
-_LINK_LIMIT_S, _LIMIT_S = 0.05, 0.3
-"""Seconds to solve programs after a changed link, and (`_LIMIT_S`) after other changes. Chosen by hand."""
-_SEARCH_S = 1.0
-"""Seconds of a search from scratch. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +50,7 @@ class Replan:
     """Number of devices that start another use, as `planner.replan.moves` counts them."""
     is_within_limit: bool
     """Whether that number is within `MigrationPolicy.max_moved` of the running plan's devices. If not, nothing within
-    it
-    runs."""
+    it runs."""
     migration: Migration
     gain: float
     """Steps (or steps per dollar) over the horizon relative to the running plan, moving included; inf if that cannot
@@ -105,7 +100,7 @@ class Replanner:
         if not isinstance(last, Evaluation):
             raise ValueError(f"the oracle rejects the running plan: {last.what}")
         self._last = last
-        self._homes = self._trained_in(incumbent)
+        self._trainer_regions = self._trained_in(incumbent)
         self._warm()
 
     @property
@@ -133,13 +128,13 @@ class Replanner:
         if kept is not None:
             self._last = kept.evaluation
         runs = kept if kept is not None and self._is_few(kept) else None
-        limit_s = _LINK_LIMIT_S if has_same_machines and runs is not None else _LIMIT_S
-        best = self._best(filter(self._is_few, self._options(self._within(runs, lost, limit_s), lost)))
+        limit_s = SETTINGS.link_programs_s if has_same_machines and runs is not None else SETTINGS.programs_s
+        best = self._best(filter(self._is_few, self._options(self._within_limit(runs, lost, limit_s), lost)))
         # Hysteresis: a change must beat the running plan by a margin.
         if runs is not None and (best is None or best.value * (1 + self.policy.hysteresis) > runs.value):
             best = runs
         if best is None:
-            beyond = [*([] if kept is None else [kept]), *self._options(self._beyond(lost), lost)]
+            beyond = [*([] if kept is None else [kept]), *self._options(self._beyond_limit(lost), lost)]
             best = self._best([each for each in beyond if self._is_few(each)] or beyond)
         if best is None:
             best = self._best(self._options(self._from_scratch(), lost))
@@ -149,23 +144,23 @@ class Replanner:
 
     def prepare(self, *, budget_s: float, seed: int = 0) -> None:
         """Search for a placement that runs if the trainer's region is lost, and keep it."""
-        home = trainer_region(self._cost_tables, self.incumbent)
+        trainer_region = trainer_region_of(self._cost_tables, self.incumbent)
         fleet = self._cost_tables.problem.fleet
         rest = replace(
             fleet,
-            regions=tuple(region for region in fleet.regions if region.name != home),
-            links=tuple(link for link in fleet.links if home not in (link.src_region, link.dst_region)),
+            regions=tuple(region for region in fleet.regions if region.name != trainer_region),
+            links=tuple(link for link in fleet.links if trainer_region not in (link.src_region, link.dst_region)),
         )
         if not rest.regions:
             return
         cost_tables = self._cost_tables.moved_to(replace(self._cost_tables.problem, fleet=rest))
         for placement in self._searched(cost_tables, budget_s, seed):
-            self.contingencies[home] = placement
+            self.contingencies[trainer_region] = placement
 
     def take(self, plan: Replan) -> None:
         """Note that the plan is now the running one."""
         self.incumbent, self._last = plan.placement, plan.evaluation
-        self._homes = self._trained_in(plan.placement)
+        self._trainer_regions = self._trained_in(plan.placement)
 
     def _trained_in(self, plan: Placement) -> tuple[str, ...]:
         """Return the regions in which a plan trains its actor."""
@@ -178,7 +173,7 @@ class Replanner:
         """Compute columns and tables, and run the solver once, so that the first change is answered fast."""
         for at in self._cost_tables.classes.values() if self._proved[0] is not None else ():
             deque(tables(self._cost_tables, at), 0)
-        deque(self._within(self._option(self.incumbent, None), None, _LINK_LIMIT_S), 0)
+        deque(self._within_limit(self._option(self.incumbent, None), None, SETTINGS.link_programs_s), 0)
 
     def _change(self, kept: _Option | None, lost: Lost | None) -> ReplanStart:
         return ReplanStart(
@@ -188,35 +183,37 @@ class Replanner:
             policy=self.policy,
             value=None if kept is None else kept.value,
             last=self._last,
-            homes=tuple(name for name in self._homes if name in self._regions),
+            trainer_regions=tuple(name for name in self._trainer_regions if name in self._regions),
         )
 
-    def _within(self, kept: _Option | None, lost: Lost | None, limit_s: float) -> Iterator[Placement]:
+    def _within_limit(self, kept: _Option | None, lost: Lost | None, limit_s: float) -> Iterator[Placement]:
         """Yield placements that move few devices; with meshes of two pools only if nothing else runs."""
         change = self._change(kept, lost)
-        found = self._of(change, change.blocks, self._most_moved, limit_s)
+        found = self._program_placements(change, change.columns, self._most_moved, limit_s)
         yield from found
         runs = kept is not None or any(isinstance(estimate(self._cost_tables, each), Evaluation) for each in found)
-        if not runs and (data := change.paired_blocks) is not None:
-            yield from self._of(change, data, self._most_moved, limit_s)
+        if not runs and (data := change.two_pool_columns) is not None:
+            yield from self._program_placements(change, data, self._most_moved, limit_s)
 
-    def _beyond(self, lost: Lost | None) -> Iterator[Placement]:
+    def _beyond_limit(self, lost: Lost | None) -> Iterator[Placement]:
         """Yield placements without a limit on moves."""
         yield from (each for name, each in sorted(self.contingencies.items()) if name not in self._regions)
         change = self._change(None, lost)
-        yield from self._of(change, change.all_blocks, None, _LIMIT_S)
+        yield from self._program_placements(change, change.all_columns, None, SETTINGS.programs_s)
 
-    def _of(
+    def _program_placements(
         self, change: ReplanStart, data: ProblemArrays, most_moved: float | None, limit_s: float
     ) -> list[Placement]:
         """Return placements from these columns, for each region in which the running plan trains."""
         found: list[Placement] = []
-        for home in change.homes:
-            found += placements(change, data, home, most_moved, limit_s / len(change.homes), self._now_s)
+        for trainer_region in change.trainer_regions:
+            found += placements(
+                change, data, trainer_region, most_moved, limit_s / len(change.trainer_regions), self._now_s
+            )
         return found
 
     def _from_scratch(self) -> Iterator[Placement]:
-        yield from self._searched(self._cost_tables, _SEARCH_S, 0)
+        yield from self._searched(self._cost_tables, SETTINGS.search_s, 0)
 
     def _searched(self, cost_tables: CostTables, budget_s: float, seed: int) -> Iterator[Placement]:
         until_s = self._now_s() + budget_s  # limits the search for a smallest conflict too, which is not used here
@@ -266,7 +263,7 @@ class Replanner:
         return min(options, key=lambda each: each.value, default=None)
 
     def _answer(self, best: _Option, kept: _Option | None, lost: Lost | None, began_s: float) -> Replan:
-        bound, of = self._proved
+        bound, proved_on = self._proved
         return Replan(
             placement=best.placement,
             evaluation=best.evaluation,
@@ -276,6 +273,6 @@ class Replanner:
             is_within_limit=self._is_few(best),
             migration=best.migration,
             gain=INFINITE if kept is None else kept.value / best.value,
-            bound=carried(bound, of, self._cost_tables),
+            bound=carried(bound, proved_on, self._cost_tables),
             elapsed_s=self._now_s() - began_s,
         )

@@ -16,9 +16,7 @@ from planner.cost.tasks.layer_cuts import FloatArray
 from planner.cost.tasks.version_overlap import NONE, Overlap, overlaps_of
 from planner.problem.device_classes import DeviceClass
 from planner.problem.goal import Problem
-
-_SPANS = 1024
-"""Number of intervals on which the factor is bounded where more than two versions share engines. Chosen by hand."""
+from planner.replan.settings import SETTINGS
 
 
 def stretch(was: CostTables, now: CostTables) -> float:
@@ -56,7 +54,7 @@ def _factor(old: FloatArray, samples: FloatArray, overlap: Overlap, new: FloatAr
 
     Overlapping windows delay what a knot stands for, in proportion to the overlap. The factor is then a ratio of two
     such sums, so it is largest where one of them begins to overlap, or where no step is shorter. Where more than two
-    versions count it is not such a ratio; it is then bounded on `_SPANS` intervals by the values at their ends.
+    versions count it is not such a ratio; it is then bounded on `span_intervals` intervals by the values at their ends.
     """
     after = np.searchsorted(new, gone)
     low, high = new[after - 1], new[after]
@@ -65,18 +63,18 @@ def _factor(old: FloatArray, samples: FloatArray, overlap: Overlap, new: FloatAr
     rise = samples[:, np.searchsorted(old, high)] - made_low
     # Where each lost knot lies between its neighbours, as a share of the samples: `[num_slot_counts, num_lost]`.
     share = np.where(rise > 0, (made - made_low) / np.where(rise > 0, rise, 1.0), 1.0)
-    of = overlaps_of([overlap])
+    overlaps = overlaps_of([overlap])
     # Steps (spans) at which the ratio is looked at: intervals, or only the points where it can be largest.
-    if of.has_many and len(gone):
-        spans_s = np.append(0.0, np.geomspace(1e-3 * low[0], high[-1], _SPANS))[:, None]
+    if overlaps.has_many and len(gone):
+        spans_s = np.append(0.0, np.geomspace(1e-3 * low[0], high[-1], SETTINGS.span_intervals))[:, None]
         pairs = [(spans_s[:-1], spans_s[1:]), (high - overlap.load_s, high - overlap.load_s)]
     else:
         pairs = [(at, at) for at in (np.zeros(len(gone)), *(at - overlap.load_s for at in (low, gone, high)))]
     worst, rises = 1.0, (rise > 0).any(axis=0)
     for from_s, to_s in pairs:
         # True end of a phase at the lost knot, relative to the chord between its neighbours.
-        late = of.end_s(gone, np.maximum(from_s, 0.0))
-        first, last = (of.end_s(at, np.maximum(to_s, 0.0)) for at in (low, high))
+        late = overlaps.end_s(gone, np.maximum(from_s, 0.0))
+        first, last = (overlaps.end_s(at, np.maximum(to_s, 0.0)) for at in (low, high))
         for part in share:
             worst = max(worst, float((late / (first + part * (last - first)))[..., rises].max(initial=1.0)))
     return worst

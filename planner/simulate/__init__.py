@@ -5,10 +5,10 @@ It imports nothing of the cost model. The two share the problem, the placement a
 events, and all randomness is keyed by the seed, so the same seed gives the same run.
 
 - `generation/`: engines with continuous batching over sampled lengths and caches that fill, tasks that take turns on
-the
-  devices of their group, and the two gates of the staleness bound.
+  the devices of their group, and the two gates of the staleness bound.
 - `learning/`: batches that are formed, scored and trained on.
 - `network/`: links that are shared, and whose rates may vary.
 - `faults`: devices that vanish and return, and links that change. `build` turns a placement into the simulated parts.
-- `event_queue` runs events in the order of their times; `run_record` and `gantt` hold the results.
+- `event_queue` runs events in the order of their times; `run_record` and `gantt` hold the results; `settings` has the
+  assumptions that no input gives.
 """

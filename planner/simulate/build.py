@@ -21,12 +21,7 @@ from planner.simulate.learning.learner import Crew
 from planner.simulate.learning.scoring import ScoringSpeed, split_samples
 from planner.simulate.learning.training import PoolPipelines, SimulatedMesh
 from planner.simulate.network.links import Links
-
-MAX_RUNNING = 256
-"""Largest number of running sequences of one engine, unless layout or caches allow fewer. Source: vLLM's default
-`max_num_seqs`."""
-QUOTA_SLACK = 1.1
-"""A pool may lease this many times its planned samples per step, so that others may be late. Chosen by hand."""
+from planner.simulate.settings import SETTINGS
 
 
 class Builder:
@@ -60,7 +55,7 @@ class Builder:
         """
         used = {i: pool for i, pool in enumerate(self.generating.pools) if i not in idle}
         remote = {self.region(pool) for pool in used.values()} - {self.trainer_region}
-        quotas = {i: QUOTA_SLACK * made / self._workload.group_size for i, made in at_most.items()}
+        quotas = {i: SETTINGS.quota_slack * made / self._workload.group_size for i, made in at_most.items()}
         return [self._gen_pool(pool, len(remote), quotas.get(i, math.inf)) for i, pool in used.items()]
 
     def crew(self, group: Group, turns: Turns) -> Crew:
@@ -74,7 +69,7 @@ class Builder:
             training=training,
             turns=turns,
             seconds=lambda task, tokens: passes[task](tokens),
-            way_s=partial(self._way_s, [self.region(pool) for pool in group.pools]),
+            transfer_s=partial(self._transfer_s, [self.region(pool) for pool in group.pools]),
             needs_critic=Task.CRITIC_INFERENCE in scoring and Task.CRITIC_TRAINING not in training,
             places=tuple((self.region(pool), pool.device_class) for pool in group.pools),
         )
@@ -93,7 +88,7 @@ class Builder:
         workload, at, layout = self._workload, self._classes[pool.device_class], pool.layout(Task.GENERATION)
         tokens = cache_tokens(workload, at.gpu, layout.tensor, resident_bytes(workload, pool))
         # Engines without a batch run as many sequences as their caches hold of mean context.
-        most = layout.batch or max(1, min(MAX_RUNNING, int(tokens / running_tokens(workload))))
+        most = layout.batch or max(1, min(SETTINGS.max_running, int(tokens / running_tokens(workload))))
         # Pools with equal engines share one speed and one phase curve.
         key = (at.gpu.name, layout.tensor, most, tokens)
         if key not in self._speeds:
@@ -141,8 +136,10 @@ class Builder:
         alone_s = payload / self._links.rate(self.trainer_region, region)
         up = self._links.up_bytes_per_s(self.trainer_region)
         shared_s = payload * num_remote / up if up else 0.0
-        ways_s = self._links.one_way_s(self.trainer_region, region) + self._links.one_way_s(region, self.trainer_region)
-        return max(alone_s, shared_s) + ways_s
+        delays_s = self._links.one_way_s(self.trainer_region, region) + self._links.one_way_s(
+            region, self.trainer_region
+        )
+        return max(alone_s, shared_s) + delays_s
 
     def _scorer(self, group: Group, task: Task) -> Callable[[Sequence[int]], float]:
         speeds: list[ScoringSpeed] = []
@@ -160,8 +157,8 @@ class Builder:
     def _mesh(self, group: Group, task: Task) -> SimulatedMesh:
         blocks = [PoolPipelines(self._workload, task, self._classes[pool.device_class], pool) for pool in group.pools]
         rings = max(block.layout.tensor * block.layout.pipeline for block in blocks)
-        around = list(zip(blocks, [*blocks[1:], blocks[0]], strict=True)) if len(blocks) > 1 else []
-        return SimulatedMesh(self._workload, blocks, lambda: [self._between(a.at, b.at, rings) for a, b in around])
+        ring = list(zip(blocks, [*blocks[1:], blocks[0]], strict=True)) if len(blocks) > 1 else []
+        return SimulatedMesh(self._workload, blocks, lambda: [self._between(a.at, b.at, rings) for a, b in ring])
 
     def _between(self, a: DeviceClass, b: DeviceClass, rings: int) -> tuple[float, float]:
         """Return (bytes per second, latency) of each of so many rings between two pools."""
@@ -172,7 +169,7 @@ class Builder:
         crossing = a.region.cross_fabric_bytes_per_s if a.fabric != b.fabric else None
         return min(slowest, crossing or slowest), a.region.fabric_latency_s
 
-    def _way_s(self, regions: Sequence[str], num_bytes: int) -> tuple[float, float]:
+    def _transfer_s(self, regions: Sequence[str], num_bytes: int) -> tuple[float, float]:
         """Return (seconds of a batch's samples to the regions of a group, seconds of the answer back).
 
         Each region receives its part of the batch.

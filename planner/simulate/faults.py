@@ -12,6 +12,7 @@ from datetime import datetime
 import numpy as np
 
 from planner.problem.fleet import Fleet
+from planner.simulate.settings import SETTINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ def wandering_rates(
     The logarithm of a link's factor is a first-order autoregression with standard deviation `spread`. The mean of the
     factor is 1. It changes every `every_s` seconds until `until_s`.
     """
-    keep = 0.8
+    keep = SETTINGS.rate_autocorrelation
     found: list[RateChange] = []
     for link in sorted(fleet.links, key=lambda each: (each.src_region, each.dst_region)):
         letters = [ord(letter) for letter in f"{link.src_region}>{link.dst_region}"]

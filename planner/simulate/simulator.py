@@ -70,9 +70,9 @@ def simulate(
     Raises: TooLarge; NoRoute if regions that must reach each other have no route. Both are ValueErrors.
     """
     check_size(problem, placement)
-    run = _Simulation(problem, placement, seed, num_steps, faults, idle, dict(at_most))
-    run.play(should_stop)
-    return run.result()
+    simulation = _Simulation(problem, placement, seed, num_steps, faults, idle, dict(at_most))
+    simulation.run(should_stop)
+    return simulation.result()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ class _Simulation:
 
     # ---- events ----
 
-    def play(self, should_stop: Callable[[], bool]) -> None:
+    def run(self, should_stop: Callable[[], bool]) -> None:
         """Handle events until enough steps are done, no event is left, or `should_stop` returns True."""
         if self._workload.eta == 0:
             self._rollouts.deal(0)

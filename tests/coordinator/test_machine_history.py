@@ -31,8 +31,7 @@ from coordinator.state import ENDED_STATES, TRANSITIONS, Job, JobState, PlacedRo
 from periplus.errors import PeriplusError
 from periplus.values.policy import Policy
 from periplus.values.task import Role, TaskState
-from planner.plan import NoPlanExists
-from tests.support.coordinator.machine_run import KEYS, REGIONS, Run, hello, record, report, request
+from tests.support.coordinator.machine_run import KEYS, REGIONS, Run, hello, infeasible, record, report, request
 
 _names = st.sampled_from(REGIONS)
 _states = st.sampled_from(TaskState)
@@ -150,7 +149,7 @@ class AnyHistory(RuleBasedStateMachine):
                     plan_json="{}",
                 )
             case "infeasible":
-                answer = NoPlanExists(conflict="too small")
+                answer = infeasible("too small")
             case _:
                 answer = PlannerFailed("bug")
         self.do(PlanFinished(job_id, offered, answer))

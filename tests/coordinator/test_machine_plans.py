@@ -18,8 +18,7 @@ from coordinator.state import JobState, PlacedRoles, desired_tasks
 from periplus.errors import Conflict, NotFound
 from periplus.values.policy import Policy
 from periplus.values.task import ENDED, Role, TaskState
-from planner.plan import NoPlanExists
-from tests.support.coordinator.machine_run import Run, hello, report, request
+from tests.support.coordinator.machine_run import Run, hello, infeasible, report, request
 
 
 def test_a_repeated_request_gets_the_first_job() -> None:
@@ -68,7 +67,7 @@ def test_infeasible_on_the_whole_fleet_fails_the_job() -> None:
     run = Run()
     run.join("eu")
     run.do(JobSubmitted("r", "j", request()))
-    run.do(PlanFinished("j", frozenset({"eu"}), NoPlanExists(conflict="eu has 4 cores, 8 wanted")))
+    run.do(PlanFinished("j", frozenset({"eu"}), infeasible("eu has 4 cores, 8 wanted")))
     assert run.job().state is JobState.FAILED
     assert run.job().reason == "infeasible: eu has 4 cores, 8 wanted"
 
@@ -77,7 +76,7 @@ def test_infeasible_on_a_part_of_the_fleet_waits_for_the_rest(run: Run) -> None:
     run.join("ap")
     run.measure_all()
     run.do(JobSubmitted("r2", "k", request()))
-    run.do(PlanFinished("k", frozenset({"ap"}), NoPlanExists(conflict="ap is small")))
+    run.do(PlanFinished("k", frozenset({"ap"}), infeasible("ap is small")))
     assert run.job("k").state is JobState.PENDING
     assert "ap is small" in run.job("k").reason
     assert not any(isinstance(effect, RunPlanner) for effect in run.do(Ticked()))
@@ -91,7 +90,7 @@ def test_infeasible_for_a_fleet_of_the_past_is_asked_again() -> None:
     run.do(JobSubmitted("r", "j", request()))
     run.join("us")
     run.measure_all()
-    effects = run.do(PlanFinished("j", frozenset({"eu"}), NoPlanExists(conflict="needs two")))
+    effects = run.do(PlanFinished("j", frozenset({"eu"}), infeasible("needs two")))
     assert RunPlanner("j", frozenset({"eu", "us"})) in effects
 
 

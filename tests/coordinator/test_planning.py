@@ -7,9 +7,11 @@ from coordinator.events import PlannerFailed, RunPlanner
 from coordinator.planning import fleet_of, placement, planned
 from coordinator.state import Hello, Inventory, Job, JobRequest, MeasuredLink, PlacedRoles, RegionState, Settings, State
 from periplus.errors import ConfigError
-from planner.plan import NoPlanExists, Outcome, PlanningTimedOut
+from planner.answer.outcome import BudgetExhausted, Found
+from planner.plan import Plan, PlanOutcome
 from planner.problem.fleet import Fleet
 from planner.propose import without_question
+from tests.support.coordinator.machine_run import infeasible
 from tests.support.planner.gpu_plan import gpu_plan
 from tests.support.planner.static_plan import PLAN
 
@@ -44,20 +46,20 @@ def test_the_planner_sees_the_hosts_of_the_free_regions_and_what_was_measured_am
 
 def test_a_plan_becomes_a_placement_that_travels_without_its_question() -> None:
     made = gpu_plan()
-    found = placement(made)
+    found = placement(Found(best=made))
     assert isinstance(found, PlacedRoles)
     assert (found.trainer_region, found.num_rollout_workers) == ("us", {"eu": 8})
     assert json.loads(found.plan_json) == without_question(made).to_tree()
 
 
 def test_an_incumbent_is_as_good_as_a_plan_and_none_is_a_failure() -> None:
-    assert placement(PlanningTimedOut(incumbent=PLAN, bound=None)) == placement(PLAN)
-    assert isinstance(placement(PlanningTimedOut(incumbent=None, bound=None)), PlannerFailed)
-    assert placement(NoPlanExists(conflict="x")) == NoPlanExists(conflict="x")
+    assert placement(BudgetExhausted(best=PLAN, bound=None)) == placement(Found(best=PLAN))
+    assert isinstance(placement(BudgetExhausted(best=None, bound=None)), PlannerFailed)
+    assert placement(infeasible("x")) == infeasible("x")
 
 
 def test_what_the_planner_raises_is_a_failure_of_this_job_alone() -> None:
-    def ask(fleet: Fleet, job_json: str) -> Outcome:
+    def ask(fleet: Fleet, job_json: str) -> PlanOutcome:
         raise ConfigError("the checkpoint is damaged")
 
     answer = planned(STATE, RunPlanner("j", frozenset({"a"})), ask)
@@ -65,8 +67,8 @@ def test_what_the_planner_raises_is_a_failure_of_this_job_alone() -> None:
     assert (answer.job_id, answer.regions) == ("j", frozenset({"a"}))
 
 
-@pytest.mark.parametrize("outcome", [PLAN, replace(PLAN, method="auto")])
-def test_the_answer_says_on_which_regions_it_was_made(outcome: Outcome) -> None:
-    answer = planned(STATE, RunPlanner("j", frozenset({"a", "b"})), lambda fleet, job_json: outcome)
+@pytest.mark.parametrize("plan", [PLAN, replace(PLAN, method="auto")])
+def test_the_answer_says_on_which_regions_it_was_made(plan: Plan) -> None:
+    answer = planned(STATE, RunPlanner("j", frozenset({"a", "b"})), lambda fleet, job_json: Found(best=plan))
     assert answer.regions == {"a", "b"}
     assert isinstance(answer.outcome, PlacedRoles)

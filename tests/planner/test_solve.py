@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from periplus.job.job_file import JobFile
 from planner import solve
-from planner.answer import outcome
 from planner.answer.evaluation import Evaluation
+from planner.answer.outcome import BudgetExhausted, Found, Infeasible, Outcome
 from planner.answer.placement import Group, Layout, Placement, Pool
 from planner.cost.oracle import evaluate
 from planner.cost.tables import validity
@@ -21,7 +21,7 @@ from planner.files.capabilities import load_capabilities
 from planner.jobs.hosts import problems
 from planner.jobs.job_workload import workload_of_job
 from planner.jobs.needs import needs_of
-from planner.plan import NoPlanExists, Outcome, Plan, PlanningTimedOut, TaskKind
+from planner.plan import Plan, PlanOutcome, TaskKind
 from planner.problem.architecture import Architecture
 from planner.problem.fleet import Fleet
 from planner.problem.workload import Task
@@ -43,7 +43,7 @@ class Clock:
         return self.now_s
 
 
-def ask(fleet: Fleet, job: JobFile, shape_of: Architecture | None = TINY, method: str = "exact") -> Outcome:
+def ask(fleet: Fleet, job: JobFile, shape_of: Architecture | None = TINY, method: str = "exact") -> PlanOutcome:
     thinking = Thinking(budget_s=1e6, now_s=Clock())
     return plan_job(
         fleet,
@@ -58,8 +58,8 @@ def ask(fleet: Fleet, job: JobFile, shape_of: Architecture | None = TINY, method
 
 def planned(fleet: Fleet, job: JobFile, **options: object) -> Plan:
     made = ask(fleet, job, **options)  # type: ignore[arg-type]
-    assert isinstance(made, Plan), made
-    return made
+    assert isinstance(made, Found), made
+    return made.best
 
 
 ABC = mesh([host("a"), host("b"), host("c")])
@@ -102,7 +102,8 @@ def test_a_missing_link_moves_the_trainer() -> None:
 def test_an_unmeasured_link_that_is_needed_is_named() -> None:
     job = tiny_job(regions={"trainer": "a", "rollout": ["a", "c"]})
     made = ask(without_link(ABC, "c", "a"), job)
-    assert made == NoPlanExists(conflict="no link was measured from c to a")
+    assert isinstance(made, Infeasible)
+    assert made.conflict == "no link was measured from c to a"
 
 
 def test_a_model_that_cannot_be_seen_is_placed_by_links_and_memory_alone() -> None:
@@ -113,13 +114,13 @@ def test_a_model_that_cannot_be_seen_is_placed_by_links_and_memory_alone() -> No
 
 
 def test_time_that_runs_out_leaves_what_was_found_or_nothing() -> None:
-    def late(cost_tables: CostTables, **_: object) -> outcome.Outcome:
-        return outcome.BudgetExhausted(best=None, bound=None)
+    def late(cost_tables: CostTables, **_: object) -> Outcome:
+        return BudgetExhausted(best=None, bound=None)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(solve, "method_of", lambda name: late)
-        assert ask(ABC, tiny_job()) == PlanningTimedOut(incumbent=None, bound=None)
-        assert plan(PROBLEM, Thinking(budget_s=1, now_s=Clock())) == PlanningTimedOut(incumbent=None, bound=None)
+        assert ask(ABC, tiny_job()) == BudgetExhausted(best=None, bound=None)
+        assert plan(PROBLEM, Thinking(budget_s=1, now_s=Clock())) == BudgetExhausted(best=None, bound=None)
 
 
 def test_an_unknown_method_is_the_callers_error() -> None:
@@ -164,26 +165,27 @@ QUICKLY = settings(max_examples=12, deadline=None, suppress_health_check=list(He
 @given(fleets(), JOBS, st.randoms(use_true_random=False))
 def test_a_jobs_plan_keeps_every_rule_in_any_order_of_the_fleet(fleet: Fleet, job: JobFile, shuffler: Random) -> None:
     made = ask(fleet, job)
-    assert not isinstance(made, PlanningTimedOut)
+    assert not isinstance(made, BudgetExhausted)
     regions, links = list(fleet.regions), list(fleet.links)
     shuffler.shuffle(regions)
     shuffler.shuffle(links)
     again = ask(Fleet(regions=tuple(regions), links=tuple(links), gpu_types={}), job)
-    if isinstance(made, NoPlanExists):
+    if isinstance(made, Infeasible):
         assert made.conflict
-        assert isinstance(again, NoPlanExists)
+        assert isinstance(again, Infeasible)
         return
-    assert isinstance(again, Plan)
-    assert replace(again, question=None) == replace(made, question=None)
+    assert isinstance(again, Found)
+    plan = made.best
+    assert replace(again.best, question=None) == replace(plan, question=None)
     needs = needs_of(job)
-    assert needs.may_train(made.trainer_region)
-    assert set(job.regions.rollout or made.rollout_regions) == set(made.rollout_regions)
-    for name in made.regions:
+    assert needs.may_train(plan.trainer_region)
+    assert set(job.regions.rollout or plan.rollout_regions) == set(plan.rollout_regions)
+    for name in plan.regions:
         region = fleet.region(name)
         assert region is not None
-        workers = sum(a.num_workers for a in made.assignments if a.region == name and a.task is TaskKind.ROLLOUT)
+        workers = sum(a.num_workers for a in plan.assignments if a.region == name and a.task is TaskKind.ROLLOUT)
         assert workers in (0, needs.workers_per_region)
-        assert needs.has_room(region, trains=name == made.trainer_region, rolls_out=bool(workers))
+        assert needs.has_room(region, trains=name == plan.trainer_region, rolls_out=bool(workers))
 
 
 def best_by_enumeration(fleet: Fleet, job: JobFile) -> float | None:
@@ -223,10 +225,10 @@ def _placements(cost_tables: CostTables, workers: int) -> list[Placement]:
 @given(fleets(), JOBS)
 def test_no_enumerated_placement_is_better(fleet: Fleet, job: JobFile) -> None:
     made, best = ask(fleet, job), best_by_enumeration(fleet, job)
-    if isinstance(made, Plan):
-        assert made.evaluation is not None
+    if isinstance(made, Found):
+        assert made.best.evaluation is not None
         assert best is not None
-        assert made.evaluation.step_s <= best * (1 + 1e-6)
-        assert made.bound is None or made.bound <= best * (1 + 1e-6)
+        assert made.best.evaluation.step_s <= best * (1 + 1e-6)
+        assert made.best.bound is None or made.best.bound <= best * (1 + 1e-6)
     else:
         assert best is None

@@ -73,8 +73,8 @@ class MeshTable:
 class TransferTables:
     """Network constants of `planner.cost.tables.transfers` for all pairs of regions.
 
-    Arrays are `[num_homes, num_regions]`: from each region that may publish versions to each region. Entries without a
-    route are inf. The names are those of `planner.cost.tables.transfers.RegionTransfer`.
+    Arrays are `[num_sources, num_regions]`: from each region that may publish versions to each region. Entries without
+    a route are inf. The names are those of `planner.cost.tables.transfers.RegionTransfer`.
     """
 
     weights_s: FloatArray
@@ -86,12 +86,12 @@ class TransferTables:
     scoring_s: FloatArray
     training_s: FloatArray
     usd_per_version: FloatArray
-    usd_per_step_home: FloatArray
-    usd_per_step_there: FloatArray
+    usd_per_step_to_trainer: FloatArray
+    usd_per_step_from_trainer: FloatArray
     uplink_s: FloatArray
-    """Seconds of one version through the publishing region's uplink, `[num_homes]`; 0 without a cap."""
+    """Seconds of one version through the publishing region's uplink, `[num_sources]`; 0 without a cap."""
     downlink_per_s: FloatArray
-    """Samples per second that may enter the publishing region, `[num_homes]`; inf without a cap."""
+    """Samples per second that may enter the publishing region, `[num_sources]`; inf without a cap."""
     critic_s: FloatArray
     """Seconds of the critic's weights; inf without a route or a critic."""
     critic_link_s: FloatArray
@@ -113,7 +113,7 @@ class BatchTables:
         self.tasks = cost_tables.problem.workload.tasks
         self.classes = sorted(cost_tables.classes)
         self.regions = sorted({at.region.name for at in cost_tables.classes.values()})
-        self.ways = transfer_tables(cost_tables)
+        self.transfers = transfer_tables(cost_tables)
         self._class_at = {key: i for i, key in enumerate(self.classes)}
         self._region_at = {name: i for i, name in enumerate(self.regions)}
         self._unit_at: dict[tuple[int, Pool], int] = {}
@@ -291,8 +291,8 @@ def _transfer_tables(cost_tables: CostTables, regions: list[str]) -> TransferTab
         "scoring_s",
         "training_s",
         "usd_per_version",
-        "usd_per_step_home",
-        "usd_per_step_there",
+        "usd_per_step_to_trainer",
+        "usd_per_step_from_trainer",
     )
     tables = {name: np.full((size, size), np.inf) for name in names}
     half_s, critic = np.full((size, size), np.inf), np.full((3, size, size), np.inf)
@@ -303,12 +303,12 @@ def _transfer_tables(cost_tables: CostTables, regions: list[str]) -> TransferTab
         start = trainer_transfers(cost_tables, src)
         uplink[h], downlink[h] = start.uplink_s, start.samples_per_s
         for r, dst in enumerate(regions):
-            for name in names if dst in start.ways else ():
-                tables[name][h, r] = getattr(start.ways[dst], name)
-            if dst in start.ways:
+            for name in names if dst in start.transfers else ():
+                tables[name][h, r] = getattr(start.transfers[dst], name)
+            if dst in start.transfers:
                 half_s[h, r] = tables["weights_s"][h, r] - tables["link_s"][h, r]
-            if trains_critic and (way := critic_transfer(cost_tables, src, dst)) is not None:
-                critic[:, h, r] = way.weights_s, way.link_s, way.usd_per_version
+            if trains_critic and (transfer := critic_transfer(cost_tables, src, dst)) is not None:
+                critic[:, h, r] = transfer.weights_s, transfer.link_s, transfer.usd_per_version
     return TransferTables(
         **tables,
         half_s=half_s,

@@ -6,6 +6,7 @@ each, and which mesh of each group that trains. All terms are then computed by a
 placements.
 
 Shapes: *rows* are placements, *places* are the slots for pools of groups without training (unused ones have count 0).
+Within a method, `i` is the index of a group in the grouping.
 """
 
 from collections.abc import Sequence
@@ -109,30 +110,33 @@ class _Rows:
     def __init__(self, batch_tables: BatchTables, units: IntArray, counts: IntArray, meshes: IntArray) -> None:
         self.batch_tables, self.cost_tables = batch_tables, batch_tables.cost_tables
         self.workload = batch_tables.cost_tables.problem.workload
-        self.num, self.size = len(units), len(batch_tables.regions)
+        self.num_rows, self.num_regions = len(units), len(batch_tables.regions)
         self.given = units, counts, meshes
         self.is_fit = (
             (units != -2).all(axis=1) & (meshes != -2).all(axis=1) & ((counts > 0) | (units == -1)).all(axis=1)
         )
-        # Unused places point to the empty last row of the tables.
+        # Unit, number of units, and below group and region of each place: [num_rows, num_places]. Unused places point
+        # to the empty last row of the tables.
         self.units = np.where(units < 0, len(batch_tables.units.region) - 1, units)
         self.counts = np.where(units < 0, 0, counts)
+        # Mesh of each group that trains, [num_rows, num_groups]; 0 in groups that do not.
         self.meshes = np.maximum(meshes, 0)
         self.trains = [any(task in TRAINING for task in tasks) for tasks in batch_tables.grouping]
         self.group = np.where(self.counts > 0, batch_tables.units.group[self.units], -1)
         self.region = batch_tables.units.region[self.units]
+        # A row is fit, [num_rows], if each group has a mesh or at least one used place.
         for i, trains in enumerate(self.trains):
             if trains and not batch_tables.has_meshes(i):
                 self.is_fit[:] = False
             if not trains:
                 self.is_fit &= (self.group == i).any(axis=1)
-        self.place = np.arange(self.num)
+        self.place = np.arange(self.num_rows)
         if self.is_fit.any():
             self._locate()
 
     def estimate(self, goal: Goal) -> EvaluatedPlacements:
         """Return the results of all rows."""
-        step_s, usd = np.full(self.num, np.inf), np.full(self.num, np.inf)
+        step_s, usd = np.full(self.num_rows, np.inf), np.full(self.num_rows, np.inf)
         verdict = np.where(self.is_fit, int(PlacementVerdict.VALID), int(PlacementVerdict.UNFIT))
         if self.is_fit.any():
             for code, holds in (
@@ -143,13 +147,15 @@ class _Rows:
                 verdict[(verdict == PlacementVerdict.VALID) & ~holds] = int(code)
         rows = np.flatnonzero(verdict == PlacementVerdict.VALID)
         if len(rows):
-            some = self if len(rows) == self.num else _Rows(self.batch_tables, *(each[rows] for each in self.given))
+            some = (
+                self if len(rows) == self.num_rows else _Rows(self.batch_tables, *(each[rows] for each in self.given))
+            )
             step_s[rows], usd[rows], verdict[rows] = some._timed(goal)
         return EvaluatedPlacements(step_s=step_s, usd_per_hour=usd, verdict=verdict)
 
     def _timed(self, goal: Goal) -> tuple[FloatArray, FloatArray, IntArray]:
         """Return (seconds per step, dollars per hour, verdict) of rows that violate no other constraint."""
-        verdict = np.full(self.num, int(PlacementVerdict.VALID))
+        verdict = np.full(self.num_rows, int(PlacementVerdict.VALID))
         self._prepare()
         step_s, usd_per_step = self._step()
         rent = (self.counts * self.batch_tables.units.usd[self.units]).sum(axis=1)
@@ -168,21 +174,22 @@ class _Rows:
             )
             step_s = np.where(paid == np.inf, step_s, np.maximum(step_s, paid))
         is_throttled = goal.objective is Objective.COST_AT_THROUGHPUT and goal.max_step_s is not None
-        hourly_s = np.full(self.num, goal.max_step_s) if is_throttled else step_s
+        hourly_s = np.full(self.num_rows, goal.max_step_s) if is_throttled else step_s
         return step_s, rent + usd_per_step * 3600 / hourly_s, verdict
 
     def _locate(self) -> None:
         """Find the regions of each group, the trainer's region and the critic's."""
         actor = next(i for i, tasks in enumerate(self.batch_tables.grouping) if Task.ACTOR_TRAINING in tasks)
-        self.home = self.batch_tables.meshes(actor).region[self.meshes[:, actor]]
+        # [num_rows]: index of the first region of the actor's mesh, from which versions are published.
+        self.trainer_region = self.batch_tables.meshes(actor).region[self.meshes[:, actor]]
         # [num_rows, num_regions]: whether a region is not the trainer's.
-        self.away = self.place[:, None] * 0 + self.home[:, None] != np.arange(self.size)
+        self.is_away = self.place[:, None] * 0 + self.trainer_region[:, None] != np.arange(self.num_regions)
         self.in_region = [self._in_region(i) for i in range(len(self.batch_tables.grouping))]
         self.critic = self._critic()
 
     def _prepare(self) -> None:
         """Compute the busy seconds of all tasks but generation, and the longest training and scoring of any group."""
-        ways = self.batch_tables.ways
+        transfers = self.batch_tables.transfers
         self.busy: dict[Task, FloatArray] = {}
         samples = float(self.workload.samples_per_step)
         for i, tasks in enumerate(self.batch_tables.grouping):
@@ -195,14 +202,14 @@ class _Rows:
                     rates = self.batch_tables.units.rates[self.units, at] * self.counts * (self.group == i)
                     self.busy[task] = samples / np.maximum(rates.sum(axis=1), 1e-300)
         # Phases: the longest of any group, with the transfers to its most distant region.
-        self.training_s, self.scoring_s = np.zeros(self.num), np.zeros(self.num)
-        self.critic_scoring_s = np.zeros(self.num)
+        self.training_s, self.scoring_s = np.zeros(self.num_rows), np.zeros(self.num_rows)
+        self.critic_scoring_s = np.zeros(self.num_rows)
         for i, tasks in enumerate(self.batch_tables.grouping):
             if self.trains[i]:
-                away_s = self._most(ways.training_s[self.home], self.in_region[i])
+                away_s = self._largest(transfers.training_s[self.trainer_region], self.in_region[i])
                 self.training_s = np.maximum(self.training_s, away_s + self._sum(tasks, TRAINING))
             if any(task in SCORING for task in tasks):
-                away_s = self._most(ways.scoring_s[self.home], self.in_region[i])
+                away_s = self._largest(transfers.scoring_s[self.trainer_region], self.in_region[i])
                 group_s = away_s + self._sum(tasks, SCORING)
                 self.scoring_s = np.maximum(self.scoring_s, group_s)
                 self.critic_scoring_s = group_s if Task.CRITIC_INFERENCE in tasks else self.critic_scoring_s
@@ -210,39 +217,41 @@ class _Rows:
     def _step(self) -> tuple[FloatArray, FloatArray]:
         """Return (seconds per step, egress dollars per step), each `[num_rows]`."""
         generating = next(i for i, tasks in enumerate(self.batch_tables.grouping) if Task.GENERATION in tasks)
-        needs = np.zeros(self.num)
+        needs = np.zeros(self.num_rows)
         # Needs that do not depend on generation: busy time of the other groups, and the critic's path and links.
         for i, tasks in enumerate(self.batch_tables.grouping):
             if i != generating:
                 needs = np.maximum(needs, self._sum(tasks, tasks))
         if self.critic is not None:
             src, scores = self.critic
-            ways = self.batch_tables.ways
-            path_s = self.training_s + self._most(ways.critic_s[src], scores) + self.critic_scoring_s
+            transfers = self.batch_tables.transfers
+            path_s = self.training_s + self._largest(transfers.critic_s[src], scores) + self.critic_scoring_s
             needs = np.maximum(needs, path_s / (self.workload.eta + 1))
-            needs = np.maximum(needs, self._most(ways.critic_link_s[src], scores))
+            needs = np.maximum(needs, self._largest(transfers.critic_link_s[src], scores))
         if self.trains[generating]:
             step_s, active = self._by_turns(generating)
         else:
-            step_s, active = self._apart(generating, needs)
+            step_s, active = self._on_own_devices(generating, needs)
         has_version = Task.ACTOR_TRAINING in self.batch_tables.grouping[generating]
         return np.maximum(needs, step_s), self._usd_per_step(active, has_version)
 
     def _by_turns(self, group: int) -> tuple[FloatArray, BoolArray]:
         """Return (seconds per step, `[num_rows, num_regions]` that generate) where generation is a phase of a mesh."""
-        ways, seconds = self.batch_tables.ways, self.cost_tables.phase_seconds
-        caps = np.where(self.away, ways.samples_per_s[self.home], np.inf)
-        down = ways.downlink_per_s[self.home]
+        transfers, seconds = self.batch_tables.transfers, self.cost_tables.phase_seconds
+        caps = np.where(self.is_away, transfers.samples_per_s[self.trainer_region], np.inf)
+        down = transfers.downlink_per_s[self.trainer_region]
         tables, mine = self.batch_tables.meshes(group).tables, self.meshes[:, group]
 
         # Samples of a step by a knot of the grid, within the rates of routes and downlink: [num_rows].
         def made(place: IntArray) -> FloatArray:
             at_s, each = seconds[place], tables[mine, :, place]
-            far = np.minimum(np.where(self.away, np.minimum(each, at_s[:, None] * caps), 0.0).sum(axis=1), at_s * down)
-            total: FloatArray = np.where(self.away, 0.0, each).sum(axis=1) + far
+            far = np.minimum(
+                np.where(self.is_away, np.minimum(each, at_s[:, None] * caps), 0.0).sum(axis=1), at_s * down
+            )
+            total: FloatArray = np.where(self.is_away, 0.0, each).sum(axis=1) + far
             return total
 
-        phase_s = least_seconds(seconds, made, (self.num,), float(self.workload.samples_per_step))
+        phase_s = least_seconds(seconds, made, (self.num_rows,), float(self.workload.samples_per_step))
         # A region is active if any of its pools finishes a sample within the phase; all are if regions are demanded.
         place = np.searchsorted(seconds, phase_s * (1 + JUMP_TOLERANCE), side="right") - 1
         after = np.minimum(place + 1, len(seconds) - 1)
@@ -250,44 +259,44 @@ class _Rows:
             place = after = np.full_like(place, len(seconds) - 1)
         is_between = (phase_s * (1 + JUMP_TOLERANCE) > seconds[place])[:, None]
         active = (tables[mine, :, place] > 0) | ((tables[mine, :, after] > 0) & is_between)
-        receives = active & self.away & (Task.ACTOR_TRAINING not in self.batch_tables.grouping[group])
+        receives = active & self.is_away & (Task.ACTOR_TRAINING not in self.batch_tables.grouping[group])
         # The path is the longest over active regions, then the group's own busy time and the links.
         weights_s, links_s = self._weights(receives)
-        way_s = np.where(active, weights_s + ways.trajectories_s[self.home], -np.inf).max(axis=1)
-        path_s = (self.training_s + self.scoring_s + way_s + phase_s) / (self.workload.eta + 1)
+        transfers_s = np.where(active, weights_s + transfers.trajectories_s[self.trainer_region], -np.inf).max(axis=1)
+        path_s = (self.training_s + self.scoring_s + transfers_s + phase_s) / (self.workload.eta + 1)
         group_s = phase_s + self._sum(self.batch_tables.grouping[group], (*SCORING, *TRAINING))
         return np.maximum(np.maximum(path_s, group_s), links_s), active
 
-    def _apart(self, group: int, needs: FloatArray) -> tuple[FloatArray, BoolArray]:
+    def _on_own_devices(self, group: int, needs: FloatArray) -> tuple[FloatArray, BoolArray]:
         """Return (seconds per step, `[num_rows, num_regions]` that generate) where regions have windows.
 
         Remote regions are ordered by the time on their links. The best prefix of that order generates.
         """
         mine = (self.group == group) & (self.counts > 0)
-        best_s, active = self._with(group, mine, self.place)
+        best_s, active = self._with_pools(group, mine, self.place)
         if self.cost_tables.problem.rules.demands_regions:
             return best_s, active
-        ways = self.batch_tables.ways
+        transfers = self.batch_tables.transfers
         best_s = np.maximum(best_s, needs)
-        used = self.in_region[group] & self.away
-        _, links_s = self._weights(active & self.away)
+        used = self.in_region[group] & self.is_away
+        _, links_s = self._weights(active & self.is_away)
         # Leaving regions out can help only rows whose step time a link determines.
         is_open = used.any(axis=1) & (best_s > needs) & (links_s >= best_s)
         # Rank of each pool's region in the order of its link; pools in the trainer's region always generate.
-        link_s = np.where(used, ways.link_s[self.home] + self._critic_link(), np.inf)
+        link_s = np.where(used, transfers.link_s[self.trainer_region] + self._critic_link(), np.inf)
         order = np.argsort(np.argsort(link_s, axis=1, kind="stable"), axis=1, kind="stable")
-        rank = np.where(self.region == self.home[:, None], -1, np.take_along_axis(order, self.region, axis=1))
+        rank = np.where(self.region == self.trainer_region[:, None], -1, np.take_along_axis(order, self.region, axis=1))
         for count in range(int(used.sum(axis=1).max(initial=0))):
             some = mine & (rank < count)
             rows = np.flatnonzero(is_open & (used.sum(axis=1) > count) & some.any(axis=1))
             if len(rows):
-                step_s, with_some = self._with(group, some, rows)
+                step_s, with_some = self._with_pools(group, some, rows)
                 step_s = np.maximum(step_s, needs[rows])
                 better = step_s < best_s[rows] * IMPROVEMENT_FACTOR
                 best_s[rows[better]], active[rows[better]] = step_s[better], with_some[better]
         return best_s, active
 
-    def _with(self, group: int, pools: BoolArray, rows: IntArray) -> tuple[FloatArray, BoolArray]:
+    def _with_pools(self, group: int, pools: BoolArray, rows: IntArray) -> tuple[FloatArray, BoolArray]:
         """Return (seconds per step, regions that generate) for some rows and some of their pools.
 
         The seconds are what windows and links need.
@@ -298,14 +307,14 @@ class _Rows:
         makes = pools[rows] if demands else windows.makes(step_s)
         # Where idle pools free the uplink, weights of the others arrive earlier: solve those rows again.
         fewer = np.flatnonzero(
-            (makes != pools[rows]).any(axis=1) & (self.batch_tables.ways.uplink_s[self.home[rows]] > 0)
+            (makes != pools[rows]).any(axis=1) & (self.batch_tables.transfers.uplink_s[self.trainer_region[rows]] > 0)
         )
         if len(fewer):
             still = pools.copy()
             still[rows] &= makes
             step_s[fewer] = self._windows(group, still, rows[fewer]).least_s()
         active = self._regions_of(makes, rows)
-        _, links_s = self._weights(active & self.away)
+        _, links_s = self._weights(active & self.is_away)
         step_s = np.maximum(step_s, links_s[rows])
         # A demanded region must finish at least one sample in its window.
         if demands:
@@ -317,10 +326,12 @@ class _Rows:
 
     def _windows(self, group: int, pools: BoolArray, rows: IntArray) -> BatchedWindows:
         """Return the windows of some rows if these pools generate."""
-        ways, units = self.batch_tables.ways, self.batch_tables.units
-        weights_s, _ = self._weights(self._regions_of(pools, self.place) & self.away)
-        others_s = self._sum(self.batch_tables.grouping[group], SCORING) if self.workload.eta else np.zeros(self.num)
-        home = self.home[rows]
+        transfers, units = self.batch_tables.transfers, self.batch_tables.units
+        weights_s, _ = self._weights(self._regions_of(pools, self.place) & self.is_away)
+        others_s = (
+            self._sum(self.batch_tables.grouping[group], SCORING) if self.workload.eta else np.zeros(self.num_rows)
+        )
+        trainer_region = self.trainer_region[rows]
         return BatchedWindows(
             seconds=self.cost_tables.phase_seconds,
             tables=units.tables,
@@ -329,10 +340,10 @@ class _Rows:
             count=np.where(pools, self.counts, 0)[rows].astype(np.float64),
             rate=units.rates[self.units[rows], self.batch_tables.tasks.index(Task.GENERATION)],
             region=self.region[rows],
-            lag_s=weights_s[rows] + ways.trajectories_s[home],
-            caps=np.where(self.away[rows], ways.samples_per_s[home], np.inf),
-            is_away=self.away[rows],
-            down_per_s=ways.downlink_per_s[home],
+            lag_s=weights_s[rows] + transfers.trajectories_s[trainer_region],
+            caps=np.where(self.is_away[rows], transfers.samples_per_s[trainer_region], np.inf),
+            is_away=self.is_away[rows],
+            down_per_s=transfers.downlink_per_s[trainer_region],
             before_s=(self.training_s + self.scoring_s + others_s)[rows],
             others_s=others_s[rows],
             eta=self.workload.eta,
@@ -341,17 +352,17 @@ class _Rows:
 
     def _regions_of(self, pools: BoolArray, rows: IntArray) -> BoolArray:
         """Return `[all rows, num_regions]`: the regions of the selected pools of some rows."""
-        found = np.zeros((self.num, self.size), dtype=bool)
+        found = np.zeros((self.num_rows, self.num_regions), dtype=bool)
         at, place = np.nonzero(pools)
         found[rows[at], self.region[rows[at], place]] = True
         return found
 
     def _weights(self, receives: BoolArray) -> tuple[FloatArray, FloatArray]:
         """Return (seconds of a version to each receiving region, busy seconds of the slowest link or uplink)."""
-        ways = self.batch_tables.ways
-        link_s = np.where(receives, ways.link_s[self.home] + self._critic_link(), 0.0)
-        shared_s = ways.uplink_s[self.home] * receives.sum(axis=1)
-        half_s = np.where(receives, ways.half_s[self.home], 0.0)
+        transfers = self.batch_tables.transfers
+        link_s = np.where(receives, transfers.link_s[self.trainer_region] + self._critic_link(), 0.0)
+        shared_s = transfers.uplink_s[self.trainer_region] * receives.sum(axis=1)
+        half_s = np.where(receives, transfers.half_s[self.trainer_region], 0.0)
         weights_s = np.where(receives, np.maximum(link_s, shared_s[:, None]) + half_s, 0.0)
         return weights_s, np.maximum(link_s.max(axis=1), shared_s)
 
@@ -371,33 +382,36 @@ class _Rows:
     def _critic_link(self) -> FloatArray:
         """Return `[num_rows, num_regions]`: seconds of the critic's weights on links from the trainer's region."""
         if self.critic is None:
-            return np.zeros((self.num, self.size))
+            return np.zeros((self.num_rows, self.num_regions))
         src, scores = self.critic
-        shares = scores & self.away & (src == self.home)[:, None]
-        taken: FloatArray = np.where(shares, self.batch_tables.ways.critic_link_s[src], 0.0)
+        shares = scores & self.is_away & (src == self.trainer_region)[:, None]
+        taken: FloatArray = np.where(shares, self.batch_tables.transfers.critic_link_s[src], 0.0)
         return taken
 
     def _usd_per_step(self, active: BoolArray, has_version: bool) -> FloatArray:
         """Return the egress dollars per step, `[num_rows]`, as `estimate._usd_per_step`."""
-        ways = self.batch_tables.ways
+        transfers = self.batch_tables.transfers
         # Samples from generating regions, at the most expensive route; a version for each of them unless they train the
         # actor.
-        usd = self._most(ways.usd_per_step_home[self.home], active)
+        usd = self._largest(transfers.usd_per_step_to_trainer[self.trainer_region], active)
         if not has_version:
-            usd = usd + np.where(active & self.away, ways.usd_per_version[self.home], 0.0).sum(axis=1)
+            usd = usd + np.where(active & self.is_away, transfers.usd_per_version[self.trainer_region], 0.0).sum(axis=1)
         for i, tasks in enumerate(self.batch_tables.grouping):
-            there, back = ways.usd_per_step_there[self.home], ways.usd_per_step_home[self.home]
-            far = self.in_region[i] & self.away
+            there, back = (
+                transfers.usd_per_step_from_trainer[self.trainer_region],
+                transfers.usd_per_step_to_trainer[self.trainer_region],
+            )
+            far = self.in_region[i] & self.is_away
             # Samples to groups that score (and back) or train, and gradients inside a mesh.
             if any(task in SCORING for task in tasks):
-                usd = usd + self._most(there + back, far)
+                usd = usd + self._largest(there + back, far)
             elif self.trains[i]:
-                usd = usd + self._most(there, far)
+                usd = usd + self._largest(there, far)
             if self.trains[i]:
                 usd = usd + self.batch_tables.meshes(i).usd_per_step[self.meshes[:, i]]
         if self.critic is not None:
             src, scores = self.critic
-            usd = usd + np.where(scores, ways.critic_usd[src], 0.0).sum(axis=1)
+            usd = usd + np.where(scores, transfers.critic_usd[src], 0.0).sum(axis=1)
         return usd
 
     def _in_region(self, group: int) -> BoolArray:
@@ -409,14 +423,14 @@ class _Rows:
 
     def _spread(self, values: "IntArray | BoolArray") -> "IntArray | BoolArray":
         """Place values of pools, `[num_rows, num_places]`, by region: `[num_rows, num_places, num_regions]`."""
-        spread = np.zeros((*values.shape, self.size), dtype=values.dtype)
+        spread = np.zeros((*values.shape, self.num_regions), dtype=values.dtype)
         np.put_along_axis(spread, self.region[:, :, None], values[:, :, None], axis=2)
         return spread
 
     def _has_room(self) -> BoolArray:
         """Return whether all units of a class fit into its machines, `[num_rows]`."""
         units = self.batch_tables.units
-        held = np.zeros((self.num, len(self.batch_tables.classes), len(TENSOR)), dtype=np.int64)
+        held = np.zeros((self.num_rows, len(self.batch_tables.classes), len(TENSOR)), dtype=np.int64)
         devices = self.counts * np.array(TENSOR)[units.size[self.units]]
         np.add.at(held, (self.place[:, None], units.at_class[self.units], units.size[self.units]), devices)
         for i in self._training():
@@ -441,17 +455,17 @@ class _Rows:
         generating = next(i for i, tasks in enumerate(self.batch_tables.grouping) if Task.GENERATION in tasks)
         for name in rules.generating:
             if name not in self.batch_tables.regions:
-                return np.zeros(self.num, dtype=bool)
+                return np.zeros(self.num_rows, dtype=bool)
             holds = holds & self.in_region[generating][:, self.batch_tables.regions.index(name)]
         return holds
 
     def _is_joined(self) -> BoolArray:
         """Return whether the trainer's region reaches all regions in use, and the critic's weights can travel."""
         used = np.any(self.in_region, axis=0)
-        joined: BoolArray = ~(used & np.isinf(self.batch_tables.ways.scoring_s[self.home])).any(axis=1)
+        joined: BoolArray = ~(used & np.isinf(self.batch_tables.transfers.scoring_s[self.trainer_region])).any(axis=1)
         if self.critic is not None:
             src, scores = self.critic
-            joined &= ~(scores & np.isinf(self.batch_tables.ways.critic_s[src])).any(axis=1)
+            joined &= ~(scores & np.isinf(self.batch_tables.transfers.critic_s[src])).any(axis=1)
         return joined
 
     def _training(self) -> list[int]:
@@ -460,13 +474,13 @@ class _Rows:
 
     def _sum(self, tasks: Sequence[Task], among: Sequence[Task]) -> FloatArray:
         """Return the busy seconds of those `tasks` that are in `among`, added up; generation is not included."""
-        total = np.zeros(self.num)
+        total = np.zeros(self.num_rows)
         for task in (task for task in tasks if task in among and task in self.busy):
             total = total + self.busy[task]
         return total
 
     @staticmethod
-    def _most(values: FloatArray, where: BoolArray) -> FloatArray:
+    def _largest(values: FloatArray, where: BoolArray) -> FloatArray:
         """Return the largest value of each row where the mask is True, at least 0."""
         most: FloatArray = np.where(where, values, 0.0).max(axis=1)
         return most

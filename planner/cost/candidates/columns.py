@@ -63,15 +63,15 @@ def mesh_columns(
     max_s: float = np.inf,
     *,
     blocks: int | None = None,
-    home: str | None = None,
+    first_region: str | None = None,
 ) -> tuple[MeshColumn, ...]:
     """Return the candidate meshes that take at most `max_s` seconds per step, as objects (see `mesh_list`)."""
-    return tuple(mesh_list(cost_tables, tasks, MeshTimeLimits(busy_s=max_s), blocks=blocks, home=home))
+    return tuple(mesh_list(cost_tables, tasks, MeshTimeLimits(busy_s=max_s), blocks=blocks, first_region=first_region))
 
 
 MayPair = Callable[[str, str], bool]
-"""Test on the keys of two classes (or twice the same one): whether a mesh on them may be within the room. False saves
-the work of listing them."""
+"""Test on the keys of two classes (or twice the same one): whether a mesh on them may be within the time limits. False
+saves the work of listing them."""
 
 
 def any_pair(_a: str, _b: str) -> bool:
@@ -82,26 +82,28 @@ def any_pair(_a: str, _b: str) -> bool:
 def mesh_list(
     cost_tables: CostTables,
     tasks: tuple[Task, ...],
-    room: MeshTimeLimits,
+    time_limits: MeshTimeLimits,
     *,
     blocks: int | None = None,
-    home: str | None = None,
+    first_region: str | None = None,
     may_pair: MayPair = any_pair,
 ) -> MeshList:
-    """Return the candidate meshes within the room for a group of `tasks`, at least one of which trains.
+    """Return the candidate meshes within the time limits for a group of `tasks`, at least one of which trains.
 
     They are sorted by class and number of devices. `blocks` is 1 for meshes of one pool, 2 for meshes of two pools,
-    None for all that the limits allow. With `home` only meshes whose first pool is in that region are listed. Without
-    limits in `room`, listing pairs of regions is slow for fleets of thousands of devices.
+    None for all that the limits allow. With `first_region` only meshes whose first pool is in that region are listed.
+    Without time limits, listing pairs of regions is slow for fleets of thousands of devices.
     """
     found = MeshList(())
     if blocks != 2:
-        one = ("mesh", tasks, room, home)
-        found += cost_tables.known(one, lambda: MeshList(list(_of_one_class(cost_tables, tasks, room, home, may_pair))))
-    if blocks != 1 and cost_tables.problem.limits.max_train_blocks > 1:
-        two = ("meshes", tasks, room, home)
+        one = ("mesh", tasks, time_limits, first_region)
         found += cost_tables.known(
-            two, lambda: MeshList(list(_of_two_classes(cost_tables, tasks, room, home, may_pair)))
+            one, lambda: MeshList(list(_of_one_class(cost_tables, tasks, time_limits, first_region, may_pair)))
+        )
+    if blocks != 1 and cost_tables.problem.limits.max_train_blocks > 1:
+        two = ("meshes", tasks, time_limits, first_region)
+        found += cost_tables.known(
+            two, lambda: MeshList(list(_of_two_classes(cost_tables, tasks, time_limits, first_region, may_pair)))
         )
     return found
 
@@ -273,22 +275,22 @@ def _mesh_candidates(cost_tables: CostTables, tasks: tuple[Task, ...]) -> MeshCa
 
 
 def _of_one_class(
-    cost_tables: CostTables, tasks: tuple[Task, ...], room: MeshTimeLimits, region: str | None, may_pair: MayPair
+    cost_tables: CostTables, tasks: tuple[Task, ...], time_limits: MeshTimeLimits, region: str | None, may_pair: MayPair
 ) -> Iterator[ClassMeshes]:
     """Yield the candidate meshes of one pool, class by class; `region` restricts them to one region."""
     meshes = mesh_candidates(cost_tables, tasks)
     for at in meshes.usable:
         if region in (None, at.region.name) and may_pair(at.key, at.key):
-            yield part(cost_tables, tasks, meshes.alone(at), (at,), room)
+            yield part(cost_tables, tasks, meshes.alone(at), (at,), time_limits)
 
 
 def _of_two_classes(
-    cost_tables: CostTables, tasks: tuple[Task, ...], room: MeshTimeLimits, region: str | None, may_pair: MayPair
+    cost_tables: CostTables, tasks: tuple[Task, ...], time_limits: MeshTimeLimits, region: str | None, may_pair: MayPair
 ) -> Iterator[ClassMeshes]:
     """Yield the candidate meshes of two pools, pair by pair; `region` restricts the first pool's region."""
     meshes = mesh_candidates(cost_tables, tasks)
     rules = cost_tables.problem.rules
-    for a, b in ordered_pairs(cost_tables, tasks, meshes.usable, room.busy_s):
+    for a, b in ordered_pairs(cost_tables, tasks, meshes.usable, time_limits.busy_s):
         if region not in (None, a.region.name) or not may_pair(a.key, b.key):
             continue
         kinds, edges = (cost_tables.kind(a), cost_tables.kind(b)), tuple(cost_tables.edges((a, b)))
@@ -298,13 +300,23 @@ def _of_two_classes(
         has_a = is_near or (rules.min_regions <= 1 and not rules.generating)
         has_b = is_near or (has_a and not _publishes(cost_tables, tasks))
         has_a, has_b = has_a and may_pair(a.key, a.key), has_b and may_pair(b.key, b.key)
-        beside = (meshes.alone(a) if has_a else None, meshes.alone(b) if has_b else None)
-        pairs = mesh_pairs(cost_tables, tasks, (a, b), (meshes.side(a), meshes.side(b)), beside)
+        competitors = (meshes.alone(a) if has_a else None, meshes.alone(b) if has_b else None)
+        pairs = mesh_pairs(cost_tables, tasks, (a, b), (meshes.side(a), meshes.side(b)), competitors)
         machines = [meshes.most[kind] for kind in kinds]
         # Pairs of classes with equal kinds, counts and connection have the same candidates.
-        key = ("pairs", tasks, *kinds, *machines, edges, has_a, has_b, pairs.way and pairs.way.samples_per_s, room)
-        found = cost_tables.known(key, partial(pairs.found, room), lasts=True)
-        yield part(cost_tables, tasks, found, (a, b), room)
+        key = (
+            "pairs",
+            tasks,
+            *kinds,
+            *machines,
+            edges,
+            has_a,
+            has_b,
+            pairs.transfer and pairs.transfer.samples_per_s,
+            time_limits,
+        )
+        found = cost_tables.known(key, partial(pairs.undominated_meshes, time_limits), lasts=True)
+        yield part(cost_tables, tasks, found, (a, b), time_limits)
 
 
 def mesh_pairs(
@@ -312,21 +324,21 @@ def mesh_pairs(
     tasks: tuple[Task, ...],
     at: tuple[DeviceClass, DeviceClass],
     sides: tuple[PairablePools, PairablePools],
-    beside: tuple[MeshSet | None, MeshSet | None],
+    competitors: tuple[MeshSet | None, MeshSet | None],
 ) -> MeshPairs:
     """Return the meshes of two pools on two given classes that may train together."""
     a, b = at
-    way = None
+    transfer = None
     if a.region.name != b.region.name and Task.GENERATION in tasks:
-        way = trainer_transfers(cost_tables, a.region.name).ways[b.region.name]
+        transfer = trainer_transfers(cost_tables, a.region.name).transfers[b.region.name]
     return MeshPairs(
         cost_tables=cost_tables,
         tasks=tasks,
         a=sides[0],
         b=sides[1],
         edges=tuple(cost_tables.edges(at)),
-        way=way,
-        beside=beside,
+        transfer=transfer,
+        competitors=competitors,
     )
 
 
@@ -363,11 +375,15 @@ def _publishes(cost_tables: CostTables, tasks: tuple[Task, ...]) -> bool:
 
 
 def part(
-    cost_tables: CostTables, tasks: tuple[Task, ...], found: MeshSet, at: tuple[DeviceClass, ...], room: MeshTimeLimits
+    cost_tables: CostTables,
+    tasks: tuple[Task, ...],
+    found: MeshSet,
+    at: tuple[DeviceClass, ...],
+    time_limits: MeshTimeLimits,
 ) -> ClassMeshes:
-    """Return the meshes of `found` for which these classes have enough machines and that are within the room."""
+    """Return the meshes of `found` for which these classes have enough machines and that are within the time limits."""
     sides = [(found.a, found.rows_a, at[0])] + ([(found.b, found.rows_b, at[1])] if found.b is not None else [])
-    fits = room.holds_all(found.times)
+    fits = time_limits.holds_all(found.times)
     for of, rows, each in sides:
         fits &= of.num_units[rows] * of.unit[rows] <= of.held[rows] * each.num_machines
     few = found.take(np.flatnonzero(fits))

@@ -89,9 +89,9 @@ class ClassMeshes:
                 active[:, place] = makes(first_s(cost_tables, at, of)[rows], phase_s)
         return active
 
-    def within(self, room: MeshTimeLimits) -> "ClassMeshes":
-        """Return the meshes that are within the room."""
-        return replace(self, found=self.found.take(np.flatnonzero(room.holds_all(self.found.times))))
+    def fitting(self, time_limits: MeshTimeLimits) -> "ClassMeshes":
+        """Return the meshes that are within the time limits."""
+        return replace(self, found=self.found.take(np.flatnonzero(time_limits.holds_all(self.found.times))))
 
     def column(self, row: int) -> MeshColumn:
         """Return one mesh as an object."""

@@ -160,7 +160,7 @@ class PairablePools:
         """Row after the last one of each kind."""
         return np.append(self.starts[1:], len(self.kind))
 
-    def some(self, rows: BoolArray) -> "PairablePools":
+    def take(self, rows: BoolArray) -> "PairablePools":
         """Return the rows of the mask, with kinds numbered anew."""
         if rows.all():
             return self
@@ -195,20 +195,20 @@ class MeshPairs:
     """Possible second pools."""
     edges: tuple[PoolConnection, ...]
     """Connections of the gradient ring between the pools."""
-    way: RegionTransfer | None
+    transfer: RegionTransfer | None
     """Transfers from the first pool's region to the second's, if the group generates in two regions; else None."""
-    beside: tuple[MeshSet | None, MeshSet | None]
+    competitors: tuple[MeshSet | None, MeshSet | None]
     """Meshes of one pool on the first class and on the second class (None: not available). A pair must not be dominated
     by one of these."""
 
-    def found(self, room: MeshTimeLimits) -> MeshSet:
-        """Return all meshes within the room that are not dominated."""
-        few_a, few_b = (self._promising(one, other, room) for one, other in ((self.a, self.b), (self.b, self.a)))
-        fewer = replace(self, a=self.a.some(few_a), b=self.b.some(few_b))
-        return fewer._all(room) if few_a.any() and few_b.any() else fewer._nothing()
+    def undominated_meshes(self, time_limits: MeshTimeLimits) -> MeshSet:
+        """Return all meshes within the time limits that are not dominated."""
+        few_a, few_b = (self._promising(one, other, time_limits) for one, other in ((self.a, self.b), (self.b, self.a)))
+        fewer = replace(self, a=self.a.take(few_a), b=self.b.take(few_b))
+        return fewer._pairs_in_time(time_limits) if few_a.any() and few_b.any() else fewer._empty()
 
-    def _promising(self, one: PairablePools, other: PairablePools, room: MeshTimeLimits) -> BoolArray:
-        """Return the rows of `one` that may be in a mesh within the room, `[num_rows]`.
+    def _promising(self, one: PairablePools, other: PairablePools, time_limits: MeshTimeLimits) -> BoolArray:
+        """Return the rows of `one` that may be in a mesh within the time limits, `[num_rows]`.
 
         Each row is paired with the best speed of the other side and without the other side's gradients, which is
         optimistic.
@@ -235,15 +235,15 @@ class MeshPairs:
                 self.cost_tables.phase_seconds, lambda place: made[rows, place], rows.shape, samples
             )
             gen_s = phase_s[one.kind]
-        return room.holds(train_s, score_s, gen_s)
+        return time_limits.holds(train_s, score_s, gen_s)
 
-    def _nothing(self) -> MeshSet:
+    def _empty(self) -> MeshSet:
         """Return an empty set of meshes."""
         none = np.zeros(0, dtype=np.int64)
         times = {task: np.zeros(0) for task in self.tasks}
         return MeshSet(a=self.a.options, rows_a=none, b=self.b.options, rows_b=none, times=times)
 
-    def _all(self, room: MeshTimeLimits) -> MeshSet:
+    def _pairs_in_time(self, time_limits: MeshTimeLimits) -> MeshSet:
         workload, a, b = self.cost_tables.problem.workload, self.a, self.b
         samples = float(workload.samples_per_step)
         # Training seconds of every pair of rows: [num_rows_a, num_rows_b] per task.
@@ -258,21 +258,21 @@ class MeshPairs:
             task: samples / (rates[a.starts][:, None] + b.options.rates[task][b.starts][None, :])
             for task, rates in a.options.rates.items()
         }
-        # Pairs of kinds within the room: [num_pairs] each.
-        kind_a, kind_b = np.nonzero(room.holds(least, _sum(list(scored.values()), least.shape)))
+        # Pairs of kinds within the time limits: [num_pairs] each.
+        kind_a, kind_b = np.nonzero(time_limits.holds(least, _sum(list(scored.values()), least.shape)))
         if not len(kind_a):
-            return self._nothing()
+            return self._empty()
         times = {Task.ACTOR_TRAINING: least[kind_a, kind_b]}
         times |= {task: each[kind_a, kind_b] for task, each in scored.items()}
         # Generation is one phase of both pools; the second region delivers at most what its route carries.
         if a.tables is not None and b.tables is not None:
             seconds, near, far = self.cost_tables.phase_seconds, a.tables, b.tables
-            if self.way is not None:
-                far = np.minimum(far, seconds * self.way.samples_per_s)
+            if self.transfer is not None:
+                far = np.minimum(far, seconds * self.transfer.samples_per_s)
             times[Task.GENERATION] = least_seconds(
                 seconds, lambda place: near[kind_a, place] + far[kind_b, place], kind_a.shape, samples
             )
-        stays = self._undominated(kind_a, kind_b, times, room)
+        stays = self._undominated(kind_a, kind_b, times, time_limits)
         # Replace each pair of kinds by its fastest pair of rows, with that pair's exact times by task.
         rows_a, rows_b = self._rows(total, kind_a[stays], kind_b[stays])
         exact = {task: each[rows_a, rows_b] for task, each in trained.items()}
@@ -291,9 +291,9 @@ class MeshPairs:
         return found
 
     def _undominated(
-        self, kind_a: IntArray, kind_b: IntArray, times: Mapping[Task, FloatArray], room: MeshTimeLimits
+        self, kind_a: IntArray, kind_b: IntArray, times: Mapping[Task, FloatArray], time_limits: MeshTimeLimits
     ) -> IntArray:
-        """Return the indices of the pairs that are within the room and that no other mesh dominates."""
+        """Return the indices of the pairs that are within the time limits and that no other mesh dominates."""
         rows_a, rows_b = self.a.starts[kind_a], self.b.starts[kind_b]
         a, b = self.a.options, self.b.options
         ends: tuple[FloatArray | IntArray, ...] = (
@@ -303,20 +303,20 @@ class MeshPairs:
             b.num_gpus[rows_b],
         )
         costs = [_costs(self.cost_tables, self.tasks, ends, times)]
-        if self.way is not None:
+        if self.transfer is not None:
             costs[0] = np.column_stack([costs[0], *self._generating(kind_a, kind_b, times[Task.GENERATION])])
         # Meshes of one pool compete as pairs that use no devices of the other class (and leave `free`, all of it, to
         # others).
-        for place, other in enumerate(self.beside):
+        for place, other in enumerate(self.competitors):
             if other is None:
                 continue
             held, gpus = other.a.held[other.rows_a], other.a.num_gpus[other.rows_a]
             none, free = np.zeros(len(held)), np.full(len(held), 1 << 30)
             ends = (held, gpus, free, none) if place == 0 else (free, none, held, gpus)
             costs.append(_costs(self.cost_tables, self.tasks, ends, other.times))
-            if self.way is not None:
+            if self.transfer is not None:
                 costs[-1] = np.column_stack([costs[-1], none == place, none != place])
-        in_time = np.flatnonzero(room.holds_all(times))
+        in_time = np.flatnonzero(time_limits.holds_all(times))
         # The competitors come first, so that of equal meshes the one with one pool stays; keep only the pairs' part.
         stays = undominated(np.concatenate([*costs[1:], costs[0][in_time]]))
         return in_time[stays[len(stays) - len(in_time) :]]

@@ -35,8 +35,8 @@ class FixedTerms:
     """A valid placement with all terms but generation's."""
 
     placement: Placement
-    home: TrainerRegion
-    """Transfers between the trainer's region and all others."""
+    trainer: TrainerRegion
+    """The trainer's region, with the transfers between it and all others."""
     making: tuple[GeneratingPool, ...]
     """Pools that generate, in the placement's order."""
     busy_s: Mapping[Task, float]
@@ -67,9 +67,9 @@ def fixed_terms(cost_tables: CostTables, placement: Placement) -> FixedTerms | V
             return refused
         priced.append([each for each in of_group if isinstance(each, UnitCost)])
     # Every region in use must be reachable from the trainer's region, in both directions.
-    start = trainer_transfers(cost_tables, trainer_region(cost_tables, placement))
+    start = trainer_transfers(cost_tables, trainer_region_of(cost_tables, placement))
     for name in (name for group in placement.groups for name in regions_of(cost_tables, group)):
-        if name not in start.ways:
+        if name not in start.transfers:
             return Violation(kind="link", what=f"no route from {start.name} to {name} and back")
     critics = _critics(cost_tables, placement)
     if isinstance(critics, Violation):
@@ -89,7 +89,7 @@ def fixed_terms(cost_tables: CostTables, placement: Placement) -> FixedTerms | V
     )
     return FixedTerms(
         placement=placement,
-        home=start,
+        trainer=start,
         making=making,
         busy_s=busy,
         training_s=training_s,
@@ -99,7 +99,7 @@ def fixed_terms(cost_tables: CostTables, placement: Placement) -> FixedTerms | V
     )
 
 
-def trainer_region(cost_tables: CostTables, placement: Placement) -> str:
+def trainer_region_of(cost_tables: CostTables, placement: Placement) -> str:
     """Return the region that publishes versions: that of the first pool of the actor's mesh."""
     return cost_tables.classes[placement.group_of(Task.ACTOR_TRAINING).pools[0].device_class].region.name
 
@@ -119,10 +119,10 @@ def _critics(cost_tables: CostTables, placement: Placement) -> dict[tuple[str, s
     src = cost_tables.classes[trains.pools[0].device_class].region.name
     found = {}
     for dst in regions_of(cost_tables, scores):
-        way = critic_transfer(cost_tables, src, dst)
-        if way is None:
+        transfer = critic_transfer(cost_tables, src, dst)
+        if transfer is None:
             return Violation(kind="link", what=f"no route from {src} to {dst} for the critic's weights")
-        found[src, dst] = way
+        found[src, dst] = transfer
     return found
 
 
@@ -150,12 +150,12 @@ def _phases_s(
     training_s, scoring_s, critic_s = 0.0, 0.0, 0.0
     for group in placement.groups:
         # A group waits for the transfers of its most distant region.
-        ways = [start.ways[name] for name in regions_of(cost_tables, group)]
+        transfers = [start.transfers[name] for name in regions_of(cost_tables, group)]
         if group.trains:
-            away_s = max(way.training_s for way in ways)
+            away_s = max(each.training_s for each in transfers)
             training_s = max(training_s, away_s + sum(busy[task] for task in group.tasks if task in TRAINING))
         if any(task in SCORING for task in group.tasks):
-            away_s = max(way.scoring_s for way in ways)
+            away_s = max(each.scoring_s for each in transfers)
             group_s = away_s + sum(busy[task] for task in group.tasks if task in SCORING)
             scoring_s = max(scoring_s, group_s)
             critic_s = group_s if Task.CRITIC_INFERENCE in group.tasks else critic_s

@@ -53,7 +53,7 @@ class GenerationWindows:
 
     units: Mapping[str, Sequence[GeneratingUnits]]
     """Pools by region name."""
-    home: str
+    trainer_region: str
     """Name of the trainer's region."""
     lag_s: Mapping[str, float]
     """Seconds by region for weights to arrive and trajectories to return."""
@@ -77,8 +77,8 @@ class GenerationWindows:
     def full_s(self) -> float:
         """Return the seconds in which all pools make a step's samples at their full rates, without `others_s`."""
         rates = {name: sum(each.count * each.rate for each in units) for name, units in self.units.items()}
-        far = sum(min(rate, self.caps[name]) for name, rate in rates.items() if name != self.home)
-        return self.samples / max(rates.get(self.home, 0.0) + min(far, self.down_per_s), 1e-300)
+        far = sum(min(rate, self.caps[name]) for name, rate in rates.items() if name != self.trainer_region)
+        return self.samples / max(rates.get(self.trainer_region, 0.0) + min(far, self.down_per_s), 1e-300)
 
     def made(self, step_s: float) -> dict[str, Made]:
         """Return the samples per step of each region by name, before the downlink's limit."""
@@ -87,7 +87,7 @@ class GenerationWindows:
     def total(self, step_s: float) -> Made:
         """Return the samples per step of all regions together, within the limit of the downlink."""
         made = self.made(step_s)
-        here, here_more = made.pop(self.home, (0.0, 0.0))
+        here, here_more = made.pop(self.trainer_region, (0.0, 0.0))
         far, far_more = sum(each[0] for each in made.values()), sum(each[1] for each in made.values())
         if far:
             carried_s, longer = self._carried_s(
@@ -144,17 +144,17 @@ class GenerationWindows:
         made, more = 0.0, 0.0
         for each in self.units[region]:
             if self.eta:
-                one, more_window, more_span = each.table.beside(window_s, span_s)
+                one, more_window, more_span = each.table.overlapped_samples(window_s, span_s)
                 rise = more_window * (self.eta + 1) + more_span
                 # The full rate for all of a step is an upper limit.
                 if each.rate * span_s < one:
                     one, rise = each.rate * span_s, each.rate
             else:
-                one, rise = each.table.around(window_s)
+                one, rise = each.table.samples_and_slope(window_s)
             made, more = made + each.count * one, more + each.count * rise
         # A remote region delivers at most what its route carries.
         carried_s, longer = self._carried_s(window_s, step_s)
-        if region != self.home and made and self.caps[region] * carried_s < made:
+        if region != self.trainer_region and made and self.caps[region] * carried_s < made:
             return self.caps[region] * carried_s, self.caps[region] * longer
         return made, more
 
@@ -166,4 +166,4 @@ class GenerationWindows:
 
 def makes(table: PhaseTable, window_s: float) -> bool:
     """Return whether a unit finishes any sample within a window; one that ends exactly with the window counts."""
-    return table.within(window_s * (1 + JUMP_TOLERANCE)) > 0
+    return table.samples_within(window_s * (1 + JUMP_TOLERANCE)) > 0

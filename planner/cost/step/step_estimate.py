@@ -4,7 +4,7 @@ A step takes the largest of these *needs*: busy time of each group, the path thr
 links and the uplink. They depend on which pools generate:
 
 - If generation and training take turns in one group, generation is a phase of the whole mesh (`_by_turns`).
-- Otherwise each region has a window for generation (`planner.cost.step.generation_window`, `_apart`).
+- Otherwise each region has a window for generation (`planner.cost.step.generation_window`, `_on_own_devices`).
 
 A pool that finishes no sample in its window idles, but its rent is paid. If sending versions over a link or the uplink
 would determine the step time, remote regions idle as well: they are ordered by the time on their links, and the best
@@ -46,8 +46,8 @@ class StepEstimate:
     phase_s: float | None
     """Seconds of the phase of the whole mesh if generation takes turns with training, else None."""
     before_s: float
-    """Seconds of training and scoring; with windows also `beside_s`."""
-    beside_s: float = 0.0
+    """Seconds of training and scoring; with windows also `other_tasks_s`."""
+    other_tasks_s: float = 0.0
     """Seconds of a step that other tasks of generation's group take, where there are windows."""
     eta: int
     """Staleness bound."""
@@ -87,8 +87,13 @@ class StepEstimate:
             assert each.price.phase is not None
             # Samples of one unit: at full rate for the whole step, and what fits into its window beside the next
             # version.
-            window_s, full = windows[each.region], each.price.rates[Task.GENERATION] * (self.step_s - self.beside_s)
-            made = each.price.phase.beside(window_s * (1 + JUMP_TOLERANCE), self.step_s - self.beside_s)[0]
+            window_s, full = (
+                windows[each.region],
+                each.price.rates[Task.GENERATION] * (self.step_s - self.other_tasks_s),
+            )
+            made = each.price.phase.overlapped_samples(
+                window_s * (1 + JUMP_TOLERANCE), self.step_s - self.other_tasks_s
+            )[0]
             # A group that takes many windows at full slots is given fewer sequences at a time.
             if each.price.group_s > _FAR_BEYOND * window_s:
                 made = min(made, full * _in_time(each.price, window_s))
@@ -110,18 +115,18 @@ def estimate_step(cost_tables: CostTables, terms: FixedTerms) -> StepEstimate:
             active = tuple(each for each in terms.making if makes(_table(each), best.generation_s))
             best = best if len(active) == len(terms.making) else _by_turns(cost_tables, terms, active)
         return best
-    best = _apart(cost_tables, terms, terms.making)
+    best = _on_own_devices(cost_tables, terms, terms.making)
     # Leaving out remote regions helps only if a link or the uplink determines the step time.
     links_s = [need_s for name, need_s in best.needs if name.startswith(("link:", "up:"))]
     if not is_free or max(links_s, default=0.0) < best.step_s:
         return best
     # Try the first 0, 1, 2 ... remote regions in the order of the time on their links.
-    far = {each.region for each in terms.making} - {terms.home.name}
+    far = {each.region for each in terms.making} - {terms.trainer.name}
     order = sorted(far, key=lambda name: (_link_s(terms, name), name))
     for count in range(len(order)):
         some = tuple(each for each in terms.making if each.region not in order[count:])
         if some:
-            found = _apart(cost_tables, terms, some)
+            found = _on_own_devices(cost_tables, terms, some)
             best = found if found.step_s < best.step_s * IMPROVEMENT_FACTOR else best
     return best
 
@@ -140,7 +145,7 @@ def alone_s(cost_tables: CostTables, terms: FixedTerms, each: GeneratingPool) ->
 # ---- apart from training ---------------------------------------------------------------------------------------------
 
 
-def _apart(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[GeneratingPool]) -> StepEstimate:
+def _on_own_devices(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[GeneratingPool]) -> StepEstimate:
     """Return the step estimate with these pools, where generation has devices of its own."""
     demands = cost_tables.problem.rules.demands_regions
     windows = _windows(cost_tables, terms, pools)
@@ -170,7 +175,7 @@ def _apart(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[Generatin
         lags_s=lags_s,
         phase_s=None,
         before_s=windows.before_s,
-        beside_s=windows.others_s,
+        other_tasks_s=windows.others_s,
         eta=windows.eta,
         needs=needs,
         usd_per_step=_usd_per_step(cost_tables, terms, pools),
@@ -179,19 +184,19 @@ def _apart(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[Generatin
 
 def _windows(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[GeneratingPool]) -> GenerationWindows:
     """Return the constants of all windows if these pools generate."""
-    start, workload, beside_s = terms.home, cost_tables.problem.workload, others_s(cost_tables, terms)
+    start, workload, other_tasks_s = terms.trainer, cost_tables.problem.workload, others_s(cost_tables, terms)
     units: dict[str, list[GeneratingUnits]] = {}
     for each in sorted(pools, key=lambda each: each.region):
         one = GeneratingUnits(count=each.num_units, rate=each.price.rates[Task.GENERATION], table=_table(each))
         units.setdefault(each.region, []).append(one)
     return GenerationWindows(
         units=units,
-        home=start.name,
+        trainer_region=start.name,
         lag_s={name: sum(lag) for name, lag in _lags_s(terms, pools).items()},
-        caps={name: start.ways[name].samples_per_s for name in units},
+        caps={name: start.transfers[name].samples_per_s for name in units},
         down_per_s=start.samples_per_s,
-        before_s=terms.training_s + terms.scoring_s + beside_s,
-        others_s=beside_s,
+        before_s=terms.training_s + terms.scoring_s + other_tasks_s,
+        others_s=other_tasks_s,
         eta=workload.eta,
         samples=float(workload.samples_per_step),
     )
@@ -252,7 +257,7 @@ def _phase_s(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[Generat
     samples, seconds, start = (
         float(cost_tables.problem.workload.samples_per_step),
         cost_tables.phase_seconds,
-        terms.home,
+        terms.trainer,
     )
     whole, remote = np.zeros(len(seconds)), np.zeros(len(seconds))
     for name in _names(pools):
@@ -263,7 +268,7 @@ def _phase_s(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[Generat
         if name == start.name:
             whole = made
         else:
-            remote = remote + np.minimum(made, seconds * start.ways[name].samples_per_s)
+            remote = remote + np.minimum(made, seconds * start.transfers[name].samples_per_s)
     if remote.any():
         whole = whole + np.minimum(remote, seconds * start.samples_per_s)
     return end_s(seconds, whole, samples)
@@ -277,23 +282,25 @@ def _lags_s(terms: FixedTerms, pools: Sequence[GeneratingPool]) -> dict[str, tup
     receives = _receiving(terms, pools)
     found = {}
     for name in _names(pools):
-        way, weights_s = terms.home.ways[name], 0.0
+        transfer, weights_s = terms.trainer.transfers[name], 0.0
         # All receiving regions share the uplink; the slower of link and uplink counts, plus half a round trip.
         if name in receives:
-            weights_s = max(_link_s(terms, name), terms.home.uplink_s * len(receives)) + way.weights_s - way.link_s
-        found[name] = (weights_s, way.trajectories_s)
+            weights_s = (
+                max(_link_s(terms, name), terms.trainer.uplink_s * len(receives)) + transfer.weights_s - transfer.link_s
+            )
+        found[name] = (weights_s, transfer.trajectories_s)
     return found
 
 
 def _link_s(terms: FixedTerms, name: str) -> float:
     """Return the seconds that a version, and the critic's weights on the same link, occupy the link to a region."""
-    critic = terms.critics.get((terms.home.name, name))
-    return terms.home.ways[name].link_s + (critic.link_s if critic else 0.0)
+    critic = terms.critics.get((terms.trainer.name, name))
+    return terms.trainer.transfers[name].link_s + (critic.link_s if critic else 0.0)
 
 
 def _receiving(terms: FixedTerms, pools: Sequence[GeneratingPool]) -> list[str]:
     """Return the names of the remote regions that receive each version."""
-    return sorted({each.region for each in pools if not each.has_version and each.region != terms.home.name})
+    return sorted({each.region for each in pools if not each.has_version and each.region != terms.trainer.name})
 
 
 def _group_needs(terms: FixedTerms, generation_s: float) -> Iterator[tuple[str, float]]:
@@ -305,8 +312,8 @@ def _group_needs(terms: FixedTerms, generation_s: float) -> Iterator[tuple[str, 
 
 def _critic_needs(terms: FixedTerms, eta: int) -> Iterator[tuple[str, float]]:
     """Yield the path of the critic: its training, the transfer of its weights, and scoring with them."""
-    for way in terms.critics.values():
-        yield "path:critic", (terms.training_s + way.weights_s + terms.critic_scoring_s) / (eta + 1)
+    for transfer in terms.critics.values():
+        yield "path:critic", (terms.training_s + transfer.weights_s + terms.critic_scoring_s) / (eta + 1)
 
 
 def _link_needs(
@@ -316,15 +323,15 @@ def _link_needs(
 
     `with_critics` includes links that only the critic's weights use.
     """
-    links = {(terms.home.name, name): terms.home.ways[name].link_s for name in receives}
-    for ends, way in terms.critics.items():
+    links = {(terms.trainer.name, name): terms.trainer.transfers[name].link_s for name in receives}
+    for ends, transfer in terms.critics.items():
         if with_critics or ends in links:
-            links[ends] = links.get(ends, 0.0) + way.link_s
+            links[ends] = links.get(ends, 0.0) + transfer.link_s
     for (src, dst), link_s in sorted(links.items()):
         if src != dst:
             yield f"link:{src}>{dst}", link_s
-    if receives and terms.home.uplink_s:
-        yield f"up:{terms.home.name}", terms.home.uplink_s * len(receives)
+    if receives and terms.trainer.uplink_s:
+        yield f"up:{terms.trainer.name}", terms.trainer.uplink_s * len(receives)
 
 
 def _usd_per_step(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[GeneratingPool]) -> float:
@@ -333,22 +340,25 @@ def _usd_per_step(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[Ge
     They are: a version for each receiving region; all samples to the trainer's region at the most expensive route in
     use, and to where they are scored and trained on; the critic's weights; gradients between the regions of a mesh.
     """
-    ways = terms.home.ways
-    usd = sum(ways[name].usd_per_version for name in _receiving(terms, pools))
-    usd += max(ways[each.region].usd_per_step_home for each in pools)
+    transfers = terms.trainer.transfers
+    usd = sum(transfers[name].usd_per_version for name in _receiving(terms, pools))
+    usd += max(transfers[each.region].usd_per_step_to_trainer for each in pools)
     for group in terms.placement.groups:
-        here = [ways[name] for name in regions_of(cost_tables, group) if name != terms.home.name]
+        here = [transfers[name] for name in regions_of(cost_tables, group) if name != terms.trainer.name]
         # Scored samples travel to the group and back. A group that scores and trains receives them once.
         if any(task in SCORING for task in group.tasks):
-            usd += max((way.usd_per_step_there + way.usd_per_step_home for way in here), default=0.0)
+            usd += max(
+                (transfer.usd_per_step_from_trainer + transfer.usd_per_step_to_trainer for transfer in here),
+                default=0.0,
+            )
         elif group.trains:
-            usd += max((way.usd_per_step_there for way in here), default=0.0)
+            usd += max((transfer.usd_per_step_from_trainer for transfer in here), default=0.0)
         if group.trains:
             ring = cost_tables.ring_usd_per_gbyte(
                 [cost_tables.classes[p.device_class].region.name for p in group.pools]
             )
             usd += ring * cost_tables.gradient_bytes(group.tasks) / 1e9
-    return usd + sum(way.usd_per_version for way in terms.critics.values())
+    return usd + sum(transfer.usd_per_version for transfer in terms.critics.values())
 
 
 def _in_time(price: UnitCost, window_s: float) -> float:

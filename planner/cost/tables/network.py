@@ -54,9 +54,9 @@ class Network:
 
     def _find(self, src: str, dst: str) -> Route | None:
         if src == dst:
-            home = self._regions[src]
+            region = self._regions[src]
             return Route(
-                hops=(src,), bytes_per_s=home.fabric_bytes_per_s, rtt_s=2 * home.fabric_latency_s, usd_per_gbyte=0.0
+                hops=(src,), bytes_per_s=region.fabric_bytes_per_s, rtt_s=2 * region.fabric_latency_s, usd_per_gbyte=0.0
             )
         a, b = self._regions[src], self._regions[dst]
         if a.is_public or b.is_public:

@@ -1,6 +1,6 @@
 """Constants of the transfers between the trainer's region and each other region: seconds, rates and dollars.
 
-The trainer's region is where versions are published; the code calls it *home*. A `RegionTransfer` is the pair of routes
+The trainer's region is where versions are published. A `RegionTransfer` is the pair of routes
 between it and one region. The oracle, its batched form and the solvers all take their network constants from here, so
 that they agree. Samples travel to the trainer's region to be trained on, and to other regions that score or train.
 """
@@ -19,8 +19,6 @@ class RegionTransfer:
     """Constants of the routes from the trainer's region to one region and back."""
 
     region: str
-    is_home: bool
-    """Whether this is the trainer's region itself."""
     weights_s: float
     """Seconds of one version if nothing else leaves the trainer's region: bytes over the link's rate, plus half a round
     trip."""
@@ -36,9 +34,9 @@ class RegionTransfer:
     """Seconds of a step's last group to the region, if another group trains there."""
     usd_per_version: float
     """Egress dollars of one version to the region."""
-    usd_per_step_home: float
+    usd_per_step_to_trainer: float
     """Egress dollars of all samples of a step from the region to the trainer's region."""
-    usd_per_step_there: float
+    usd_per_step_from_trainer: float
     """Egress dollars of all samples of a step from the trainer's region to the region."""
 
 
@@ -47,7 +45,7 @@ class TrainerRegion:
     """A region in which versions may be published, with its transfers to all regions that it can reach."""
 
     name: str
-    ways: dict[str, RegionTransfer]
+    transfers: dict[str, RegionTransfer]
     """Transfers by region name; a region without a route in both directions is absent."""
     uplink_s: float
     """Seconds of one version through the region's uplink. n receiving regions take n times as long. 0 without a cap."""
@@ -80,15 +78,15 @@ def critic_transfer(cost_tables: CostTables, src: str, dst: str) -> CriticTransf
 def _trainer_transfers(cost_tables: CostTables, name: str) -> TrainerRegion:
     workload, routes = cost_tables.problem.workload, cost_tables.network
     payload, sample = network.payload_bytes(workload), network.trajectory_bytes(workload)
-    ways = {}
+    transfers = {}
     for region in sorted({at.region.name for at in cost_tables.classes.values()} | {name}):
         there, back = routes.route(name, region), routes.route(region, name)
         if there is not None and back is not None:
-            ways[region] = _region_transfer(workload, there, back, payload, sample)
+            transfers[region] = _region_transfer(workload, there, back, payload, sample)
     down, up = routes.down_bytes_per_s(name), routes.up_bytes_per_s(name)
     return TrainerRegion(
         name=name,
-        ways=ways,
+        transfers=transfers,
         uplink_s=payload / up if up else 0.0,
         samples_per_s=down / sample if down else np.inf,
     )
@@ -98,21 +96,20 @@ def _region_transfer(
     workload: Workload, there: network.Route, back: network.Route, payload: float, sample: float
 ) -> RegionTransfer:
     """Return the transfers over two routes. `payload` and `sample` are the bytes of one version and of one sample."""
-    is_home = len(there.hops) == 1
+    is_trainer_region = len(there.hops) == 1
     samples_gb = workload.samples_per_step * sample / 1e9
     to_s, from_s = (network.arrival_s(workload.group_size * sample, route) for route in (there, back))
     return RegionTransfer(
         region=there.hops[-1],
-        is_home=is_home,
-        weights_s=0.0 if is_home else network.arrival_s(payload, there),
-        link_s=0.0 if is_home else payload / there.bytes_per_s,
+        weights_s=0.0 if is_trainer_region else network.arrival_s(payload, there),
+        link_s=0.0 if is_trainer_region else payload / there.bytes_per_s,
         trajectories_s=from_s,
-        samples_per_s=np.inf if is_home else back.bytes_per_s / sample,
-        scoring_s=0.0 if is_home else to_s + from_s,
-        training_s=0.0 if is_home else to_s,
+        samples_per_s=np.inf if is_trainer_region else back.bytes_per_s / sample,
+        scoring_s=0.0 if is_trainer_region else to_s + from_s,
+        training_s=0.0 if is_trainer_region else to_s,
         usd_per_version=there.usd_per_gbyte * payload / 1e9,
-        usd_per_step_home=back.usd_per_gbyte * samples_gb,
-        usd_per_step_there=there.usd_per_gbyte * samples_gb,
+        usd_per_step_to_trainer=back.usd_per_gbyte * samples_gb,
+        usd_per_step_from_trainer=there.usd_per_gbyte * samples_gb,
     )
 
 

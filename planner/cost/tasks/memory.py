@@ -12,7 +12,7 @@ import numpy as np
 from planner.answer.placement import Layout
 from planner.cost.tasks.layer_cuts import FULL, OPTIMIZER, Cuts, FloatArray, IntArray, of_layout
 from planner.devices import memory as device_memory
-from planner.problem.architecture import Architecture
+from planner.problem.architecture import HALF_PRECISION_BYTES, Architecture
 from planner.problem.hardware import GpuType
 from planner.problem.workload import TRAINING, Task, Workload
 
@@ -23,8 +23,6 @@ RUNTIME_BYTES = 1 << 30
 """Bytes of the driver context, communication buffers and workspace on each GPU; a CPU needs none. Chosen by hand."""
 SCORING_TOKENS = 4096
 """Tokens that a scoring replica processes in one forward pass. Chosen by hand."""
-_HALF = 2
-"""Bytes of one half-precision number."""
 _WITH_HEAD = (Task.GENERATION, Task.REFERENCE, Task.ACTOR_TRAINING)
 """Tasks whose models have an output head. Reward and critic models end in one number per token instead."""
 
@@ -66,7 +64,9 @@ def trained_fraction(workload: Workload, arch: Architecture) -> float:
 
 def served_bytes(workload: Workload, task: Task, tensor: int) -> float:
     """Return the resident bytes of a task that does not train, on one of `tensor` devices: its weights."""
-    return _HALF * float(stage_params(workload.models[task], task, tensor=tensor, pipeline=np.array([1]))[0])
+    return HALF_PRECISION_BYTES * float(
+        stage_params(workload.models[task], task, tensor=tensor, pipeline=np.array([1]))[0]
+    )
 
 
 def trained_bytes(workload: Workload, task: Task, cuts: Cuts) -> FloatArray:
@@ -78,12 +78,12 @@ def trained_bytes(workload: Workload, task: Task, cuts: Cuts) -> FloatArray:
     arch = workload.models[task]
     params = stage_params(arch, task, tensor=cuts.tensor, pipeline=cuts.pipeline)
     fraction = trained_fraction(workload, arch)
-    published = _HALF if workload.weights.is_delta and task is Task.ACTOR_TRAINING else 0
+    published = HALF_PRECISION_BYTES if workload.weights.is_delta and task is Task.ACTOR_TRAINING else 0
     adapters = fraction if workload.lora_rank else 0.0
-    weights = _HALF * params * (1 + adapters)
-    gradients = _HALF * params * fraction
+    weights = HALF_PRECISION_BYTES * params * (1 + adapters)
+    gradients = HALF_PRECISION_BYTES * params * fraction
     # `train_state_bytes_per_param` includes 2 bytes of weights and 2 of gradients, which are counted apart.
-    optimizer = (workload.train_state_bytes_per_param - 2 * _HALF + published) * params * fraction
+    optimizer = (workload.train_state_bytes_per_param - 2 * HALF_PRECISION_BYTES + published) * params * fraction
     is_full = cuts.sharding == FULL
     resident: FloatArray = (weights + gradients) / np.where(is_full, cuts.data, 1)
     return resident + optimizer / np.where(is_full | (cuts.sharding == OPTIMIZER), cuts.data, 1)
@@ -111,7 +111,7 @@ def training_bytes(workload: Workload, task: Task, cuts: Cuts) -> FloatArray:
     again = np.where(cuts.recompute, a_token, 0.0)
     logits = device_memory.logits_bytes(arch, tensor=cuts.tensor, tokens=1.0) if task is Task.ACTOR_TRAINING else 0.0
     # Full sharding holds one layer unsharded at a time: 4 bytes per parameter for its weights and gradients.
-    gathered = np.where(cuts.sharding == FULL, 2 * _HALF * arch.params_per_layer / cuts.tensor, 0.0)
+    gathered = np.where(cuts.sharding == FULL, 2 * HALF_PRECISION_BYTES * arch.params_per_layer / cuts.tensor, 0.0)
     transient: FloatArray = tokens * (kept + again + logits) + gathered
     return transient
 
@@ -131,8 +131,8 @@ def host_bytes(workload: Workload) -> float:
     """
     arch = workload.models[Task.GENERATION]
     trained = arch.num_params * trained_fraction(workload, arch)
-    kept = trained * (workload.weights.bytes_per_param + (_HALF if workload.weights.is_delta else 0))
-    return kept + (_HALF * arch.num_params if workload.lora_rank else 0.0)
+    kept = trained * (workload.weights.bytes_per_param + (HALF_PRECISION_BYTES if workload.weights.is_delta else 0))
+    return kept + (HALF_PRECISION_BYTES * arch.num_params if workload.lora_rank else 0.0)
 
 
 def resident_bytes(workload: Workload, task: Task, layout: Layout, data: int) -> float:

@@ -38,18 +38,18 @@ class PhaseTable:
     samples: FloatArray
     """Samples of one unit by each knot, `[num_knots]`."""
     overlap: Overlap = NONE
-    """Slow-down by the versions before and after; used by `beside` only."""
+    """Slow-down by the versions before and after; used by `overlapped_samples` only."""
 
     @property
     def first_s(self) -> float:
         """Seconds until the first sample is done."""
         return float(self.seconds[int(np.argmax(self.samples > 0))])
 
-    def within(self, seconds: float) -> float:
+    def samples_within(self, seconds: float) -> float:
         """Return the samples of a phase of this many seconds."""
-        return self.around(seconds)[0]
+        return self.samples_and_slope(seconds)[0]
 
-    def around(self, seconds: float) -> tuple[float, float]:
+    def samples_and_slope(self, seconds: float) -> tuple[float, float]:
         """Return (samples of a phase of this many seconds, additional samples per second of longer phase)."""
         place, last = int(self.seconds.searchsorted(seconds, side="right")) - 1, len(self.seconds) - 1
         if place < 0:
@@ -61,7 +61,7 @@ class PhaseTable:
         rise = (self.samples.item(place + 1) - below) / (self.seconds.item(place + 1) - at)
         return below + (seconds - at) * rise, rise
 
-    def beside(self, window_s: float, span_s: float) -> tuple[float, float, float]:
+    def overlapped_samples(self, window_s: float, span_s: float) -> tuple[float, float, float]:
         """Return the samples in a window that overlaps its neighbours, and two derivatives.
 
         `span_s` is what each step leaves for generation. The tuple is (samples, samples per second of longer window,
@@ -72,7 +72,7 @@ class PhaseTable:
         after = min(int(self.seconds.searchsorted(window_s, side="right")), last)
         # Without overlap at the next knot, the plain table holds.
         if self.seconds.item(after) <= self.overlap.load_s + span_s:
-            return (*self.around(window_s), 0.0)
+            return (*self.samples_and_slope(window_s), 0.0)
 
         def end_s(place: int) -> float:
             return self.overlap.end_s(self.seconds.item(place), span_s)
@@ -120,7 +120,7 @@ def samples_and_slope(
     """Return (samples of phases that end at `at`, additional samples per second of longer phase), elementwise.
 
     `samples` is `[num_rows, num_knots]` over the grid `seconds`. `row` selects the table of each entry and broadcasts
-    against `at`. This is `PhaseTable.around` for many tables at once.
+    against `at`. This is `PhaseTable.samples_and_slope` for many tables at once.
     """
     last = len(seconds) - 1
     place = np.searchsorted(seconds, at, side="right") - 1

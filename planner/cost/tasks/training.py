@@ -23,11 +23,10 @@ from planner.answer.placement import Layout
 from planner.cost.tasks.layer_cuts import FULL, UNSHARDED, Cuts, FloatArray, IntArray, of_layout
 from planner.cost.tasks.memory import stage_params, trained_fraction, whole_params
 from planner.devices import collective, layer
+from planner.problem.architecture import HALF_PRECISION_BYTES
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import Task, Workload
 
-_HALF = 2
-"""Bytes of one half-precision number."""
 _NUM_LENGTHS = 16
 """Largest number of sample lengths for which a micro-batch of one sample is priced. Chosen by hand."""
 
@@ -136,7 +135,7 @@ def pool_training_terms(workload: Workload, task: Task, at: DeviceClass, cuts: C
         stage_s=stage_s,
         samples_per_s=cuts.data * cuts.micro_batch / stage_s,
         bubble_s=(cuts.pipeline.astype(np.float64) - 1) * stage_s,
-        payload_bytes=np.where(cuts.sharding == FULL, 0.0, _HALF * trained),
+        payload_bytes=np.where(cuts.sharding == FULL, 0.0, HALF_PRECISION_BYTES * trained),
         update_s=updated * trained / held,
         data=cuts.data.astype(float),
         flows=(cuts.tensor * cuts.pipeline).astype(float),
@@ -179,7 +178,7 @@ def crossing_bytes(workload: Workload, task: Task) -> float:
     A ring of n pipelines sends 2 (n - 1) / n of the gradients; this is the limit for large n, twice the value at n = 2.
     """
     arch = workload.models[task]
-    once = 2 * _HALF * whole_params(arch, task) * trained_fraction(workload, arch)
+    once = 2 * HALF_PRECISION_BYTES * whole_params(arch, task) * trained_fraction(workload, arch)
     return workload.epochs_per_step * workload.minibatches_per_step * once
 
 
@@ -197,7 +196,7 @@ def _compute_s(workload: Workload, task: Task, at: DeviceClass, cuts: Cuts) -> F
     if workload.lora_rank:
         # Frozen weights need no gradients, only the inputs do: half of the backward matrix products.
         backward = backward - layer.dense_s(gpu, arch, tensor=tensor, tokens=tokens)
-    payload = _HALF * tokens * arch.hidden_size
+    payload = HALF_PRECISION_BYTES * tokens * arch.hidden_size
     # Two tensor-parallel all-reduces per layer in each direction.
     both = 2 * collective.machine_all_reduce_s(gpu, payload_bytes=payload, num=tensor)
     head = np.zeros_like(tokens)
@@ -235,7 +234,7 @@ def _micro_batches(workload: Workload, sizes: IntArray) -> tuple[FloatArray, Flo
 
 def _gather_s(params: FloatArray, cuts: Cuts, rate: FloatArray, latency_s: FloatArray) -> FloatArray:
     """Return the seconds per micro-batch that full sharding communicates: two gathers and a scatter over a ring."""
-    once = (cuts.data - 1) * (_HALF * params / cuts.data / rate + latency_s)
+    once = (cuts.data - 1) * (HALF_PRECISION_BYTES * params / cuts.data / rate + latency_s)
     gathered: FloatArray = np.where((cuts.sharding == FULL) & (cuts.data > 1), 3 * once, 0.0)
     return gathered
 

@@ -181,7 +181,7 @@ def made_in(
 
     Each result is `[num_entries]`, like `row`, `window_s` and `span_s`. `samples` is `[num_rows, num_knots]` over the
     grid `seconds`; `row` says which row of `samples` and `overlaps` an entry uses. Between the shifted ends of two
-    knots a table is linear in the window, as in `PhaseTable.beside`.
+    knots a table is linear in the window, as in `PhaseTable.overlapped_samples`.
     """
     mine, last = overlaps.some(row), len(seconds) - 1
     # Bisect for the last knot whose shifted end is within the window. A phase never ends earlier than on an idle engine

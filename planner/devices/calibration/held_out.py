@@ -4,7 +4,7 @@
   that has one model only are skipped, since nothing would be left to fit. Matrix products and attention kernels belong
   to no model; there a quarter of their shapes is left out at a time.
 - Leaving out one device type (`without_gpu`): the fit sees none of its rows, and its parameters are estimated from
-  similar types (`kin`).
+  similar types (`similar_types`).
 
 Each time everything is fitted again without the rows that are left out, including what the programs share.
 """
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from planner.devices.calibration import parameters
 from planner.devices.calibration.fit import Fit, fit_all
-from planner.devices.calibration.kin import Traits, completed, expected
 from planner.devices.calibration.observations import FloatArray, MeasuredTerm, Series
 from planner.devices.calibration.predict import predicted_s
+from planner.devices.calibration.similar_types import Traits, completed, expected
 from planner.problem.hardware import GpuType
 
 _KINDS: tuple[frozenset[MeasuredTerm], ...] = (

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from planner.devices.calibration import kernel_tables, serving_tables, training_tables
-from planner.devices.calibration.kin import Traits
 from planner.devices.calibration.layer_memory import LayerMemory
 from planner.devices.calibration.observations import Series
 from planner.devices.calibration.rows import Row
+from planner.devices.calibration.similar_types import Traits
 from planner.devices.catalogue import gpu_types
 from planner.devices.catalogue.loaders import packaged_rows
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from planner.devices.calibration import parameters
 from planner.devices.calibration.fit import Fit
-from planner.devices.calibration.kin import Traits, completed
 from planner.devices.calibration.observations import FloatArray, Series
+from planner.devices.calibration.similar_types import Traits, completed
 
 DEFAULT = "default"
 """Name of the row for types that have no row of their own."""
@@ -56,8 +56,8 @@ def _source(gpu: str, series: Sequence[Series], fit: Fit) -> str:
     tables = sorted({one.source for one in series if one.gpu == gpu})
     if not tables:
         return "class default"
-    kin = [each.name for each in parameters.EFFICIENCY if each.name not in fit.informed[gpu]]
-    return f"fitted to {', '.join(tables)}" + (f"; class default: {', '.join(kin)}" if kin else "")
+    estimated = [each.name for each in parameters.EFFICIENCY if each.name not in fit.informed[gpu]]
+    return f"fitted to {', '.join(tables)}" + (f"; class default: {', '.join(estimated)}" if estimated else "")
 
 
 def _mean(parameter: parameters.Parameter, vectors: Sequence[FloatArray]) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from planner.answer.outcome import Incumbent, Outcome
 from planner.cost.tables.cost_tables import CostTables
 from planner.methods.areal_hex.partition import PhaseTwo
+from planner.methods.areal_hex.settings import SETTINGS
 from planner.methods.areal_hex.strategy import PhaseOne, TrainingMesh, training_tasks
 from planner.methods.evaluation_budget import EvaluationBudget, ignore, never
 from planner.methods.hetrl.candidate_lists import candidate_lists
@@ -36,7 +37,7 @@ def search(
         return budget.spent() >= 1
 
     first = PhaseOne(lists)
-    first.prepare(lambda: budget.spent() > 0.4)
+    first.prepare(lambda: budget.spent() > SETTINGS.prepare_share)
     second = PhaseTwo(lists, budget)
     banned: frozenset[TrainingMesh] = frozenset()
     while not is_over():

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.answer.placement import Group, Placement, Pool
+from planner.methods.areal_hex.settings import SETTINGS
 from planner.methods.areal_hex.strategy import ROLLOUT, DeviceKind, Strategy, training_tasks
 from planner.methods.evaluation_budget import INFEASIBLE, EvaluationBudget
 from planner.methods.hetrl.candidate_lists import CandidateLists
@@ -21,8 +22,6 @@ from planner.ranks.links import fleet_rate
 
 Counts = tuple[int, ...]
 """Devices by class, in the order of the classes' keys."""
-_MAX_NODES = 256
-"""Number of graph nodes beyond which machines are bundled. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +49,7 @@ class PhaseTwo:
 
     def run(self, strategy: Strategy, kinds: tuple[DeviceKind, ...]) -> None:
         """Improve both starts by local search and offer every split on the way to the oracle."""
-        starts = [self._laid_out(strategy, kinds), self._cut(strategy, kinds)]
+        starts = [self._laid_out(strategy, kinds), self._partitioned(strategy, kinds)]
         for split in sorted(dict.fromkeys(starts), key=self._value):
             if self.budget.spent() < 1:
                 self._balance(split)
@@ -68,28 +67,34 @@ class PhaseTwo:
                 reach = {c: (self._rates[c] @ (train > 0), self._rates[c].sum()) for c in of_kind}
                 train[max(of_kind, key=lambda c: (reach[c], -c))] += num
         rollout = np.zeros(len(self.classes), dtype=int)
-        home = int(np.argmax(train))
+        trainer_class = int(np.argmax(train))
         for k, num in enumerate(strategy.rollout):
             left = num
-            for c in sorted(self._of_kind(kinds[k]), key=lambda c: (-self._rates[home, c], c)):
+            for c in sorted(self._of_kind(kinds[k]), key=lambda c: (-self._rates[trainer_class, c], c)):
                 taken = min(left, self.classes[c].num_gpus - int(train[c]))
                 rollout[c] += taken
                 left -= taken
         return _split(train, rollout)
 
-    def _cut(self, strategy: Strategy, kinds: tuple[DeviceKind, ...]) -> Split:
+    def _partitioned(self, strategy: Strategy, kinds: tuple[DeviceKind, ...]) -> Split:
         """Return METIS's two parts of all machines. The part with more devices of phase 1's training kinds trains."""
-        bundle = -(-sum(at.num_machines for at in self.classes) // _MAX_NODES)
+        bundle = -(-sum(at.num_machines for at in self.classes) // SETTINGS.max_nodes)
         nodes = [c for c, at in enumerate(self.classes) for _ in range(-(-at.num_machines // bundle))]
         weights = self._rates[np.ix_(nodes, nodes)]
         trained = sum(num for _, num in strategy.mesh.held)
-        share = min(0.9, max(0.1, trained / max(1, trained + sum(strategy.rollout))))
+        least, most = SETTINGS.part_range
+        share = min(most, max(least, trained / max(1, trained + sum(strategy.rollout))))
         parts = metis.partition(weights, [share, 1 - share])
         whole = np.array([at.num_gpus for at in self.classes])
         inside = [np.bincount(np.array(nodes)[parts == p], minlength=len(whole)) for p in (0, 1)]
         per_node = whole / np.maximum(1, inside[0] + inside[1])
-        likes = {c for k, _ in strategy.mesh.held for c in self._of_kind(kinds[k])}
-        speed = np.array([at.gpu.matmul_flop_per_s * (2.0 if c in likes else 1.0) for c, at in enumerate(self.classes)])
+        trained_classes = {c for k, _ in strategy.mesh.held for c in self._of_kind(kinds[k])}
+        speed = np.array(
+            [
+                at.gpu.matmul_flop_per_s * (SETTINGS.chosen_kind_weight if c in trained_classes else 1.0)
+                for c, at in enumerate(self.classes)
+            ]
+        )
         part = max((0, 1), key=lambda p: (float((inside[p] * per_node) @ speed), -p))
         train = np.minimum(whole, np.rint(inside[part] * per_node).astype(int))
         return _split(train, whole - train)
@@ -144,7 +149,7 @@ class PhaseTwo:
         most = self.lists.cost_tables.problem.limits.max_train_blocks
         held = [(at.key, n) for at, n in zip(self.classes, split.train, strict=True) if n]
         held = sorted(sorted(held, key=lambda each: -each[1])[: min(2, most)])
-        for mesh in self.lists.meshes(tasks, tuple(held))[:2] if held else ():
+        for mesh in self.lists.meshes(tasks, tuple(held))[: SETTINGS.meshes_tried] if held else ():
             group = Group(tasks=tasks, pools=mesh.pools)
             rollout = self._rollout(split, mesh.pools, mesh.busy_s)
             if rollout:
@@ -192,17 +197,17 @@ def _amount(name: str, at: DeviceClass, held: int) -> int:
         case "machine":
             return at.gpus_per_machine
         case "unit":
-            return max(1, at.gpus_per_machine // 4)
+            return max(1, at.gpus_per_machine // SETTINGS.small_moves_per_machine)
         case "half":
             return held // 2
         case _:
             return held
 
 
-def _moved(split: Split, c: int, source: str, target: str, num: int) -> Split:
+def _moved(split: Split, class_index: int, source: str, target: str, num: int) -> Split:
     held = {"train": list(split.train), "rollout": list(split.rollout), "idle": [0] * len(split.train)}
-    held[source][c] -= num
-    held[target][c] += num
+    held[source][class_index] -= num
+    held[target][class_index] += num
     return Split(train=tuple(held["train"]), rollout=tuple(held["rollout"]))
 
 

@@ -15,21 +15,16 @@ from itertools import combinations
 import numpy as np
 
 from planner.cost.tables.cost_tables import CostTables, UnitCost, host_violation
+from planner.methods.areal_hex.settings import SETTINGS
 from planner.methods.exact.program.linear_model import LinearModel
 from planner.methods.exact.program.ortools_solver import solve_whole
 from planner.methods.hetrl.candidate_lists import CandidateLists, Held, UnitOption
 from planner.problem.device_classes import DeviceClass
-from planner.problem.goal import Objective
+from planner.problem.goal import IMPOSSIBLE_STEP_S, Objective
 from planner.problem.workload import Lengths, Task
 
 ROLLOUT = (Task.GENERATION,)
 """Tasks of the rollout pool."""
-_SOLVE_S = 2.0
-"""Seconds for one MILP; they take milliseconds."""
-_STEPS = 9
-"""Number of bisection steps: C is then known to a few thousandths of its first bracket."""
-_HALVINGS = 10
-"""Number of bisection steps for the seconds of one chosen strategy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,23 +93,23 @@ class PhaseOne:
             return None
         goal = self._problem.goal
         if goal.objective is Objective.COST_AT_THROUGHPUT and goal.planned_step_s is not None:
-            return self._at(goal.planned_step_s, meshes)
-        high = 4 * min(mesh.busy_s for mesh in meshes)
+            return self._strategy_within(goal.planned_step_s, meshes)
+        high = SETTINGS.bracket_factor * min(mesh.busy_s for mesh in meshes)
         best = None
-        while best is None and high < 1e9:
-            best = self._at(high, meshes)
-            high *= 4
+        while best is None and high < IMPOSSIBLE_STEP_S:
+            best = self._strategy_within(high, meshes)
+            high *= SETTINGS.bracket_factor
         low = 0.0
-        for _ in range(_STEPS if best else 0):
+        for _ in range(SETTINGS.bisection_steps if best else 0):
             assert best is not None
             if is_over():
                 break
             middle = (low + best.seconds) / 2
-            found = self._at(middle, meshes)
+            found = self._strategy_within(middle, meshes)
             best, low = (found, low) if found else (best, middle)
         return best
 
-    def _at(self, seconds: float, meshes: list[TrainingMesh]) -> Strategy | None:
+    def _strategy_within(self, seconds: float, meshes: list[TrainingMesh]) -> Strategy | None:
         """Return a strategy of at most `seconds` seconds per step, or None: one MILP."""
         workload, goal = self._problem.workload, self._problem.goal
         fitting = [mesh for mesh in meshes if mesh.busy_s < seconds]
@@ -126,7 +121,9 @@ class PhaseOne:
         chosen = [model.variable(0, 1, self._usd(mesh.held) if pays else 0.0, whole=True) for mesh in fitting]
         model.row([(z, 1.0) for z in chosen], 1.0, 1.0)
         # Samples of one unit beside each mesh, `[num_meshes, num_units]`.
-        made = np.array([[self._made(option, mesh, seconds) for _, option in self._units] for mesh in fitting])
+        made = np.array(
+            [[self._samples_in_window(option, mesh, seconds) for _, option in self._units] for mesh in fitting]
+        )
         most_made = made.max(axis=0)
         numbers = []
         for (k, option), best in zip(self._units, most_made.tolist(), strict=True):
@@ -137,10 +134,10 @@ class PhaseOne:
         for z, each in zip(chosen, (made / workload.samples_per_step).tolist(), strict=True):
             model.row([(z, -1.0), *zip(numbers, each, strict=True)], low=0.0)
         self._inventory(model, chosen, fitting, numbers)
-        found = solve_whole(model, limit_s=_SOLVE_S, gap=1e-3).values
-        return None if found is None else self._read(found, seconds, chosen, fitting, numbers)
+        found = solve_whole(model, limit_s=SETTINGS.milp_s, gap=SETTINGS.milp_gap).values
+        return None if found is None else self._chosen_strategy(found, seconds, chosen, fitting, numbers)
 
-    def _made(self, option: UnitOption, mesh: TrainingMesh, seconds: float) -> float:
+    def _samples_in_window(self, option: UnitOption, mesh: TrainingMesh, seconds: float) -> float:
         """Return the samples of a unit in its window beside that mesh, for steps of `seconds` seconds."""
         eta = self._problem.workload.eta
         window_s = (eta + 1) * seconds - mesh.busy_s
@@ -158,7 +155,7 @@ class PhaseOne:
             terms += [(n, self._usd(((k, o.pool.unit_gpus),))) for n, (k, o) in zip(numbers, self._units, strict=True)]
             model.row(terms, high=most_usd)
 
-    def _read(
+    def _chosen_strategy(
         self, found: np.ndarray, seconds: float, chosen: list[int], meshes: list[TrainingMesh], numbers: list[int]
     ) -> Strategy | None:
         """Return the chosen strategy with the least seconds that it attains."""
@@ -172,9 +169,9 @@ class PhaseOne:
         if not used:
             return None
         low, high = mesh.busy_s, max(mesh.busy_s, seconds)
-        for _ in range(_HALVINGS):
+        for _ in range(SETTINGS.strategy_bisection_steps):
             middle = (low + high) / 2
-            made = sum(num * self._made(option, mesh, middle) for num, option in used)
+            made = sum(num * self._samples_in_window(option, mesh, middle) for num, option in used)
             low, high = (low, middle) if made >= self._problem.workload.samples_per_step else (middle, high)
         return Strategy(mesh=mesh, rollout=tuple(rollout), seconds=high)
 
@@ -194,8 +191,9 @@ class PhaseOne:
         for place in range(max((len(each) for each in counts.values()), default=0)):
             yield from (((k, counts[k][place]),) for k in able if place < len(counts[k]))
         if self._problem.limits.max_train_blocks > 1:
+            most = SETTINGS.pair_counts
             for a, b in combinations(able, 2):
-                yield from (((a, n), (b, m)) for n in counts[a][:2] for m in counts[b][:2])
+                yield from (((a, n), (b, m)) for n in counts[a][:most] for m in counts[b][:most])
 
 
 def kinds_of(lists: CandidateLists) -> tuple[DeviceKind, ...]:

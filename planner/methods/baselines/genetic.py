@@ -37,7 +37,7 @@ def search(
     now_s: Callable[[], float],
     report: Callable[[Incumbent], None] = ignore,
     should_stop: Callable[[], bool] = never,
-) -> Found | BudgetExhausted:
+) -> Found[Incumbent] | BudgetExhausted[Incumbent]:
     """Breed until the budget ends.
 
     Raises: ModuleNotFoundError if DEAP is not installed.

@@ -76,8 +76,8 @@ class PlacementGenome:
         slots: dict[int, list[Task]] = {}
         actor = self._slot(self.tasks.index(Task.ACTOR_TRAINING), labels)
         for i, task in enumerate(self.tasks):
-            at_home = task in limits.roles_on_trainer
-            slots.setdefault(actor if at_home else self._slot(i, labels), []).append(task)
+            is_on_trainer = task in limits.roles_on_trainer
+            slots.setdefault(actor if is_on_trainer else self._slot(i, labels), []).append(task)
         return {slot: tuple(tasks) for slot, tasks in slots.items()}
 
     def _slot(self, index: int, labels: Keys) -> int:

@@ -18,7 +18,7 @@ def search(
     now_s: Callable[[], float],
     report: Callable[[Incumbent], None] = ignore,
     should_stop: Callable[[], bool] = never,
-) -> Found | BudgetExhausted:
+) -> Found[Incumbent] | BudgetExhausted[Incumbent]:
     """Draw placements until the budget ends."""
     budget = EvaluationBudget(cost_tables, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
     genome, rng = PlacementGenome(cost_tables), np.random.default_rng(seed)

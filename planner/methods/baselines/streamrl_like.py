@@ -43,7 +43,7 @@ def search(
     now_s: Callable[[], float],
     report: Callable[[Incumbent], None] = ignore,
     should_stop: Callable[[], bool] = never,
-) -> Found | BudgetExhausted:
+) -> Found[Incumbent] | BudgetExhausted[Incumbent]:
     """Search the whole family, or as much as time allows. Nothing is random, so `seed` has no effect."""
     budget = EvaluationBudget(cost_tables, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
     templates = Templates(cost_tables)
@@ -64,7 +64,7 @@ def _split(budget: EvaluationBudget, rollouts: "_Rollouts", rest: tuple[Task, ..
     options = [
         (least, pools, ordered)
         for ordered in orders(budget.cost_tables, mesh)
-        for pools in rollouts.beside(mesh)
+        for pools in rollouts.pools_beside(mesh)
         if (least := rollouts.least_value(mesh.total_s, ordered, pools)) < budget.best_loss
     ]
     options.sort(key=lambda option: option[0])
@@ -108,7 +108,7 @@ class _Rollouts:
             for size in range(1, min(most, len(each)) + 1):
                 yield from combinations(each, size)
 
-    def beside(self, mesh: SearchedMesh) -> Iterator[tuple[Pool, ...]]:
+    def pools_beside(self, mesh: SearchedMesh) -> Iterator[tuple[Pool, ...]]:
         """Yield the pools that generate in the devices that a mesh leaves."""
         held = {pool.device_class: {pool.unit_gpus: pool.num_units} for pool in mesh.pools}
         is_dollars = self.cost_tables.problem.goal.needs_prices
@@ -128,9 +128,11 @@ class _Rollouts:
             return _least_usd(self.cost_tables, mesh + pools)
         workload = self.cost_tables.problem.workload
         busy_s, phase_s = self._generation_s(pools)
-        ways = trainer_transfers(self.cost_tables, self.cost_tables.classes[mesh[0].device_class].region.name).ways
-        there = [ways.get(self.cost_tables.classes[pool.device_class].region.name) for pool in pools]
-        lag_s = min((way.weights_s + way.trajectories_s for way in there if way), default=float("inf"))
+        transfers = trainer_transfers(
+            self.cost_tables, self.cost_tables.classes[mesh[0].device_class].region.name
+        ).transfers
+        there = [transfers.get(self.cost_tables.classes[pool.device_class].region.name) for pool in pools]
+        lag_s = min((each.weights_s + each.trajectories_s for each in there if each), default=float("inf"))
         path = (rest_s + lag_s + phase_s) / (workload.eta + 1)
         return max(rest_s, path) if workload.eta == 0 else max(rest_s, path, busy_s)
 

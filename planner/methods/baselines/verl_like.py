@@ -33,7 +33,7 @@ def search(
     now_s: Callable[[], float],
     report: Callable[[Incumbent], None] = ignore,
     should_stop: Callable[[], bool] = never,
-) -> Found | BudgetExhausted:
+) -> Found[Incumbent] | BudgetExhausted[Incumbent]:
     """Search the whole family, or as much as time allows. Nothing is random, so `seed` has no effect."""
     budget = EvaluationBudget(cost_tables, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
     templates, tasks = Templates(cost_tables), cost_tables.problem.workload.tasks

@@ -60,7 +60,7 @@ class IncumbentRecord:
             return None
         return self._accepted(new)
 
-    def outcome(self, bound: float) -> Found | BudgetExhausted:
+    def outcome(self, bound: float) -> Found[Incumbent] | BudgetExhausted[Incumbent]:
         """Return the outcome of a search that ends with this bound: 0 if nothing is proved, inf if nothing is open.
 
         The incumbent is reported once more, with the bound of the whole search.
@@ -80,6 +80,6 @@ class IncumbentRecord:
         self.report(new)
         return new
 
-    def _exhausted(self, bound: float | None) -> BudgetExhausted:
+    def _exhausted(self, bound: float | None) -> BudgetExhausted[Incumbent]:
         trace, num = tuple(self.trace), self.num_evaluations
         return BudgetExhausted(best=self.best, bound=bound, trace=trace, num_evaluations=num, method="exact")

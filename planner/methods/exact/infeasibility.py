@@ -66,11 +66,11 @@ def conflict(problem: Problem, now_s: Callable[[], float], should_stop: Callable
     oracle = _Oracle(problem, every, now_s, should_stop)
     if not oracle.is_feasible([]):
         facts = (Fact(kind="shape", name="job", what=_HOPELESS),)
-        return Infeasible(conflict=facts, method="exact")
+        return Infeasible(facts=facts, method="exact")
     least = _quickxplain(oracle, [], every, False)
     is_minimal, is_cut = not (oracle.is_cut or oracle.is_undecided), oracle.is_cut
     found = tuple(_compared(problem, each.fact, now_s, should_stop) for each in reversed(least))
-    return Infeasible(conflict=found, is_minimal=is_minimal, is_cut=is_cut, method="exact")
+    return Infeasible(facts=found, is_minimal=is_minimal, is_cut=is_cut, method="exact")
 
 
 def _compared(problem: Problem, fact: Fact, now_s: Callable[[], float], should_stop: Callable[[], bool]) -> Fact:

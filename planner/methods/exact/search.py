@@ -23,8 +23,9 @@ from planner.methods.exact.incumbent import IncumbentRecord
 from planner.methods.exact.incumbents.first_placements import first_placements
 from planner.methods.exact.program.linear_model import INFINITE
 from planner.methods.exact.search_budget import EarlyEnd, SearchBudget
-from planner.methods.exact.settings import DEFAULT_SETTINGS, IMPOSSIBLE_S, ExactSettings
+from planner.methods.exact.settings import DEFAULT_SETTINGS, ExactSettings
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
+from planner.problem.goal import IMPOSSIBLE_STEP_S
 from planner.problem.groupings import groupings
 
 
@@ -89,7 +90,7 @@ class Search:
             self._make_first_placements_if_none()
         self._tree.explore(self._bounds())
         if self._incumbent.best is None and problem.goal.max_step_s is None and not self._budget.is_over:
-            self._longest_s = IMPOSSIBLE_S
+            self._longest_s = IMPOSSIBLE_STEP_S
             self._list_candidates(self._data.num_blocks)
             self._make_first_placements()
             self._tree.explore(self._bounds())
@@ -141,5 +142,5 @@ class Search:
         """Return the result with the bound that is proved."""
         bound = self._tree.frontier.bound
         if self._incumbent.best is None and bound == INFINITE and not self._budget.is_over:
-            return Infeasible(conflict=(), is_minimal=False, method="exact")
+            return Infeasible(facts=(), is_minimal=False, method="exact")
         return self._incumbent.outcome(bound)

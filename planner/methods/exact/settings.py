@@ -1,4 +1,4 @@
-"""Tuned constants of the exact method in one value, and the seconds that count as impossible.
+"""Tuned constants of the exact method in one value.
 
 No setting can make a proof wrong. They decide how fast the search proves its bound: in which order it works, when it
 divides a subproblem, and how tight its linear models are. Tolerances for rounding are no settings; they stand in the
@@ -8,9 +8,7 @@ everything that works on one problem. Unless a field says otherwise, its value w
 
 from dataclasses import dataclass
 
-IMPOSSIBLE_S = 1e9
-"""Seconds (31 years) from which a step, or the busy time of a group, counts as impossible. No plan that somebody runs
-comes near, and in double precision such a time still resolves a microsecond."""
+from planner.problem.device_classes import MANY_CLASSES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +19,7 @@ class ExactSettings:
 
     max_step_s: float = 1e5
     """Longest step in seconds (28 hours) that the search looks for. If it finds nothing, a second search looks for
-    steps up to `IMPOSSIBLE_S`. A lower limit makes models tighter."""
+    steps up to `IMPOSSIBLE_STEP_S`. A lower limit makes models tighter."""
     program_slice_s: float = 20.0
     """Most seconds of one integer program, after which the caller is asked again whether to go on."""
     program_least_s: float = 0.05
@@ -42,7 +40,7 @@ class ExactSettings:
 
     # --- meshes of one pool first
 
-    one_pool_min_classes: int = 12
+    one_pool_min_classes: int = MANY_CLASSES
     """Fleets with more device classes are first searched with meshes of one pool, because listing pairs is slow."""
     one_pool_programs: int = 1
     """Integer programs after which the search with meshes of one pool ends; its only purpose is an incumbent."""

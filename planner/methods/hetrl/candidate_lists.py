@@ -20,15 +20,9 @@ from planner.cost.tables.cost_tables import CostTables, MachineKind, UnitCost
 from planner.cost.tasks.layer_cuts import FloatArray
 from planner.cost.tasks.phase_tables import PhaseTable, end_s
 from planner.cost.tasks.training import PoolTrainingTerms, mesh_times
+from planner.methods.hetrl.settings import SETTINGS
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import TRAINING, Task
-
-MAX_MESHES = 12
-"""Most meshes in a list. Chosen by hand."""
-_MAX_BLOCKS = 4
-"""Pools of each class that are tried in meshes of two pools. Chosen by hand."""
-_MAX_PAIRS = 4
-"""Most meshes of two pools in a list. Chosen by hand."""
 
 Tasks = tuple[Task, ...]
 Held = tuple[tuple[str, int], ...]
@@ -49,7 +43,7 @@ class UnitOption:
     def made(self, window_s: float, span_s: float) -> float:
         """Return the samples that one device makes in a window if a step leaves it `span_s` seconds."""
         assert self.phase is not None
-        return min(self.phase.beside(window_s, span_s)[0] / self.pool.unit_gpus, self.speed * span_s)
+        return min(self.phase.overlapped_samples(window_s, span_s)[0] / self.pool.unit_gpus, self.speed * span_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +56,7 @@ class MeshOption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Parts:
+class _PairablePools:
     """Pools of one class that may be one of two pools of a mesh; arrays are `[num_pools]`."""
 
     pools: tuple[Pool, ...]
@@ -109,7 +103,7 @@ class CandidateLists:
         if column.phase is not None:
             eta = self.cost_tables.problem.workload.eta
             full = rates[Task.GENERATION] if eta else np.inf
-            rates[Task.GENERATION] = max(1e-9, min(full, column.phase.within(max(1, eta) * span_s) / span_s))
+            rates[Task.GENERATION] = max(1e-9, min(full, column.phase.samples_within(max(1, eta) * span_s) / span_s))
         return 1 / sum(1 / rate for rate in rates.values()) / column.unit.unit_gpus
 
     def meshes(self, tasks: Tasks, held: Held) -> tuple[MeshOption, ...]:
@@ -120,10 +114,10 @@ class CandidateLists:
                 (key, n) for key, n in held if self.cost_tables.problem.allows(tasks, self.cost_tables.classes[key])
             ]
             if may_group(self.cost_tables, tasks):
-                found += [option for key, num in able for option in self._of_one(tasks, key, num)]
+                found += [option for key, num in able for option in self._single_pool_options(tasks, key, num)]
                 if len(able) > 1 and self.cost_tables.problem.limits.max_train_blocks > 1:
-                    found += self._of_two(tasks, able[0], able[1])
-            self._meshes[tasks, held] = tuple(sorted(found, key=lambda each: each.busy_s))[:MAX_MESHES]
+                    found += self._two_pool_options(tasks, able[0], able[1])
+            self._meshes[tasks, held] = tuple(sorted(found, key=lambda each: each.busy_s))[: SETTINGS.max_meshes]
         return self._meshes[tasks, held]
 
     def options(self, tasks: Tasks, at: DeviceClass) -> PoolOptions:
@@ -141,7 +135,7 @@ class CandidateLists:
             self.cost_tables, tasks
         ):
             return None
-        found = self._alone(tasks, self.cost_tables.classes[key])
+        found = self._single_pool_meshes(tasks, self.cost_tables.classes[key])
         num = found.a.num_gpus[found.rows_a]
         rows = np.flatnonzero(num <= num_gpus)
         if not len(rows):
@@ -149,28 +143,28 @@ class CandidateLists:
         best = rows[int(found.total_s[rows].argmin())]
         return int(num[best]), {task: float(each[best]) for task, each in found.times.items()}
 
-    def _alone(self, tasks: Tasks, at: DeviceClass) -> MeshSet:
+    def _single_pool_meshes(self, tasks: Tasks, at: DeviceClass) -> MeshSet:
         """Return the undominated meshes of one pool on the class."""
         known = ("alone", tasks, self.cost_tables.kind(at), at.num_machines)
         return self.cost_tables.known(
             known, lambda: single_pool_meshes(self.cost_tables, tasks, at, self.options(tasks, at)), lasts=True
         )
 
-    def _of_one(self, tasks: Tasks, key: str, num_gpus: int) -> Iterator[MeshOption]:
+    def _single_pool_options(self, tasks: Tasks, key: str, num_gpus: int) -> Iterator[MeshOption]:
         """Yield the least busy meshes of one pool."""
         at = self.cost_tables.classes[key]
-        found = self._alone(tasks, at)
+        found = self._single_pool_meshes(tasks, at)
         rows = np.flatnonzero(found.a.num_gpus[found.rows_a] <= num_gpus)
         busy_s = found.total_s[rows]
-        for i in np.argsort(busy_s, kind="stable")[:MAX_MESHES]:
+        for i in np.argsort(busy_s, kind="stable")[: SETTINGS.max_meshes]:
             yield MeshOption(pools=(found.a.pool(at, int(found.rows_a[rows[i]])),), busy_s=float(busy_s[i]))
 
-    def _of_two(self, tasks: Tasks, first: tuple[str, int], second: tuple[str, int]) -> Iterator[MeshOption]:
+    def _two_pool_options(self, tasks: Tasks, first: tuple[str, int], second: tuple[str, int]) -> Iterator[MeshOption]:
         """Yield the least busy meshes of two pools.
 
         Between regions both orders are tried, since the first pool's region publishes versions.
         """
-        a, b = self._parts(tasks, *first), self._parts(tasks, *second)
+        a, b = self._pairable_pools(tasks, *first), self._pairable_pools(tasks, *second)
         if not a.pools or not b.pools:
             return
         classes, workload = self.cost_tables.classes, self.cost_tables.problem.workload
@@ -184,13 +178,13 @@ class CandidateLists:
             else:
                 busy_s = busy_s + workload.samples_per_step / (a.rates[task][:, None] + b.rates[task][None, :])
         is_near = classes[first[0]].region.name == classes[second[0]].region.name
-        for flat in np.argsort(busy_s, axis=None, kind="stable")[:_MAX_PAIRS]:
+        for flat in np.argsort(busy_s, axis=None, kind="stable")[: SETTINGS.max_two_pool_meshes]:
             i, j = divmod(int(flat), len(b.pools))
             yield MeshOption(pools=(a.pools[i], b.pools[j]), busy_s=float(busy_s[i, j]))
             if not is_near:
                 yield MeshOption(pools=(b.pools[j], a.pools[i]), busy_s=float(busy_s[i, j]))
 
-    def _parts(self, tasks: Tasks, key: str, num_gpus: int) -> _Parts:
+    def _pairable_pools(self, tasks: Tasks, key: str, num_gpus: int) -> _PairablePools:
         """Return the fastest few pools of a class.
 
         Generation counts at its full rate, which is good enough for ranking.
@@ -207,7 +201,7 @@ class CandidateLists:
         found, train_s = self._blocks[known]
         # Fastest pools with at most `num_gpus` devices, then without those that do not fit into memory.
         rows = np.flatnonzero(found.num_gpus <= num_gpus)
-        best = rows[np.argsort(train_s[rows], kind="stable")[:_MAX_BLOCKS]]
+        best = rows[np.argsort(train_s[rows], kind="stable")[: SETTINGS.paired_pools]]
         pools = [found.pool(at, int(row)) for row in best]
         priced = [self.cost_tables.pool(tasks, pool) for pool in pools]
         keep = [(i, pools[i], price) for i, price in enumerate(priced) if isinstance(price, UnitCost)]
@@ -218,7 +212,7 @@ class CandidateLists:
         }
         rows = best[[i for i, _, _ in keep]]
         few = {task: each.take(rows) for task, each in found.blocks.items()}
-        return _Parts(pools=tuple(pool for _, pool, _ in keep), blocks=few, rates=rates)
+        return _PairablePools(pools=tuple(pool for _, pool, _ in keep), blocks=few, rates=rates)
 
 
 def candidate_lists(cost_tables: CostTables) -> CandidateLists:

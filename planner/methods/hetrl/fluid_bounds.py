@@ -19,22 +19,13 @@ import numpy.typing as npt
 
 from planner.cost.tasks.layer_cuts import TENSOR
 from planner.methods.hetrl.candidate_lists import CandidateLists
+from planner.methods.hetrl.settings import SETTINGS
 from planner.problem.device_classes import DeviceClass
-from planner.problem.goal import Objective
+from planner.problem.goal import IMPOSSIBLE_STEP_S, Objective
 from planner.problem.groupings import Grouping
 from planner.problem.workload import SCORING, TRAINING, Task
 
 Floats = npt.NDArray[np.float64]
-_GRANULES = (0, 1, 64, 32, 20, 14, 11)
-"""Parts into which the fleet is divided when size vectors are enumerated, by number of groups. Chosen by hand so that
-the number of vectors stays moderate."""
-_MOST_COUNTS = 65_536
-"""Numbers of devices for which a bound is computed one by one. In larger fleets, numbers are rounded up to multiples,
-which leaves a bound valid because more devices never take longer. Chosen by hand: larger fleets than 65,536 devices
-took gigabytes before."""
-_NUM_TIMES, _SPAN = 240, 2000.0
-"""Number of times at which the samples of a phase are counted, and their range as a multiple of the first sample's
-time. Chosen by hand."""
 
 
 class Bounds:
@@ -45,7 +36,7 @@ class Bounds:
         self._problem = lists.cost_tables.problem
         self._classes = [at for _, at in sorted(lists.cost_tables.classes.items())]
         self._num = sum(at.num_gpus for at in self._classes)
-        self._multiple = -(-self._num // _MOST_COUNTS)
+        self._multiple = -(-self._num // SETTINGS.max_device_counts)
         self._counts = np.minimum(np.arange(-(-self._num // self._multiple) + 1) * self._multiple, self._num)
         """Numbers of devices, rising from 0. That of n devices is found at n over `_multiple`, rounded up."""
         self._busy: dict[Task, Floats] = {}
@@ -74,7 +65,7 @@ class Bounds:
         """Return size vectors, `[num_vectors, num_groups]`, such that every vector has one that is nowhere less."""
         num = len(grouping)
         if num not in self._some:
-            parts = _GRANULES[num]
+            parts = SETTINGS.fleet_parts[num]
             rounded = np.ceil(_compositions(parts, num) * (self._num / parts)).astype(np.int64)
             self._some[num] = np.minimum(self._num, rounded)
         return self._some[num]
@@ -84,7 +75,7 @@ class Bounds:
         rising = [-self._group_s(group) for group in grouping]
         low, high = 0.0, max(-float(each[1:].min()) for each in rising)
         if not np.isfinite(high):
-            high = 1e9
+            high = IMPOSSIBLE_STEP_S
         # Bisection: can every group reach `middle` seconds with the devices of the fleet?
         while high - low > 1e-3 * high:
             middle = (low + high) / 2
@@ -167,7 +158,7 @@ class Bounds:
         if not tables:
             return np.full(len(sizes), np.inf)
         first_s = min(float(seconds[samples > 0].min()) for _, seconds, samples in tables)
-        grid = np.geomspace(first_s, first_s * _SPAN, _NUM_TIMES)
+        grid = np.geomspace(first_s, first_s * SETTINGS.phase_range, SETTINGS.phase_times)
         # Most samples of one device of each class by each time: [num_times, num_classes].
         made = np.zeros((len(grid), len(self._classes)))
         for c, seconds, samples in tables:

@@ -12,6 +12,7 @@ import numpy as np
 
 from planner.answer.placement import Group, Placement, Pool
 from planner.methods.hetrl.candidate_lists import CandidateLists
+from planner.methods.hetrl.settings import SETTINGS
 from planner.problem.device_classes import DeviceClass
 from planner.problem.groupings import Grouping
 from planner.problem.workload import TRAINING, Task
@@ -48,7 +49,7 @@ class GroupingDecoder:
     @property
     def granule(self) -> int:
         """Least number of devices that a move changes: one in a small fleet, a machine or so in a large one."""
-        return max(1, sum(at.num_gpus for at in self.classes) // 512)
+        return max(1, sum(at.num_gpus for at in self.classes) // SETTINGS.moves_per_fleet)
 
     def placement(self, genome: GroupingGenome) -> Placement | None:
         """Return the placement of a genome; None if some group has nothing to run on."""

@@ -1,7 +1,7 @@
 """Level 2 of HetRL's search: how many devices each group of tasks has (a size vector).
 
 There are too many size vectors to list, so candidates are drawn at random: the first one in proportion to the groups'
-arithmetic, most others around it, and every fourth one anywhere. Level 1, which tasks share devices, is
+arithmetic, most others around it, and some anywhere. Level 1, which tasks share devices, is
 `planner.problem.groupings`.
 """
 
@@ -9,12 +9,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from planner.methods.hetrl.settings import SETTINGS
 from planner.problem.groupings import Grouping
 from planner.problem.workload import SCORING, TRAINING, Task, Workload
-
-_TRAIN, _SCORE, _GENERATE = 3.0, 1.0, 3.0
-"""Work per parameter of each kind of task in the first candidate. Arithmetic is 3 to 1 to 1, and decoding reaches about
-a third of the rate of the others. Chosen by hand."""
 
 
 def size_vectors(
@@ -27,18 +24,18 @@ def size_vectors(
     work = np.array([_work(workload, group) for group in grouping])
     turn = 0
     while True:
-        # The share of the fleet in use is log-uniform between 1/16 and 1.
-        share = 1.0 if all_of_them else float(2.0 ** -(4 * rng.random()))
-        # Every fourth vector is uniform on the simplex; the others are log-normal around the groups' work.
-        if turn % 4 == 3:
+        # The share of the fleet in use is log-uniform.
+        share = 1.0 if all_of_them else float(2.0 ** -(SETTINGS.idle_octaves * rng.random()))
+        # Some vectors are uniform on the simplex; the others are log-normal around the groups' work.
+        if turn % SETTINGS.uniform_every == SETTINGS.uniform_every - 1:
             weights = rng.dirichlet(np.ones(len(grouping)))
         else:
-            weights = work * np.exp(rng.normal(0.0, 0.7 if turn else 0.0, len(grouping)))
-        yield _whole(weights, max(len(grouping), round(share * num_gpus)))
+            weights = work * np.exp(rng.normal(0.0, SETTINGS.size_sigma if turn else 0.0, len(grouping)))
+        yield _rounded(weights, max(len(grouping), round(share * num_gpus)))
         turn += 1
 
 
-def _whole(weights: np.ndarray, total: int) -> tuple[int, ...]:
+def _rounded(weights: np.ndarray, total: int) -> tuple[int, ...]:
     """Return integers of the given sum, at least 1 each, near these proportions (method of largest remainders)."""
     exact = weights / weights.sum() * (total - len(weights))
     whole = np.floor(exact).astype(int)
@@ -51,6 +48,9 @@ def _work(workload: Workload, group: Sequence[Task]) -> float:
     """Return the relative work of a group: parameters times the factor of each task."""
     total = 0.0
     for task in group:
-        factor = _TRAIN * workload.epochs_per_step if task in TRAINING else _SCORE if task in SCORING else _GENERATE
+        if task in TRAINING:
+            factor = SETTINGS.training_work * workload.epochs_per_step
+        else:
+            factor = SETTINGS.scoring_work if task in SCORING else SETTINGS.generation_work
         total += factor * workload.models[task].num_params
     return total

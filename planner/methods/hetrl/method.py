@@ -16,14 +16,10 @@ from planner.methods.hetrl.candidate_lists import CandidateLists, candidate_list
 from planner.methods.hetrl.evolution import Evolution
 from planner.methods.hetrl.fluid_bounds import Bounds
 from planner.methods.hetrl.group_sizes import size_vectors as sizes_of
+from planner.methods.hetrl.settings import SETTINGS
 from planner.methods.hetrl.successive_halving import GroupingArm, SizesArm, by_bound, halve, promising
 from planner.problem.goal import Objective
 from planner.problem.groupings import Grouping, groupings
-
-_LEAST_ARMS, _EVALUATIONS_AN_ARM = 48, 40
-"""Number of groupings with which the bounded search starts: one per `_EVALUATIONS_AN_ARM` evaluations of the budget,
-but at least `_LEAST_ARMS`. A small budget is therefore spent on the groupings with the best bounds instead of a first
-look at all. Chosen by hand."""
 
 
 def search(
@@ -60,7 +56,7 @@ def search_bounded(
     """Search with lower bounds and guided children.
 
     Arms are also dropped if their bound is no better than the incumbent, the most promising groupings come first, and
-    half of the children are built from what determines the step time.
+    some of the children are built from what determines the step time.
     """
     budget = EvaluationBudget(
         cost_tables, budget_s=budget_s, now_s=now_s, max_evals=max_evals, report=report, should_stop=should_stop
@@ -79,7 +75,8 @@ def _run(budget: EvaluationBudget, seed: int, *, bounded: bool) -> None:
         draw = _drawer(lists, grouping, np.random.default_rng([seed, i]), bounds)
         arms.append(GroupingArm(draw, bounds.of_grouping(grouping) if bounds else 0.0))
     if bounded:
-        arms = by_bound(arms)[: max(_LEAST_ARMS, int(budget.evaluations_within(1.0) / _EVALUATIONS_AN_ARM))]
+        num_affordable = int(budget.evaluations_within(1.0) / SETTINGS.evaluations_per_grouping)
+        arms = by_bound(arms)[: max(SETTINGS.least_groupings, num_affordable)]
     before = -1
     # Arms may end early; then successive halving starts again with new sizes.
     while budget.spent() < 1 and budget.num_evaluations > before:
@@ -92,8 +89,8 @@ def _drawer(
 ) -> Callable[[], SizesArm]:
     """Return a function that makes arms with new size vectors of one grouping."""
     problem = lists.cost_tables.problem
-    space = genome.grouping_decoder(lists, grouping)
-    whole = sum(at.num_gpus for at in space.classes)
+    decoder = genome.grouping_decoder(lists, grouping)
+    whole = sum(at.num_gpus for at in decoder.classes)
     endless = sizes_of(
         problem.workload, grouping, whole, rng, all_of_them=problem.goal.objective is Objective.THROUGHPUT
     )
@@ -101,7 +98,7 @@ def _drawer(
     def draw() -> SizesArm:
         sizes = next(endless)
         children = np.random.default_rng(rng.integers(1 << 63))
-        evolution = Evolution(space, sizes, children, guided_moves.guided if bounds else None)
+        evolution = Evolution(decoder, sizes, children, guided_moves.guided if bounds else None)
         return SizesArm(evolution, bounds.of_sizes(grouping, sizes) if bounds else 0.0)
 
     return draw

@@ -11,12 +11,8 @@ from math import ceil, log2
 from typing import Protocol, TypeVar
 
 from planner.methods.evaluation_budget import INFEASIBLE, EvaluationBudget
-from planner.methods.hetrl.evolution import CHILDREN, POPULATION, Evolution
-
-_HOPELESS_S = 1e12
-"""Bound in seconds from which arms count as equally bad, arms in which nothing fits among them."""
-MAX_SIZES = 32
-"""Most inner arms of one grouping. Chosen by hand (docs/planner-reimplementations.md)."""
+from planner.methods.hetrl.evolution import Evolution
+from planner.methods.hetrl.settings import SETTINGS
 
 
 class Arm(Protocol):
@@ -102,20 +98,20 @@ class GroupingArm:
     @property
     def is_hopeless(self) -> bool:
         """Whether several size vectors had no valid placement, so that its tasks probably do not fit together."""
-        return self._failures >= 8
+        return self._failures >= SETTINGS.max_failed_size_vectors
 
     def pull(self, budget: EvaluationBudget, until: float) -> None:
         # The number of inner arms is a power of two that the budget allows two generations each.
         """Halve old and new size vectors until that fraction of the whole budget is spent."""
         evaluations = budget.evaluations_within(until - budget.spent())
-        num = min(MAX_SIZES, max(1, int(evaluations / (2 * (POPULATION + CHILDREN)))))
+        num = min(SETTINGS.max_size_vectors, max(1, int(evaluations / (2 * (SETTINGS.population + SETTINGS.children)))))
         num = 1 << (num.bit_length() - 1)
         old = self._kept[: max(1, num // 2)] if num > 1 else self._kept[:1]
         arms = [*old, *(self._draw() for _ in range(max(num - len(old), 0 if old else 1)))]
         kept = halve(arms, budget, until, alive=lambda arm: _may_win(arm, budget))
         self._failures = 0 if any(arm.best_loss < INFEASIBLE for arm in kept) else self._failures + len(arms)
         known = {id(arm): arm for arm in [*kept, *self._kept]}
-        self._kept = sorted(known.values(), key=lambda arm: arm.best_loss)[:MAX_SIZES]
+        self._kept = sorted(known.values(), key=lambda arm: arm.best_loss)[: SETTINGS.max_size_vectors]
 
 
 def promising(arm: GroupingArm, budget: EvaluationBudget) -> bool:
@@ -130,4 +126,4 @@ def _may_win(arm: SizesArm, budget: EvaluationBudget) -> bool:
 
 def by_bound(arms: Sequence[GroupingArm]) -> list[GroupingArm]:
     """Return the arms by their bound, least first; bounds within about a quarter of each other keep the given order."""
-    return sorted(arms, key=lambda arm: round(log2(min(max(arm.bound, 1e-9), _HOPELESS_S)) * 3))
+    return sorted(arms, key=lambda arm: round(log2(min(max(arm.bound, 1e-9), SETTINGS.hopeless_bound)) * 3))

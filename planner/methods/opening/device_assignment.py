@@ -4,6 +4,8 @@ Each group that trains gets a class or a pair of classes, whole or in part; its 
 devices are assigned in batches: the slowest group without training takes a batch of the class that suits it best
 compared with the other groups. A fluid estimate of the step (busy seconds, and the path with transfers of weights)
 ranks the results, and only the best few are given to the oracle.
+
+Indices: `g` is a group of the grouping, `c` is a device class in the order of keys.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,35 +22,14 @@ from planner.cost.tasks.layer_cuts import TENSOR, of_layout
 from planner.methods.hetrl.candidate_lists import CandidateLists
 from planner.methods.hetrl.fluid_bounds import Bounds
 from planner.methods.hetrl.genome import GroupingDecoder, GroupingGenome
+from planner.methods.opening.settings import SETTINGS
+from planner.problem.device_classes import MANY_CLASSES
+from planner.problem.goal import IMPOSSIBLE_STEP_S
 from planner.problem.groupings import Tasks
 from planner.problem.workload import SCORING, TRAINING, Task
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-_PARTS, _FEW_PARTS = (1 / 6, 1 / 3, 1 / 2, 2 / 3, 1.0), (1 / 3, 1.0)
-"""Fractions of a class that a mesh gets; the second tuple is for fleets of many classes. Chosen by hand."""
-MANY_CLASSES = 12
-"""Number of classes above which a fleet counts as having many. Chosen by hand."""
-_PAIRS = ((1.0, 1.0), (1 / 3, 1.0), (1.0, 1 / 3))
-"""Fractions of two classes that a mesh of two pools gets. Chosen by hand."""
-_BATCHES, _ALL_BATCHES = 6, 48
-"""Batches in which the devices of a class are assigned, and most batches of all classes together. Chosen by hand."""
-_FAVOURS = (1.0, 1.8)
-"""Factors by which generation counts as slower than it is when devices are assigned, because its window is shorter than
-a step. Chosen by hand."""
-_WEAK, _STRONG = 0.15, 4
-"""A class gets no mesh if it trains slower than this fraction of the strongest class, or if there are so many stronger
-ones. Chosen by hand."""
-_NEAR = 0.25
-"""Fraction of the longest sample's time up to which the transfer of a version hardly matters. Chosen by hand."""
-_MOST_WAYS = 2000
-"""Most combinations of meshes that are estimated. Chosen by hand."""
-_CHOICES = 4
-"""Meshes of two classes that are tried for the same devices, since the fastest is known only for one class. Chosen by
-hand."""
-_ALIKE = 2
-"""Most results with the same devices for meshes. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +47,7 @@ class _MeshDevices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Assignments:
-    """Ways to share the fleet among all groups, a row each."""
+    """Divisions of the fleet among all groups, a row each."""
 
     held: Ints
     """Devices by group and class, `[num_rows, num_groups, num_classes]`."""
@@ -104,11 +85,11 @@ class ClassSpeeds:
     @property
     def favour(self) -> float:
         """Factor by which generation counts as slower than it is."""
-        return _FAVOURS[-1] if self.eta else _FAVOURS[0]
+        return SETTINGS.generation_slowdowns[-1] if self.eta else SETTINGS.generation_slowdowns[0]
 
-    def is_near(self, home: Ints) -> npt.NDArray[np.bool_]:
-        """Return `[num_rows, num_classes]`: whether versions from these trainer's classes arrive soon enough."""
-        near: npt.NDArray[np.bool_] = self.lag_s[home] <= _NEAR * self.tail_s
+    def is_near(self, trainer_class: Ints) -> npt.NDArray[np.bool_]:
+        """Return `[num_rows, num_classes]`: whether versions from the trainers' classes arrive soon enough."""
+        near: npt.NDArray[np.bool_] = self.lag_s[trainer_class] <= SETTINGS.near_share * self.tail_s
         return near
 
     def steps_of(self, tasks: Sequence[Task]) -> dict[Task, Floats]:
@@ -126,14 +107,14 @@ class ClassSpeeds:
 
 def class_speeds(lists: CandidateLists, bounds: Bounds) -> ClassSpeeds:
     """Return the numbers of one problem."""
-    cost_tables, ways = lists.cost_tables, transfer_tables(lists.cost_tables)
+    cost_tables, transfers = lists.cost_tables, transfer_tables(lists.cost_tables)
     workload = cost_tables.problem.workload
     classes = tuple(at for _, at in sorted(cost_tables.classes.items()))
     trained = [task for task in workload.tasks if task in TRAINING]
     whole = np.array([at.num_gpus for at in classes])
     names = sorted({at.region.name for at in classes})
     region = np.array([names.index(at.region.name) for at in classes])
-    lag_s, critic_s = (each[np.ix_(region, region)] for each in (ways.weights_s, ways.critic_s))
+    lag_s, critic_s = (each[np.ix_(region, region)] for each in (transfers.weights_s, transfers.critic_s))
     state_bytes = [float(memory.trained_bytes(workload, task, of_layout(Layout(tensor=1), 1))[0]) for task in trained]
     states = [sum(state_bytes[:num]) for num in range(len(trained) + 1)]
     steps = {task: _steps(lists, bounds, task) for task in workload.tasks}
@@ -144,11 +125,15 @@ def class_speeds(lists: CandidateLists, bounds: Bounds) -> ClassSpeeds:
     return ClassSpeeds(
         tasks=workload.tasks,
         whole=whole,
-        batch=batch_sizes(whole, _BATCHES),
+        batch=batch_sizes(whole, SETTINGS.batches_per_class),
         lag_s=lag_s,
         critic_s=critic_s,
         steps=steps,
-        strong=tuple(c for c in strongest[:_STRONG].tolist() if power[c] >= _WEAK * power.max()),
+        strong=tuple(
+            c
+            for c in strongest[: SETTINGS.max_training_classes].tolist()
+            if power[c] >= SETTINGS.least_training_share * power.max()
+        ),
         served={task: memory.served_bytes(workload, task, 1) for task in workload.tasks if task not in TRAINING},
         usable=np.array([usable - state / whole for state in states]),
         tail_s=float(cost_tables.phase_seconds[0]),
@@ -158,7 +143,7 @@ def class_speeds(lists: CandidateLists, bounds: Bounds) -> ClassSpeeds:
 
 def batch_sizes(whole: Ints, num: int) -> Ints:
     """Return the devices in one batch of each class for `num` batches per class, or fewer with many classes."""
-    return -(-whole // max(1, min(num, _ALL_BATCHES // len(whole))))
+    return -(-whole // max(1, min(num, SETTINGS.max_batches // len(whole))))
 
 
 def _steps(lists: CandidateLists, bounds: Bounds, task: Task) -> Floats:
@@ -178,80 +163,84 @@ class DeviceAssigner:
         self._whole, self._most = fleet.whole, fleet.whole.tolist()
         self._lag_s, self._critic_s = fleet.lag_s, fleet.critic_s
         self._strong = fleet.strong
-        self._holds: dict[tuple[Tasks, bool], tuple[_MeshDevices, ...]] = {}
+        self._known_options: dict[tuple[Tasks, bool], tuple[_MeshDevices, ...]] = {}
 
-    def genomes(self, of: GroupingDecoder, num: int) -> Iterator[GroupingGenome]:
+    def genomes(self, decoder: GroupingDecoder, num: int) -> Iterator[GroupingGenome]:
         """Yield the `num` most promising genomes of a grouping by estimate, best first."""
-        trains = [g for g, each in enumerate(of.trains) if each]
-        options = [self._of_training(of.grouping[g], may_pair=len(trains) == 1) for g in trains]
-        every = [each for each in product(*options) if self._fits(each)][:_MOST_WAYS]
-        if not every:
+        trains = [g for g, each in enumerate(decoder.trains) if each]
+        options = [self._mesh_options(decoder.grouping[g], may_pair=len(trains) == 1) for g in trains]
+        mesh_choices = [each for each in product(*options) if self._fits(each)][: SETTINGS.max_combinations]
+        if not mesh_choices:
             return
-        assignments = self._assignments(of, trains, every)
-        step_s = self._step_s(of, trains, every, assignments)
-        told: set[GroupingGenome] = set()
-        alike = [0] * len(every)
+        assignments = self._assignments(decoder, trains, mesh_choices)
+        step_s = self._step_s(decoder, trains, mesh_choices, assignments)
+        proposed: set[GroupingGenome] = set()
+        alike = [0] * len(mesh_choices)
         for row in np.argsort(step_s, kind="stable").tolist():
-            if len(told) >= num or not np.isfinite(step_s[row]):
+            if len(proposed) >= num or not np.isfinite(step_s[row]):
                 return
             which = assignments.which[row]
             held = tuple(map(tuple, assignments.held[row].tolist()))
             is_pair = any(sum(num > 0 for num in held[g]) > 1 for g in trains)
             # For a mesh of two classes several layouts are tried; results with the same meshes are limited.
-            for place in range(_CHOICES if is_pair and not alike[which] else 1):
-                choice = tuple((place if each else 0,) * len(self._classes) for each in of.trains)
+            for place in range(SETTINGS.pair_layouts if is_pair and not alike[which] else 1):
+                choice = tuple((place if each else 0,) * len(self._classes) for each in decoder.trains)
                 genome = GroupingGenome(held=held, choice=choice)
-                if genome not in told and (place or alike[which] < _ALIKE):
-                    told.add(genome)
+                if genome not in proposed and (place or alike[which] < SETTINGS.max_alike):
+                    proposed.add(genome)
                     yield genome
             alike[which] += 1
 
-    def _fits(self, holds: Sequence[_MeshDevices]) -> bool:
+    def _fits(self, mesh_choice: Sequence[_MeshDevices]) -> bool:
         """Return whether the classes have enough devices for these groups together."""
-        held = zip(*(each.held for each in holds), strict=True)
-        return len(holds) == 1 or all(sum(num) <= most for num, most in zip(held, self._most, strict=True))
+        held = zip(*(each.held for each in mesh_choice), strict=True)
+        return len(mesh_choice) == 1 or all(sum(num) <= most for num, most in zip(held, self._most, strict=True))
 
     # --- meshes
 
-    def _of_training(self, tasks: Tasks, *, may_pair: bool) -> tuple[_MeshDevices, ...]:
+    def _mesh_options(self, tasks: Tasks, *, may_pair: bool) -> tuple[_MeshDevices, ...]:
         """Return what a group with training may get: one class, or also pairs of classes if it is the only one."""
-        if (tasks, may_pair) not in self._holds:
-            alone = () if may_pair else self._of_one(tasks)
-            pairs = (*self._of_training(tasks, may_pair=False), *self._of_two(tasks)) if may_pair else ()
-            self._holds[tasks, may_pair] = (*alone, *pairs)
-        return self._holds[tasks, may_pair]
+        if (tasks, may_pair) not in self._known_options:
+            alone = () if may_pair else self._one_class_options(tasks)
+            pairs = (*self._mesh_options(tasks, may_pair=False), *self._two_class_options(tasks)) if may_pair else ()
+            self._known_options[tasks, may_pair] = (*alone, *pairs)
+        return self._known_options[tasks, may_pair]
 
-    def _of_one(self, tasks: Tasks) -> Iterator[_MeshDevices]:
+    def _one_class_options(self, tasks: Tasks) -> Iterator[_MeshDevices]:
         """Yield parts of one class. A larger part counts only if its fastest mesh uses more devices."""
         for c in self._strong:
             at, known = self._classes[c], -1
-            for part in _PARTS if len(self._classes) <= MANY_CLASSES else _FEW_PARTS:
+            for part in (
+                SETTINGS.mesh_shares if len(self._classes) <= MANY_CLASSES else SETTINGS.mesh_shares_of_many_classes
+            ):
                 num = max(1, round(part * at.num_gpus))
                 found = self._lists.quickest(tasks, at.key, num)
                 if found is not None and found[0] > known:
                     known, times = found
                     sums = [sum(s for task, s in times.items() if task in some) for some in (TRAINING, SCORING)]
                     yield _MeshDevices(
-                        held=self._only((c, num)),
+                        held=self._by_class((c, num)),
                         at=c,
                         train_s=sums[0],
                         score_s=sums[1],
                         gen_s=times.get(Task.GENERATION, 0.0),
                     )
 
-    def _of_two(self, tasks: Tasks) -> Iterator[_MeshDevices]:
+    def _two_class_options(self, tasks: Tasks) -> Iterator[_MeshDevices]:
         """Yield parts of two classes. All seconds count as training, which is harmless since no other group trains."""
         if self._lists.cost_tables.problem.limits.max_train_blocks < 2:
             return
         for a, b in combinations(self._strong, 2):
-            for part_a, part_b in _PAIRS:
+            for part_a, part_b in SETTINGS.pair_shares:
                 nums = [(c, max(1, round(part * int(self._whole[c])))) for c, part in ((a, part_a), (b, part_b))]
                 found = self._lists.meshes(tasks, tuple((self._classes[c].key, num) for c, num in nums))
                 if found and len(found[0].pools) > 1:
                     at = next(c for c in (a, b) if self._classes[c].key == found[0].pools[0].device_class)
-                    yield _MeshDevices(held=self._only(*nums), at=at, train_s=found[0].busy_s, score_s=0.0, gen_s=0.0)
+                    yield _MeshDevices(
+                        held=self._by_class(*nums), at=at, train_s=found[0].busy_s, score_s=0.0, gen_s=0.0
+                    )
 
-    def _only(self, *nums: tuple[int, int]) -> tuple[int, ...]:
+    def _by_class(self, *nums: tuple[int, int]) -> tuple[int, ...]:
         """Return a row with these numbers of devices by class and 0 elsewhere."""
         held = [0] * len(self._classes)
         for c, num in nums:
@@ -261,39 +250,43 @@ class DeviceAssigner:
     # --- units
 
     def _assignments(
-        self, of: GroupingDecoder, trains: Sequence[int], every: Sequence[Sequence[_MeshDevices]]
+        self, decoder: GroupingDecoder, trains: Sequence[int], mesh_choices: Sequence[Sequence[_MeshDevices]]
     ) -> _Assignments:
-        """Return each combination of meshes with the other devices assigned in a few ways.
+        """Return each combination of meshes with the other devices assigned in a few variants.
 
-        The ways differ in how slow generation counts and in whether it is limited to classes near the trainer.
+        The variants differ in how slow generation counts and in whether it is limited to classes near the trainer.
         """
-        size, units = len(self._classes), [g for g, each in enumerate(of.trains) if not each]
-        meshes = np.zeros((len(every), len(of.grouping), size), dtype=np.int64)
+        size, units = len(self._classes), [g for g, each in enumerate(decoder.trains) if not each]
+        meshes = np.zeros((len(mesh_choices), len(decoder.grouping), size), dtype=np.int64)
         for place, g in enumerate(trains):
-            meshes[:, g] = [holds[place].held for holds in every]
+            meshes[:, g] = [mesh_choice[place].held for mesh_choice in mesh_choices]
         if not units:
-            return _Assignments(held=meshes, which=np.arange(len(every)))
-        actor = next(i for i, g in enumerate(trains) if Task.ACTOR_TRAINING in of.grouping[g])
-        homes = np.array([holds[actor].at for holds in every])
-        is_near, is_joined = self._fleet.is_near(homes), np.isfinite(self._lag_s[homes])
-        generating = [Task.GENERATION in of.grouping[g] for g in units]
-        speeds = np.array([self._speeds(of, g) for g in units])
-        ways = [(favour, near) for favour in _FAVOURS for near in (True, False)] if any(generating) else [(1.0, False)]
+            return _Assignments(held=meshes, which=np.arange(len(mesh_choices)))
+        actor = next(i for i, g in enumerate(trains) if Task.ACTOR_TRAINING in decoder.grouping[g])
+        trainer_class = np.array([mesh_choice[actor].at for mesh_choice in mesh_choices])
+        is_near, is_joined = self._fleet.is_near(trainer_class), np.isfinite(self._lag_s[trainer_class])
+        generating = [Task.GENERATION in decoder.grouping[g] for g in units]
+        speeds = np.array([self._speeds(decoder, g) for g in units])
+        variants = (
+            [(favour, near) for favour in SETTINGS.generation_slowdowns for near in (True, False)]
+            if any(generating)
+            else [(1.0, False)]
+        )
         if is_near.all():
-            ways = [way for way in ways if not way[1]]
-        found = [meshes.copy() for _ in ways]
-        for held, (favour, near) in zip(found, ways, strict=True):
+            variants = [each for each in variants if not each[1]]
+        found = [meshes.copy() for _ in variants]
+        for held, (favour, near) in zip(found, variants, strict=True):
             # Generation may use only classes that versions reach (soon): [num_combinations, num_units, num_classes].
-            able = np.broadcast_to(speeds, (len(every), *speeds.shape)).copy()
+            able = np.broadcast_to(speeds, (len(mesh_choices), *speeds.shape)).copy()
             for i in (i for i, each in enumerate(generating) if each):
                 able[:, i] = np.where(is_near if near else is_joined, able[:, i], 0.0)
             weights = np.where(generating, favour, 1.0)
             held[:, units] = assign_batches(able, self._whole - meshes.sum(axis=1), weights, self._fleet.batch)
-        return _Assignments(held=np.concatenate(found), which=np.tile(np.arange(len(every)), len(ways)))
+        return _Assignments(held=np.concatenate(found), which=np.tile(np.arange(len(mesh_choices)), len(variants)))
 
-    def _speeds(self, of: GroupingDecoder, g: int) -> list[float]:
+    def _speeds(self, decoder: GroupingDecoder, g: int) -> list[float]:
         """Return the steps per second of one device of each class, for all tasks of the group by turns."""
-        options = [self._lists.units(of.grouping[g], at.key) for at in self._classes]
+        options = [self._lists.units(decoder.grouping[g], at.key) for at in self._classes]
         samples = float(self._workload.samples_per_step)
         return [max((each.speed for each in some), default=0.0) / samples for some in options]
 
@@ -301,48 +294,57 @@ class DeviceAssigner:
 
     def _step_s(
         self,
-        of: GroupingDecoder,
+        decoder: GroupingDecoder,
         trains: Sequence[int],
-        every: Sequence[Sequence[_MeshDevices]],
+        mesh_choices: Sequence[Sequence[_MeshDevices]],
         assignments: _Assignments,
     ) -> Floats:
         """Return the estimated seconds per step, `[num_rows]`; inf where a group has nothing to work on."""
         eta, num = self._workload.eta, len(assignments.held)
         zero = np.zeros(num)
+        # Seconds by row, `[num_rows]` each. train, score: the slowest group's training and scoring. after: generation
+        # with what it waits for. busy: the busiest group. others: other tasks of generation's group. critic: the
+        # transfer of its weights.
         train, score, after, busy, others, critic = (zero.copy() for _ in range(6))
-        homes = {g: np.array([holds[i].at for holds in every])[assignments.which] for i, g in enumerate(trains)}
-        home = next(homes[g] for g in trains if Task.ACTOR_TRAINING in of.grouping[g])
+        mesh_class = {
+            g: np.array([mesh_choice[i].at for mesh_choice in mesh_choices])[assignments.which]
+            for i, g in enumerate(trains)
+        }
+        trainer_class = next(mesh_class[g] for g in trains if Task.ACTOR_TRAINING in decoder.grouping[g])
+        # Longest transfer of a version, which a step cannot be shorter than.
         link = zero.copy()
         for i in range(len(trains)):
             # Seconds of the groups that train, from their meshes.
-            parts = np.array([(each.train_s, each.score_s, each.gen_s) for each in (holds[i] for holds in every)])
+            parts = np.array(
+                [(each.train_s, each.score_s, each.gen_s) for each in (mesh_choice[i] for mesh_choice in mesh_choices)]
+            )
             train_s, score_s, gen_s = parts[assignments.which].T
             train, score, after = np.maximum(train, train_s), np.maximum(score, score_s), after + gen_s
             busy = np.maximum(busy, train_s + score_s + gen_s)
-        for g, tasks in enumerate(of.grouping):
-            if of.trains[g]:
+        for g, tasks in enumerate(decoder.grouping):
+            if decoder.trains[g]:
                 continue
             # Busy seconds of the other groups, from their joint speeds; generation adds its tail and transfers.
-            seconds = 1 / np.maximum(assignments.held[:, g] @ np.array(self._speeds(of, g)), 1e-12)
+            seconds = 1 / np.maximum(assignments.held[:, g] @ np.array(self._speeds(decoder, g)), 1e-12)
             busy = np.maximum(busy, seconds)
             gen_s = zero
             if Task.GENERATION in tasks:
                 steps = assignments.held[:, g] @ self._fleet.steps[Task.GENERATION][0]
                 gen_s = np.minimum(seconds, 1 / np.maximum(steps, 1e-12))
-                lag_s = np.where(assignments.held[:, g] > 0, self._lag_s[home], 0.0).max(axis=1)
+                lag_s = np.where(assignments.held[:, g] > 0, self._lag_s[trainer_class], 0.0).max(axis=1)
                 after = self._fleet.tail_s + gen_s + lag_s
                 link = np.maximum(link, lag_s)
                 others = seconds - gen_s if eta else zero
             score = np.maximum(score, seconds - gen_s)
-        where = {task: g for g, tasks in enumerate(of.grouping) for task in tasks}
+        where = {task: g for g, tasks in enumerate(decoder.grouping) for task in tasks}
         if {Task.CRITIC_INFERENCE, Task.CRITIC_TRAINING} <= set(where):
-            scores, src = where[Task.CRITIC_INFERENCE], homes[where[Task.CRITIC_TRAINING]]
+            scores, src = where[Task.CRITIC_INFERENCE], mesh_class[where[Task.CRITIC_TRAINING]]
             critic = np.where(assignments.held[:, scores] > 0, self._critic_s[src], 0.0).max(axis=1)
             critic = zero if scores == where[Task.CRITIC_TRAINING] else critic
         # The path of the oracle, and the path of the critic.
         path = np.maximum(train + score + others + after, train + critic + score) / (eta + 1)
         found: Floats = np.maximum(np.maximum(path, link), np.maximum(busy, critic))
-        return np.where(found < 1e9, found, np.inf)
+        return np.where(found < IMPOSSIBLE_STEP_S, found, np.inf)
 
 
 def assign_batches(speeds: Floats, left: Ints, weights: Floats, batch: Ints) -> Ints:

@@ -21,31 +21,19 @@ from planner.methods.hetrl.fluid_bounds import Bounds
 from planner.methods.hetrl.genome import GroupingDecoder, GroupingGenome, grouping_decoder
 from planner.methods.hetrl.group_sizes import size_vectors as sizes_of
 from planner.methods.hetrl.guided_moves import guided
-from planner.methods.opening.device_assignment import MANY_CLASSES, ClassSpeeds, DeviceAssigner, class_speeds
+from planner.methods.opening.device_assignment import ClassSpeeds, DeviceAssigner, class_speeds
 from planner.methods.opening.grouping_estimates import grouping_estimates
+from planner.methods.opening.settings import SETTINGS
+from planner.problem.device_classes import MANY_CLASSES
 from planner.problem.goal import Objective
 from planner.problem.groupings import Grouping, groupings
-
-_FIRST, _GROUPINGS = 4, 40
-"""Number of groupings that are opened at first: `_FIRST`, and one more for each `_GROUPINGS` groupings of the problem.
-Chosen by hand."""
-_LARGEST = 2
-"""Most groups of a grouping that is estimated in a fleet of many classes. Chosen by hand."""
-_ASSIGNED, _DRAWN = 4, 8
-"""Numbers of first placements of a grouping: by the opening heuristic, and drawn at random. Chosen by hand."""
-_CHILDREN = 32
-"""Children in one step. Chosen by hand."""
-_GUIDED = 0.6
-"""Fraction of the children that are guided. Chosen by hand."""
-_STUCK = 3
-"""Steps without improvement after which a grouping rests. Chosen by hand."""
 
 
 @dataclass(slots=True)
 class _Arm:
     """A grouping that is open, with its best genome."""
 
-    space: GroupingDecoder
+    decoder: GroupingDecoder
     bound: float
     genome: GroupingGenome
     loss: float
@@ -67,7 +55,7 @@ class Descent:
         self._bounds = Bounds(self._lists)
         every = groupings(cost_tables.problem)
         self._every = every
-        self._num_first = _FIRST + len(every) // _GROUPINGS
+        self._num_first = SETTINGS.first_groupings + len(every) // SETTINGS.groupings_per_first
         self._waiting = self._in_order(every)
         self._arms: list[_Arm] = []
         self._is_dry = False
@@ -89,7 +77,7 @@ class Descent:
                     self._open(budget, min(value, budget.best_loss))
             waited = 0 if budget.best_loss < value else waited + 1
             value = min(value, budget.best_loss)
-            hopeful = [arm for arm in self._arms if arm.failures < _STUCK and arm.bound < value]
+            hopeful = [arm for arm in self._arms if arm.failures < SETTINGS.max_failures and arm.bound < value]
             if self._is_dry and not hopeful:
                 return
             if hopeful and not budget.is_over:
@@ -108,7 +96,11 @@ class Descent:
 
         All tasks together is among the first few.
         """
-        most = _LARGEST if len(self._lists.cost_tables.classes) > MANY_CLASSES else len(every[-1])
+        most = (
+            SETTINGS.max_groups_of_many_classes
+            if len(self._lists.cost_tables.classes) > MANY_CLASSES
+            else len(every[-1])
+        )
         some = [each for each in every if len(each) <= most] or every
         rough = grouping_estimates(self._fleet, some)
         # Groupings with equal estimates differ only in which of several equal models is where: keep one of them.
@@ -128,13 +120,13 @@ class Descent:
         for bound, grouping in self._waiting:
             if bound >= value:
                 continue
-            of = grouping_decoder(self._lists, grouping)
+            decoder = grouping_decoder(self._lists, grouping)
             # The best of a few first placements becomes the grouping's genome.
-            seeds = list(dict.fromkeys(self._seeds(of)))
-            losses = budget.losses([of.placement(each) for each in seeds])
+            seeds = list(dict.fromkeys(self._seeds(decoder)))
+            losses = budget.losses([decoder.placement(each) for each in seeds])
             loss, place = min((loss, i) for i, loss in enumerate(losses))
             if loss < INFEASIBLE:
-                self._arms.append(_Arm(space=of, bound=bound, genome=seeds[place], loss=loss, known=set(seeds)))
+                self._arms.append(_Arm(decoder=decoder, bound=bound, genome=seeds[place], loss=loss, known=set(seeds)))
                 return
             if budget.is_over:
                 return
@@ -150,31 +142,31 @@ class Descent:
         """Opening heuristic of the problem."""
         return DeviceAssigner(self._lists, self._fleet)
 
-    def _seeds(self, of: GroupingDecoder) -> Iterator[GroupingGenome]:
+    def _seeds(self, decoder: GroupingDecoder) -> Iterator[GroupingGenome]:
         """Yield first genomes of a grouping: by estimate, and drawn ones.
 
         They are drawn where estimates say little: for goals in dollars and rules of regions.
         """
         problem = self._lists.cost_tables.problem
-        found = tuple(self._assigner.genomes(of, _ASSIGNED))
+        found = tuple(self._assigner.genomes(decoder, SETTINGS.assigned_genomes))
         yield from found
         if found and problem.asks_for_speed_alone:
             return
-        whole, all_of_them = sum(at.num_gpus for at in of.classes), problem.goal.objective is Objective.THROUGHPUT
-        drawn = sizes_of(problem.workload, of.grouping, whole, self._rng, all_of_them=all_of_them)
-        best = self._bounds.best_sizes(of.grouping)
-        for turn in range(_DRAWN):
-            yield evolution.seeded(of, next(drawn) if turn % 2 else best, self._rng)
+        whole, all_of_them = sum(at.num_gpus for at in decoder.classes), problem.goal.objective is Objective.THROUGHPUT
+        drawn = sizes_of(problem.workload, decoder.grouping, whole, self._rng, all_of_them=all_of_them)
+        best = self._bounds.best_sizes(decoder.grouping)
+        for turn in range(SETTINGS.drawn_genomes):
+            yield evolution.seeded(decoder, next(drawn) if turn % 2 else best, self._rng)
 
 
 def _step(budget: EvaluationBudget, arm: _Arm, rng: np.random.Generator) -> None:
     """Evaluate the children of the arm's best genome and keep the best one if it is better."""
     if arm.explained is None:
-        placement = arm.space.placement(arm.genome)
+        placement = arm.decoder.placement(arm.genome)
         arm.explained = None if placement is None else budget.explain(placement)
     children = list(dict.fromkeys(child for child in _children(arm, rng) if child not in arm.known))
     arm.known.update(children)
-    losses = budget.losses([arm.space.placement(child) for child in children])
+    losses = budget.losses([arm.decoder.placement(child) for child in children])
     loss, place = min(((loss, i) for i, loss in enumerate(losses)), default=(INFEASIBLE, 0))
     if loss < arm.loss * (1 - 1e-9):
         arm.genome, arm.loss, arm.failures, arm.explained = children[place], loss, 0, None
@@ -184,11 +176,11 @@ def _step(budget: EvaluationBudget, arm: _Arm, rng: np.random.Generator) -> None
 
 def _children(arm: _Arm, rng: np.random.Generator) -> Iterator[GroupingGenome]:
     """Yield children of the arm's best genome: guided ones, device swaps and other layouts."""
-    for _ in range(_CHILDREN):
+    for _ in range(SETTINGS.children):
         child = None
-        if arm.explained is not None and rng.random() < _GUIDED:
-            child = guided(arm.space, arm.genome, arm.explained, rng)
+        if arm.explained is not None and rng.random() < SETTINGS.guided_share:
+            child = guided(arm.decoder, arm.genome, arm.explained, rng)
         if child is None:
             vary = evolution.swapped if rng.random() < 0.5 else evolution.relaid
-            child = vary(arm.space, arm.genome, rng)
+            child = vary(arm.decoder, arm.genome, rng)
         yield child

@@ -1,8 +1,8 @@
 """Sampled lengths of prompts and completions, group by group, drawn from the workload's quantiles.
 
-Completions of one prompt resemble each other. A Gaussian copula gives the quantile levels within a group the intraclass
-correlation `GROUP_CORRELATION`. Group i of a seed always has the same lengths, whatever the placement is and in
-whichever order groups are drawn.
+Completions of one prompt resemble each other. A Gaussian copula gives the quantile levels within a group an intraclass
+correlation (`planner.simulate.settings`). Group i of a seed always has the same lengths, whatever the placement is and
+in whichever order groups are drawn.
 """
 
 import math
@@ -12,13 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.problem.workload import Lengths, Workload
-
-GROUP_CORRELATION = 0.68
-"""Intraclass correlation of the normal scores of lengths within one prompt's samples. Measured: the median over 15
-pairs of model and contest (AIME24 and AMC23, 8 samples per prompt) of `reasoning_eval_lengths.csv`; they range from
-0.23 to 0.85."""
-_BLOCK = 256
-"""Number of groups that are drawn at a time."""
+from planner.simulate.settings import SETTINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +35,7 @@ class Draws:
 
     def prompt(self, group: int) -> SampledPrompt:
         """Return the group of that number."""
-        block, row = divmod(group, _BLOCK)
+        block, row = divmod(group, SETTINGS.groups_per_draw)
         if block not in self._blocks:
             self._blocks[block] = self._draw(block)
         prompts, completions = self._blocks[block]
@@ -50,13 +44,14 @@ class Draws:
     def _draw(self, block: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         generator = np.random.default_rng([self._seed, block])
         size = self._workload.group_size
-        common = generator.standard_normal((_BLOCK, 1))
-        own = generator.standard_normal((_BLOCK, size))
-        # Normal scores with correlation rho within a row: sqrt(rho) common + sqrt(1 - rho) own, `[_BLOCK, group_size]`.
-        scores = math.sqrt(GROUP_CORRELATION) * common + math.sqrt(1 - GROUP_CORRELATION) * own
+        common = generator.standard_normal((SETTINGS.groups_per_draw, 1))
+        own = generator.standard_normal((SETTINGS.groups_per_draw, size))
+        # Normal scores with correlation rho within a row: sqrt(rho) common + sqrt(1 - rho) own,
+        # `[groups_per_draw, group_size]`.
+        scores = math.sqrt(SETTINGS.group_correlation) * common + math.sqrt(1 - SETTINGS.group_correlation) * own
         # Quantile levels by the normal distribution function, interpolated on a grid.
         levels = np.interp(scores, self._grid, self._levels)
-        prompts = _at(self._workload.prompt_tokens, generator.random(_BLOCK))
+        prompts = _at(self._workload.prompt_tokens, generator.random(SETTINGS.groups_per_draw))
         return prompts, _at(self._workload.completion_tokens, levels)
 
 

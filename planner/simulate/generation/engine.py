@@ -14,10 +14,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from planner.simulate.generation.replica_speed import Speed
-
-GROWTH_TOKENS = 64
-"""Tokens by which each running sequence must be able to grow before another is admitted. With fewer, admitted sequences
-are soon put back. Chosen by hand."""
+from planner.simulate.settings import SETTINGS
 
 
 @dataclass(slots=True)
@@ -82,7 +79,10 @@ class SimulatedEngine:
         num = len(self._running)
         if num >= self.max_running or self.is_paused or not self.is_alive:
             return False
-        return not num or self._context + sample.prompt + sample.done + (num + 1) * GROWTH_TOKENS <= self._cache_tokens
+        return (
+            not num
+            or self._context + sample.prompt + sample.done + (num + 1) * SETTINGS.growth_tokens <= self._cache_tokens
+        )
 
     def admit_from(self, queue: deque[SimulatedSample], now_s: float, most: int) -> int:
         """Start samples of the queue in order, as long as they fit, with the next step. Return how many.
@@ -97,9 +97,9 @@ class SimulatedEngine:
         clock, context = self._clock, self._context
         while queue and num < most and running + num < self.max_running:
             sample = queue[0]
-            # Room is needed for its tokens so far, and for `GROWTH_TOKENS` of each running sequence.
+            # Room is needed for its tokens so far, and for `growth_tokens` of each running sequence.
             there = sample.prompt + sample.done
-            if running + num and context + there + (running + num + 1) * GROWTH_TOKENS > self._cache_tokens:
+            if running + num and context + there + (running + num + 1) * SETTINGS.growth_tokens > self._cache_tokens:
                 break
             queue.popleft()
             sample.began = clock

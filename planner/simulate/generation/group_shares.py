@@ -10,6 +10,7 @@ import numpy.typing as npt
 from planner.problem.workload import Workload
 from planner.simulate.generation.engine import SimulatedEngine, SimulatedSample
 from planner.simulate.generation.replica_speed import Speed
+from planner.simulate.settings import SETTINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Curve:
     samples: npt.NDArray[np.float64]
     seconds: npt.NDArray[np.float64]
 
-    def within(self, seconds: float) -> float:
+    def samples_within(self, seconds: float) -> float:
         """Return the samples made within `seconds`; 0 before the first sample is complete."""
         if seconds < self.seconds[0]:
             return 0.0
@@ -29,7 +30,7 @@ class Curve:
 def curve(workload: Workload, speed: Speed, *, max_running: int, cache_tokens: int) -> Curve:
     """Return the phase curve of one engine, by running it with quantiles of the length distribution.
 
-    At each size the longest sample is the longest of the whole step. Sizes grow by a factor of 1.6. The curve is
+    At each size the longest sample is the longest of the whole step. Sizes grow geometrically. The curve is
     extended linearly beyond the last size.
     """
     samples, seconds = [], []
@@ -38,10 +39,10 @@ def curve(workload: Workload, speed: Speed, *, max_running: int, cache_tokens: i
     while True:
         engine = SimulatedEngine(speed, max_running=max_running, cache_tokens=cache_tokens)
         samples.append(float(size))
-        seconds.append(_play(engine, round(workload.prompt_tokens.mean), _spread(workload, size)))
-        if size >= most or seconds[-1] > 64 * seconds[0]:
+        seconds.append(_phase_s(engine, round(workload.prompt_tokens.mean), _spread(workload, size)))
+        if size >= most or seconds[-1] > SETTINGS.curve_range * seconds[0]:
             break
-        size = min(most, max(size + 1, int(size * 1.6)))
+        size = min(most, max(size + 1, int(size * SETTINGS.curve_growth)))
     slope = (seconds[-1] - seconds[-2]) / (samples[-1] - samples[-2]) if len(samples) > 1 else seconds[-1]
     samples.append(samples[-1] + most)
     seconds.append(seconds[-1] + slope * most)
@@ -56,11 +57,11 @@ def split_groups(num_groups: int, group_size: int, pools: Sequence[tuple[int, fl
     wanted = float(num_groups * group_size)
     low, high = 0.0, max(lag + float(each.seconds[-1]) for _, lag, each in pools)
     # Bisection over the time by which all samples have arrived.
-    for _ in range(50):
+    for _ in range(SETTINGS.split_bisections):
         middle = (low + high) / 2
-        made = sum(num * each.within(middle - lag) for num, lag, each in pools)
+        made = sum(num * each.samples_within(middle - lag) for num, lag, each in pools)
         low, high = (low, middle) if made >= wanted else (middle, high)
-    parts = [num * each.within(high - lag) for num, lag, each in pools]
+    parts = [num * each.samples_within(high - lag) for num, lag, each in pools]
     total = sum(parts)
     exact = [part / total * num_groups for part in parts]
     # Round down, and give the remaining groups to the pools with the largest remainders.
@@ -83,7 +84,7 @@ def _spread(workload: Workload, size: int) -> list[int]:
     return [lengths[i * stride % size] for i in range(size)]
 
 
-def _play(engine: SimulatedEngine, prompt: int, lengths: list[int]) -> float:
+def _phase_s(engine: SimulatedEngine, prompt: int, lengths: list[int]) -> float:
     queue = deque(SimulatedSample(group=0, prompt=prompt, length=length) for length in lengths)
     engine.admit_from(queue, 0.0, len(lengths))
     while engine.num_running:

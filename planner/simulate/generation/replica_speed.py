@@ -7,16 +7,10 @@ longer.
 """
 
 from planner.devices import collective, layer, memory
-from planner.problem.architecture import Architecture
+from planner.problem.architecture import HALF_PRECISION_BYTES, Architecture
 from planner.problem.hardware import GpuType
 from planner.problem.workload import Task, Workload
-
-_HALF = 2
-"""Bytes of one half-precision element."""
-CHUNK_TOKENS = 2048
-"""Prompt tokens in one step. Source: vLLM's default `max_num_batched_tokens` with chunked prefill."""
-_ROUNDED = 64
-"""Prefill seconds are computed at multiples of this many tokens, so that they can be cached."""
+from planner.simulate.settings import SETTINGS
 
 
 class Speed:
@@ -44,11 +38,11 @@ class Speed:
 
     def prefill_s(self, sequences: int, tokens: int) -> float:
         """Return the seconds by which reading `tokens` prompt tokens lengthens steps of this number of sequences."""
-        key = (sequences, -(-tokens // _ROUNDED))
+        key = (sequences, -(-tokens // SETTINGS.prefill_multiple_tokens))
         found = self._prefill.get(key)
         if found is None:
-            whole, rest = divmod(key[1] * _ROUNDED, CHUNK_TOKENS)
-            found = whole * self._chunk_s(sequences, CHUNK_TOKENS)
+            whole, rest = divmod(key[1] * SETTINGS.prefill_multiple_tokens, SETTINGS.chunk_tokens)
+            found = whole * self._chunk_s(sequences, SETTINGS.chunk_tokens)
             found = self._prefill[key] = found + (self._chunk_s(sequences, rest) if rest else 0.0)
         return found
 
@@ -71,7 +65,7 @@ class Speed:
         return arch.num_layers * max(0.0, mixed - plain)
 
     def _reduce_s(self, rows: float) -> float:
-        payload = _HALF * rows * self._arch.hidden_size
+        payload = HALF_PRECISION_BYTES * rows * self._arch.hidden_size
         return collective.machine_all_reduce_s(self._gpu, payload_bytes=payload, num=self._tensor)
 
 

@@ -5,10 +5,9 @@ What they leave is for key-value caches. The cost model counts the same bytes in
 """
 
 from planner.answer.placement import Layout, Pool, Sharding
+from planner.problem.architecture import HALF_PRECISION_BYTES
 from planner.problem.workload import TRAINING, Task, Workload
 
-_HALF = 2
-"""Bytes of one half-precision element."""
 _VALUES = (Task.REWARD, Task.CRITIC_INFERENCE, Task.CRITIC_TRAINING)
 """Tasks whose models end in one number per token and have no output head."""
 
@@ -22,14 +21,14 @@ def _of_task(workload: Workload, pool: Pool, task: Task, layout: Layout) -> floa
     """Return the bytes of one task's weights, gradients and optimizer state on one device."""
     params = stage_params(workload, task, layout)
     if task not in TRAINING:
-        return _HALF * params
+        return HALF_PRECISION_BYTES * params
     data = pool.num_units // layout.pipeline
     trained = params * trained_fraction(workload, task)
     # Deltas need a copy of the published weights.
-    published = _HALF if workload.weights.is_delta and task is Task.ACTOR_TRAINING else 0
-    weights = _HALF * (params + trained if workload.lora_rank else params)
-    gradients = _HALF * trained
-    optimizer = (workload.train_state_bytes_per_param - 2 * _HALF + published) * trained
+    published = HALF_PRECISION_BYTES if workload.weights.is_delta and task is Task.ACTOR_TRAINING else 0
+    weights = HALF_PRECISION_BYTES * (params + trained if workload.lora_rank else params)
+    gradients = HALF_PRECISION_BYTES * trained
+    optimizer = (workload.train_state_bytes_per_param - 2 * HALF_PRECISION_BYTES + published) * trained
     match layout.sharding:
         case Sharding.NONE:
             return weights + gradients + optimizer

@@ -32,7 +32,7 @@ class Crew:
     training: tuple[Task, ...]
     turns: Turns
     seconds: Callable[[Task, Sequence[int]], float]
-    way_s: Callable[[int], tuple[float, float]]
+    transfer_s: Callable[[int], tuple[float, float]]
     """Function of a batch's bytes: (seconds until its samples are at the devices, seconds of the scores back)."""
     needs_critic: bool
     """Whether the group scores with a critic that another group trains."""
@@ -132,7 +132,7 @@ class SimulatedLearner:
         if not crews:
             self._scored(batch)
         for crew in crews:
-            there_s, back_s = crew.way_s(int(sum(batch.tokens) * self._bytes_per_token))
+            there_s, back_s = crew.transfer_s(int(sum(batch.tokens) * self._bytes_per_token))
 
             def done(back_s: float = back_s) -> None:
                 self._agenda.at(self._agenda.now_s + back_s, lambda: self._one_scored(batch))
@@ -174,7 +174,7 @@ class SimulatedLearner:
         crews = [crew for crew in self._crews if crew.training]
         batch.waits_for = len(crews)
         for crew in crews:
-            there_s, _ = crew.way_s(int(sum(batch.tokens) * self._bytes_per_token))
+            there_s, _ = crew.transfer_s(int(sum(batch.tokens) * self._bytes_per_token))
             begin = partial(self._chain, crew, crew.training, batch, lambda: self._one_trained(batch))
             self._agenda.at(self._agenda.now_s + there_s, begin)
         self._form()

@@ -1,6 +1,7 @@
 """Seconds of one scoring pass: the forward pass over a batch, split over replicas in proportion to their speed.
 
-Samples are packed: a replica takes `PACK_TOKENS` tokens at a time, and attention stays within each sample.
+Samples are packed: a replica takes `pack_tokens` tokens at a time (`planner.simulate.settings`), and attention
+stays within each sample.
 """
 
 import heapq
@@ -9,13 +10,10 @@ from collections.abc import Sequence
 
 from planner.answer.placement import Pool
 from planner.devices import collective, layer
+from planner.problem.architecture import HALF_PRECISION_BYTES
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import Task, Workload
-
-PACK_TOKENS = 4096
-"""Tokens that a replica takes at a time. Chosen by hand."""
-_HALF = 2
-"""Bytes of one half-precision element."""
+from planner.simulate.settings import SETTINGS
 
 
 class ScoringSpeed:
@@ -26,27 +24,27 @@ class ScoringSpeed:
         self._arch = workload.models[task]
         self._gpu = at.gpu
         self._tensor = pool.layout(task).tensor
-        self._around = workload.tokens_around_a_token
+        self._sample_tokens = workload.tokens_around_a_token
         self.replicas_per_unit = pool.unit_gpus // self._tensor
 
     @property
     def tokens_per_s(self) -> float:
         """Tokens per second in full packs of the workload's samples."""
-        return PACK_TOKENS / self._pack_s(PACK_TOKENS, self._around)
+        return SETTINGS.pack_tokens / self._pack_s(SETTINGS.pack_tokens, self._sample_tokens)
 
     def seconds(self, samples: Sequence[int]) -> float:
         """Return the seconds of samples of these lengths, pack after pack. Longer samples cost more attention."""
         if not samples:
             return 0.0
-        around = sum(num * num for num in samples) / sum(samples)
-        whole, rest = divmod(sum(samples), PACK_TOKENS)
-        packs_s = whole * self._pack_s(PACK_TOKENS, around) if whole else 0.0
-        return packs_s + (self._pack_s(rest, around) if rest else 0.0)
+        sample_tokens = sum(num * num for num in samples) / sum(samples)
+        whole, rest = divmod(sum(samples), SETTINGS.pack_tokens)
+        packs_s = whole * self._pack_s(SETTINGS.pack_tokens, sample_tokens) if whole else 0.0
+        return packs_s + (self._pack_s(rest, sample_tokens) if rest else 0.0)
 
-    def _pack_s(self, tokens: int, around: float) -> float:
-        """Return the seconds of one pack; `around` is the mean length of the sample that a token belongs to."""
-        one = layer.forward_s(self._gpu, self._arch, tensor=self._tensor, tokens=float(tokens), sequence=around)
-        payload = _HALF * tokens * self._arch.hidden_size
+    def _pack_s(self, tokens: int, sample_tokens: float) -> float:
+        """Return the seconds of one pack; `sample_tokens` is the mean length of the sample that a token belongs to."""
+        one = layer.forward_s(self._gpu, self._arch, tensor=self._tensor, tokens=float(tokens), sequence=sample_tokens)
+        payload = HALF_PRECISION_BYTES * tokens * self._arch.hidden_size
         one += 2 * collective.machine_all_reduce_s(self._gpu, payload_bytes=payload, num=self._tensor)
         whole = self._arch.num_layers * one
         if self._task is Task.REFERENCE:

@@ -13,15 +13,12 @@ import numpy as np
 
 from planner.answer.placement import Pool, Sharding
 from planner.devices import collective, layer
+from planner.problem.architecture import HALF_PRECISION_BYTES
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import Task, Workload
 from planner.simulate.generation.resident_memory import stage_params, trained_fraction
 from planner.simulate.learning.scoring import split_samples
-
-_HALF = 2
-"""Bytes of one half-precision element."""
-_GRID = 24
-"""Number of token counts at which the seconds of a stage are computed; between them they are interpolated."""
+from planner.simulate.settings import SETTINGS
 
 
 class PoolPipelines:
@@ -37,7 +34,9 @@ class PoolPipelines:
         self._arch = workload.models[task]
         longest = workload.prompt_tokens.largest + workload.completion_tokens.largest
         self._params = stage_params(workload, task, self.layout)
-        self._tokens = np.geomspace(8.0, self.layout.micro_batch * max(longest, 16.0), _GRID)
+        # Seconds of each stage on a grid of tokens per micro-batch, `[stage_token_counts]` each. Micro-batches in
+        # between are interpolated, so that each one costs a lookup instead of the whole layer model.
+        self._tokens = np.geomspace(8.0, self.layout.micro_batch * max(longest, 16.0), SETTINGS.stage_token_counts)
         stages = range(self.layout.pipeline)
         self._stage_s = {place: [self._slot_s(place, tokens) for tokens in self._tokens] for place in stages}
         self._slowest = max(stages, key=lambda place: self._stage_s[place][-1])
@@ -52,6 +51,8 @@ class PoolPipelines:
         """Return the seconds of one pipeline over its samples, which are sorted from long to short."""
         if not samples:
             return 0.0
+        # 1F1B: every micro-batch passes the slowest stage. Filling and draining add the longest one in each other
+        # stage.
         batches = _micro_batches(samples, self.layout.micro_batch)
         slots = np.interp(batches, self._tokens, self._stage_s[self._slowest])
         fill = sum(
@@ -63,7 +64,7 @@ class PoolPipelines:
 
     def payload_bytes(self) -> float:
         """Return the bytes of gradients on one device of the largest stage."""
-        return _HALF * self._params * trained_fraction(self._workload, self._task)
+        return HALF_PRECISION_BYTES * self._params * trained_fraction(self._workload, self._task)
 
     def update_s(self) -> float:
         """Return the seconds of the optimizer on one device."""
@@ -93,7 +94,7 @@ class PoolPipelines:
         # LoRA skips the gradients of the frozen weights.
         if self._workload.lora_rank:
             backward -= layer.dense_s(gpu, arch, tensor=layout.tensor, tokens=tokens)
-        payload = _HALF * tokens * arch.hidden_size
+        payload = HALF_PRECISION_BYTES * tokens * arch.hidden_size
         both = 2 * collective.machine_all_reduce_s(gpu, payload_bytes=payload, num=layout.tensor)
         passes = 2 if layout.recompute else 1
         slot = self._layers(place) * (passes * (forward + both) + backward + both)
@@ -105,7 +106,7 @@ class PoolPipelines:
             slot += 2 * self._hop_s(payload / layout.tensor)
         if layout.sharding is Sharding.FULL and self.num_pipelines > 1:
             rate, latency_s = self.ring()
-            whole = _HALF * self._params
+            whole = HALF_PRECISION_BYTES * self._params
             # Full sharding: two gathers and a reduce-scatter per micro-batch, which overlap with computing.
             gathers = 3 * collective.all_gather_s(
                 payload_bytes=whole, num=self.num_pipelines, bytes_per_s=rate, latency_s=latency_s
@@ -173,6 +174,7 @@ class SimulatedMesh:
 
         Full sharding reduces gradients during the backward pass instead.
         """
+        # One ring over all pipelines: the largest payload at the rate of the slowest link.
         members = sum(block.num_pipelines for block in self._blocks)
         if len(self._blocks) == 1 and self._blocks[0].layout.sharding is Sharding.FULL:
             return 0.0

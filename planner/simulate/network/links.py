@@ -156,24 +156,24 @@ class Links:
         return min(*ups, *(self._regions[b].wan_down_bytes_per_s or math.inf for _, b in hops))
 
     def _find(self, src: str, dst: str) -> tuple[Hop, ...]:
-        ways: list[tuple[Hop, ...]] = []
+        paths: list[tuple[Hop, ...]] = []
         if self._regions[src].is_public or self._regions[dst].is_public:
-            ways = [((src, dst),)]
+            paths = [((src, dst),)]
         else:
-            ways = [((src, via), (via, dst)) for via in sorted(self._regions) if self._regions[via].is_public]
-        known = [way for way in ways if all(hop in self._links for hop in way)]
+            paths = [((src, via), (via, dst)) for via in sorted(self._regions) if self._regions[via].is_public]
+        known = [path for path in paths if all(hop in self._links for hop in path)]
         if not known:
             raise NoRoute(
                 f"there is no route from {src} to {dst}: no link was measured, directly or through a public region"
             )
         return max(known, key=self._quality)
 
-    def _quality(self, way: tuple[Hop, ...]) -> tuple[float, float]:
+    def _quality(self, path: tuple[Hop, ...]) -> tuple[float, float]:
         """Return the sort key of a relayed or direct path: bandwidth first, then short round trips."""
-        caps = [self._links[hop].bytes_per_s for hop in way]
-        caps += [self._regions[b].wan_down_bytes_per_s or math.inf for _, b in way[:-1]]
-        caps += [self._regions[a].wan_up_bytes_per_s or math.inf for a, _ in way[1:]]
-        return min(caps), -sum(self._links[hop].rtt_s for hop in way)
+        caps = [self._links[hop].bytes_per_s for hop in path]
+        caps += [self._regions[b].wan_down_bytes_per_s or math.inf for _, b in path[:-1]]
+        caps += [self._regions[a].wan_up_bytes_per_s or math.inf for a, _ in path[1:]]
+        return min(caps), -sum(self._links[hop].rtt_s for hop in path)
 
     def _capacity(self, hop: Hop) -> float:
         return self._links[hop].bytes_per_s * self._factors.get(hop, 1.0)
@@ -232,12 +232,15 @@ class Links:
     @staticmethod
     def _raise(rising: list[_Flow], room: dict[Hop, float], users: dict[Hop, list[_Flow]]) -> None:
         """Raise the rates of some flows together until each reaches a constraint that is used up; `room` shrinks."""
+        # A constraint counts as used up when a billionth of it is left, so that rounding does not keep it open.
         least = {key: 1e-9 * cap for key, cap in room.items()}
         while rising:
+            # All rising flows get the same increase, as much as the constraint with the least room per flow allows.
             loads = {key: sum(flow in rising for flow in users[key]) for key in room}
             step = min(room[key] / load for key, load in loads.items() if load)
             for flow in rising:
                 flow.rate += step
+            # Flows that cross a constraint that is now used up keep their rates; the others rise further.
             full: list[_Flow] = []
             for key, load in loads.items():
                 room[key] = max(0.0, room[key] - step * load)

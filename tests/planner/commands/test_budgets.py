@@ -69,7 +69,7 @@ def test_a_search_that_does_not_end_is_left_alone_with_what_it_found(
 def test_a_method_that_ends_early_without_a_placement_does_not_speak_of_time(
     workload: str, gpu_fleet: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nothing = outcome.BudgetExhausted(best=None, bound=None)
+    nothing: outcome.Outcome = outcome.BudgetExhausted(best=None, bound=None)
     monkeypatch.setattr(solve, "method_of", lambda name: lambda cost_tables, **_: nothing)
     words = ["--study", "--method", "verl", "--budget-s", "60"]
     assert run(["plan", workload, "--fleet", gpu_fleet, *words]) == 8

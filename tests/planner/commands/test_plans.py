@@ -21,8 +21,8 @@ from tests.support.planner.gpu_plan import FLEET, PROBLEM, gpu_plan
 from tests.support.planner.static_plan import PLAN
 
 FACT = outcome.Fact(kind="memory", name="memory", what="it fits nowhere")
-INFEASIBLE = outcome.Infeasible(conflict=(FACT,), method="exact")
-NOTHING = outcome.BudgetExhausted(best=None, bound=None)
+INFEASIBLE = outcome.Infeasible(facts=(FACT,), method="exact")
+NOTHING: outcome.Outcome = outcome.BudgetExhausted(best=None, bound=None)
 LATE = "as NOTHING, when time is over"
 JOB = str(Path(__file__).parents[3] / "examples" / "arithmetic.yaml")
 Capture = pytest.CaptureFixture[str]

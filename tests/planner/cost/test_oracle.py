@@ -33,8 +33,8 @@ def estimate(cost_tables: CostTables, of: Placement, goal: Goal | None = None) -
 def test_without_staleness_a_step_is_the_critical_path() -> None:
     cost_tables = CostTables(problem(two_regions(), workload(PAIR, eta=0)))
     found = estimate(cost_tables, placement(FAR))
-    way, busy = trainer_transfers(cost_tables, "x").ways["y"], dict(found.task_s)
-    by_hand = busy[Task.ACTOR_TRAINING] + way.weights_s + busy[Task.GENERATION] + way.trajectories_s
+    transfer, busy = trainer_transfers(cost_tables, "x").transfers["y"], dict(found.task_s)
+    by_hand = busy[Task.ACTOR_TRAINING] + transfer.weights_s + busy[Task.GENERATION] + transfer.trajectories_s
     assert found.step_s == pytest.approx(by_hand, rel=1e-12)
     assert found.binding == "path:y"
 
@@ -54,7 +54,7 @@ def test_in_its_window_a_region_makes_what_its_table_says_and_no_more_than_at_fu
         "path:y": (before_s + phase_s) / (eta + 1),
         "group:generation": asked.samples_per_step / (FAR.num_units * price.rates[Task.GENERATION]),
         "group:actor_training": dict(found.task_s)[Task.ACTOR_TRAINING],
-        "link:x>y": trainer_transfers(cost_tables, "x").ways["y"].link_s,
+        "link:x>y": trainer_transfers(cost_tables, "x").transfers["y"].link_s,
     }
     assert found.step_s == pytest.approx(max(needs.values()), rel=1e-11)
     assert needs[found.binding] == pytest.approx(found.step_s)
@@ -73,7 +73,7 @@ def test_a_near_region_makes_more_of_a_step_where_a_far_one_gets_its_weights_lat
         price = cost_tables.pool(PAIR[:1], each)
         assert isinstance(price, UnitCost)
         assert price.phase is not None
-        made += 3 * price.phase.within(at.window_s)
+        made += 3 * price.phase.samples_within(at.window_s)
     assert made == pytest.approx(asked.samples_per_step, rel=1e-9)
     assert found.step_s < estimate(cost_tables, placement(near)).step_s
 
@@ -200,9 +200,9 @@ def test_only_the_group_that_infers_with_the_critic_waits_for_its_weights() -> N
     assert found.binding == "path:critic"
     placed = fixed_terms(cost_tables, Placement(groups=groups))
     assert isinstance(placed, FixedTerms)
-    (way,) = placed.critics.values()
-    away_s = placed.home.ways["y"].scoring_s
-    expected_s = placed.training_s + way.weights_s + dict(found.task_s)[Task.CRITIC_INFERENCE] + away_s
+    (transfer,) = placed.critics.values()
+    away_s = placed.trainer.transfers["y"].scoring_s
+    expected_s = placed.training_s + transfer.weights_s + dict(found.task_s)[Task.CRITIC_INFERENCE] + away_s
     assert found.step_s == pytest.approx(expected_s)
 
 

@@ -11,7 +11,7 @@ FIRST = replace(BEST, evaluation=replace(BEST.evaluation, step_s=2 * BEST.evalua
 RUNS = (
     compared("random", BudgetExhausted(best=FIRST, bound=None, trace=(FIRST,)), 3.0),
     compared("exact", Found(best=BEST, trace=(FIRST, BEST), num_evaluations=5), 2.0),
-    compared("verl", Infeasible(conflict=(Fact(kind="memory", name="m", what="it fits nowhere"),)), 0.5),
+    compared("verl", Infeasible(facts=(Fact(kind="memory", name="m", what="it fits nowhere"),)), 0.5),
     compared("hetrl", BudgetExhausted(best=None, bound=None), 3.0),
 )
 

@@ -24,7 +24,7 @@ def same(problem: Problem) -> outcome.Outcome:
     """A search that finds the plan again, where it still holds."""
     evaluation = evaluate(CostTables(problem), PLACEMENT)
     if not isinstance(evaluation, Evaluation):
-        return Infeasible(conflict=(Fact(kind="rules", name="x", what=evaluation.what),))
+        return Infeasible(facts=(Fact(kind="rules", name="x", what=evaluation.what),))
     best = outcome.Incumbent(placement=PLACEMENT, evaluation=evaluation, bound=None, elapsed_s=0.0)
     return Found(best=best, trace=(best,))
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from planner.answer.outcome import Found
 from planner.answer.placement import Placement
 from planner.devices.catalogue import architecture
 from planner.explain.difference import difference
@@ -26,9 +27,9 @@ def job_plan(trainer: str) -> Plan:
         thinking=Thinking(budget_s=1e6, now_s=lambda: 0.0),
         method="exact",
     )
-    assert isinstance(made, Plan)
-    assert made.placement is not None
-    return made
+    assert isinstance(made, Found)
+    assert made.best.placement is not None
+    return made.best
 
 
 def on(*machines: Machines) -> Plan:

@@ -39,7 +39,11 @@ CAPABILITIES = replace(load_capabilities(), algorithms=frozenset({"grpo"}), max_
 def test_an_infeasible_job_gets_the_fact_that_rules_it_out(
     fleet: Fleet, changes: dict[str, object], expected: str
 ) -> None:
-    assert expected in (refusal(fleet, replace(NEEDS, **changes), CAPABILITIES) or "")  # type: ignore[arg-type]
+    refused = refusal(fleet, replace(NEEDS, **changes), CAPABILITIES)  # type: ignore[arg-type]
+    assert refused is not None
+    assert expected in refused.conflict
+    assert len(refused.facts) == 1
+    assert refused.is_minimal
 
 
 @pytest.mark.parametrize(
@@ -57,11 +61,15 @@ def test_what_a_plan_exists_for_is_not_refused(fleet: Fleet, changes: dict[str, 
 
 
 def test_a_runtime_without_stars_executes_no_job() -> None:
-    assert "a star" in (refusal(ABC, NEEDS, replace(CAPABILITIES, topologies=frozenset())) or "")
+    refused = refusal(ABC, NEEDS, replace(CAPABILITIES, topologies=frozenset()))
+    assert refused is not None
+    assert "a star" in refused.conflict
 
 
 def test_two_regions_behind_walls_need_a_third_to_relay() -> None:
     walled = tuple(replace(host(name), is_public=False) for name in "ab")
     needs = replace(NEEDS, trainer_region="a", rollout_regions=("b",))
-    assert refusal(mesh(walled), needs, CAPABILITIES) == "no link was measured from a to b"
+    refused = refusal(mesh(walled), needs, CAPABILITIES)
+    assert refused is not None
+    assert refused.conflict == "no link was measured from a to b"
     assert refusal(mesh([*walled, host("c")]), needs, CAPABILITIES) is None

@@ -2,11 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from planner.answer.outcome import Fact
+from planner.answer.outcome import Fact, Infeasible
 from planner.cost.tables.cost_tables import CostTables
 from planner.devices.catalogue import architecture
 from planner.methods.obstacles import obstacle
-from planner.plan import NoPlanExists
 from planner.problem.goal import Goal, Objective, Problem, Rules
 from planner.problem.workload import TASKS, Task
 from planner.solve import Thinking, plan
@@ -17,7 +16,7 @@ FREE = Problem(fleet=FLEET, workload=WORKLOAD)
 
 def facts(problem: Problem) -> list[str]:
     found = obstacle(CostTables(problem))
-    return [fact.what for fact in found.conflict] if found else []
+    return [fact.what for fact in found.facts] if found else []
 
 
 def ruled(**changes: object) -> Problem:
@@ -117,6 +116,6 @@ def test_tasks_that_do_not_fit_together_are_the_fewest_and_largest() -> None:
 
 def test_a_plan_is_refused_before_any_search() -> None:
     made = plan(ruled(forbidden_regions=frozenset({"us", "ap", "eu"})), Thinking(budget_s=1, now_s=lambda: 0.0))
-    assert isinstance(made, NoPlanExists)
+    assert isinstance(made, Infeasible)
     assert made.conflict == "generation has no devices that it may use; and nothing may run in ap, eu, us"
     assert all(isinstance(fact, Fact) for fact in made.facts)

@@ -23,7 +23,7 @@ def ticking(tick_s: float) -> Callable[[], float]:
 
 
 @cache
-def best() -> Found:
+def best() -> Found[Incumbent]:
     """What `auto` answers, once for all tests."""
     outcome = auto(CostTables(problem()), seed=0, budget_s=1e6, now_s=ticking(1e-6))
     assert isinstance(outcome, Found)
@@ -71,7 +71,7 @@ def test_a_bound_above_a_placement_that_is_known_proves_nothing(monkeypatch: pyt
     worse = next(each for each in good.trace if each.value(asked.goal) > good.best.value(asked.goal) * 1.02)
     wrong = replace(worse, bound=worse.value(asked.goal))
 
-    def lying(cost_tables: CostTables, *, report: Callable[[Incumbent], None], **more: object) -> Found:
+    def lying(cost_tables: CostTables, *, report: Callable[[Incumbent], None], **more: object) -> Found[Incumbent]:
         report(wrong)
         report(replace(good.best, bound=None))
         return Found(best=wrong, trace=(wrong,))

@@ -196,7 +196,7 @@ def holds(problem: Problem) -> None:
     """The answer is the oracle's, and no placement that any method finds beats it or its bound."""
     outcome, known = solved(problem), known_parts(problem).parts()
     if isinstance(outcome, Infeasible):
-        assert outcome.conflict
+        assert outcome.facts
         assert not known
         return
     assert isinstance(outcome, Found)
@@ -220,8 +220,8 @@ def test_a_conflict_is_minimal(number: int) -> None:
     outcome = solved(replace(problem, rules=Rules(pins=pinned, forbidden_regions=closed)))
     assert isinstance(outcome, Infeasible)
     assert outcome.is_minimal
-    assert {fact.kind for fact in outcome.conflict} == {"rules"}
-    assert sorted(fact.name for fact in outcome.conflict) == [f"forbid:{name}", "pin:actor_training"]
+    assert {fact.kind for fact in outcome.facts} == {"rules"}
+    assert sorted(fact.name for fact in outcome.facts) == [f"forbid:{name}", "pin:actor_training"]
 
 
 @fewer
@@ -231,7 +231,7 @@ def test_a_deadline_that_cannot_be_met_is_part_of_the_conflict_and_lifting_it_is
     hasty = Goal(max_step_s=before / 2)
     outcome = solved(replace(problem, goal=hasty))
     assert isinstance(outcome, Infeasible)
-    assert "deadline" in {fact.name for fact in outcome.conflict}
+    assert "deadline" in {fact.name for fact in outcome.facts}
 
 
 def _faster(fleet: Fleet, factor: float) -> Fleet:

@@ -14,7 +14,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Found
 from planner.answer.placement import Group, Placement, Pool
 from planner.cost.oracle import evaluate
-from planner.cost.step.fixed_terms import trainer_region
+from planner.cost.step.fixed_terms import trainer_region_of
 from planner.cost.tables.cost_tables import CostTables
 from planner.methods.exact.method import search
 from planner.problem.goal import STUDY, Goal
@@ -64,7 +64,7 @@ def within(
         if None in groups:
             continue
         placement = Placement(groups=tuple(group for group in groups if group is not None))
-        if num_moved(plan, placement, lost) > most or trainer_region(cost_tables, placement) != home:
+        if num_moved(plan, placement, lost) > most or trainer_region_of(cost_tables, placement) != home:
             continue
         evaluation = evaluate(cost_tables, placement)
         if isinstance(evaluation, Evaluation):
@@ -79,7 +79,7 @@ def test_a_deadline_that_a_drawn_placement_keeps_within_the_limit_is_kept_within
     was, plan = running(eta)
     fleet, lost = drawn_change(plan, eta, seed)
     now = was.moved_to(replace(was.problem, fleet=fleet))
-    rng, home, last = np.random.default_rng(seed), trainer_region(was, plan), evaluate(was, plan)
+    rng, home, last = np.random.default_rng(seed), trainer_region_of(was, plan), evaluate(was, plan)
     assert isinstance(last, Evaluation)
     assume(home in {at.region.name for at in now.classes.values()})
     known = within(now, plan, lost, max_moved * plan.num_gpus, home, rng)

@@ -16,7 +16,7 @@ from planner.cost.tables.validity import DATA, MICRO_BATCH, PIPELINE, TENSOR, of
 from planner.problem.fleet import Machines
 from planner.problem.goal import STUDY
 from planner.problem.workload import TRAINING, Task
-from planner.replan.meshes import others, pairs, repairs
+from planner.replan.meshes import repairs, small_single_pool_meshes, two_pool_meshes
 from planner.replan.moves import num_moved
 from tests.support.planner.replanning import problem
 
@@ -113,10 +113,10 @@ def test_every_mesh_that_few_devices_move_for_is_listed_or_beaten(seed: int, eta
     column = repairs(cost_tables, mesh)[0]
     assert column.group == mesh
     most = num_moved(Placement(groups=(running,)), Placement(groups=(mesh,)))
-    homes = column.regions[:1]
+    trainer_regions = column.regions[:1]
     listed = (
         *repairs(cost_tables, running),
-        *others(cost_tables, running, homes, most),
-        *pairs(cost_tables, running, homes, most, np.inf),
+        *small_single_pool_meshes(cost_tables, running, trainer_regions, most),
+        *two_pool_meshes(cost_tables, running, trainer_regions, most, np.inf),
     )
     assert any(beats(cost_tables, running, each, column) for each in listed)

@@ -27,6 +27,7 @@ from coordinator.state import (
 from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
 from periplus.values.task import RunFiles, TaskReport, TaskState
+from planner.answer.outcome import Fact, Infeasible
 
 SETTINGS = Settings(silent_after_s=10, probe_payload_bytes=1024, probe_timeout_s=20, probe_retry_s=60)
 REGIONS = ("ap", "eu", "us")
@@ -60,6 +61,11 @@ def record(version: int, kind: RecordKind = RecordKind.STEP) -> Record:
 
 def request(min_regions: int = 1, **fields: Any) -> JobRequest:
     return JobRequest(name="job", min_regions=min_regions, job_json="{}", **fields)
+
+
+def infeasible(why: str) -> Infeasible:
+    """A proof of the planner that one fact rules the job out."""
+    return Infeasible(facts=(Fact(kind="rules", name="fact", what=why),))
 
 
 class Run:

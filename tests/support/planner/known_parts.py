@@ -14,7 +14,7 @@ import numpy as np
 from planner.answer.outcome import Incumbent
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
 from planner.cost.batched.evaluate_many import PlacementVerdict, evaluate_many
-from planner.cost.step.fixed_terms import trainer_region
+from planner.cost.step.fixed_terms import trainer_region_of
 from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.validity import MICRO_BATCH, PIPELINE, TENSOR, of_group
 from planner.methods.baselines.genome import PlacementGenome
@@ -66,7 +66,7 @@ class KnownParts:
             placement, step_s, usd = placements[i], float(batch.step_s[i]), float(batch.usd_per_hour[i])
             value = usd if goal.objective is Objective.COST_AT_THROUGHPUT else step_s
             grouping = self._groupings[frozenset(group.tasks for group in placement.groups)]
-            part = grouping, trainer_region(self.cost_tables, placement)
+            part = grouping, trainer_region_of(self.cost_tables, placement)
             if part not in self.best or value < self.best[part].value:
                 self.best[part] = Known(value=value, step_s=step_s, usd_per_hour=usd, placement=placement)
 

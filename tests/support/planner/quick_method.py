@@ -40,7 +40,7 @@ def quick(
             trace.append(best)
             report(best)
     if best is None:
-        return Infeasible(conflict=(Fact(kind="memory", name="memory", what="it fits nowhere"),), method="quick")
+        return Infeasible(facts=(Fact(kind="memory", name="memory", what="it fits nowhere"),), method="quick")
     return Found(best=best, trace=tuple(trace), num_evaluations=12, method="quick")
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from planner.answer.placement import Group, Placement, Pool
 from planner.methods.exact.program.linear_model import Floats, Ints
-from planner.methods.exact.settings import IMPOSSIBLE_S
 from planner.methods.exact.subproblem.candidate_arrays import MeshArrays, ProblemArrays, UnitArrays
+from planner.problem.goal import IMPOSSIBLE_STEP_S
 from planner.problem.groupings import Grouping, Tasks
 from planner.problem.workload import TRAINING, Task
 
@@ -102,7 +102,7 @@ def _assign_machines(
         slowest = max(range(len(units)), key=lambda g: busy[g])
         useful = [c for c in batches if c in choices[slowest]]
         if not useful:
-            if max(busy) > IMPOSSIBLE_S:
+            if max(busy) > IMPOSSIBLE_STEP_S:
                 return None
             break
         c = max(useful, key=lambda each: worth[slowest][each])

@@ -251,9 +251,9 @@ class ProblemArrays:
         key = (tasks, trainer_region) if self.num_blocks > 1 else (tasks, None)
         limits, may_pair = self.mesh_limits.get(key, (MeshTimeLimits(busy_s=self.max_s), any_pair))
         name = None if trainer_region is None else self.regions[trainer_region]
-        found = mesh_list(self.cost_tables, tasks, limits, blocks=1, home=name, may_pair=may_pair)
+        found = mesh_list(self.cost_tables, tasks, limits, blocks=1, first_region=name, may_pair=may_pair)
         if self.num_blocks > 1:
-            found += mesh_list(self.cost_tables, tasks, limits, blocks=2, home=name, may_pair=may_pair)
+            found += mesh_list(self.cost_tables, tasks, limits, blocks=2, first_region=name, may_pair=may_pair)
         return found
 
     def _units_of(self, tasks: Tasks, columns: Sequence[UnitColumn]) -> UnitArrays:
@@ -346,7 +346,7 @@ class ProblemArrays:
 
     def _transfers_of(self, trainer_region: int) -> TransferArrays:
         found = between.trainer_transfers(self.cost_tables, self.regions[trainer_region])
-        transfers = [found.ways.get(name) for name in self.regions]
+        transfers = [found.transfers.get(name) for name in self.regions]
 
         def each(name: str) -> Floats:
             return np.array(
@@ -367,6 +367,6 @@ class ProblemArrays:
             scoring_s=each("scoring_s"),
             training_s=each("training_s"),
             usd_version=each("usd_per_version"),
-            usd_there=each("usd_per_step_there"),
-            usd_back=each("usd_per_step_home"),
+            usd_there=each("usd_per_step_from_trainer"),
+            usd_back=each("usd_per_step_to_trainer"),
         )

@@ -11,14 +11,14 @@ EARLY = PhaseTable(seconds=SECONDS, samples=np.array([1.0, 2.0, 2.0, 3.0, 4.0]))
 
 
 def test_nothing_is_made_before_the_jump_and_all_of_it_at_it() -> None:
-    assert JUMPS.within(0.5) == 0.0
-    assert JUMPS.within(1.999) == pytest.approx(0.0)
-    assert JUMPS.within(2.0) == 4.0
-    assert JUMPS.within(2.5) == 4.5
+    assert JUMPS.samples_within(0.5) == 0.0
+    assert JUMPS.samples_within(1.999) == pytest.approx(0.0)
+    assert JUMPS.samples_within(2.0) == 4.0
+    assert JUMPS.samples_within(2.5) == 4.5
 
 
 def test_beyond_the_last_knot_samples_are_in_proportion() -> None:
-    assert JUMPS.within(8.0) == 12.0
+    assert JUMPS.samples_within(8.0) == 12.0
 
 
 @pytest.mark.parametrize(

@@ -22,15 +22,15 @@ def test_a_phase_takes_longer_in_proportion_to_what_overlaps() -> None:
 
 
 def test_windows_no_longer_than_a_step_and_the_loading_are_alone() -> None:
-    assert TABLE.beside(6.0, 7.0) == (*TABLE.around(6.0), 0.0)
-    assert TABLE.beside(6.0, 5.0)[0] == TABLE.within(6.0)
-    assert TABLE.beside(6.0, 4.9)[0] < TABLE.within(6.0)
-    assert PhaseTable(SECONDS, SAMPLES).beside(6.0, 0.0)[0] == TABLE.within(6.0)
+    assert TABLE.overlapped_samples(6.0, 7.0) == (*TABLE.samples_and_slope(6.0), 0.0)
+    assert TABLE.overlapped_samples(6.0, 5.0)[0] == TABLE.samples_within(6.0)
+    assert TABLE.overlapped_samples(6.0, 4.9)[0] < TABLE.samples_within(6.0)
+    assert PhaseTable(SECONDS, SAMPLES).overlapped_samples(6.0, 0.0)[0] == TABLE.samples_within(6.0)
 
 
 def test_a_knot_is_reached_when_its_phase_ends_beside_the_others() -> None:
-    assert TABLE.beside(SLOWED.end_s(8.0, 3.0), 3.0)[0] == pytest.approx(11.0)
-    assert TABLE.beside(4.0, 0.5)[0] == 4.0
+    assert TABLE.overlapped_samples(SLOWED.end_s(8.0, 3.0), 3.0)[0] == pytest.approx(11.0)
+    assert TABLE.overlapped_samples(4.0, 0.5)[0] == 4.0
 
 
 def test_of_more_than_two_versions_each_takes_its_part_of_every_span() -> None:
@@ -74,10 +74,13 @@ def test_arrays_say_what_one_table_says_and_slopes_are_those_of_what_is_made(
     at, span = np.array([window_s]), np.array([span_s])
     table = PhaseTable(SECONDS, SAMPLES, overlap)
     found = made_in(SECONDS, SAMPLES[None, :], rows, overlaps_of([overlap]), at, span)
-    made, of_window, of_span = table.beside(window_s, span_s)
+    made, of_window, of_span = table.overlapped_samples(window_s, span_s)
     assert [float(each[0]) for each in found] == pytest.approx([made, of_window, of_span], rel=1e-9, abs=1e-9)
     little = 1e-7
-    longer, wider = table.beside(window_s + little, span_s)[0], table.beside(window_s, span_s + little)[0]
+    longer, wider = (
+        table.overlapped_samples(window_s + little, span_s)[0],
+        table.overlapped_samples(window_s, span_s + little)[0],
+    )
     assert longer >= made * (1 - 1e-12)
     assert wider >= made * (1 - 1e-12)
     if longer - made < 0.1:  # no jump, and no knot, in between
@@ -87,7 +90,7 @@ def test_arrays_say_what_one_table_says_and_slopes_are_those_of_what_is_made(
 
 def test_what_is_made_has_no_step_where_windows_begin_to_overlap() -> None:
     windows = np.linspace(4.0, 14.0, 2001)
-    made = np.array([TABLE.beside(window_s, 4.2)[0] for window_s in windows.tolist()])
+    made = np.array([TABLE.overlapped_samples(window_s, 4.2)[0] for window_s in windows.tolist()])
     assert (np.diff(made) >= 0).all()
     assert np.diff(made).max() < 0.02
 
@@ -98,9 +101,11 @@ def test_longer_windows_and_steps_never_make_less(
 ) -> None:
     short, long = sorted(spans_s)
     table = PhaseTable(SECONDS, SAMPLES, overlap)
-    assert table.beside(window_s, long)[0] >= table.beside(window_s, short)[0] * (1 - 1e-12)
-    assert table.beside(window_s * 1.1, short)[0] >= table.beside(window_s, short)[0] * (1 - 1e-12)
-    assert table.beside(window_s, short)[0] <= table.within(window_s) * (1 + 1e-12)
+    assert table.overlapped_samples(window_s, long)[0] >= table.overlapped_samples(window_s, short)[0] * (1 - 1e-12)
+    assert table.overlapped_samples(window_s * 1.1, short)[0] >= table.overlapped_samples(window_s, short)[0] * (
+        1 - 1e-12
+    )
+    assert table.overlapped_samples(window_s, short)[0] <= table.samples_within(window_s) * (1 + 1e-12)
 
 
 def test_one_is_no_worse_than_another_where_every_phase_ends_as_early() -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from planner.devices.calibration import held_out, parameters
 from planner.devices.calibration.fit import Fit, fit_all
-from planner.devices.calibration.kin import Traits, completed, expected, kin
 from planner.devices.calibration.observations import FloatArray, MeasuredTerm, Numerics, Series
 from planner.devices.calibration.predict import predicted_s
+from planner.devices.calibration.similar_types import Traits, completed, expected, similar_types
 from planner.devices.catalogue import architectures, gpu_types
 
 GPUS = gpu_types()
@@ -74,15 +74,15 @@ def test_the_same_series_give_the_same_numbers(fit: Fit) -> None:
 
 
 def test_a_type_nobody_profiled_has_what_its_kin_have(fit: Fit) -> None:
-    assert kin("matmul_fraction", "H800-SXM", fit, TRAITS) == ("H100-SXM", "H200-SXM")
+    assert similar_types("matmul_fraction", "H800-SXM", fit, TRAITS) == ("H100-SXM", "H200-SXM")
     found = parameters.decoded(parameters.DEVICE, completed("H800-SXM", fit, TRAITS))
     assert found["matmul_fraction"] == pytest.approx((0.8 * 0.7) ** 0.5, rel=0.03)
     assert found["link_fraction"] == pytest.approx(0.6)
 
 
 def test_low_power_cards_are_kin_for_arithmetic(fit: Fit) -> None:
-    assert kin("matmul_fraction", "L4", fit, TRAITS) == ("T4",)
-    assert "L4" not in kin("memory_fraction", "L4", fit, TRAITS)
+    assert similar_types("matmul_fraction", "L4", fit, TRAITS) == ("T4",)
+    assert "L4" not in similar_types("memory_fraction", "L4", fit, TRAITS)
 
 
 def test_over_pcie_kin_share_an_absolute_rate(fit: Fit) -> None:

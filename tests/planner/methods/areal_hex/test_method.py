@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.answer.outcome import BudgetExhausted, Found
+from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
 from planner.files.importers.published import HetrlScenario, areal_hex_fleet
@@ -23,7 +23,7 @@ HEX = Problem(
 CHEAP = replace(HEX, goal=Goal(objective=Objective.THROUGHPUT_UNDER_BUDGET, max_usd_per_hour=24.0))
 
 
-def found_for(asked: Problem, *, max_evals: int = 100) -> Found:
+def found_for(asked: Problem, *, max_evals: int = 100) -> Found[Incumbent]:
     outcome = search(CostTables(asked), seed=0, budget_s=1.0, now_s=still, max_evals=max_evals)
     assert isinstance(outcome, Found)
     return outcome

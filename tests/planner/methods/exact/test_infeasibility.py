@@ -18,7 +18,7 @@ from planner.problem.workload import Task
 def names(found: object) -> set[str]:
     assert isinstance(found, Infeasible)
     assert found.is_minimal
-    return {fact.name for fact in found.conflict}
+    return {fact.name for fact in found.facts}
 
 
 def test_two_pins_and_one_region_contradict_each_other(make_problem: Callable[..., Problem]) -> None:
@@ -35,7 +35,7 @@ def test_a_deadline_that_nothing_meets_is_named(make_problem: Callable[..., Prob
     found = search(CostTables(make_problem(goal=Goal(max_step_s=0.5))), seed=0, budget_s=20.0, now_s=time.perf_counter)
     assert "deadline" in names(found)
     assert isinstance(found, Infeasible)
-    fact = next(each for each in found.conflict if each.name == "deadline")
+    fact = next(each for each in found.facts if each.name == "deadline")
     best = search(CostTables(make_problem()), seed=0, budget_s=20.0, now_s=time.perf_counter)
     assert isinstance(best, Found)
     said = float(fact.what.removesuffix(" s a step)").rpartition(" ")[2])
@@ -55,7 +55,7 @@ def test_a_missing_price_that_would_meet_the_limit_is_named(make_problem: Callab
     found = search(CostTables(replace(plain, fleet=fleet, goal=goal)), seed=0, budget_s=20.0, now_s=time.perf_counter)
     assert any(name.startswith(f"price:{first.name}/") for name in names(found))
     assert isinstance(found, Infeasible)
-    assert any("with devices that have a price is " in fact.what for fact in found.conflict)
+    assert any("with devices that have a price is " in fact.what for fact in found.facts)
 
 
 def test_ways_that_nobody_measured_are_named(make_problem: Callable[..., Problem]) -> None:
@@ -65,7 +65,7 @@ def test_ways_that_nobody_measured_are_named(make_problem: Callable[..., Problem
     problem = replace(problem, fleet=replace(problem.fleet, links=one_way))
     found = search(CostTables(problem), seed=0, budget_s=20.0, now_s=time.perf_counter)
     assert isinstance(found, Infeasible)
-    said = {fact.what for fact in found.conflict}
+    said = {fact.what for fact in found.facts}
     assert "no link was measured from west to east" in said
     assert "actor training may use only east" in said
 
@@ -92,7 +92,7 @@ def test_of_two_pins_of_one_task_the_one_that_contradicts_is_named(make_problem:
         problem = make_problem(rules=Rules(pins=pins, forbidden=((task, here),)))
         found = search(CostTables(problem), seed=0, budget_s=20.0, now_s=time.perf_counter)
         assert isinstance(found, Infeasible)
-        assert {fact.what for fact in found.conflict} == {
+        assert {fact.what for fact in found.facts} == {
             "actor training must not use east",
             "actor training may use only east",
         }

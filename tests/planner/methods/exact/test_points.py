@@ -63,7 +63,7 @@ def test_a_placement_is_a_point_of_every_part_that_holds_it(number: int) -> None
     links = tuple(replace(each, bytes_per_s=each.bytes_per_s / 10 ** rng.uniform(0, 2)) for each in problem.fleet.links)
     problem = replace(problem, fleet=replace(problem.fleet, links=links))
     for point in points(problem, list(Objective)[number // 2 % 3], rng):
-        whole = Subproblem(grouping=tuple(point.chosen), trainer_region=point.data.region_at[point.placed.home.name])
+        whole = Subproblem(grouping=tuple(point.chosen), trainer_region=point.data.region_at[point.placed.trainer.name])
         for node in (whole, narrower(point, whole, rng)):
             assert value_in(point, node) <= point.value * (1 + 3e-6), (node, point.placed.placement)
 
@@ -139,7 +139,7 @@ def narrower(point: Point, node: Subproblem, rng: np.random.Generator) -> Subpro
         node = replace(node, critic_in=tuple((r, r in regions[scores]) for r in known))
     if estimate.phase_s is None:
         window_s = (estimate.eta + 1) * point.evaluation.step_s - estimate.before_s
-        receives = len({each.region for each in estimate.active} - {placed.home.name})
+        receives = len({each.region for each in estimate.active} - {placed.trainer.name})
         node = replace(node, window_s=around(window_s, -6), receivers=(receives, receives))
         if (beside_s := others_s(cost_tables, placed)) > 0 and rng.random() < 0.7:
             node = replace(node, others_s=around(beside_s, -6))

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 from bench.planner_cases import small
-from planner.answer.outcome import BudgetExhausted, Found, Infeasible
+from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible
 from planner.cost.tables.cost_tables import CostTables
 from planner.methods.evaluation_budget import ignore, never
 from planner.methods.exact.search import Search
@@ -28,7 +28,7 @@ OTHERS = {
 
 
 @cache
-def outcome(number: int, settings: ExactSettings) -> Found | BudgetExhausted:
+def outcome(number: int, settings: ExactSettings) -> Found[Incumbent] | BudgetExhausted[Incumbent]:
     problem = replace(small.problem(number, small.DEVICES), goal=Goal())
     found = Search(
         cost_tables=CostTables(problem),

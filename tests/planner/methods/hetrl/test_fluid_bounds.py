@@ -1,5 +1,7 @@
 """No placement of an arm is better than the arm's lower bound."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from planner.methods.evaluation_budget import EvaluationBudget
 from planner.methods.hetrl import fluid_bounds as bounds_module
 from planner.methods.hetrl.candidate_lists import CandidateLists
 from planner.methods.hetrl.fluid_bounds import Bounds
+from planner.methods.hetrl.settings import SETTINGS
 from planner.methods.opening.greedy_descent import Descent
 from planner.problem.goal import Goal, Objective, Problem
 from planner.problem.groupings import groupings
@@ -80,7 +83,7 @@ def test_the_bound_of_a_large_fleet_is_no_higher_and_hardly_lower_for_counting_i
 ) -> None:
     cost_tables = CostTables(problem(is_async=is_async, algorithm="ppo"))
     exact, every = Bounds(CandidateLists(cost_tables)), groupings(cost_tables.problem)[::20]
-    monkeypatch.setattr(bounds_module, "_MOST_COUNTS", 16)
+    monkeypatch.setattr(bounds_module, "SETTINGS", replace(SETTINGS, max_device_counts=16))
     rounded = Bounds(CandidateLists(cost_tables))
     for grouping in every:
         assert rounded.of_grouping(grouping) <= exact.of_grouping(grouping) * (1 + 1e-3)

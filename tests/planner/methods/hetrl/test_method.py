@@ -18,7 +18,7 @@ Method = Callable[..., Outcome]
 BOTH = pytest.mark.parametrize("method", [search, search_bounded])
 
 
-def found_by(method: Method, asked: Problem, *, seed: int = 0, max_evals: int = 150) -> Found:
+def found_by(method: Method, asked: Problem, *, seed: int = 0, max_evals: int = 150) -> Found[Incumbent]:
     outcome = method(CostTables(asked), seed=seed, budget_s=1.0, now_s=still, max_evals=max_evals)
     assert isinstance(outcome, Found)
     return outcome

@@ -6,7 +6,8 @@ import pytest
 from planner.devices.catalogue import architecture
 from planner.problem.lengths import lognormal
 from planner.problem.workload import Task, Workload
-from planner.simulate.generation.draws import GROUP_CORRELATION, Draws
+from planner.simulate.generation.draws import Draws
+from planner.simulate.settings import SETTINGS
 
 WORKLOAD = Workload(
     algorithm="grpo",
@@ -36,7 +37,7 @@ def test_one_prompts_completions_resemble_each_other() -> None:
     ranks = np.argsort(np.argsort(np.array([draws.prompt(group).completions for group in range(4096)]).ravel()))
     rows = ranks.reshape(4096, 8).astype(float)
     within = np.corrcoef(rows[:, :4].ravel(), rows[:, 4:].ravel())[0, 1]
-    assert within == pytest.approx(GROUP_CORRELATION, abs=0.06)
+    assert within == pytest.approx(SETTINGS.group_correlation, abs=0.06)
 
 
 def test_a_group_is_the_same_whoever_asks_first() -> None:

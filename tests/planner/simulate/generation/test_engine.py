@@ -11,8 +11,9 @@ from planner.devices.catalogue import gpu_types
 from planner.problem.architecture import Architecture
 from planner.problem.lengths import constant
 from planner.problem.workload import Task, Workload
-from planner.simulate.generation.engine import GROWTH_TOKENS, SimulatedEngine, SimulatedSample
+from planner.simulate.generation.engine import SimulatedEngine, SimulatedSample
 from planner.simulate.generation.replica_speed import Speed
+from planner.simulate.settings import SETTINGS
 
 ARCH = Architecture(
     name="small",
@@ -70,7 +71,7 @@ def play_by_steps(lengths: list[int], *, slots: int, cache_tokens: int) -> tuple
         while queue and may_admit and len(running) < slots:
             done = queue[0][2]
             used = sum(50 + each[2] for each in running)
-            if running and used + 50 + done + (len(running) + 1) * GROWTH_TOKENS > cache_tokens:
+            if running and used + 50 + done + (len(running) + 1) * SETTINGS.growth_tokens > cache_tokens:
                 break
             running.append(queue.pop(0))
             admitted += 50 + done

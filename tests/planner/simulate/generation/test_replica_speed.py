@@ -6,7 +6,8 @@ from planner.devices import collective, layer
 from planner.devices.catalogue import architecture, gpu_types
 from planner.problem.lengths import lognormal
 from planner.problem.workload import Task, Workload
-from planner.simulate.generation.replica_speed import CHUNK_TOKENS, Speed, cache_tokens
+from planner.simulate.generation.replica_speed import Speed, cache_tokens
+from planner.simulate.settings import SETTINGS
 
 ARCH = architecture("Qwen3-4B")
 GPU = gpu_types()["A100-80GB-SXM"]
@@ -35,7 +36,7 @@ def test_prompts_that_ride_along_cost_less_than_alone_and_more_the_longer_they_a
     speed = Speed(WORKLOAD, GPU, 1)
     alone, along = speed.prefill_s(0, 512), speed.prefill_s(64, 512)
     assert 0 < along < alone
-    costs = [speed.prefill_s(64, tokens) for tokens in range(64, 3 * CHUNK_TOKENS, 64)]
+    costs = [speed.prefill_s(64, tokens) for tokens in range(64, 3 * SETTINGS.chunk_tokens, 64)]
     assert costs == sorted(costs)
 
 

@@ -14,7 +14,8 @@ from planner.problem.device_classes import classes_of
 from planner.problem.fleet import Fleet, Machines, Region
 from planner.problem.lengths import constant
 from planner.problem.workload import Lengths, Task, Workload
-from planner.simulate.learning.scoring import PACK_TOKENS, ScoringSpeed, split_samples
+from planner.simulate.learning.scoring import ScoringSpeed, split_samples
+from planner.simulate.settings import SETTINGS
 
 GPU = gpu_types()["L40S"]
 MACHINES = Machines(gpu=GPU.name, gpus_per_machine=8, num_machines=1)
@@ -49,13 +50,13 @@ def speed() -> ScoringSpeed:
 
 def pack_s(around: float) -> float:
     arch = WORKLOAD.models[Task.REFERENCE]
-    one = arch.num_layers * layer.forward_s(GPU, arch, tensor=1, tokens=float(PACK_TOKENS), sequence=around)
-    return one + layer.head_s(GPU, arch, tensor=1, tokens=float(PACK_TOKENS))
+    one = arch.num_layers * layer.forward_s(GPU, arch, tensor=1, tokens=float(SETTINGS.pack_tokens), sequence=around)
+    return one + layer.head_s(GPU, arch, tensor=1, tokens=float(SETTINGS.pack_tokens))
 
 
 def test_a_pass_is_full_packs_and_a_rest() -> None:
     assert speed().seconds([512] * 16) == pytest.approx(2 * pack_s(512.0))
-    assert speed().tokens_per_s == pytest.approx(PACK_TOKENS / pack_s(500.0))
+    assert speed().tokens_per_s == pytest.approx(SETTINGS.pack_tokens / pack_s(500.0))
     assert 2 * pack_s(512.0) < speed().seconds([512] * 16 + [100]) < 2.2 * pack_s(512.0)
     assert speed().replicas_per_unit == 2
     assert speed().seconds([]) == 0.0

@@ -10,7 +10,7 @@ import pytest
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
-from planner.cost.step.fixed_terms import trainer_region
+from planner.cost.step.fixed_terms import trainer_region_of
 from planner.cost.tables.cost_tables import CostTables
 from planner.methods.baselines.sampling import drawn
 from planner.methods.exact.program.linear_model import INFINITE, LinearModel
@@ -45,7 +45,7 @@ def capped(fleet: Fleet, *, slower: float) -> Fleet:
 
 def plans(cost_tables: CostTables, data: ProblemArrays) -> Iterator[tuple[Placement, Evaluation, Subproblem]]:
     for placement, evaluation in drawn(cost_tables, np.random.default_rng(5), 8):
-        home = data.region_at[trainer_region(cost_tables, placement)]
+        home = data.region_at[trainer_region_of(cost_tables, placement)]
         grouping = tuple(group.tasks for group in placement.groups)
         yield placement, evaluation, Subproblem(grouping=grouping, trainer_region=home)
 

@@ -49,15 +49,15 @@ class Traits:
         return self.gpu.link_bytes_per_s >= SWITCHED_BYTES_PER_S
 
 
-Kinship = Callable[[Traits, Traits], bool]
+SimilarityTest = Callable[[Traits, Traits], bool]
 """Test of whether two types are similar with respect to some parameter."""
 # Tests of similarity: any two types; equally throttled types; types of one architecture; types with equal kinds of
 # links.
-_ANY: Kinship = lambda a, b: True  # noqa: E731
-_POWER: Kinship = lambda a, b: a.is_low_power == b.is_low_power  # noqa: E731
-_ARCH: Kinship = lambda a, b: a.arch == b.arch  # noqa: E731
-_LINK: Kinship = lambda a, b: a.is_switched == b.is_switched  # noqa: E731
-_NEAREST: Mapping[str, tuple[Kinship, ...]] = {
+_ANY: SimilarityTest = lambda a, b: True  # noqa: E731
+_POWER: SimilarityTest = lambda a, b: a.is_low_power == b.is_low_power  # noqa: E731
+_ARCH: SimilarityTest = lambda a, b: a.arch == b.arch  # noqa: E731
+_LINK: SimilarityTest = lambda a, b: a.is_switched == b.is_switched  # noqa: E731
+_TESTS: Mapping[str, tuple[SimilarityTest, ...]] = {
     "matmul_fraction": (_POWER, _ANY),
     "saturation_tokens": (_POWER, _ANY),
     "memory_fraction": (_ARCH, _ANY),
@@ -73,42 +73,42 @@ _NEAREST: Mapping[str, tuple[Kinship, ...]] = {
 """Tests for each parameter, the strictest first. The first test that any informed type passes decides."""
 
 
-def expected(of: str, fit: Fit, traits: Mapping[str, Traits]) -> FloatArray:
-    """Return a vector of `parameters.DEVICE` for type `of`, estimated from all other types in `fit`.
+def expected(gpu_name: str, fit: Fit, traits: Mapping[str, Traits]) -> FloatArray:
+    """Return a vector of `parameters.DEVICE` for the type `gpu_name`, estimated from all other types in `fit`.
 
     A parameter that no other type informs has its prior's centre.
     """
-    return np.array([_one(each, of, fit, traits) for each in parameters.DEVICE])
+    return np.array([_estimate(each, gpu_name, fit, traits) for each in parameters.DEVICE])
 
 
-def completed(of: str, fit: Fit, traits: Mapping[str, Traits]) -> FloatArray:
+def completed(gpu_name: str, fit: Fit, traits: Mapping[str, Traits]) -> FloatArray:
     """Return the type's own parameters where its rows inform them, and estimates elsewhere."""
-    kin = expected(of, fit, traits)
-    own = fit.devices.get(of)
+    estimates = expected(gpu_name, fit, traits)
+    own = fit.devices.get(gpu_name)
     if own is None:
-        return kin
-    says = np.array([each.name in fit.informed[of] for each in parameters.DEVICE])
-    return np.where(says, own, kin)
+        return estimates
+    is_informed = np.array([each.name in fit.informed[gpu_name] for each in parameters.DEVICE])
+    return np.where(is_informed, own, estimates)
 
 
-def kin(name: str, of: str, fit: Fit, traits: Mapping[str, Traits]) -> tuple[str, ...]:
-    """Return the similar types whose median is the estimate of the parameter `name` of type `of`."""
-    known = [gpu for gpu in sorted(fit.devices) if gpu != of and name in fit.informed[gpu]]
-    for near in _NEAREST.get(name, (_ANY,)):
-        if found := tuple(gpu for gpu in known if near(traits[of], traits[gpu])):
+def similar_types(name: str, gpu_name: str, fit: Fit, traits: Mapping[str, Traits]) -> tuple[str, ...]:
+    """Return the similar types whose median is the estimate of the parameter `name` of the type `gpu_name`."""
+    known = [gpu for gpu in sorted(fit.devices) if gpu != gpu_name and name in fit.informed[gpu]]
+    for is_similar in _TESTS.get(name, (_ANY,)):
+        if found := tuple(gpu for gpu in known if is_similar(traits[gpu_name], traits[gpu])):
             return found
     return ()
 
 
-def _one(parameter: parameters.Parameter, of: str, fit: Fit, traits: Mapping[str, Traits]) -> float:
-    at = parameters.DEVICE.index(parameter)
-    found = kin(parameter.name, of, fit, traits)
+def _estimate(parameter: parameters.Parameter, gpu_name: str, fit: Fit, traits: Mapping[str, Traits]) -> float:
+    place = parameters.DEVICE.index(parameter)
+    found = similar_types(parameter.name, gpu_name, fit, traits)
     if not found:
         return parameter.encoded(parameter.centre)
-    values = np.array([fit.devices[gpu][at] for gpu in found])
-    if parameter.name == "link_fraction" and not traits[of].is_switched:
+    values = np.array([fit.devices[gpu][place] for gpu in found])
+    if parameter.name == "link_fraction" and not traits[gpu_name].is_switched:
         # On PCIe the absolute rate is alike, so the median is over log(fraction x nominal rate). A fraction is at most
         # 1.
         rates = values + np.log([traits[gpu].gpu.link_bytes_per_s for gpu in found])
-        return min(0.0, float(np.median(rates)) - float(np.log(traits[of].gpu.link_bytes_per_s)))
+        return min(0.0, float(np.median(rates)) - float(np.log(traits[gpu_name].gpu.link_bytes_per_s)))
     return float(np.median(values))
