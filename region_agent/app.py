@@ -34,8 +34,8 @@ from periplus.wan.client import address_resolver
 from region_agent.config import AgentConfig
 from region_agent.control.certificates import CertificateRequests
 from region_agent.control.conclusion import conclude
-from region_agent.control.convert import heartbeat_to_pb, report_to_pb, task_from_pb
-from region_agent.control.inventory import inventory
+from region_agent.control.convert import heartbeat_to_pb, inventory_to_pb, report_to_pb, task_from_pb
+from region_agent.control.inventory import OfferedInventory, inventory
 from region_agent.control.links import probe
 from region_agent.control.reconcile import (
     LocalTask,
@@ -115,7 +115,7 @@ class Agent:
     def __init__(
         self,
         config: AgentConfig,
-        offered: control_pb2.Inventory,
+        offered: OfferedInventory,
         *,
         address: str,
         advertised: str,
@@ -214,7 +214,7 @@ class Agent:
             region=config.region,
             boot_id=self._boot_id,
             gateway_address=self._advertised,
-            inventory=self._inventory,
+            inventory=inventory_to_pb(self._inventory),
             tasks=[report_to_pb(report_) for report_ in self._reports().values()],
         )
 

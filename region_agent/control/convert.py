@@ -8,6 +8,7 @@ from periplus.net.convert import run_files_to_pb
 from periplus.pb.v1 import control_pb2
 from periplus.spool.format import Durability
 from periplus.values.task import PUBLIC_KEY_BYTES, Role, TaskReport, TaskState
+from region_agent.control.inventory import OfferedInventory
 from region_agent.control.reconcile import LocalTask
 from region_agent.gateway.traffic import Traffic
 
@@ -67,6 +68,19 @@ def report_to_pb(report: TaskReport) -> control_pb2.TaskReport:
         restarts=report.restarts,
         fork=report.fork,
         files=run_files_to_pb(report.files),
+    )
+
+
+def inventory_to_pb(offered: OfferedInventory) -> control_pb2.Inventory:
+    """Convert what a host offers."""
+    return control_pb2.Inventory(
+        num_cores=offered.num_cores,
+        memory_bytes=offered.memory_bytes,
+        hostname=offered.hostname,
+        accelerators=[
+            control_pb2.Accelerators(name=each.name, memory_bytes=each.memory_bytes, num=each.num)
+            for each in offered.accelerators
+        ],
     )
 
 

@@ -10,8 +10,8 @@ import shutil
 import socket
 import subprocess
 from collections import Counter
+from dataclasses import dataclass
 
-from periplus.pb.v1 import control_pb2
 from periplus.process import telemetry
 from region_agent.config import AgentConfig
 
@@ -24,9 +24,28 @@ Chosen by hand.
 """
 
 
-def inventory(config: AgentConfig) -> control_pb2.Inventory:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedAccelerators:
+    """Equal GPUs of this host: their name and the memory of one as the driver says, and how many there are."""
+
+    name: str
+    memory_bytes: int
+    num: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedInventory:
+    """What this host offers to jobs. Cores and memory are configured, the rest was found."""
+
+    num_cores: int
+    memory_bytes: int
+    hostname: str
+    accelerators: tuple[OfferedAccelerators, ...]
+
+
+def inventory(config: AgentConfig) -> OfferedInventory:
     """Return what this host offers. It waits for another program: call it in a thread."""
-    return control_pb2.Inventory(
+    return OfferedInventory(
         num_cores=config.num_cores,
         memory_bytes=config.memory_bytes,
         hostname=socket.gethostname(),
@@ -34,7 +53,7 @@ def inventory(config: AgentConfig) -> control_pb2.Inventory:
     )
 
 
-def accelerators(program: str = "nvidia-smi") -> tuple[control_pb2.Accelerators, ...]:
+def accelerators(program: str = "nvidia-smi") -> tuple[OfferedAccelerators, ...]:
     """Return the GPUs of this host, equal ones counted together, ordered by name and memory."""
     path = shutil.which(program)
     if path is None:
@@ -48,7 +67,7 @@ def accelerators(program: str = "nvidia-smi") -> tuple[control_pb2.Accelerators,
         telemetry.event(log, logging.WARNING, "accelerators_unknown", program=path, why=error)
         return ()
     return tuple(
-        control_pb2.Accelerators(name=name, memory_bytes=memory_bytes, num=num)
+        OfferedAccelerators(name=name, memory_bytes=memory_bytes, num=num)
         for (name, memory_bytes), num in sorted(cards.items())
     )
 

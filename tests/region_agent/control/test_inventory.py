@@ -1,4 +1,4 @@
-"""What an agent says of its host's accelerators; the driver's program is played, as no machine of the tests has one."""
+"""What an agent says of its host's accelerators; a script stands in for the program of the driver, which no machine of the tests has."""
 
 from pathlib import Path
 
