@@ -30,9 +30,9 @@ from typing import NamedTuple
 from periplus.values.policy import Policy
 from periplus.values.trajectory import Purpose
 from trainer.ledger import admission
+from trainer.ledger.staleness_window import fits, plus
 from trainer.ledger.state import Held, LeasingWorker, LedgerState, SampleGroup
 from trainer.ledger.values import Effect, Granted, Lease, LeaseLost, LedgerLimits, Loss, Result, Revoked
-from trainer.ledger.window import fits, plus
 
 ItemOf = Callable[[int], int]
 """Maps the number of a training group to its item, the index of a problem in the environment."""

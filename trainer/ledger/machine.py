@@ -9,9 +9,9 @@ Staleness is the number of versions between the sampling of a token and the trai
 that do not trust each other keep it within the bound:
 
 - *Admission* (`leasing.class_to_open`): a group is opened only while everything that is open could still be consumed
-  within the bound (window.py), within the room for tokens, and within the depth of the pipeline. Where only the bound
-  forbids another group, leases of the next version go out early: they travel and queue while the present step is
-  trained. They never take a place that the next batch may need.
+  within the bound (staleness_window.py), within the room for tokens, and within the depth of the pipeline. Where only
+  the bound forbids another group, leases of the next version go out early: they travel and queue while the present
+  step is trained. They never take a place that the next batch may need.
 - *Consumption* (`_form_batch`): the groups with the earliest deadlines are taken first, and a batch is taken only if
   the groups that it leaves behind can still be consumed. Otherwise the trainer *holds*: it waits for the older
   unfinished groups, up to `max_hold_s`, and then drops these and no others. A sample is *lost* if its worker died or
@@ -45,6 +45,7 @@ from periplus.values.policy import Lineage, Policy
 from periplus.values.trajectory import Purpose
 from trainer.ledger import admission, leasing
 from trainer.ledger.leasing import ItemOf
+from trainer.ledger.staleness_window import excess, without_oldest
 from trainer.ledger.state import Held, LeasingWorker, LedgerState, SampleGroup
 from trainer.ledger.values import (
     EVAL_GROUPS_START,
@@ -75,7 +76,6 @@ from trainer.ledger.values import (
     WorkerLeft,
     merged_grants,
 )
-from trainer.ledger.window import excess, without_oldest
 
 DOUBTED_KEPT = 1 << 12
 """Number of workers on probation that are remembered after they left; a forgotten one is trusted when it comes again.
