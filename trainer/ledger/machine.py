@@ -34,7 +34,7 @@ Invariants:
   much as it has room for.
 - Time does not go backwards: an earlier `now_s` counts as the latest one seen.
 
-leasing.py decides which worker gets which sample, and admission.py decides which results are accepted.
+leasing.py decides which worker gets which sample, and acceptance.py decides which results are accepted.
 """
 
 from itertools import islice
@@ -43,7 +43,7 @@ from typing import assert_never
 from periplus.errors import StateError
 from periplus.values.policy import Lineage, Policy
 from periplus.values.trajectory import Purpose
-from trainer.ledger import admission, leasing
+from trainer.ledger import acceptance, leasing
 from trainer.ledger.leasing import ItemOf
 from trainer.ledger.staleness_window import excess, without_oldest
 from trainer.ledger.state import Held, LeasingWorker, LedgerState, SampleGroup
@@ -336,7 +336,7 @@ class Ledger:
     def _arrived(self, result: Result, effects: list[Effect]) -> None:
         """Accept or refuse a result. A refused one that ends its sender's lease counts as an attempt at the sample."""
         state = self.state
-        arrival = admission.classify_result(state, self.limits, result)
+        arrival = acceptance.classify_result(state, self.limits, result)
         held = leasing.end(state, result)
         effects.append(JudgedResult(result, arrival))
         if arrival is Arrival.ACCEPTED:
@@ -373,7 +373,7 @@ class Ledger:
         """
         state, limits, item_of = self.state, self.limits, self._item_of
         for result in results:
-            arrival = admission.classify_result(state, limits, result)
+            arrival = acceptance.classify_result(state, limits, result)
             if arrival is Arrival.UNKNOWN and leasing.continues(state, limits, item_of, result):
                 arrival = Arrival.TOO_OLD
                 if leasing.may_open(state, limits, result.oldest_version):
