@@ -29,10 +29,10 @@ from typing import NamedTuple
 
 from periplus.values.policy import Policy
 from periplus.values.trajectory import Purpose
-from trainer.ledger import admission
+from trainer.ledger import acceptance
+from trainer.ledger.staleness_window import fits, plus
 from trainer.ledger.state import Held, LeasingWorker, LedgerState, SampleGroup
 from trainer.ledger.values import Effect, Granted, Lease, LeaseLost, LedgerLimits, Loss, Result, Revoked
-from trainer.ledger.window import fits, plus
 
 ItemOf = Callable[[int], int]
 """Maps the number of a training group to its item, the index of a problem in the environment."""
@@ -143,7 +143,7 @@ def continues(state: LedgerState, limits: LedgerLimits, item_of: ItemOf, result:
         and may_reopen_number(state, limits, result.group)
         and 0 <= result.sample < limits.group_size
         and result.item == item_of(result.group)
-        and admission.is_fit(state, limits, result)
+        and acceptance.is_fit(state, limits, result)
     )
 
 

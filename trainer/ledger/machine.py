@@ -9,9 +9,9 @@ Staleness is the number of versions between the sampling of a token and the trai
 that do not trust each other keep it within the bound:
 
 - *Admission* (`leasing.class_to_open`): a group is opened only while everything that is open could still be consumed
-  within the bound (window.py), within the room for tokens, and within the depth of the pipeline. Where only the bound
-  forbids another group, leases of the next version go out early: they travel and queue while the present step is
-  trained. They never take a place that the next batch may need.
+  within the bound (staleness_window.py), within the room for tokens, and within the depth of the pipeline. Where only
+  the bound forbids another group, leases of the next version go out early: they travel and queue while the present
+  step is trained. They never take a place that the next batch may need.
 - *Consumption* (`_form_batch`): the groups with the earliest deadlines are taken first, and a batch is taken only if
   the groups that it leaves behind can still be consumed. Otherwise the trainer *holds*: it waits for the older
   unfinished groups, up to `max_hold_s`, and then drops these and no others. A sample is *lost* if its worker died or
@@ -34,7 +34,7 @@ Invariants:
   much as it has room for.
 - Time does not go backwards: an earlier `now_s` counts as the latest one seen.
 
-leasing.py decides which worker gets which sample, and admission.py decides which results are accepted.
+leasing.py decides which worker gets which sample, and acceptance.py decides which results are accepted.
 """
 
 from itertools import islice
@@ -43,8 +43,9 @@ from typing import assert_never
 from periplus.errors import StateError
 from periplus.values.policy import Lineage, Policy
 from periplus.values.trajectory import Purpose
-from trainer.ledger import admission, leasing
+from trainer.ledger import acceptance, leasing
 from trainer.ledger.leasing import ItemOf
+from trainer.ledger.staleness_window import excess, without_oldest
 from trainer.ledger.state import Held, LeasingWorker, LedgerState, SampleGroup
 from trainer.ledger.values import (
     EVAL_GROUPS_START,
@@ -75,7 +76,6 @@ from trainer.ledger.values import (
     WorkerLeft,
     merged_grants,
 )
-from trainer.ledger.window import excess, without_oldest
 
 DOUBTED_KEPT = 1 << 12
 """Number of workers on probation that are remembered after they left; a forgotten one is trusted when it comes again.
@@ -336,7 +336,7 @@ class Ledger:
     def _arrived(self, result: Result, effects: list[Effect]) -> None:
         """Accept or refuse a result. A refused one that ends its sender's lease counts as an attempt at the sample."""
         state = self.state
-        arrival = admission.classify_result(state, self.limits, result)
+        arrival = acceptance.classify_result(state, self.limits, result)
         held = leasing.end(state, result)
         effects.append(JudgedResult(result, arrival))
         if arrival is Arrival.ACCEPTED:
@@ -373,7 +373,7 @@ class Ledger:
         """
         state, limits, item_of = self.state, self.limits, self._item_of
         for result in results:
-            arrival = admission.classify_result(state, limits, result)
+            arrival = acceptance.classify_result(state, limits, result)
             if arrival is Arrival.UNKNOWN and leasing.continues(state, limits, item_of, result):
                 arrival = Arrival.TOO_OLD
                 if leasing.may_open(state, limits, result.oldest_version):

@@ -1,8 +1,8 @@
 """The ledger's state: groups, leases, workers and measured times. One `Ledger` owns it and changes it in place.
 
 A *group* is the samples of one prompt, a *lease* is a worker's right to produce one of them, and the *class* of a group
-is the oldest version that any of its tokens has or may have (window.py). The methods of `LedgerState` keep the sums and
-indexes in step with the groups, so that no decision has to go through all of them; they decide nothing.
+is the oldest version that any of its tokens has or may have (staleness_window.py). The methods of `LedgerState` keep
+the sums and indexes in step with the groups, so that no decision has to go through all of them; they decide nothing.
 
 Invariants, asserted by `check`:
 - Every live lease is recorded in its group (for which sample), at its worker (who holds it) and in `held`, and these
@@ -59,7 +59,7 @@ class SampleGroup:
     purpose: Purpose
     size: int
     opened_s: float
-    version: int  # the group's class (window.py): the smallest of `oldest`
+    version: int  # the group's class (staleness_window.py): the smallest of `oldest`
     leases: dict[int, int] = field(default_factory=dict)  # sample -> lease id
     done: dict[int, Result] = field(default_factory=dict)
     oldest: dict[int, int] = field(default_factory=dict)

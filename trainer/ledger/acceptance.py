@@ -3,7 +3,7 @@
 A result belongs to a group (all samples of one prompt), and has a number within it. It is accepted if the policies that
 sampled it are on this trainer's lineage, its group is open, it answers what was leased, no other result of the same
 sample came first, and its oldest token is young enough: with it in its group, every open group can still be consumed
-within the staleness bound (`window.fits`).
+within the staleness bound (`staleness_window.fits`).
 
 The sender and its lease do not matter. A worker whose lease has ended may still deliver the first valid result. The
 contents do not matter either: token ids and log-probabilities were validated before (periplus/values/trajectory.py).
@@ -11,9 +11,9 @@ Nothing here changes the state.
 """
 
 from periplus.values.trajectory import Purpose
+from trainer.ledger.staleness_window import fits, minus, plus
 from trainer.ledger.state import LedgerState, SampleGroup
 from trainer.ledger.values import EVAL_GROUPS_START, Arrival, LedgerLimits, Result
-from trainer.ledger.window import fits, minus, plus
 
 
 def classify_result(state: LedgerState, limits: LedgerLimits, result: Result) -> Arrival:

@@ -3,7 +3,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.ledger.window import excess, fits, minus, plus, without_oldest
+from trainer.ledger.staleness_window import excess, fits, minus, plus, without_oldest
 
 SMALL = {"groups_per_step": 2, "bound": 1}
 
