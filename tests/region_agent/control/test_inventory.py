@@ -1,4 +1,4 @@
-"""What an agent says of its host's accelerators; a script stands in for the program of the driver, which no machine of the tests has."""
+"""The accelerators that an agent finds on its host. A script stands in for the driver's program `nvidia-smi`."""
 
 from pathlib import Path
 

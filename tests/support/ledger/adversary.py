@@ -25,7 +25,7 @@ from periplus.errors import StateError
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose
 from tests.support.ledger.surroundings import Checkpoint, Key, joining, result_of
-from trainer.ledger.machine import DOUBTED_KEPT, DROPPED_KEPT
+from trainer.ledger.drops import DROPPED_KEPT
 from trainer.ledger.state import SPARE_DEADLINES
 from trainer.ledger.values import (
     BatchReady,
@@ -49,6 +49,7 @@ from trainer.ledger.values import (
     StepDone,
     WorkerLeft,
 )
+from trainer.ledger.workers import DOUBTED_KEPT
 
 GOOD, SLOW, HUNG, MUTE, LIAR, FLAPPING = "good", "slow", "hung", "mute", "liar", "flapping"
 KINDS = (SLOW, HUNG, MUTE, LIAR, FLAPPING)

@@ -2,7 +2,7 @@
 
 from periplus.values.policy import Policy
 from tests.support.ledger.checked import HOLD_S, CheckedLedger, answer, leases_of, of_kind
-from trainer.ledger.machine import LOST_HOLD_STEPS
+from trainer.ledger.consumption import LOST_HOLD_STEPS
 from trainer.ledger.values import (
     Arrival,
     BatchReady,

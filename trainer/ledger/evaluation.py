@@ -1,0 +1,36 @@
+"""Evaluations: groups of one sample each, leased before everything else, whose results are handed out together.
+
+All functions here change the `LedgerState` in place, and append what must be done outside to `effects`.
+"""
+
+from periplus.values.trajectory import Purpose
+from trainer.ledger import leasing
+from trainer.ledger.state import LedgerState, SampleGroup
+from trainer.ledger.values import Effect, EvalReady
+
+
+def open_evaluation(state: LedgerState, items: tuple[int, ...]) -> None:
+    """Open one evaluation group with one sample for each item; it takes no room for tokens."""
+    numbers = tuple(range(state.next_eval_group, state.next_eval_group + len(items)))
+    state.next_eval_group += len(items)
+    state.evaluation = numbers
+    for number, item in zip(numbers, items, strict=True):
+        group = SampleGroup(
+            number=number,
+            item=item,
+            purpose=Purpose.EVAL,
+            size=1,
+            opened_s=state.now_s,
+            version=state.policy.version,
+        )
+        state.put_group(group, 0)
+        leasing.wait_again(state, group, 0)
+
+
+def finish_evaluation(state: LedgerState, effects: list[Effect]) -> None:
+    if state.evaluation is not None and all(state.groups[number].is_whole for number in state.evaluation):
+        results = tuple(state.groups[number].done[0] for number in state.evaluation)
+        for number in state.evaluation:
+            state.remove_group(state.groups[number], 0)
+        state.evaluation = None
+        effects.append(EvalReady(results))

@@ -1,0 +1,143 @@
+"""What becomes of workers and their leases: who comes, starts, delivers, fails, lets leases expire, and leaves.
+
+A worker that lets a lease expire, or dies while it produces samples, goes on *probation* (`state.LeasingWorker`): it is
+allowed one lease, and one more for each result of it that is accepted. A sign of life of a worker, a started lease or a
+result, restarts the time of all its leases that wait to be started.
+
+All functions here change the `LedgerState` in place, and append what must be done outside to `effects`.
+"""
+
+from periplus.values.policy import Policy
+from trainer.ledger import drops, leasing
+from trainer.ledger.state import Held, LeasingWorker, LedgerState, SampleGroup
+from trainer.ledger.values import Effect, LedgerLimits, Loss, Revoked
+
+DOUBTED_KEPT = 1 << 12
+"""Number of workers on probation that are remembered after they left; a forgotten one is trusted when it comes again.
+Chosen by hand, as large as MAX_SENDERS of periplus/values/transport_keys.py."""
+
+
+def join(state: LedgerState, limits: LedgerLimits, worker_id: str, epoch: int, effects: list[Effect]) -> None:
+    """Take in a worker that said hello. Leases from before are over; if its process is another one, that one died.
+
+    A worker that left on probation comes back on probation.
+    """
+    before = state.workers.get(worker_id)
+    leave(state, limits, worker_id, effects, is_dead=before is None or not epoch or before.epoch != epoch)
+    allowance, strikes = state.doubted.pop(worker_id, (None, 0))
+    state.workers[worker_id] = LeasingWorker(epoch=epoch, allowance=allowance, strikes=strikes)
+
+
+def leave(state: LedgerState, limits: LedgerLimits, worker_id: str, effects: list[Effect], *, is_dead: bool) -> None:
+    """End all leases of a worker and forget it. If it died, its started leases count as attempts at their samples
+    and put it on probation."""
+    worker = state.workers.get(worker_id)
+    if worker is None:
+        return
+    attempts: list[tuple[SampleGroup, int]] = []
+    for lease_id in list(worker.leases):
+        held = state.held[lease_id]
+        is_attempt = is_dead and held.is_started
+        group = leasing.lose(state, lease_id, Loss.WORKER_DIED if is_attempt else Loss.WORKER_GONE, effects)
+        attempts += [(group, held.lease.sample)] if is_attempt else []
+    if attempts:
+        worker.allowance, worker.strikes = 1, worker.strikes + 1
+    del state.workers[worker_id]
+    state.seat(worker_id)
+    _remember(state, worker_id, worker)
+    for group, sample in attempts:
+        drops.count_failure(state, limits, group, sample, effects)
+
+
+def _remember(state: LedgerState, worker_id: str, worker: LeasingWorker) -> None:
+    """Let a worker that left on probation come back on probation."""
+    if worker.allowance is not None:
+        state.doubted[worker_id] = worker.allowance, worker.strikes
+    if len(state.doubted) > DOUBTED_KEPT:
+        del state.doubted[next(iter(state.doubted))]
+
+
+def note_who_keeps_up(state: LedgerState, limits: LedgerLimits, *worker_ids: str) -> None:
+    """Note for each of these workers whether its weights are so old that it gets no leases."""
+    for worker_id in worker_ids:
+        worker = state.workers[worker_id]
+        worker.is_behind = not leasing.keeps_up(state, limits, worker)
+        state.seat(worker_id)
+
+
+def start(state: LedgerState, limits: LedgerLimits, worker_id: str, lease_ids: tuple[int, ...], policy: Policy) -> None:
+    """Mark leases as started with `policy`, which makes their samples as young as it; their time begins again.
+
+    What is not plausible is ignored: an unknown policy, another worker's lease, a policy older than the lease's.
+    """
+    if policy not in state.lineage or policy > state.policy:
+        return
+    any_started = False
+    for lease_id in lease_ids:
+        held = state.held.get(lease_id)
+        if held is None or held.worker_id != worker_id or held.is_started or policy < held.lease.start_at:
+            continue
+        held.is_started = any_started = True
+        state.set_deadline(held, state.now_s + limits.lease_timeout_s)
+        group = state.groups[held.lease.group]
+        state.set_oldest(group, held.lease.sample, policy.version)
+    if any_started:
+        _spare(state, limits, worker_id)
+
+
+def _spare(state: LedgerState, limits: LedgerLimits, worker_id: str) -> None:
+    """Begin the time of the worker's leases that are not started anew, since it is evidently at work."""
+    state.workers[worker_id].spared_until_s = state.now_s + limits.lease_timeout_s
+
+
+def fail(
+    state: LedgerState, limits: LedgerLimits, worker_id: str, lease_id: int, why: Loss, effects: list[Effect]
+) -> None:
+    """End a lease whose sample its worker could not produce. Another worker's lease is left alone."""
+    held = state.held.get(lease_id)
+    if held is None or held.worker_id != worker_id:
+        return
+    group = leasing.lose(state, lease_id, why, effects)
+    drops.count_failure(state, limits, group, held.lease.sample, effects)
+
+
+def expire(state: LedgerState, limits: LedgerLimits, effects: list[Effect]) -> None:
+    """End the leases whose time is over, and those that wait behind them in the queues of the same workers.
+
+    The workers go on probation. Leases that may not start yet are kept.
+    """
+    late: dict[str, None] = {}
+    for lease_id in leasing.overdue(state):
+        if (held := state.held.get(lease_id)) is not None:  # else its group was dropped for another of these
+            late[held.worker_id] = None
+            _end_expired(state, limits, held, effects)
+    for worker_id in late:
+        worker = state.workers[worker_id]
+        worker.allowance, worker.strikes = 1, worker.strikes + 1
+        for lease_id in list(worker.leases):
+            held = state.held.get(lease_id)
+            if held is not None and held.deadline_s is not None and not held.is_started:
+                _end_expired(state, limits, held, effects)
+        state.seat(worker_id)
+
+
+def _end_expired(state: LedgerState, limits: LedgerLimits, held: Held, effects: list[Effect]) -> None:
+    group = leasing.lose(state, held.lease.lease_id, Loss.EXPIRED, effects)
+    effects.append(Revoked(held.worker_id, (held.lease.lease_id,)))  # the worker may drop it if it has not started it
+    if held.is_started:
+        drops.count_failure(state, limits, group, held.lease.sample, effects)
+
+
+def deliver(state: LedgerState, limits: LedgerLimits, worker_id: str) -> None:
+    """Note that a result of the worker was accepted. On probation its allowance rises by one.
+
+    Probation ends with the result after which the allowance would exceed the worker's room.
+    """
+    worker = state.workers.get(worker_id)
+    if worker is None:
+        return
+    _spare(state, limits, worker_id)
+    if worker.allowance is not None:
+        worker.allowance = worker.allowance + 1 if worker.allowance < worker.room else None
+        worker.strikes = int(worker.is_late)
+        state.seat(worker_id)
