@@ -30,10 +30,12 @@ def form_batch(state: LedgerState, limits: LedgerLimits, effects: list[Effect]) 
     if not state.batch_wanted:
         return
     if len(state.whole) < limits.groups_per_step:
+        # Too few groups are complete for a batch, so nothing waits for older ones yet.
         state.hold_since_s = state.lost_since_s = None
         return
     if (missing := _missing(state, limits)) and not _hold(state, limits, missing, effects):
         return
+    # Earliest deadline first: the oldest complete groups.
     batch = sorted((state.groups[number] for number in state.whole), key=lambda group: group.rank)
     _take(state, limits, batch[: limits.groups_per_step], effects)
 
@@ -85,6 +87,7 @@ def _take(state: LedgerState, limits: LedgerLimits, batch: list[SampleGroup], ef
     results = [group.done[sample] for group in batch for sample in range(group.size)]
     for group in batch:
         state.remove_group(group, limits.max_sample_tokens)
+    # The next step's counts and holds begin anew.
     state.batch_wanted, state.num_filtered = False, 0
     state.hold_since_s = state.lost_since_s = None
     state.training_since_s = state.now_s
@@ -96,9 +99,11 @@ def finish_step(state: LedgerState, limits: LedgerLimits) -> None:
     """Raise the version by one. Early leases may now start, so their time counts from here."""
     assert state.training_since_s is not None
     state.pace.saw_step(state.now_s - state.training_since_s)
+    # Nothing is in training now, so `next_step` and `open_groups` are those of the new version.
     state.training_since_s, state.in_training = None, ()
     state.policy = state.policy.next()
     for worker in state.workers.values():
+        # In the order of their numbers, so that equal events give equal states.
         for lease_id in sorted(worker.early):
             held = state.held[lease_id]
             state.set_deadline(held, state.now_s + limits.lease_timeout_s)

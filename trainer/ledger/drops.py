@@ -33,5 +33,6 @@ def drop_group(state: LedgerState, limits: LedgerLimits, group: SampleGroup, why
     state.dropped[group.number] = None
     if len(state.dropped) > DROPPED_KEPT:
         del state.dropped[next(iter(state.dropped))]
+    # An evaluation goes on without the problem that nobody could produce.
     state.evaluation = state.evaluation and tuple(n for n in state.evaluation if n != group.number)
     effects.append(GroupDropped(group.number, why, results))

@@ -30,6 +30,7 @@ def open_evaluation(state: LedgerState, items: tuple[int, ...]) -> None:
 def finish_evaluation(state: LedgerState, effects: list[Effect]) -> None:
     if state.evaluation is not None and all(state.groups[number].is_whole for number in state.evaluation):
         results = tuple(state.groups[number].done[0] for number in state.evaluation)
+        # Each group of an evaluation has one sample, number 0.
         for number in state.evaluation:
             state.remove_group(state.groups[number], 0)
         state.evaluation = None

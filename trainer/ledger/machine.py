@@ -148,6 +148,7 @@ class Ledger:
         """
         state, limits = self.state, self.limits
         effects: list[Effect] = []
+        # An event that may not come now raises before anything is changed.
         _check(state, event)
         state.now_s = max(state.now_s, now_s)
         match event:
@@ -156,10 +157,12 @@ class Ledger:
             case WorkerLeft(worker_id, is_dead):
                 workers.leave(state, limits, worker_id, effects, is_dead=is_dead)
             case RoomOffered(worker_id, num_samples):
+                # The room decides the worker's place among those that get leases.
                 state.workers[worker_id].room = num_samples
                 state.seat(worker_id)
             case PolicyReached(worker_id, policy):
                 state.workers[worker_id].policy = policy
+                # A worker whose weights were too old may get leases again.
                 workers.note_who_keeps_up(state, limits, worker_id)
             case LeasesStarted(worker_id, lease_ids, policy):
                 workers.start(state, limits, worker_id, lease_ids, policy)
@@ -179,6 +182,8 @@ class Ledger:
                 pass
             case _:
                 assert_never(event)
+        # After every event, in this order: expired leases free samples and workers, a batch that is taken frees room
+        # for groups, and leases are granted last, from all that is free then.
         workers.expire(state, limits, effects)
         consumption.form_batch(state, limits, effects)
         evaluation.finish_evaluation(state, effects)

@@ -31,6 +31,7 @@ def _accept(
     state: LedgerState, limits: LedgerLimits, group: SampleGroup, result: Result, effects: list[Effect]
 ) -> None:
     """Put a result into its group. A group that is then complete may be dropped because its rewards are equal."""
+    # The first valid result wins, also one whose own lease has ended.
     if (lease_id := group.leases.get(result.sample)) is not None:  # another worker need not produce it any more
         effects.append(Revoked(state.held[lease_id].worker_id, (lease_id,)))
         leasing.release(state, lease_id)
@@ -57,6 +58,7 @@ def replay(
     """
     for result in results:
         arrival = acceptance.classify_result(state, limits, result)
+        # No group of this fork is open for it: open the group of the earlier fork if it still fits into the bound.
         if arrival is Arrival.UNKNOWN and leasing.continues(state, limits, item_of, result):
             arrival = Arrival.TOO_OLD
             if leasing.may_open(state, limits, result.oldest_version):

@@ -22,6 +22,8 @@ def join(state: LedgerState, limits: LedgerLimits, worker_id: str, epoch: int, e
 
     A worker that left on probation comes back on probation.
     """
+    # A worker that joins again holds none of its earlier leases. With another epoch, or without one, its
+    # process died.
     before = state.workers.get(worker_id)
     leave(state, limits, worker_id, effects, is_dead=before is None or not epoch or before.epoch != epoch)
     allowance, strikes = state.doubted.pop(worker_id, (None, 0))
@@ -35,6 +37,8 @@ def leave(state: LedgerState, limits: LedgerLimits, worker_id: str, effects: lis
     if worker is None:
         return
     attempts: list[tuple[SampleGroup, int]] = []
+    # All leases go back first, while the worker still exists. Only then are attempts counted, which may drop whole
+    # groups.
     for lease_id in list(worker.leases):
         held = state.held[lease_id]
         is_attempt = is_dead and held.is_started
@@ -75,11 +79,13 @@ def start(state: LedgerState, limits: LedgerLimits, worker_id: str, lease_ids: t
     any_started = False
     for lease_id in lease_ids:
         held = state.held.get(lease_id)
+        # Also ignored if it started already: its time must begin anew only once.
         if held is None or held.worker_id != worker_id or held.is_started or policy < held.lease.start_at:
             continue
         held.is_started = any_started = True
         state.set_deadline(held, state.now_s + limits.lease_timeout_s)
         group = state.groups[held.lease.group]
+        # The sample will have no token older than this policy, so its group may become younger.
         state.set_oldest(group, held.lease.sample, policy.version)
     if any_started:
         _spare(state, limits, worker_id)
@@ -116,6 +122,7 @@ def expire(state: LedgerState, limits: LedgerLimits, effects: list[Effect]) -> N
         worker.allowance, worker.strikes = 1, worker.strikes + 1
         for lease_id in list(worker.leases):
             held = state.held.get(lease_id)
+            # A worker that let one lease expire will hardly begin those that wait behind it.
             if held is not None and held.deadline_s is not None and not held.is_started:
                 _end_expired(state, limits, held, effects)
         state.seat(worker_id)
