@@ -71,7 +71,6 @@ class JobHub:
         self.feed = PublicationFeed(weight_cache, self._send_anchor_request)
         self._routes = Routes()
         self._streams: dict[StreamId, RolloutStream] = {}
-        self._up_turn = asyncio.Lock()  # whoever waits for room upwards is served first
         self._job_is_done = False
 
     @property
@@ -100,7 +99,7 @@ class JobHub:
         for effect in self._routes.take(stream.stream_id, message):
             match effect:
                 case ForwardUp(forwarded):
-                    await self._put_up(forwarded)
+                    await self.up.put(forwarded)
                 case SpoolFrame(kept):
                     await self._spool(stream, kept)
                 case EndStream(ended, worker_id):
@@ -121,13 +120,7 @@ class JobHub:
         stream.discard()
         for report in lost:
             if self._routes.stream_of(report.worker_id) is None:  # else a new hello has voided its old leases meanwhile
-                await self._put_up(report)
-
-    async def _put_up(self, message: ToAbove) -> None:
-        # A queue that has room again takes whoever comes first. Without turns, a worker's next hello could overtake the
-        # report that the worker was lost, and the trainer would grant no leases to a worker that is there.
-        async with self._up_turn:
-            await self.up.put(message)
+                await self.up.put(report)
 
     async def send_down(self, message: FromAbove) -> bool:
         """Send a message to its worker. Return False if the worker is unknown here; then it was already reported gone.

@@ -1,8 +1,13 @@
 """Queue of one hub's messages that go up: messages that exist only here, and keys of frames that lie in the spool.
 
-Messages are bounded: who puts one more than `UP_MESSAGES` waits. Frames are bounded by their spool, so putting one
-never waits. At most `FRAMES_AHEAD` frames stand in the queue, and the others wait behind it. So frames that pile up on
-a slow connection do not delay the workers' messages. As long as no frame waits behind, the order is that of arrival.
+Messages are bounded: who puts one more than `UP_MESSAGES` waits, and is served in turn. Without turns, a worker's next
+hello could overtake the report that the worker was lost, and the trainer would grant no leases to a worker that is
+there. Clearing the queue also drops the messages of those who wait: they are about streams of a connection that is
+over, and the next one must not hear of a worker before its hello there.
+
+Frames are bounded by their spool, so putting one never waits. At most `FRAMES_AHEAD` frames stand in the queue, and the
+others wait behind it. So frames that pile up on a slow connection do not delay the workers' messages. As long as no
+frame waits behind, the order is that of arrival.
 
 Nothing is kept here after it has left the queue: after a lost connection the caller names the frames to send again. The
 queue does not look into messages: it is generic over their type.
@@ -31,6 +36,8 @@ class Outgoing(Generic[Message]):
         self._line: deque[Message | FrameKey] = deque()
         self._behind: deque[FrameKey] = deque()
         self._num_messages = 0
+        self._num_cleared = 0
+        self._turn = asyncio.Lock()  # whoever waits for room is served first
         self._filled = asyncio.Event()
         self._room = asyncio.Event()
 
@@ -38,11 +45,17 @@ class Outgoing(Generic[Message]):
         return len(self._line) + len(self._behind)
 
     async def put(self, message: Message) -> None:
-        """Append a message, waiting while `UP_MESSAGES` messages are queued."""
-        while self._num_messages >= UP_MESSAGES:
-            self._room.clear()
-            await self._room.wait()
-        self.put_request(message)
+        """Append a message, waiting while `UP_MESSAGES` messages are queued.
+
+        It is dropped if the queue is cleared meanwhile.
+        """
+        num_cleared = self._num_cleared
+        async with self._turn:
+            while self._num_messages >= UP_MESSAGES and self._num_cleared == num_cleared:
+                self._room.clear()
+                await self._room.wait()
+            if self._num_cleared == num_cleared:
+                self.put_request(message)
 
     def put_request(self, message: Message) -> None:
         """Append a message without waiting. The caller sees to it that only one such message is queued at a time."""
@@ -68,10 +81,11 @@ class Outgoing(Generic[Message]):
         return item
 
     def clear(self) -> None:
-        """Remove everything. Frames are still in their spool."""
+        """Remove everything, also what waits for room. Frames are still in their spool."""
         self._line.clear()
         self._behind.clear()
         self._num_messages = 0
+        self._num_cleared += 1
         self._room.set()
 
     def send_again(self, keys: Iterable[FrameKey]) -> None:

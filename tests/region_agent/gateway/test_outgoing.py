@@ -39,26 +39,42 @@ def test_a_backlog_of_frames_holds_up_messages_by_a_bounded_number_only() -> Non
     asyncio.run(scene())
 
 
-def test_who_puts_one_message_too_many_waits_until_one_has_left_or_all_are_forgotten() -> None:
+def test_who_puts_one_message_too_many_waits_until_one_has_left() -> None:
     async def scene() -> None:
-        for free in ("get", "clear"):
-            outgoing = Outgoing[str]()
-            for number in range(UP_MESSAGES):
-                await outgoing.put(str(number))
-            outgoing.put_frame(key(0))
-            waiting = asyncio.create_task(outgoing.put("late"))
-            await asyncio.sleep(0)
-            assert not waiting.done()
-            if free == "get":
-                await outgoing.get()
-            else:
-                outgoing.clear()
-            await waiting
+        outgoing = Outgoing[str]()
+        for number in range(UP_MESSAGES):
+            await outgoing.put(str(number))
+        outgoing.put_frame(key(0))
+        waiting = [asyncio.create_task(outgoing.put(late)) for late in ("lost", "hello")]
+        await asyncio.sleep(0)
+        assert not any(each.done() for each in waiting)
+        await outgoing.get()
+        await waiting[0]
+        assert not waiting[1].done()
+        left = await drained(outgoing)
+        await waiting[1]
+        left += await drained(outgoing)
+        assert left[-2:] == ["lost", "hello"], "who waited longer goes first"
 
     asyncio.run(scene())
 
 
-def test_a_new_way_up_sends_each_frame_once_behind_the_messages_that_wait() -> None:
+def test_a_cleared_queue_forgets_those_who_wait_and_takes_what_comes_then() -> None:
+    async def scene() -> None:
+        outgoing = Outgoing[str]()
+        for number in range(UP_MESSAGES):
+            await outgoing.put(str(number))
+        stale = [asyncio.create_task(outgoing.put("of the connection before")) for _ in range(3)]
+        await asyncio.sleep(0)
+        outgoing.clear()
+        fresh = asyncio.create_task(outgoing.put("hello"))
+        await asyncio.gather(*stale, fresh)
+        assert await drained(outgoing) == ["hello"]
+
+    asyncio.run(scene())
+
+
+def test_a_new_connection_up_sends_each_frame_once_behind_the_messages_that_wait() -> None:
     async def scene() -> None:
         outgoing = Outgoing[str]()
         for sequence in range(FRAMES_AHEAD + 5):
