@@ -84,7 +84,8 @@ def _job_for(held: HeldVersions, link: InMemory) -> CreateCopy | AdvanceCopy | W
     if opening.kind is PublicationKind.ANCHOR:
         return CreateCopy(link)
     if not held.reaches or held.newest != opening.base:
-        return WrongBase(f"{opening} starts from {opening.base}, but the newest version here is {held.newest}")
+        here = "no version is here" if held.newest is None else f"the newest version here is {held.newest}"
+        return WrongBase(f"{opening} starts from {opening.base}, but {here}")
     return AdvanceCopy(held.chain[0] if held.chain else link)
 
 

@@ -72,10 +72,11 @@ class EngineWeights:
             here, there = self._tensors.get(name), lines.get(name)
             shape = None if here is None else tuple(here.shape)
             if there is None or shape != there.shape or there.dtype != "BF16":
-                found = None if there is None else f"{there.dtype} {there.shape}"
+                found = "missing" if there is None else f"{there.dtype} {there.shape}"
+                held = "no such tensor" if here is None else f"one of shape {shape}"
                 raise WrongBase(
                     f"the published weights do not fit the engine: {name} is {found} in the publication, but the "
-                    f"engine has {shape} and takes BF16; is the model config the job's?"
+                    f"engine has {held} and takes BF16; is the model config the job's?"
                 )
         self._fits = layout
 
