@@ -34,7 +34,7 @@ def placement_of(tree: Mapping[str, Any]) -> Placement:
 
 def evaluation_tree(evaluation: Evaluation) -> Tree:
     """Return an evaluation as JSON values."""
-    # `asdict` keeps tuples, which JSON does not have. Pairs with tasks become an object with the names of tasks as keys.
+    # `asdict` keeps tuples, which JSON does not have. Pairs with tasks become an object with tasks as keys.
     tree = asdict(evaluation)
     task_s = {task.value: seconds for task, seconds in evaluation.task_s}
     return {

@@ -107,10 +107,10 @@ def _reevaluated(plan: Plan, path: Path) -> Plan:
         for a, b in ((old.step_s, found.step_s), (old.usd_per_hour, found.usd_per_hour))
     ):
         return replace(plan, evaluation=found)
-    said = "gives no numbers" if old is None else f"says {old.step_s:.6g} s, {old.usd_per_hour:,.2f} dollars an hour"
+    stated = "gives no numbers" if old is None else f"says {old.step_s:.6g} s, {old.usd_per_hour:,.2f} dollars an hour"
     say(
         f"{path}: the placement of this plan takes {found.step_s:.6g} s a step and {found.usd_per_hour:,.2f} dollars "
-        f"an hour; the file {said}. The computed numbers are used, and the file's bound is dropped"
+        f"an hour; the file {stated}. The computed numbers are used, and the file's bound is dropped"
     )
     # The bound was proved for other numbers, so it is dropped.
     anew = Incumbent(placement=plan.placement, evaluation=found, bound=None, elapsed_s=0.0)

@@ -256,7 +256,7 @@ class Runs:
         lines = [comparison.comparison_text(self.runs, self.problem)]
         parts = [f"{', '.join(self.cut_short)} was cut short"] if self.cut_short else []
         if self.not_asked:
-            parts.append(f"{', '.join(self.not_asked)} {'was' if len(self.not_asked) == 1 else 'were'} not asked")
+            parts.append(f"{', '.join(self.not_asked)} did not run")
         if parts:
             lines.append(f"(interrupted: {', and '.join(parts)})")
         return "\n".join(lines)
@@ -281,6 +281,7 @@ class Runs:
             return
         if self.refused:
             raise PlanInfeasible(f"no plan: {self.refused}")
+        # If only some methods could not start, the budget of the others was the problem.
         if self.errors and len(self.errors) == len(self.runs):
             raise self.errors[0]
         raise TimedOut(

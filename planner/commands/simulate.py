@@ -191,19 +191,19 @@ def _text(made: Plan, found: Simulated) -> str:
     if found.stalled:
         return f"the simulated run stalled: {found.stalled}"
     predicted = made.evaluation
-    rows = [("a step", _s(predicted.step_s), _s(found.step_s), _off(predicted.step_s, found.step_s))]
+    rows = [("a step", _seconds(predicted.step_s), _seconds(found.step_s), _deviation(predicted.step_s, found.step_s))]
     busy = dict(found.task_busy_s)
     rows += [
-        (task.value.replace("_", " "), _s(seconds), _s(busy.get(task)), _off(seconds, busy.get(task)))
+        (task.value.replace("_", " "), _seconds(seconds), _seconds(busy.get(task)), _deviation(seconds, busy.get(task)))
         for task, seconds in predicted.task_s
     ]
     seen = {each.region: each for each in found.regions}
     for region in predicted.regions:
         if region.region in seen:
             took = seen[region.region]
-            rows.append((f"weights to {region.region}", _s(region.weights_s), _s(took.weights_s), ""))
-            rows.append((f"window of {region.region}", _s(region.window_s), "", ""))
-            rows.append((f"a group in {region.region} (p99)", "", _s(took.group_p99_s or None), ""))
+            rows.append((f"weights to {region.region}", _seconds(region.weights_s), _seconds(took.weights_s), ""))
+            rows.append((f"window of {region.region}", _seconds(region.window_s), "", ""))
+            rows.append((f"a group in {region.region} (p99)", "", _seconds(took.group_p99_s or None), ""))
     table = columns(("SECONDS", "PREDICTED", "SIMULATED", "DIFFERENCE"), rows, right=(1, 2, 3))
     return "\n".join([table, *_facts(found)])
 
@@ -212,7 +212,8 @@ def _facts(found: Simulated) -> list[str]:
     ages = ", ".join(f"{age}: {num:,}" for age, num in enumerate(found.tokens_by_age))
     facts = [
         f"{units.short(found.samples_per_s)} samples/s; tokens trained on by age in versions: {ages or 'none'}",
-        f"a complete batch waited {_s(found.hold_s)} s a step for older groups, which would otherwise become too stale",
+        f"a complete batch waited {_seconds(found.hold_s)} s a step for older groups, which would otherwise become too "
+        "stale",
     ]
     if found.units_lost:
         facts.append(f"{found.units_lost:,} units were lost, and {found.samples_lost:,} samples were started again")
@@ -220,11 +221,11 @@ def _facts(found: Simulated) -> list[str]:
     return [*facts, f"sent a step: {', '.join(sent)}"] if sent else facts
 
 
-def _s(seconds: float | None) -> str:
+def _seconds(seconds: float | None) -> str:
     return units.short(seconds)
 
 
-def _off(predicted: float, found: float | None) -> str:
+def _deviation(predicted: float, found: float | None) -> str:
     if found is None or not found > 0:
         return ""
     return f"{(found / predicted - 1) * 100:+.1f} %" if predicted > 0 else ""

@@ -125,14 +125,14 @@ def effect(change: WhatIf, placement: Placement, base: float, solve: Solve) -> E
         subject=change.subject,
         what=change.what,
         value=value,
-        gain=_less(value, base),
+        gain=_improvement(value, base),
         why=why if value is None else "",
         bound=bound,
-        room=_less(bound, base),
+        room=_improvement(bound, base),
     )
 
 
-def _less(value: float | None, base: float) -> float | None:
+def _improvement(value: float | None, base: float) -> float | None:
     """Return 1 - value / base: the relative improvement."""
     # A plan that costs nothing cannot be improved.
     return None if value is None else 1 - value / base if base > 0 else 0.0

@@ -43,6 +43,7 @@ class Builder:
         self._classes = classes
         self._links = links
         self._speeds: dict[object, tuple[Speed, Curve | None]] = {}
+        """Speed and phase curve of equal engines, which are costly to compute."""
 
     def region(self, pool: Pool) -> str:
         """Return the name of a pool's region."""

@@ -88,6 +88,7 @@ def trace_counts(rows: Iterable[Mapping[str, str]]) -> tuple[tuple[float, float]
     found: list[tuple[float, float]] = []
     for row in rows:
         time_s, count = _time_s(row), _count(row)
+        # A row that goes back in time repeats what an earlier part of the log has.
         if not found or time_s >= found[-1][0]:
             found.append((time_s, count))
     if not found:

@@ -55,11 +55,11 @@ class Draws:
         # Quantile levels by the normal distribution function, interpolated on a grid.
         levels = np.interp(scores, self._grid, self._levels)
         # Prompts are drawn last, uniformly in their quantile levels and independently of the completions.
-        prompts = _at(self._workload.prompt_tokens, generator.random(SETTINGS.groups_per_draw))
-        return prompts, _at(self._workload.completion_tokens, levels)
+        prompts = _lengths_at(self._workload.prompt_tokens, generator.random(SETTINGS.groups_per_draw))
+        return prompts, _lengths_at(self._workload.completion_tokens, levels)
 
 
-def _at(lengths: Lengths, levels: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+def _lengths_at(lengths: Lengths, levels: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     quantiles = np.asarray(lengths.quantiles)
     # Quantile i of n stands for level (i + 1/2) / n. Levels beyond the outer two get these.
     places = (np.arange(len(quantiles)) + 0.5) / len(quantiles)

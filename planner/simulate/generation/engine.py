@@ -50,8 +50,11 @@ class SimulatedEngine:
         self._speed = speed
         self._cache_tokens = cache_tokens
         self._clock = 0
+        """Number of decoding steps so far."""
         self._prefill_s = 0.0
+        """Seconds of prefill that the next step still has to pay."""
         self._context = 0
+        """Tokens in the caches: prompts and completions of all running sequences."""
         self._running: list[tuple[int, int, SimulatedSample]] = []
         """Heap of (clock value at which the sequence ends, order of admission, sequence)."""
         self._num_admitted = 0

@@ -34,7 +34,7 @@ class LeasedGroup:
     version: int
     """Class of the group: the oldest version that one of its tokens may have."""
     leased_s: float
-    left: int
+    num_incomplete: int
     """Number of samples that are not complete."""
     tokens: list[int] = field(default_factory=list)
     """Tokens of each complete sample, its prompt included."""
@@ -121,12 +121,18 @@ class Rollouts:
         self._deliver = deliver
         self._gantt = gantt
         self._open_groups: dict[int, LeasedGroup] = {}
+        """Groups with samples that are not complete, by index."""
         self._num_leased = 0
         self._stranded: deque[SimulatedSample] = deque()
+        """Samples whose pool has no devices left, until another pool may make them."""
         self._split_version = -1
+        """Version for which the groups of a step were last split over the pools."""
         self._shared_queue: DeviceQueue | None = None
+        """Queue of the devices that generation shares with training. None if it does not."""
         self._has_requested = False
+        """Whether a phase is queued or runs, if the devices are shared."""
         self._release: Callable[[], None] | None = None
+        """Function that releases the shared devices while a phase runs, otherwise None."""
 
     def split_step(self, version: int) -> None:
         """Split the groups of the step that this version generates over the pools."""
@@ -297,7 +303,7 @@ class Rollouts:
         # Lengths belong to the number of the lease, so the same seed gives the same prompts in the same order.
         drawn = self._draws.prompt(self._num_leased)
         group = LeasedGroup(
-            index=self._num_leased, version=version, leased_s=self._events.now_s, left=len(drawn.completions)
+            index=self._num_leased, version=version, leased_s=self._events.now_s, num_incomplete=len(drawn.completions)
         )
         self._open_groups[group.index] = group
         self._num_leased += 1
@@ -380,11 +386,11 @@ class Rollouts:
         Deliver its group if it was the last sample of the group. End the phase if it was the last one of the step.
         """
         group = self._open_groups[sample.group]
-        group.left -= 1
+        group.num_incomplete -= 1
         group.tokens.append(sample.prompt + sample.length)
         for version, tokens in sample.ages:
             group.ages[version] += tokens
-        if not group.left:
+        if not group.num_incomplete:
             del self._open_groups[group.index]
             self.group_s[region].append(self._events.now_s - group.leased_s)
             self._deliver(group, region)

@@ -92,11 +92,16 @@ class SimulatedLearner:
         self._formed = formed
         self._gantt = gantt
         self._ready: list[tuple[int, int, LeasedGroup]] = []
+        """Finished groups as (class, index, group), sorted."""
         self._batch: _Batch | None = None
+        """The batch that is scored or waits for training. The one that is trained on is not kept here."""
         self._is_training = False
         self._held_since_s: float | None = None
-        self._critic = 0
+        """Time since which a complete batch waits for the window, or None."""
+        self._critic_version = 0
+        """Newest version of the critic that all devices that infer with it have."""
         self._waiting: list[tuple[int, Callable[[], None]]] = []
+        """Scoring passes that wait for a newer critic: (step, function that starts the pass)."""
 
     def receive(self, leased: LeasedGroup) -> None:
         """Take a finished group that has arrived in the trainer's region."""
@@ -149,7 +154,7 @@ class SimulatedLearner:
             def begin(group: DeviceGroup = group, done: Callable[[], None] = done) -> None:
                 # The critic's weights obey the staleness bound too: scoring for this step waits until the critic is at
                 # most eta versions old.
-                if group.needs_critic and self._critic < batch.step - self._window.eta:
+                if group.needs_critic and self._critic_version < batch.step - self._window.eta:
                     self._waiting.append((batch.step, lambda: self._chain(group, group.scoring, batch, done)))
                 else:
                     self._chain(group, group.scoring, batch, done)
@@ -158,7 +163,7 @@ class SimulatedLearner:
 
     def critic_arrived(self, version: int) -> None:
         """Note that every device that infers with the critic has that version of it, and start what waited for it."""
-        self._critic = version
+        self._critic_version = version
         # The list is emptied first, since what starts now may add to it.
         waiting, self._waiting = self._waiting, []
         for step, begin in waiting:

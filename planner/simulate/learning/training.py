@@ -38,9 +38,9 @@ class PoolPipelines:
         # between are interpolated, so that each one costs a lookup instead of the whole layer model.
         self._tokens = np.geomspace(8.0, self.layout.micro_batch * max(longest, 16.0), SETTINGS.stage_token_counts)
         stages = range(self.layout.pipeline)
-        self._stage_s = {place: [self._slot_s(place, tokens) for tokens in self._tokens] for place in stages}
+        self._stage_s = {stage: [self._slot_s(stage, tokens) for tokens in self._tokens] for stage in stages}
         # The stage that is slowest with full micro-batches is taken as the slowest for all.
-        self._slowest = max(stages, key=lambda place: self._stage_s[place][-1])
+        self._slowest = max(stages, key=lambda stage: self._stage_s[stage][-1])
 
     @property
     def tokens_per_s(self) -> float:
@@ -58,9 +58,9 @@ class PoolPipelines:
         batches = _micro_batches(samples, self.layout.micro_batch)
         slots = np.interp(batches, self._tokens, self._stage_s[self._slowest])
         fill = sum(
-            float(np.interp(max(batches), self._tokens, self._stage_s[place]))
-            for place in range(self.layout.pipeline)
-            if place != self._slowest
+            float(np.interp(max(batches), self._tokens, self._stage_s[stage]))
+            for stage in range(self.layout.pipeline)
+            if stage != self._slowest
         )
         return float(np.sum(slots)) + fill
 
@@ -85,12 +85,12 @@ class PoolPipelines:
             return collective.machine_rate(self.at.gpu, gpus), fit.collective_latency_s
         return self.at.fabric_bytes_per_s, region.fabric_latency_s
 
-    def _layers(self, place: int) -> int:
+    def _layers(self, stage: int) -> int:
         layers, more = divmod(self._arch.num_layers, self.layout.pipeline)
         # The first stages take the layers that are left over, so the last one, which has the head, gets fewer.
-        return layers + (place < more)
+        return layers + (stage < more)
 
-    def _slot_s(self, place: int, tokens: float) -> float:
+    def _slot_s(self, stage: int, tokens: float) -> float:
         """Return the seconds of one micro-batch in one stage: forward and backward pass, collectives, and hops."""
         gpu, arch, layout = self.at.gpu, self._arch, self.layout
         # Attention is that of samples of equal length.
@@ -105,9 +105,9 @@ class PoolPipelines:
         both = 2 * collective.machine_all_reduce_s(gpu, payload_bytes=payload, num=layout.tensor)
         # Recomputing activations repeats the forward pass with its all-reduces.
         passes = 2 if layout.recompute else 1
-        slot = self._layers(place) * (passes * (forward + both) + backward + both)
+        slot = self._layers(stage) * (passes * (forward + both) + backward + both)
         # The head costs a forward and two backward products. LoRA leaves out the one for the gradients of its weights.
-        if place == layout.pipeline - 1 and self._task is Task.ACTOR_TRAINING:
+        if stage == layout.pipeline - 1 and self._task is Task.ACTOR_TRAINING:
             slot += (2 if self._workload.lora_rank else 3) * layer.head_s(
                 gpu, arch, tensor=layout.tensor, tokens=tokens
             )

@@ -47,9 +47,12 @@ class Links:
         self._regions = {region.name: region for region in fleet.regions}
         self._links = {(link.src_region, link.dst_region): link for link in fleet.links}
         self._factors: dict[Hop, float] = {}
+        """Current factor of each link whose rate has changed."""
         self._flows: list[_Flow] = []
         self._advanced_s = 0.0
+        """Time up to which the bytes of all flows have been counted."""
         self._epoch = 0
+        """Number of times that rates were computed. An end of a flow that was scheduled before the last one is void."""
         self._free_s: dict[Hop, float] = defaultdict(float)
         """Time at which the trajectories queued so far between a pair of regions have been sent."""
         self._paths: dict[Hop, tuple[Hop, ...]] = {}

@@ -49,6 +49,8 @@ class SimulatedPublisher:
         self._critic_arrived = critic_arrived
         self._gantt = gantt
         self._waiting: dict[tuple[str, str, Task], deque[tuple[int, Arrival]]] = {}
+        """Versions to send by (source, destination, task), each with what to call when it has arrived. The first one of
+        each queue is on its way."""
 
     def publish(self, version: int) -> None:
         """Send a version whose training step has just ended."""
