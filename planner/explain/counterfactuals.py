@@ -111,8 +111,8 @@ def effect(change: WhatIf, placement: Placement, base: float, solve: Solve) -> E
         found = solve(change.problem)
         bound = _bound(found)
         match found:
-            # The conflict of an infeasible search says why; without a placement and without a proof the change is not
-            # answered.
+            # A search that ended without a placement gives its conflict as the reason. One that ran out of time gives
+            # no answer.
             case Found(best=best) | BudgetExhausted(best=Incumbent() as best):
                 values.append(best.value(goal))
             case Infeasible(conflict=conflict):

@@ -54,17 +54,17 @@ def assign(
     """Return seats and ranks of a placement that the oracle accepts."""
     rng = np.random.default_rng(seed)
     machines = {key: PackedMachines(at) for key, at in sorted(cost_tables.classes.items())}
-    kept = {key: _kept_free(cost_tables, placement, links, key) for key in _classes_in(placement)}
+    priority = {key: _training_priority(cost_tables, placement, links, key) for key in _classes_in(placement)}
     seats: dict[tuple[int, int, int], Seat] = {}
     for g, p, group, pool in _in_order(placement):
         of_class, num_machines = machines[pool.device_class], cost_tables.classes[pool.device_class].num_machines
         # Training takes machines from the front of the order and other tasks from its back, so that small pools of
         # other tasks do not break up the well connected part.
-        rank = kept[pool.device_class] if group.trains else num_machines - kept[pool.device_class]
+        rank = priority[pool.device_class] if group.trains else num_machines - priority[pool.device_class]
         # Only a mesh whose links differ gains from an order. Everything else is packed, which keeps machines whole for
         # the units after it.
         if group.trains and links.rates_within(of_class.at) is not None:
-            chosen = _ordered(cost_tables.problem.workload, pool, of_class, links, rng)
+            chosen = _mesh_machines(cost_tables.problem.workload, pool, of_class, links, rng)
         else:
             chosen = of_class.compact(pool.unit_gpus, pool.num_units, rank)
         # Seats are taken in the order of units, and later pools see what is left.
@@ -88,7 +88,7 @@ def _classes_in(placement: Placement) -> list[str]:
     return sorted({pool.device_class for group in placement.groups for pool in group.pools})
 
 
-def _kept_free(cost_tables: CostTables, placement: Placement, links: MachineLinks, key: str) -> Ints:
+def _training_priority(cost_tables: CostTables, placement: Placement, links: MachineLinks, key: str) -> Ints:
     """Return each machine's priority for training, 0 first: if links differ, the best connected part of the class."""
     at = cost_tables.classes[key]
     plain = np.arange(at.num_machines, dtype=np.int64)
@@ -112,7 +112,7 @@ def _kept_free(cost_tables: CostTables, placement: Placement, links: MachineLink
     return rank
 
 
-def _ordered(
+def _mesh_machines(
     workload: Workload, pool: Pool, machines: PackedMachines, links: MachineLinks, rng: np.random.Generator
 ) -> list[int]:
     """Return the machine of each unit of a mesh, chosen among all machines that have room."""

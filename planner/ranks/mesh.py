@@ -61,8 +61,8 @@ def arrange(machine_of: Ints, rates: Floats, shape: tuple[int, int], demand: Dem
     """
     num, used = len(machine_of), shape[0] * shape[1]
     # Random starts leave the neighbourhood of the seeds. Large meshes have none, because each start is costly there.
-    chance = [rng.permutation(num) for _ in range(min(_MAX_STARTS, _STARTS // num))]
-    starts = [*seeds.orders(machine_of, rates, shape), *chance]
+    random_starts = [rng.permutation(num) for _ in range(min(_MAX_STARTS, _STARTS // num))]
+    starts = [*seeds.orders(machine_of, rates, shape), *random_starts]
     # Local search is spent on the starts that are best before any improvement.
     starts.sort(key=lambda slots: seconds_of(machine_of[slots[:used]].reshape(shape), rates, demand))
     most = len(starts) if num <= _SMALL else 2
@@ -113,8 +113,8 @@ def _improved(
             slots[[worst, partner]] = slots[[partner, worst]]
         else:
             stuck += 1
-        # Swaps of two units no longer help. A matching permutes a whole stage at once; afterwards swaps get another
-        # chance.
+        # Swaps of two units no longer help. A matching permutes a whole stage at once; afterwards swaps are
+        # tried again.
         if stuck == _PATIENCE and stages > 1 and data <= _MAX_MATCHED:
             slots = _matched(slots, machine_of, rates, shape, demand)
             now = min(now, state())

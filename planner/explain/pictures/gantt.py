@@ -115,7 +115,7 @@ def _gaps(lane: Sequence[BusySpan], first_s: float) -> list[tuple[float, float]]
     """Return the times in which devices that train were idle: before each bar of a lane, from `first_s` on."""
     if not any(span.what in TRAINING for span in lane):
         return []
-    # Shorter gaps would be thinner than a pixel.
+    # Shorter gaps would only clutter the row.
     shortest_s = _SHORTEST_WAIT * (lane[-1].end_s - first_s)
     # The wait before the first bar counts too; after the last bar nothing is known.
     pairs = [(first_s, lane[0].begin_s), *((a.end_s, b.begin_s) for a, b in pairwise(lane))]
