@@ -128,6 +128,7 @@ class Plan:
 
     def to_tree(self) -> dict[str, Any]:
         """Return the plan as plain JSON values with its schema. Unknown values are left out."""
+        # Keys that a plan of the static method lacks. They are left out instead of being null.
         known: dict[str, Any] = {
             "seed": self.seed,
             "goal": self.goal and plan_text.goal_tree(self.goal),
@@ -164,6 +165,7 @@ class Plan:
     def from_tree(cls, tree: object, source: str) -> "Plan":
         """Return the plan of values that `to_tree` made. Raises: ConfigError, which names `source`."""
         values = loading.check_schema(tree, SCHEMA, source)
+        # Types and ranges first, with messages that name the key. What is left to fail is how values fit together.
         loading.validate(PlanFile, values, source)
         try:
             return _plan_of(values, source)

@@ -34,6 +34,7 @@ def placement_of(tree: Mapping[str, Any]) -> Placement:
 
 def evaluation_tree(evaluation: Evaluation) -> Tree:
     """Return an evaluation as JSON values."""
+    # `asdict` keeps tuples, which JSON does not have. Pairs with tasks become an object with tasks as keys.
     tree = asdict(evaluation)
     task_s = {task.value: seconds for task, seconds in evaluation.task_s}
     return {
@@ -81,6 +82,7 @@ def question_tree(question: Problem) -> Tree:
 
 def question_of(tree: Mapping[str, Any], source: str) -> Problem:
     """Return the problem of a tree. Raises: ConfigError too, which names `source`."""
+    # A workload file may refer to a model or to rows of lengths on disk. A plan is self-contained, so both are refused.
     sources = workload_file.Sources(config_json=_no_file, rows=_no_file)
     limits = tree["limits"]
     return Problem(
@@ -115,6 +117,7 @@ def _pool_tree(pool: Pool) -> Tree:
 
 def _pool_of(tree: Mapping[str, Any]) -> Pool:
     _check_whole(tree, "unit_gpus", "num_units")
+    # The order of keys in a file does not matter: layouts are always in the order of tasks.
     layouts = {Task(task): _layout_of(layout) for task, layout in tree["layouts"].items()}
     return Pool(**{**tree, "layouts": tuple((task, layouts[task]) for task in TASKS if task in layouts)})
 
@@ -132,6 +135,7 @@ def _layout_of(tree: Mapping[str, Any]) -> Layout:
 def _check_whole(tree: Mapping[str, Any], *keys: str) -> None:
     """Check that these values are integers and not, for example, booleans. Raises: ValueError."""
     for key in keys:
+        # `isinstance` would accept a boolean, which is an int in Python.
         if key in tree and type(tree[key]) is not int:
             raise ValueError(f"{key} is {tree[key]!r}, but must be a whole number")
 

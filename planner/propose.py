@@ -23,6 +23,7 @@ def plan_of(cost_tables: CostTables, incumbent: Incumbent, *, method: str, seed:
     placement, evaluation, goal = incumbent.placement, incumbent.evaluation, cost_tables.problem.goal
     trainer_region = trainer_region_of(cost_tables, placement)
     replicas = rollout_replicas(cost_tables, placement)
+    # The trainer's own region needs no link, so it has neither edges nor a prediction.
     remote_names = [region for region in replicas if region != trainer_region]
     workload = cost_tables.problem.workload
     samples_per_s = workload.samples_per_step / evaluation.step_s
@@ -55,6 +56,7 @@ def rollout_replicas(cost_tables: CostTables, placement: Placement) -> dict[str,
     found: dict[str, int] = {}
     for pool in placement.group_of(Task.GENERATION).pools:
         region = cost_tables.classes[pool.device_class].region.name
+        # A unit may hold several replicas of a smaller tensor degree.
         num = pool.num_units * (pool.unit_gpus // pool.layout(Task.GENERATION).tensor)
         found[region] = found.get(region, 0) + num
     return dict(sorted(found.items()))
@@ -84,6 +86,7 @@ def _gap(value: float, bound: float) -> float:
 
 def edges(network: Network, pairs: list[tuple[str, str]]) -> tuple[PlanEdge, ...]:
     """Return each link of the routes between these (source, destination) pairs once, in the order of first use."""
+    # A dict instead of a set keeps the order. Routes over one relay share links.
     hops: dict[PlanEdge, None] = {}
     for src, dst in pairs:
         route = network.route(src, dst)
@@ -97,5 +100,6 @@ def _prediction(cost_tables: CostTables, evaluation: Evaluation, trainer_region:
     route = cost_tables.network.route(trainer_region, region)
     assert route is not None
     times = next((each for each in evaluation.regions if each.region == region), None)
-    alone_s = weights_s(cost_tables.problem.workload, route)  # for a region that idles, which the evaluation leaves out
+    # The evaluation leaves out regions that idle. Their seconds are those of a transfer that has the route for itself.
+    alone_s = weights_s(cost_tables.problem.workload, route)
     return Prediction(region=region, weights_s=times.weights_s if times else alone_s, rtt_s=route.rtt_s)

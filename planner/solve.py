@@ -66,6 +66,7 @@ def plan(problem: Problem, thinking: Thinking, method: str = AUTO) -> PlanOutcom
     method, ConfigError for one whose optional dependency is missing.
     """
     cost_tables = CostTables(with_margin(problem))
+    # Problems that cannot have a placement for a simple reason are refused without a search.
     if found := obstacle(cost_tables):
         return found
     return _as_plan(cost_tables, searched(cost_tables, thinking, method), method, thinking.seed)
@@ -86,6 +87,7 @@ def searched(cost_tables: CostTables, thinking: Thinking, method: str) -> Outcom
             should_stop=thinking.should_stop,
         )
     except ModuleNotFoundError as error:
+        # Methods import their optional libraries when they are called. Any other missing module is a bug.
         package = (error.name or "").partition(".")[0]
         extra = _EXTRAS.get(package, "")
         if not extra:
@@ -122,9 +124,11 @@ def plan_job(
     `method` overrides the job's `plan.method`. Raises: ValueError and ConfigError as `searched` does.
     """
     needs = needs_of(job, model_bytes)
+    # Refused before any search, so that the reason is the same for every method.
     if refused := refusal(fleet, needs, capabilities):
         return refused
     method = method or job.plan.method
+    # Without the model's configuration nothing can be predicted, and only the static layout needs no prediction.
     if architecture is None or method == STATIC:
         return Found(best=plan_static(fleet, needs))
     workload = workload_of_job(job, architecture)
@@ -134,7 +138,7 @@ def plan_job(
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Best placement for one region of the trainer, with the cost tables of its problem.
+    """Best placement for one region of the trainer, with the cost tables of the problem in which it trains there.
 
     `bound` is the lower bound that the search proved for this problem. It is None if nothing is proved.
     """
@@ -153,6 +157,7 @@ def _best_over_trainer_regions(
     least sum of the steps that these regions need (short paths first), most cores in the trainer's region, name of the
     trainer's region.
     """
+    # Cores are known per region of hosts; they decide between answers of equal speed.
     cores = {region.name: region.num_cores for region in fleet.regions}
     answers: list[tuple[tuple[float, int, float, int, str], _Answer]] = []
     conflicts: list[Infeasible] = []
@@ -174,15 +179,20 @@ def _best_over_trainer_regions(
             case Found(best=best):
                 pass
             case _:
-                raise AssertionError(f"a search answered {found}")
+                raise AssertionError(f"a search returned {found}")
         # Add workers that do not lengthen the step, then rank by the step rounded to six digits.
         best = polished(cost_tables, best, needs.workers_per_region)
         step_s, of_regions = float(f"{best.evaluation.step_s:.6g}"), needs_s(cost_tables, best.placement)
+        # Regions whose own path ends within the step: they help without lengthening it. The tolerance covers the
+        # rounding of `step_s`.
         helping = [need_s for need_s in of_regions.values() if need_s <= step_s * (1 + 1e-6)]
         rank = (step_s, -len(helping), sum(helping), -cores[trainer_name], trainer_name)
+        # The bound is that of the search, since `polished` only replaces the placement.
         answers.append((rank, _Answer(cost_tables, best, found.best.bound if found.best else None)))
     if not answers:
         if complete and conflicts:
+            # Every region was proved impossible: the smallest conflict is the easiest to understand. One unfinished
+            # search leaves the question open.
             return min(conflicts, key=lambda each: len(each.facts))
         return BudgetExhausted(best=None, bound=None)
     chosen = min(answers, key=lambda pair: pair[0])[1]
@@ -197,6 +207,7 @@ def _as_plan(cost_tables: CostTables, found: Outcome, method: str, seed: int) ->
     """Return a search's outcome with a plan in place of its best placement."""
 
     def made(best: Incumbent) -> Plan:
+        # Units that do not shorten the step are given back first.
         return plan_of(cost_tables, trimmed(cost_tables, best), method=found.method or method, seed=seed)
 
     match found:

@@ -102,20 +102,25 @@ def is_abandoned_search_running() -> bool:
 
 
 def _wait_for_answer(work: _Work[T], show: Callable[[], None], interrupt: Interrupt, end_s: float) -> T:
+    # A flag of the search before must not stop this one.
     interrupt.is_late = False
     threads.start(work.run)
     while not work.ended.is_set():
         try:
             if clock.monotonic_s() > end_s:
+                # The search was asked to stop before, by its time or by the operator, and has not.
                 if interrupt.should_stop():
                     raise TimedOut("the search did not end in time; allow more with --budget-s")
+                # First a request to stop, then a little more time to return the best so far.
                 interrupt.is_late, end_s = True, clock.monotonic_s() + _LEFT_S
             work.ended.wait(_LOOK_S)
             show()
+        # Python delivers the operator's interrupt to the main thread, which is this one; the search goes on.
         except KeyboardInterrupt:
             if interrupt.is_set:
                 raise
             interrupt.is_set = True
+            # An interrupted search keeps its own end if that is sooner.
             end_s = min(end_s, clock.monotonic_s() + _INTERRUPTED_S)
             click.echo(f"\ninterrupted: {interrupt.follows}; interrupt again to end without it", err=True)
     if work.error is not None:
@@ -157,6 +162,7 @@ class SearchProgress:
         if not self._line.is_due(now_s):
             return
         text = progress_line(self.what, self.goal, now_s - self.began_s, self.best)
+        # In a log, a line whose text after the time is the same as before says nothing new.
         if not self.can_redraw and self._text == text.partition(":")[2]:
             return
         self._text = text.partition(":")[2]

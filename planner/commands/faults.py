@@ -36,6 +36,7 @@ class FaultTarget:
         self._regions = sorted(region.name for region in fleet.regions)
         self._links = {(link.src_region, link.dst_region) for link in fleet.links}
         generating = placement.group_of(Task.GENERATION).pools
+        # Classes that generate samples, and all tasks of each class.
         self._makes = {pool.device_class for i, pool in enumerate(generating) if i not in idle}
         self._does: dict[str, set[Task]] = {}
         self._meshes: list[set[str]] = []
@@ -53,6 +54,7 @@ class FaultTarget:
         """
         gone = [self._loss(text) for text in lose]
         if trace is not None and trace_of is not None:
+            # Checked before the file is read: a wrong name is the simpler error.
             self._check_subject(trace_of, f"--trace-of {trace_of}")
             try:
                 gone += availability_of(_counts(trace), trace_of)
@@ -78,10 +80,12 @@ class FaultTarget:
             raise click.UsageError(
                 f"{flag}: the factor on the measured rate is {factor:g}, but must be from 0 to {MAX_FACTOR:g}"
             )
+        # Say whether the region or only the link is unknown.
         if (src, dst) not in self._links:
             unknown = [name for name in (src, dst) if name not in self._regions]
             why = f"the fleet has no region {unknown[0]}" if unknown else f"no link was measured from {src} to {dst}"
             raise click.UsageError(f"{flag}: {why}; {self._known_links(src)}")
+        # A mesh trains over links inside of a step. With rate 0 the step would never end.
         if not factor and any({src, dst} <= regions for regions in self._meshes):
             raise click.UsageError(
                 f"{flag}: {src} and {dst} train together, and the simulator cannot run a mesh without its link; give a "
@@ -101,6 +105,7 @@ class FaultTarget:
         if subject in self._classes:
             keys = [subject]
         elif subject in self._regions:
+            # A region stands for its spot classes only, as `Availability.subject` says.
             keys = [key for key, at in self._classes.items() if at.region.name == subject and at.is_spot]
             if not keys:
                 classes = [key for key, at in self._classes.items() if at.region.name == subject]
@@ -109,8 +114,10 @@ class FaultTarget:
             known = some([*self._classes, *self._spot_regions()])
             raise click.UsageError(f"{flag}: the fleet has no such class or region; there are {known}")
         for key in keys:
+            # The simulator restarts lost samples, and nothing else that devices may lose.
             if others := [task for task in Task if task in self._does.get(key, ()) and task is not Task.GENERATION]:
                 raise click.UsageError(f"{flag}: {_reason(key, others)}{self._instead()}")
+        # The loss would change nothing.
         if not self._makes & set(keys):
             raise click.UsageError(f"{flag}: the plan generates nothing there{self._instead()}")
 
@@ -140,6 +147,7 @@ def _fault(text: str, flag: str, example: str) -> tuple[str, float, float]:
     try:
         number, at_s = float(value), float(when)
     except ValueError:
+        # Fails every comparison below, which reports the form of the option.
         number, at_s = math.nan, math.nan
     if not what or not at or not (0 <= number < math.inf and 0 <= at_s <= MAX_AT_S):
         raise click.UsageError(f"{flag}: write WHAT=NUMBER@SECONDS, such as {example}")

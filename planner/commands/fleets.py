@@ -65,10 +65,12 @@ def import_command(
     `nvidia-smi`, `nvidia-smi -L`, `nvidia-smi --query-gpu=name,memory.total --format=csv` and `nvidia-smi topo -m`.
     Guessed values and rows that were left out are listed on standard error.
     """
+    # A file that is given twice is read once; this tells how often.
     repeats = Counter(files)
     texts = {str(path): read_text(path) for path in files}
     choice = Choice(regions=regions, gpus=gpus, num_machines=machines, with_spot=not no_spot, home_region=home)
     imported = import_fleet(texts, choice)
+    # The fleet goes to standard output and all remarks to standard error, so the output can be redirected to a file.
     click.echo(yaml_text.dump(to_tree(imported.fleet)).rstrip("\n"))
     _note("guess", imported.guesses)
     again = (
@@ -145,6 +147,7 @@ def _matrices(shown: Fleet) -> list[str]:
             (src, *("" if src == dst else cell(links[src, dst]) if (src, dst) in links else "-" for dst in names))
             for src in names
         ]
+        # Columns have numbers, which the row names repeat: names of regions are too long for columns.
         heads = ["", *(f"[{i}]" for i in range(len(names)))]
         named = [(f"[{i}] {row[0]}", *row[1:]) for i, row in enumerate(rows)]
         return f"{title}\n{columns(heads, named, right=range(1, len(heads)))}"

@@ -15,12 +15,15 @@ _STDOUT, _STDERR = 1, 2
 @contextmanager
 def native_output_on_stderr() -> Iterator[None]:
     """Make file descriptor 1 standard error while the context lasts. Nothing may print a result in the meantime."""
+    # What was printed so far must not end up on standard error with the redirected lines.
     _flush()
+    # The duplicate keeps standard output open while descriptor 1 is another file.
     kept = os.dup(_STDOUT)
     os.dup2(_STDERR, _STDOUT)
     try:
         yield
     finally:
+        # Buffers of native code still belong to standard error.
         _flush()
         os.dup2(kept, _STDOUT)
         os.close(kept)

@@ -57,6 +57,7 @@ class PlanOptions:
 
 def question_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that every planning command has to a command."""
+    # Decorators apply from the inside out, so the last option is added first and help lists them in this order.
     for option in reversed(
         (
             click.option(
@@ -107,6 +108,7 @@ def options_of(values: dict[str, Any]) -> PlanOptions:
     """Return the options as the planner's values. Raises: click.UsageError for options that contradict each other."""
     objective = Objective(values["objective"])
     goal = Goal(objective=objective, max_step_s=values["max_step_s"], max_usd_per_hour=values["max_usd_per_hour"])
+    # Each limit belongs to one objective: there it is required, elsewhere it would be ignored, so it is refused.
     needed = {Objective.COST_AT_THROUGHPUT: "max_step_s", Objective.THROUGHPUT_UNDER_BUDGET: "max_usd_per_hour"}
     for key in ("max_step_s", "max_usd_per_hour"):
         flag = f"--{key.replace('_', '-')}"
@@ -185,12 +187,14 @@ def question(file: Path, overrides: Sequence[str], fleet_path: Path, options: Pl
     _check_regions(fleet, options.rules, str(fleet_path))
     tree = loading.read_yaml(file)
     need_kind(tree, str(file), ("job", "workload"))
+    # The schema says which of the two kinds the file is.
     if str(tree.get("schema", "")).startswith(workload_file.SCHEMA.partition("/")[0]):
         if overrides:
             raise click.UsageError(f"{file} is a workload, which takes no KEY=VALUE overrides; edit the file instead")
         workload, rules = load_workload(file), options.rules
     else:
         job = load_job(file, overrides)
+        # What the runtime is to execute stays a job. Only a study becomes a general planning problem.
         if not options.study:
             return _job_question(job, fleet, options, str(fleet_path))
         workload, rules = workload_of_job(job, load_architecture(job.model.path)), _joined(job, options.rules)
@@ -213,6 +217,7 @@ def executable(fleet: Fleet, capabilities: Capabilities) -> Fleet:
 
     Raises: PlanInfeasible if there are none.
     """
+    # A runtime with an engine for accelerators runs on all machines.
     if "cuda" in capabilities.devices:
         return fleet
     regions = tuple(
@@ -235,6 +240,7 @@ def _job_question(job: JobFile, fleet: Fleet, options: PlanOptions, source: str)
     options that no key of a job can express.
     """
     rules, changes = options.rules, []
+    # Each option is either written into a key of the job or refused, so that none is silently ignored.
     if options.goal != Goal():
         raise click.UsageError(
             "a job is planned for throughput only, because agents report no prices; use --study for other objectives"
@@ -246,6 +252,7 @@ def _job_question(job: JobFile, fleet: Fleet, options: PlanOptions, source: str)
                 f"a job cannot pin {task.value} to {', '.join(sorted(regions))}: only generation can be pinned, and "
                 "actor_training to one region; use --study for other pins"
             )
+        # `regions.trainer` is one name, `regions.rollout` a list.
         changes.append(f"regions.{key}={', '.join(sorted(regions)) if key == 'trainer' else _listed(regions)}")
     if rules.forbidden:
         raise click.UsageError(
@@ -255,6 +262,7 @@ def _job_question(job: JobFile, fleet: Fleet, options: PlanOptions, source: str)
         changes.append(f"regions.forbid={_listed(rules.forbidden_regions | {*job.regions.forbid})}")
     if rules.max_regions is not None:
         changes.append(f"regions.max={rules.max_regions}")
+    # Validated again as a job file: the changes may contradict the job's other keys.
     if changes:
         job = JobFile.from_json(_overridden(job, changes))
     if coreless := regions_without_cores(fleet, needs_of(job)):
@@ -267,6 +275,7 @@ def _job_question(job: JobFile, fleet: Fleet, options: PlanOptions, source: str)
 
 def _overridden(job: JobFile, changes: Sequence[str]) -> str:
     tree = json.loads(job.to_json())
+    # Overrides are paths into the keys of a job; the schema is not one of them.
     schema = tree.pop("schema")
     return json.dumps({"schema": schema, **loading.override(JobFile, tree, changes, {})})
 
@@ -277,6 +286,7 @@ def _listed(names: frozenset[str]) -> str:
 
 def _joined(job: JobFile, rules: Rules) -> Rules:
     of_job = rules_of_job(job)
+    # Both limits hold, so the smaller one counts.
     most = [each for each in (rules.max_regions, job.regions.max) if each is not None]
     return replace(
         rules,

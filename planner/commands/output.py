@@ -63,6 +63,7 @@ def show(tree: dict[str, Any], form: str, text: Callable[[], str]) -> None:
         case "json":
             click.echo(finite_json.dumps(tree, indent=2))
         case "yaml":
+            # Through JSON first, so that both forms have the same values (null for infinity).
             click.echo(yaml_text.dump(json.loads(finite_json.dumps(tree))).rstrip("\n"))
         case _:
             click.echo(text())
@@ -100,16 +101,18 @@ def _reevaluated(plan: Plan, path: Path) -> Plan:
             "make a new plan with `periplus plan FILE --fleet FLEET -o json`"
         )
     old = plan.evaluation
+    # Plans are written with all digits. A larger difference means another version of the cost model or an edited file.
     if old is not None and all(
         math.isclose(a, b, rel_tol=_SAME, abs_tol=_SAME)
         for a, b in ((old.step_s, found.step_s), (old.usd_per_hour, found.usd_per_hour))
     ):
         return replace(plan, evaluation=found)
-    said = "gives no numbers" if old is None else f"says {old.step_s:.6g} s, {old.usd_per_hour:,.2f} dollars an hour"
+    stated = "gives no numbers" if old is None else f"says {old.step_s:.6g} s, {old.usd_per_hour:,.2f} dollars an hour"
     say(
         f"{path}: the placement of this plan takes {found.step_s:.6g} s a step and {found.usd_per_hour:,.2f} dollars "
-        f"an hour; the file {said}. The computed numbers are used, and the file's bound is dropped"
+        f"an hour; the file {stated}. The computed numbers are used, and the file's bound is dropped"
     )
+    # The bound was proved for other numbers, so it is dropped.
     anew = Incumbent(placement=plan.placement, evaluation=found, bound=None, elapsed_s=0.0)
     return plan_of(cost_tables, anew, method=plan.method, seed=plan.seed)
 
@@ -151,6 +154,7 @@ def committed(outcome: PlanOutcome) -> Plan:
         case BudgetExhausted():
             raise TimedOut("no plan was found in time, and none was proved impossible; allow more with --budget-s")
         case Infeasible():
+            # With several facts it is their combination that is impossible.
             remedy = "; at least one of these has to change" if outcome.facts[1:] else ""
             if outcome.facts and not outcome.is_minimal:
                 remedy += f" ({_doubt(outcome)})"

@@ -78,6 +78,7 @@ def make(
     far is printed.
     """
     asked, interrupt = question(file, overrides, fleet, options_of(options)), Interrupt()
+    # All three need a placement. The static method makes none, which is known before any search.
     flags = {"--explain": with_why, "--compare": with_all, "--output-svg": svg is not None}
     wanted = [flag for flag, is_on in flags.items() if is_on]
     if wanted and asked.method == STATIC:
@@ -85,6 +86,7 @@ def make(
             f"{wanted[0]} needs a placement, which the static method does not make; omit one of the two"
         )
     made = made_plan(asked, budget_s, seed, interrupt)
+    # A job whose model is not visible here also gets a static plan, which is known only now.
     problem = made.question
     if wanted and problem is None:
         raise click.UsageError(
@@ -93,6 +95,7 @@ def make(
         )
     if with_simulation and not interrupt.is_set:
         made = simulated(made, seed, interrupt)
+    # Parts that an interrupt skipped are named, so that nobody takes the output for complete.
     left_out = [name for name in wanted if name != "--output-svg"] if interrupt.is_set else []
     extra: dict[str, Any] = {}
     texts: list[str] = []
@@ -100,7 +103,9 @@ def make(
         why = answer_counterfactuals(made, budget_s, seed, interrupt)
         extra["explanation"] = why.tree()
         texts.append(why.text(problem.goal, made.gap, plan_s=budget_s))
+        # If it came during the explanation, only the comparison is missing.
         left_out = ["--compare"] if interrupt.is_set and with_all else []
+    # A fresh budget for each method, as for the plan itself.
     runs = None
     if with_all and problem is not None and not interrupt.is_set:
         runs = run_methods(problem, METHODS, budget_s, seed, interrupt, with_simulation)
@@ -108,6 +113,7 @@ def make(
         texts.append(runs.text())
     if left_out:
         say(f"interrupted before {' and '.join(left_out)}")
+    # One answer: the explanation and the comparison are further keys of the plan, or paragraphs below it.
     show({**made.to_tree(), **extra}, form, lambda: "\n\n".join([explain(made), *texts]))
     write_svg(svg, lambda: runs.svg() if runs else placement_svg(made))
     interrupt.leave()
@@ -173,6 +179,7 @@ def compare_methods(
 
     Exit code 4: one of the methods proved that no plan exists; 8: none of them found a plan.
     """
+    # Arguments are checked before files are read, and files before any search.
     names = tuple(name.strip() for name in methods.split(",") if name.strip())
     if unknown := [name for name in names if name not in METHODS]:
         raise click.UsageError(f"--methods: {unknown[0]!r} is not a method; choose from {', '.join(METHODS)}")
@@ -183,6 +190,8 @@ def compare_methods(
         raise click.UsageError(
             f"--method {options['method']}: compare runs several methods; choose them with --methods instead"
         )
+    # A job has no problem of its own until it is planned: it depends on the region of the trainer. Methods are then
+    # compared on the problem of its best plan.
     problem = asked.problem or made_plan(asked, budget_s, seed, interrupt).question
     if problem is None:
         raise click.UsageError(
@@ -193,6 +202,7 @@ def compare_methods(
     show(runs.tree(), form, runs.text)
     write_svg(svg, runs.svg)
     interrupt.leave()
+    # Last, because it raises if nothing was found; the table says more than the error.
     runs.check()
 
 

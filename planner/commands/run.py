@@ -56,13 +56,17 @@ def made_plan(asked: Question, budget_s: float, seed: int, interrupt: Interrupt)
     progress = SearchProgress(goal=asked.goal, what=asked.method)
     call = partial(asked.answer, progress.thinking(budget_s, seed, interrupt))
     try:
+        # The method keeps its budget by itself; the longer limit is only for one that does not.
         found = _watched(call, progress, interrupt, budget_s + OVERRUN_S)
     except TimedOut:
+        # The thread is abandoned, but its last report is a valid placement without a proof.
         if asked.problem is not None and progress.best is not None:
             say("the search did not end in time and still runs; this is the best plan that it had found")
             return plan_of(CostTables(asked.problem), progress.best, method=asked.method, seed=seed)
         _leave_without(interrupt)
         raise
+    # Three reasons for no placement: the operator interrupted, the method gave up, or its time ended (`committed`
+    # reports that).
     if isinstance(found, BudgetExhausted) and found.best is None:
         _leave_without(interrupt)
         if (took_s := clock.monotonic_s() - progress.began_s) < _WHOLE * budget_s:
@@ -71,6 +75,8 @@ def made_plan(asked: Question, budget_s: float, seed: int, interrupt: Interrupt)
                 "plan space, which does not prove that none exists; try --method auto or --method exact"
             )
     made = committed(found)
+    # A plan that is not proved to be the best: would more time help or not? An operator who interrupted knows the
+    # reason.
     if isinstance(found, BudgetExhausted) and not interrupt.is_set:
         if clock.monotonic_s() - progress.began_s < _WHOLE * budget_s:
             say(
@@ -107,6 +113,7 @@ def simulated(made: Plan, seed: int, interrupt: Interrupt) -> Plan:
     from planner.simulate.simulator import TooLarge, simulate
 
     problem, placement = made.question, made.placement
+    # An abandoned search still uses a core, so the simulation would hardly end in time.
     if problem is None or placement is None or is_abandoned_search_running():
         return made
     progress = SearchProgress(goal=None, what="simulation")
@@ -122,6 +129,7 @@ def simulated(made: Plan, seed: int, interrupt: Interrupt) -> Plan:
     )
     try:
         found = _watched(call, progress, interrupt, SIMULATION_S)
+        # A stalled run is a complete result: more steps would not come.
         is_whole = found.num_played == SIMULATED_STEPS or bool(found.stalled)
     except TimedOut:
         is_whole = False
@@ -185,11 +193,12 @@ def answer_counterfactuals(made: Plan, budget_s: float, seed: int, interrupt: In
     assert evaluation is not None
     goal = problem.goal
     base = objective_value(goal, evaluation)
-    asked = (lifts(problem, placement), unused_regions(problem, placement))
-    num_asked = sum(map(len, asked))
+    # Kinds of counterfactuals: more resources or looser limits, then unused regions.
+    kinds = (lifts(problem, placement), unused_regions(problem, placement))
+    num_asked = sum(map(len, kinds))
     left, end_s = num_asked, clock.monotonic_s() + budget_s
     found: list[tuple[Effect, ...]] = []
-    for changes in asked:
+    for changes in kinds:
         effects = []
         for change in changes:
             if interrupt.is_set:
@@ -198,6 +207,7 @@ def answer_counterfactuals(made: Plan, budget_s: float, seed: int, interrupt: In
             if clock.monotonic_s() > end_s + OVERRUN_S:
                 effects.append(unanswered(change))
                 continue
+            # An equal share of what is left, so that time which an earlier search did not use goes to the later ones.
             share_s, left = max(_SHARE_S, (end_s - clock.monotonic_s()) / left), left - 1
             progress = SearchProgress(goal=goal, what=change.what)
             thinking = progress.thinking(share_s, seed, interrupt)
@@ -246,7 +256,7 @@ class Runs:
         lines = [comparison.comparison_text(self.runs, self.problem)]
         parts = [f"{', '.join(self.cut_short)} was cut short"] if self.cut_short else []
         if self.not_asked:
-            parts.append(f"{', '.join(self.not_asked)} {'was' if len(self.not_asked) == 1 else 'were'} not asked")
+            parts.append(f"{', '.join(self.not_asked)} did not run")
         if parts:
             lines.append(f"(interrupted: {', and '.join(parts)})")
         return "\n".join(lines)
@@ -271,6 +281,7 @@ class Runs:
             return
         if self.refused:
             raise PlanInfeasible(f"no plan: {self.refused}")
+        # If only some methods could not start, the budget of the others was the problem.
         if self.errors and len(self.errors) == len(self.runs):
             raise self.errors[0]
         raise TimedOut(
@@ -292,6 +303,7 @@ def run_methods(
         if interrupt.is_set:
             break
         progress = SearchProgress(goal=problem.goal, what=method)
+        # Time starts before the cost tables are made, since each method pays for its own.
         thinking, began_s = progress.thinking(budget_s, seed, interrupt), clock.monotonic_s()
         try:
             found = _watched(
@@ -300,16 +312,21 @@ def run_methods(
             elapsed_s = clock.monotonic_s() - began_s
             run = compared(method, found, elapsed_s)
             if isinstance(found, Infeasible):
+                # A proof of one method holds for all, so the first sentence is kept.
                 refused = refused or found.conflict
+            # Ended early without a placement and without a proof: the method searches only a part of the plan space.
             elif run.best is None and elapsed_s < _WHOLE * budget_s:
                 run = replace(run, note="no placement in its part of the plan space")
         except (ConfigError, TimedOut) as error:
+            # The best report of a method that did not end counts as its result.
             run = failed(method, progress.best, str(error), clock.monotonic_s() - began_s)
             errors += [error] if isinstance(error, ConfigError) else []
+        # The method that was running is shown with what it had; those after it are listed as not run.
         if interrupt.is_set:
             cut_short = (method,)
             run = run if run.best else replace(run, note="interrupted before it had a placement")
         if with_simulation and run.best is not None and not interrupt.is_set:
+            # The simulation takes a plan, so one is made of the placement. Only its figures are kept.
             made = plan_of(CostTables(problem), run.best, method=method, seed=seed)
             run = replace(run, simulated=simulated(made, seed, interrupt).simulated)
         runs.append(run)

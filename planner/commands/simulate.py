@@ -89,6 +89,7 @@ def simulate(
     assert placement is not None
     if (trace is None) != (trace_of is None):
         raise click.UsageError("--trace and --trace-of belong together; give both or neither")
+    # The plan keeps its own problem and predictions; only the simulation runs on the other fleet.
     problem = question
     if fleet is not None:
         problem = replace(question, fleet=load_fleet(fleet))
@@ -96,6 +97,7 @@ def simulate(
     faults = FaultTarget(problem.fleet, placement, idle_pools(made)).faults(lose, rate, trace, trace_of)
     if wander:
         assert made.evaluation is not None
+        # Drifting is scheduled in advance, so its end has to be guessed from the predicted step.
         until_s = _DRIFTS * (steps + 1) * made.evaluation.step_s
         faults = replace(faults, rates=(*faults.rates, *wandering_rates(problem.fleet, seed, until_s, spread=wander)))
     interrupt = Interrupt(follows="the result of the steps so far follows")
@@ -119,6 +121,7 @@ def simulate(
         raise click.UsageError(f"the plan cannot be simulated: {error}") from error
     finally:
         progress.clear()
+    # The run was stopped early: only the operator can do that.
     if found.num_played < steps and not found.stalled:
         if not found.num_played:
             say("interrupted before any step was complete")
@@ -126,6 +129,7 @@ def simulate(
         say(f"interrupted: the result covers {found.num_played:,} of {steps:,} steps")
     show(_tree(made, found, steps, seed), form, lambda: _text(made, found))
     write_svg(svg, lambda: gantt_svg(found))
+    # Only after everything is printed: this ends the command with the exit code of an interrupt.
     interrupt.leave()
 
 
@@ -136,20 +140,23 @@ def _check_fleet(made: Plan, problem: Problem, source: str) -> None:
     """
     assert made.placement is not None
     classes = {each.key: each for each in classes_of(problem.fleet)}
-    units: dict[str, dict[int, int]] = {}
+    # Number of units by size, for each class: whether they fit is a question of all sizes together.
+    units_by_class: dict[str, dict[int, int]] = {}
     for pool in (pool for group in made.placement.groups for pool in group.pools):
         if pool.device_class not in classes:
             raise click.UsageError(f"--fleet {source} has no {pool.device_class}, which the plan uses")
-        of_class = units.setdefault(pool.device_class, {})
+        of_class = units_by_class.setdefault(pool.device_class, {})
         of_class[pool.unit_gpus] = of_class.get(pool.unit_gpus, 0) + pool.num_units
-    for key, held in units.items():
+    for key, held in units_by_class.items():
         at = classes[key]
         if not fits(at, held):
-            asked = " and ".join(f"{num:,} x {size}" for size, num in sorted(held.items()))
+            needed = " and ".join(f"{num:,} x {size}" for size, num in sorted(held.items()))
             raise click.UsageError(
                 f"--fleet {source} has too few of {key}: {at.num_machines:,} machines of {at.gpus_per_machine} devices "
-                f"cannot hold the plan's {asked}; plan anew for that fleet"
+                f"cannot hold the plan's {needed}; plan anew for that fleet"
             )
+    # The oracle checks what counting does not see: routes, memory, rules. Limits of the goal do not matter for a
+    # simulation, so the goal is the plain one.
     estimate = evaluate(CostTables(problem), made.placement, goal=Goal())
     if isinstance(estimate, Violation):
         raise click.UsageError(f"--fleet {source} cannot run the plan: {estimate.what}; plan anew for that fleet")
@@ -157,8 +164,10 @@ def _check_fleet(made: Plan, problem: Problem, source: str) -> None:
 
 def _tree(made: Plan, found: Simulated, steps: int, seed: int) -> dict[str, Any]:
     assert made.evaluation is not None
+    # Bars are for the picture only; thousands of them would be copied first.
     tree = asdict(replace(found, spans=()))
     del tree["spans"]
+    # JSON has no infinity: seconds of a stalled run are null.
     finite = math.isfinite(found.step_s)
     tree |= {
         "step_s": found.step_s if finite else None,
@@ -182,19 +191,19 @@ def _text(made: Plan, found: Simulated) -> str:
     if found.stalled:
         return f"the simulated run stalled: {found.stalled}"
     predicted = made.evaluation
-    rows = [("a step", _s(predicted.step_s), _s(found.step_s), _off(predicted.step_s, found.step_s))]
+    rows = [("a step", _seconds(predicted.step_s), _seconds(found.step_s), _deviation(predicted.step_s, found.step_s))]
     busy = dict(found.task_busy_s)
     rows += [
-        (task.value.replace("_", " "), _s(seconds), _s(busy.get(task)), _off(seconds, busy.get(task)))
+        (task.value.replace("_", " "), _seconds(seconds), _seconds(busy.get(task)), _deviation(seconds, busy.get(task)))
         for task, seconds in predicted.task_s
     ]
     seen = {each.region: each for each in found.regions}
     for region in predicted.regions:
         if region.region in seen:
             took = seen[region.region]
-            rows.append((f"weights to {region.region}", _s(region.weights_s), _s(took.weights_s), ""))
-            rows.append((f"window of {region.region}", _s(region.window_s), "", ""))
-            rows.append((f"a group in {region.region} (p99)", "", _s(took.group_p99_s or None), ""))
+            rows.append((f"weights to {region.region}", _seconds(region.weights_s), _seconds(took.weights_s), ""))
+            rows.append((f"window of {region.region}", _seconds(region.window_s), "", ""))
+            rows.append((f"a group in {region.region} (p99)", "", _seconds(took.group_p99_s or None), ""))
     table = columns(("SECONDS", "PREDICTED", "SIMULATED", "DIFFERENCE"), rows, right=(1, 2, 3))
     return "\n".join([table, *_facts(found)])
 
@@ -203,7 +212,8 @@ def _facts(found: Simulated) -> list[str]:
     ages = ", ".join(f"{age}: {num:,}" for age, num in enumerate(found.tokens_by_age))
     facts = [
         f"{units.short(found.samples_per_s)} samples/s; tokens trained on by age in versions: {ages or 'none'}",
-        f"a complete batch waited {_s(found.hold_s)} s a step for older groups, which would otherwise become too stale",
+        f"a complete batch waited {_seconds(found.hold_s)} s a step for older groups, which would otherwise become too "
+        "stale",
     ]
     if found.units_lost:
         facts.append(f"{found.units_lost:,} units were lost, and {found.samples_lost:,} samples were started again")
@@ -211,11 +221,11 @@ def _facts(found: Simulated) -> list[str]:
     return [*facts, f"sent a step: {', '.join(sent)}"] if sent else facts
 
 
-def _s(seconds: float | None) -> str:
+def _seconds(seconds: float | None) -> str:
     return units.short(seconds)
 
 
-def _off(predicted: float, found: float | None) -> str:
+def _deviation(predicted: float, found: float | None) -> str:
     if found is None or not found > 0:
         return ""
     return f"{(found / predicted - 1) * 100:+.1f} %" if predicted > 0 else ""

@@ -17,5 +17,6 @@ def columns(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Seque
         cells = [
             text.rjust(w) if i in right else text.ljust(w) for i, (text, w) in enumerate(zip(row, widths, strict=True))
         ]
+        # Spaces at the end of a line would only show up in tests and diffs.
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)

@@ -36,6 +36,7 @@ def compared(method: str, found: Outcome, elapsed_s: float) -> Compared:
                 method=method, best=None, trace=(), bound=None, elapsed_s=elapsed_s, num_evaluations=0, note=why
             )
         case Found() | BudgetExhausted():
+            # A search that ran out of time may have proved more than its best incumbent recorded when it was found.
             bound = found.best.bound if found.best else None
             if isinstance(found, BudgetExhausted) and found.bound is not None:
                 bound = found.bound
@@ -65,7 +66,7 @@ def failed(method: str, best: Incumbent | None, why: str, elapsed_s: float) -> C
 
 
 def best_bound(runs: Sequence[Compared]) -> float | None:
-    """Return the highest proved lower bound. None if nothing was proved."""
+    """Return the highest proved lower bound: each holds for every method. None if nothing was proved."""
     return max((run.bound for run in runs if run.bound is not None), default=None)
 
 
@@ -118,9 +119,11 @@ def comparison_text(runs: Sequence[Compared], problem: Problem) -> str:
     """
     goal = problem.goal
     bound, best = best_bound(runs), best_value(runs, goal)
+    # Best value first, methods without a placement last; ties by name.
     order = sorted(runs, key=lambda run: (run.best is None, run.best.value(goal) if run.best else 0.0, run.method))
     rows: list[Sequence[str]] = []
     for run in order:
+        # A method without a placement has its time and the reason, in as many cells as the heading.
         if run.best is None:
             rows.append((run.method, "-", "-", "-", "-", "-", f"{run.elapsed_s:.2f} s", run.note))
             continue
@@ -128,7 +131,9 @@ def comparison_text(runs: Sequence[Compared], problem: Problem) -> str:
         usd = known_usd(problem.fleet, run.best.placement, found)
         unknown = num_unpriced(problem.fleet, run.best.placement)
         money = "-" if usd is None else f"{usd:,.2f}{f' + {unknown:,} unpriced' if unknown else ''}"
+        # A best value of 0 (nothing has a price) has no ratios.
         ratio = f"{value / best:.3f}x" if best else "-"
+        # Time at which the final value was first reached. Later incumbents may only have raised the bound.
         first_s = next((each.elapsed_s for each in run.trace if each.value(goal) <= value * (1 + 1e-9)), run.elapsed_s)
         rows.append(
             (
@@ -137,12 +142,15 @@ def comparison_text(runs: Sequence[Compared], problem: Problem) -> str:
                 _simulated(run),
                 money,
                 ratio,
+                # The bound is the best of all methods, so a heuristic is also measured against what the exact method
+                # proved.
                 "-" if bound is None else f"{max(0.0, 1 - bound / value) * 100:.2f} %",
                 f"{first_s:.2f} s",
                 "",
             )
         )
     heading = ["METHOD", "STEP", "SIMULATED", "DOLLARS/H", "TO BEST", "GAP", "FOUND AFTER", ""]
+    # The column of simulated seconds is left out if nothing was simulated.
     if not any(run.simulated for run in runs):
         heading, rows = _without(2, heading), [_without(2, row) for row in rows]
     table = columns(heading, rows, right=range(1, len(heading) - 1))

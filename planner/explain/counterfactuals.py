@@ -82,6 +82,7 @@ def unused_regions(problem: Problem, placement: Placement) -> tuple[WhatIf, ...]
     used = {regions[pool.device_class] for group in placement.groups for pool in group.pools}
     changes = []
     for name in sorted({region.name for region in problem.fleet.regions} - used)[:MAX_REGIONS]:
+        # Generation is forced there: a free search would leave the region out again.
         rules = replace(problem.rules, generating=problem.rules.generating | {name})
         changes.append(
             WhatIf(
@@ -99,14 +100,19 @@ def effect(change: WhatIf, placement: Placement, base: float, solve: Solve) -> E
     """Return the effect of a change on a plan whose objective value is `base`."""
     goal = change.problem.goal
     values = []
+    # The plan itself, with the changed resource, is one candidate. So a search that finds nothing better cannot make a
+    # helpful change look harmful.
     if change.keeps:
         estimate = evaluate(CostTables(change.problem), placement)
         values += [objective_value(goal, estimate)] if isinstance(estimate, Evaluation) else []
+    # A region that cannot generate under any placement needs no search.
     why, bound = _forbidden(change, placement) if change.kind == "region" else "", None
     if not why:
         found = solve(change.problem)
         bound = _bound(found)
         match found:
+            # A search that ended without a placement gives its conflict as the reason. One that ran out of time gives
+            # no answer.
             case Found(best=best) | BudgetExhausted(best=Incumbent() as best):
                 values.append(best.value(goal))
             case Infeasible(conflict=conflict):
@@ -119,15 +125,16 @@ def effect(change: WhatIf, placement: Placement, base: float, solve: Solve) -> E
         subject=change.subject,
         what=change.what,
         value=value,
-        gain=_less(value, base),
+        gain=_improvement(value, base),
         why=why if value is None else "",
         bound=bound,
-        room=_less(bound, base),
+        room=_improvement(bound, base),
     )
 
 
-def _less(value: float | None, base: float) -> float | None:
+def _improvement(value: float | None, base: float) -> float | None:
     """Return 1 - value / base: the relative improvement."""
+    # A plan that costs nothing cannot be improved.
     return None if value is None else 1 - value / base if base > 0 else 0.0
 
 
@@ -158,6 +165,7 @@ def _forbidden(change: WhatIf, placement: Placement) -> str:
     """Return what keeps a region from generating in any case: a rule, a missing price or a missing link; else empty."""
     problem, name = change.problem, change.subject
     classes = [each for each in classes_of(problem.fleet) if each.region.name == name]
+    # In the order in which a person would have to fix them: the rule, then the price, then the link.
     if not any(problem.rules.allows(Task.GENERATION, name, each.is_spot) for each in classes):
         return "generation is not allowed there"
     if not any(each.region.name == name for each in allowed(problem, Task.GENERATION)):
@@ -172,6 +180,7 @@ def _unlinked(problem: Problem, trainer_region: str, name: str) -> str:
     """
     network = Network(problem.fleet)
     trainer_regions = {each.region.name for each in allowed(problem, Task.ACTOR_TRAINING)} | {trainer_region}
+    # Another region could train instead, so a route to any of these is enough.
     if any(network.joins(each, name) for each in trainer_regions):
         return ""
     missing = [
@@ -183,8 +192,10 @@ def _unlinked(problem: Problem, trainer_region: str, name: str) -> str:
 def _machines(problem: Problem, placement: Placement) -> Iterator[WhatIf]:
     """Yield one more machine of each class, classes in use first."""
     used = {pool.device_class for group in placement.groups for pool in group.pools}
+    # Classes in use come first because only a limited number is tried.
     classes = sorted(classes_of(problem.fleet), key=lambda at: (at.key not in used, at.key))
     for at in classes[:MAX_MACHINES]:
+        # Equal to the machines of the class in everything, so that it joins the class instead of making a new one.
         more = Machines(
             gpu=at.gpu.name,
             gpus_per_machine=at.gpus_per_machine,
@@ -223,10 +234,12 @@ def _links(problem: Problem, placement: Placement) -> Iterator[WhatIf]:
     """Yield each used link and the trainer's uplink at twice the rate."""
     cost_tables = CostTables(problem)
     trainer_region = trainer_region_of(cost_tables, placement)
+    # Weights go to the remote regions that generate, and trajectories come back.
     away = {region for region in rollout_replicas(cost_tables, placement) if region != trainer_region}
     for src, dst in sorted(
         [*((trainer_region, region) for region in away), *((region, trainer_region) for region in away)]
     )[:MAX_LINKS]:
+        # Only the link between exactly these regions. A route over a relay has none, and then nothing is yielded.
         links = tuple(
             replace(link, bytes_per_s=2 * link.bytes_per_s)
             if (link.src_region, link.dst_region) == (src, dst)
@@ -241,6 +254,7 @@ def _links(problem: Problem, placement: Placement) -> Iterator[WhatIf]:
                 problem=replace(problem, fleet=replace(problem.fleet, links=links)),
                 keeps=True,
             )
+    # All versions leave over this uplink, however many links carry them on.
     if away and cost_tables.network.up_bytes_per_s(trainer_region):
         regions = tuple(
             replace(each, wan_up_bytes_per_s=2 * each.wan_up_bytes_per_s)
@@ -261,6 +275,7 @@ def _looser(problem: Problem) -> Iterator[WhatIf]:
     """Yield a larger staleness bound, and each limit of the goal loosened by 10 %."""
     eta, goal = problem.workload.eta, problem.goal
     if eta < problem.limits.max_eta:
+        # The margin on a step limit depends on the staleness bound, so it is chosen again below.
         later = replace(problem, workload=replace(problem.workload, eta=eta + 1))
         yield WhatIf(
             kind="eta",

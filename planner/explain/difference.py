@@ -64,10 +64,12 @@ class Difference:
         """Return the difference as text for a person."""
         blocks = []
         if self.questions:
-            blocks.append(_asked_words(self.questions))
+            # Numbers of different problems do not compare, so the text says so first.
+            blocks.append(_question_words(self.questions))
         if not (self.workers or self.devices or self.layouts or any(a != b for _, a, b in self.facts)):
             return "\n\n".join([*blocks, "the two plans are the same"])
         blocks.append(columns(("", "BEFORE", "AFTER"), [fact for fact in self.facts if fact[1] != fact[2]]))
+        # Layouts say more than devices by task; processes by region are for plans without placements.
         if self.layouts or self.devices:
             blocks.append(_table(("USE OF DEVICES", "CLASS", "BEFORE", "AFTER"), self.layouts or self.devices))
         elif self.workers:
@@ -80,7 +82,7 @@ class Difference:
         return "\n\n".join(block for block in blocks if block)
 
 
-def _asked_words(questions: Sequence[str]) -> str:
+def _question_words(questions: Sequence[str]) -> str:
     if others := [name for name in questions if name in ("workload", "fleet")]:
         return f"the plans are of different {'s and '.join(others)}s: their numbers do not compare"
     return f"the plans were made under different {' and '.join(questions)}"
@@ -88,6 +90,8 @@ def _asked_words(questions: Sequence[str]) -> str:
 
 def difference(before: Plan, after: Plan) -> Difference:
     """Return what changes from one plan to another."""
+    # Device classes of the second plan get the names that the same machines have in the first. Otherwise devices whose
+    # class is only named differently would seem to move.
     was, will = before.placement, in_names_of(before, after)
 
     def changed(count: Callable[[Placement], _Counts]) -> tuple[tuple[str, str, int, int], ...]:
@@ -111,6 +115,7 @@ def _table(heading: tuple[str, str, str, str], rows: tuple[tuple[str, str, int, 
 def _questions(before: Plan, after: Plan) -> tuple[str, ...]:
     if before.question is None or after.question is None:
         return ()
+    # The problems of one job differ by the region of its trainer, which is part of the answer and not of the question.
     a = without_trainer(before.question, before.trainer_region)
     b = without_trainer(after.question, after.trainer_region)
     return tuple(n for n in ("workload", "fleet", "goal", "rules", "limits") if getattr(a, n) != getattr(b, n))
@@ -161,6 +166,7 @@ def _layouts(placement: Placement) -> _Counts:
 
 def _layout(task: Task, layout: Layout) -> str:
     """Format a layout without the number of replicas, which follows from the devices."""
+    # The tensor degree is always named; a pipeline only if it has several stages.
     parts = [("tensor", layout.tensor), ("pipeline", layout.pipeline)]
     shown = " x ".join(f"{what} {num}" for what, num in parts if num > 1 or what == "tensor")
     extras = [f"{layout.sharding.value} sharded"] if layout.sharding is not Sharding.NONE else []

@@ -41,12 +41,15 @@ def effects_text(
     `gap` is that of the plan, None if nothing is proved. `budget_s` is the time that all changes shared, and `plan_s`
     what each should have had, as the plan did.
     """
+    # Three kinds of changes: those with a gain, those that are proved to have none (up to the gap), and those of which
+    # too little is known.
     helps = sorted((e for e in changes if _helps(e)), key=lambda e: (-(e.gain or 0.0), e.what))
     none = [each for each in changes if not _helps(each) and _settled(each)]
     open_ones = [each for each in changes if not _helps(each) and not _settled(each)]
     lines = ["what would lift it:"] if helps else ["nothing that was tried was found to lift it"]
     lines += [f"  {_gain(each, goal)}  {each.what}" for each in helps]
     if none:
+        # No gain above the largest room of them is possible, which is the strongest true sentence about all.
         room = max(each.room or 0.0 for each in none)
         above = f" above {percent(room)}" if room > NEGLIGIBLE else ""
         lines.append(f"  no gain{above}: {'; '.join(each.what for each in none)}")
@@ -55,6 +58,7 @@ def effects_text(
     if changes:
         lines.append(f"  ({_note(gap)})")
     num = len(changes) + len(regions)
+    # Something is open because the time was short: say which budget would give each question as much as the plan had.
     if (open_ones or not all(map(_settled, regions))) and budget_s is not None and plan_s is not None:
         lines.append(
             f"  ({num} questions shared {units.short(budget_s)} s; `periplus plan explain PLAN --budget-s "
@@ -76,6 +80,7 @@ def _helps(each: Effect) -> bool:
 
 def _settled(each: Effect) -> bool:
     """Return whether the gain of the change is known, to the gap at which searches end."""
+    # A region that cannot be used is settled by the reason, unless the reason is that time ended.
     if each.kind == "region" and each.value is None:
         return each.why != UNANSWERED
     return each.room is not None and each.room - max(0.0, each.gain or 0.0) <= SETTLED
@@ -98,6 +103,7 @@ def _why(each: Effect, goal: Goal) -> str:
     if each.value is None:
         return each.why
     loss, words = -(each.gain or 0.0), value_words(goal, each.value)
+    # The forced use of the region came out better than the plan, so the plan was not optimal.
     if loss < -NEGLIGIBLE:
         return f"a short search found a better plan that generates there too: {words} ({loss * 100:+.1f} %)"
     if loss <= NEGLIGIBLE:

@@ -21,6 +21,7 @@ def explain(plan: Plan) -> str:
     """Return the plan as text: expectations, a line per region with its processes, groups of tasks, and what binds."""
     width = max(len(region) for region in plan.regions)
     lines = [f"method {plan.method}, trainer in {plan.trainer_region}", *_expectations(plan)]
+    # One line per region: its processes, and when a version arrives there.
     for region in plan.regions:
         runs = ", ".join(_runs(a) for a in plan.assignments if a.region == region)
         lines.append(f"  {region:<{width}}  {runs}{_arrival(plan, region)}")
@@ -35,6 +36,7 @@ def proof(plan: Plan) -> str:
         return ""
     if plan.gap is None:
         return "nothing is proved of better ones"
+    # Below what the text could show with two decimals of a percent.
     if plan.gap < 5e-5:
         return "no placement is better"
     if plan.gap > NOTHING:
@@ -64,6 +66,7 @@ def _margin(plan: Plan) -> list[str]:
     if goal is None or question is None or not (goal.step_margin or goal.usd_margin):
         return []
     kept = f"{percent(goal.step_margin or goal.usd_margin)} for {regime_words(question)}"
+    # Only one of the two limits has a margin, that of the goal's objective.
     if goal.step_margin and goal.max_step_s is not None and goal.planned_step_s is not None:
         limit, planned, unit = seconds(goal.max_step_s), seconds(goal.planned_step_s), "a step"
     else:
@@ -76,6 +79,7 @@ def _usd(plan: Plan, evaluation: Evaluation) -> list[str]:
     if plan.question is None or plan.placement is None:
         return [f"{evaluation.usd_per_hour:,.2f} dollars an hour"] if evaluation.usd_per_hour > 0 else []
     words = usd_words(plan.question.fleet, plan.placement, evaluation)
+    # `usd_words` puts devices without a price after a plus sign; the unit belongs before it.
     usd, plus, rest = words.partition(" + ")
     return [f"{usd} dollars an hour{plus}{rest}"] if words else []
 
@@ -131,6 +135,7 @@ def _groups(plan: Plan) -> list[str]:
         or all(pool.num_units == 1 == pool.unit_gpus for group in plan.placement.groups for pool in group.pools)
     ):
         return []
+    # Tasks of a group share its devices, so their busy seconds add up.
     times = dict(plan.evaluation.task_s)
     lines = ["groups of tasks, which share their devices by turns:"]
     for group in plan.placement.groups:
@@ -148,6 +153,7 @@ def _idle(plan: Plan, group: Group) -> frozenset[int]:
 
 
 def _layout(task: Task, pool: Pool, layout: Layout) -> str:
+    # What is left of the devices after tensor and pipeline degree: data-parallel pipelines or replicas.
     data = pool.num_gpus // layout.tensor // layout.pipeline
     parts = [("tensor", layout.tensor), ("pipeline", layout.pipeline)]
     parts.append(("data" if task in TRAINING else "replicas", data))

@@ -16,6 +16,7 @@ def num_unpriced(fleet: Fleet, placement: Placement) -> int:
 
 def known_usd(fleet: Fleet, placement: Placement, evaluation: Evaluation) -> float | None:
     """Return the dollars per hour of everything with a price, egress included. None if nothing has a price."""
+    # Dollars of 0 are unknown only if no device has a price. Machines that cost nothing have a price of 0.
     if evaluation.usd_per_hour <= 0 and num_unpriced(fleet, placement) == placement.num_gpus:
         return None
     return evaluation.usd_per_hour
@@ -37,5 +38,7 @@ def has_prices(fleet: Fleet) -> bool:
 
 def rounded_up(value: float) -> str:
     """Format a limit in three digits that the value just satisfies: 283.61 becomes 284."""
+    # The unit of the third digit. The small subtrahend keeps a value that is exact in three digits from being rounded
+    # up by noise.
     unit = 10.0 ** (math.floor(math.log10(value)) - 2)
     return f"{math.ceil(value / unit - 1e-9) * unit:.12g}"

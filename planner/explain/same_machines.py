@@ -22,6 +22,7 @@ def in_names_of(before: Plan, after: Plan) -> Placement | None:
     """
     if after.placement is None or before.question is None or after.question is None:
         return after.placement
+    # Only names change; groups, pools and their order stay.
     names = _names(before, after)
     groups = []
     for group in after.placement.groups:
@@ -37,13 +38,16 @@ def _names(before: Plan, after: Plan) -> Mapping[str, str]:
     matched in order. A class that matches none keeps its name, or gets a number if machines of `before` have that name.
     """
     was, will = _classes(before), _classes(after)
+    # Equal classes under equal names need no matching.
     if was.keys() == will.keys() and all(_exactly(was[key]) == _exactly(will[key]) for key in was):
         return {}
     names: dict[str, str] = {}
     of_job = _is_of_processes(before) and _is_of_processes(after)
+    # Each pass matches what the pass before left over, so exact matches are not taken away by looser ones.
     for identity in (_host,) if of_job else (_exactly, _kind):
         free: dict[Hashable, list[str]] = {}
         for key, at in was.items():
+            # Names of `before` that no class has taken yet, in the order of classes.
             if key not in names.values():
                 free.setdefault(identity(at), []).append(key)
         for key, at in will.items():
@@ -51,6 +55,7 @@ def _names(before: Plan, after: Plan) -> Mapping[str, str]:
                 names[key] = same.pop(0)
     for key in will:
         if key not in names:
+            # New machines must not get the name of other machines of `before`, which would make them seem the same.
             names[key] = _unused(key, {*was, *names.values()})
     return names
 

@@ -15,9 +15,11 @@ def bottleneck(rates: Floats) -> Ints:
     """
     levels = np.unique(rates)
     low, high = 0, len(levels) - 1
+    # All edges have at least the least rate, so the first matching exists. `best` always belongs to level `low`.
     best = _perfect(rates >= levels[0])
     assert best is not None
     while low < high:
+        # Rounded up, so that `low = middle` makes progress.
         middle = (low + high + 1) // 2
         found = _perfect(rates >= levels[middle])
         if found is None:
@@ -29,10 +31,12 @@ def bottleneck(rates: Floats) -> Ints:
 
 def _perfect(edges: npt.NDArray[np.bool_]) -> Ints | None:
     """Return a perfect matching of a bipartite graph, or None if there is none."""
+    # A row or column without an edge rules out a matching, without a call of the solver.
     if not (edges.any(axis=0).all() and edges.any(axis=1).all()):
         return None
     rows, columns = np.nonzero(edges)
     solver = SimpleLinearSumAssignment()
+    # All costs are 0: any perfect matching will do.
     solver.add_arcs_with_cost(rows, columns, np.zeros(len(rows), dtype=np.int64))
     if solver.solve() != SimpleLinearSumAssignment.Status.OPTIMAL:
         return None

@@ -60,8 +60,10 @@ def arrange(machine_of: Ints, rates: Floats, shape: tuple[int, int], demand: Dem
     `[num_machines, num_machines]` has the rate inside a machine on its diagonal.
     """
     num, used = len(machine_of), shape[0] * shape[1]
-    chance = [rng.permutation(num) for _ in range(min(_MAX_STARTS, _STARTS // num))]
-    starts = [*seeds.orders(machine_of, rates, shape), *chance]
+    # Random starts leave the neighbourhood of the seeds. Large meshes have none, because each start is costly there.
+    random_starts = [rng.permutation(num) for _ in range(min(_MAX_STARTS, _STARTS // num))]
+    starts = [*seeds.orders(machine_of, rates, shape), *random_starts]
+    # Local search is spent on the starts that are best before any improvement.
     starts.sort(key=lambda slots: seconds_of(machine_of[slots[:used]].reshape(shape), rates, demand))
     most = len(starts) if num <= _SMALL else 2
     found = [_improved(start, machine_of, rates, shape, demand, rng) for start in starts[:most]]
@@ -87,6 +89,7 @@ def _improved(
     """Return the order that local search reaches from one start; states (seconds, score) are compared in order."""
     data, stages = shape
     used = data * stages
+    # The first `used` slots are those of the units, pipeline after pipeline; the rest are free.
     slots = seed.copy()
     costs = _link_costs(rates, demand)
     neighbours = _neighbours(shape)
@@ -94,12 +97,15 @@ def _improved(
     def state() -> tuple[float, float]:
         machines = machine_of[slots]
         seconds = seconds_of(machines[:used].reshape(shape), rates, demand)
+        # Rounding keeps noise from counting as an improvement. Among equal seconds the score of all links decides,
+        # which leads across plateaus.
         return round(seconds, 12), _total(machines, neighbours, costs)
 
     now, stuck = state(), 0
     for _ in range(min(_MAX_SWAPS, 100 + _MAX_TRIED // used)):
         worst = _worst_unit(machine_of[slots[:used]].reshape(shape), costs, rng)
         for partner in _partners(worst, machine_of[slots], used, neighbours, costs):
+            # Try the swap in place, and undo it if it does not help.
             slots[[worst, partner]] = slots[[partner, worst]]
             if state() < now:
                 now, stuck = state(), 0
@@ -107,6 +113,8 @@ def _improved(
             slots[[worst, partner]] = slots[[partner, worst]]
         else:
             stuck += 1
+        # Swaps of two units no longer help. A matching permutes a whole stage at once; afterwards swaps are
+        # tried again.
         if stuck == _PATIENCE and stages > 1 and data <= _MAX_MATCHED:
             slots = _matched(slots, machine_of, rates, shape, demand)
             now = min(now, state())
@@ -119,6 +127,7 @@ def _total(machines: Ints, neighbours: list[tuple[int, Ints]], costs: tuple[Floa
     """Return the score of all links, each counted from both ends."""
     total = 0.0
     for kind, at in neighbours:
+        # Places that have a neighbour of this kind.
         here = np.flatnonzero(at >= 0)
         total += float(costs[kind][machines[here], machines[at[here]]].sum())
     return total
@@ -130,6 +139,7 @@ def _link_costs(rates: Floats, demand: Demand) -> tuple[Floats, Floats]:
     A score is a power of the link's seconds; that of the slowest link is 1.
     """
     hop, ring = (size / np.maximum(rates, 1e-30) for size in (demand.hop_bytes, demand.ring_bytes))
+    # One scale for both kinds, so that their scores compare; powers of large ratios stay finite.
     most = max(float(hop.max()), float(ring.max()), 1e-30)
     return (hop / most) ** _POWER, (ring / most) ** _POWER
 
@@ -139,13 +149,17 @@ def _worst_unit(machines: Ints, costs: tuple[Floats, Floats], rng: np.random.Gen
     hop, ring = costs
     data, stages = machines.shape
     cost = np.zeros(machines.shape)
+    # Hops and ring links add up in the objective, so both have to become faster: choose one kind at random.
     if stages > 1 and (data == 1 or rng.random() < 0.5):
         hops = hop[machines[:, :-1], machines[:, 1:]]
+        # A hop counts for the units at both of its ends.
         cost[:, :-1] = np.maximum(cost[:, :-1], hops)
         cost[:, 1:] = np.maximum(cost[:, 1:], hops)
     elif data > 1:
         links = ring[machines, np.roll(machines, -1, axis=0)]
+        # Link d goes from pipeline d to d + 1. A unit has the one that leaves it and the one that reaches it.
         cost = np.maximum(links, np.roll(links, 1, axis=0))
+    # Ties are broken at random, so that a unit that cannot be helped does not block the search.
     worst = np.flatnonzero(cost.ravel() >= cost.max() * (1 - 1e-9))
     return int(worst[rng.integers(len(worst))])
 
@@ -154,18 +168,24 @@ def _partners(
     place: int, machines: Ints, used: int, neighbours: list[tuple[int, Ints]], costs: tuple[Floats, Floats]
 ) -> list[int]:
     """Return places with which the unit at `place` may change, best first. Its neighbours count as fixed."""
+    # By how much the score falls if the two change places, `[num_slots]`. Free slots beyond the units have no
+    # neighbours.
     gain = np.zeros(len(machines))
     mine, others = machines[place], machines
     for kind, at in neighbours:
         cost = costs[kind]
         if at[place] >= 0:
             neighbour = machines[at[place]]
+            # The unit at `place` moves to each other machine; its neighbours stay.
             gain += cost[mine, neighbour] - cost[others, neighbour]
         theirs = np.flatnonzero(at >= 0)
         neighbour = machines[at[theirs]]
+        # The other unit moves to this machine; its neighbours stay.
         gain[theirs] += cost[machines[theirs], neighbour] - cost[mine, neighbour]
+    # Units on the same machine would change nothing.
     gain[:used][machines[:used] == mine] = -np.inf
     few = min(_PARTNERS, len(gain))
+    # Only the few best are sorted.
     best = np.argpartition(-gain, few - 1)[:few]
     return [
         int(other_place)
@@ -184,6 +204,7 @@ def _neighbours(shape: tuple[int, int]) -> list[tuple[int, Ints]]:
         found += [(0, np.hstack([none, places[:, :-1]])), (0, np.hstack([places[:, 1:], none]))]
     if data > 1:
         found.append((1, np.roll(places, -1, axis=0)))
+    # With two pipelines the next one is also the previous one.
     if data > 2:
         found.append((1, np.roll(places, 1, axis=0)))
     return [(kind, each.ravel()) for kind, each in found]
@@ -194,9 +215,12 @@ def _matched(slots: Ints, machine_of: Ints, rates: Floats, shape: tuple[int, int
     data, stages = shape
     used = data * stages
     trial = slots[:used].reshape(shape).copy()
+    # From the first stage on: the rows of stage s are permuted so that its slowest hop from stage s - 1 is as fast as
+    # possible.
     for s in range(1, stages):
         here, there = machine_of[trial[:, s - 1]], machine_of[trial[:, s]]
         trial[:, s] = trial[matching.bottleneck(rates[np.ix_(here, there)]), s]
+    # The matchings ignore the ring, which may have become slower.
     before = seconds_of(machine_of[slots[:used]].reshape(shape), rates, demand)
     if seconds_of(machine_of[trial], rates, demand) >= before:
         return slots

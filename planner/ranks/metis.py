@@ -26,6 +26,7 @@ def partition(weights: Floats, shares: Sequence[float]) -> Ints:
     """
     num = len(weights)
     if len(shares) < 2 or num <= len(shares):
+        # Too few nodes to cut: each is a part of its own.
         return np.minimum(np.arange(num, dtype=np.int64), len(shares) - 1)
     if pymetis is None:
         return grown(weights, shares)
@@ -55,9 +56,12 @@ def grown(weights: Floats, shares: Sequence[float]) -> Ints:
     free = np.ones(num, dtype=bool)
     for part, share in enumerate(shares[:-1]):
         want = min(round(share / sum(shares) * num), int(free.sum()))
+        # Weight of the edges from each node into the part so far.
         pull = np.zeros(num)
         for taken in range(want):
             inside = weights @ free
+            # The first node of a part is the one with the least weight to the rest, which lies at the edge of the
+            # graph. From there on the node that is joined to the part most strongly follows.
             at = int(np.argmax(np.where(free, pull - (0 if taken else inside), -np.inf)))
             parts[at] = part
             free[at] = False

@@ -47,7 +47,9 @@ class PackedMachines:
     def compact(self, unit_gpus: int, num_units: int, rank: Ints) -> list[int]:
         """Return machines for units that do not communicate: the fullest machines first, then in order of `rank`."""
         room = self.room(unit_gpus)
+        # Filling up machines that are in use keeps whole machines free for others. `lexsort` takes its last key first.
         order = np.lexsort((rank, -self._used))
+        # Each machine as often as it has room, in that order, `[num_slots]`.
         slots = np.repeat(order, room[order])
         assert len(slots) >= num_units
         return [int(machine) for machine in slots[:num_units]]

@@ -24,18 +24,24 @@ def orders(machine_of: Ints, rates: Floats, shape: tuple[int, int]) -> list[Ints
     """Return permutations of the slots, `[num_slots]` each. The slots that the mesh uses come first."""
     num, (data, stages) = len(machine_of), shape
     used = data * stages
+    # Partitions and walks are over machines; `place` maps each slot to its machine's row in `links`.
     machines, place = np.unique(machine_of, return_inverse=True)
     links = rates[np.ix_(machines, machines)].copy()
     np.fill_diagonal(links, 0.0)
     found = [np.arange(num)]
+    # With one or two machines every order by machine is as good.
     if len(machines) > 2:
         if num > used:
+            # If slots are left over, prefer the better connected part: False sorts before True.
             found.append(np.argsort(_worse_part(links, used / num)[place], kind="stable"))
+        # A part of the graph is meant to hold a pipeline, a stage, or half of the mesh.
         numbers = {2, *(n for n in (stages, data) if 1 < n <= min(_MAX_PARTS, len(machines)))}
         cuts = [metis.partition(links, [1 / parts] * parts) for parts in sorted(numbers)]
         found += [np.argsort(parts[place], kind="stable") for parts in cuts]
         found.append(np.argsort(walk(links)[place], kind="stable"))
     if data > 1 and stages > 1:
+        # The same slots in the same order, but stage after stage instead of pipeline after pipeline. The free slots
+        # stay at the end.
         found += [np.concatenate([each[:used].reshape(stages, data).T.ravel(), each[used:]]) for each in found]
     if len(machines) > 2 and stages > 1 and num <= _MAX_GROWN:
         found.append(_grown(machine_of, rates, shape))
@@ -46,10 +52,12 @@ def walk(links: Floats) -> Ints:
     """Return each node's position in a walk that always takes the fastest link to a new node."""
     num = len(links)
     place = np.full(num, -1, dtype=np.int64)
+    # Start at the machine with the most bandwidth in all.
     at = int(np.argmax(links.sum(axis=0)))
     for step in range(num):
         place[at] = step
         if step + 1 < num:
+            # Machines that were visited get -1, below any rate.
             at = int(np.argmax(np.where(place < 0, links[at], -1.0)))
     return place
 
@@ -74,14 +82,17 @@ def _grown(machine_of: Ints, rates: Floats, shape: tuple[int, int]) -> Ints:
     free = np.ones(len(machine_of), dtype=bool)
 
     def nearest(slot: int) -> Ints:
+        # Slots that are taken are out of reach, and the slot itself always comes first.
         reach = np.where(free, rates[machine_of[slot], machine_of], -1.0)
         reach[slot] = np.inf
+        # The `stages` nearest slots, the nearest first.
         best = np.argpartition(-reach, stages - 1)[:stages]
         return best[np.argsort(-reach[best], kind="stable")]
 
     def tightness(slot: int) -> float:
         return float(rates[machine_of[slot], machine_of[nearest(slot)[-1]]])
 
+    # The heap holds the tightness at the time of entry, negated for the largest first.
     heap = [(-tightness(slot), slot) for slot in range(len(machine_of))]
     heapify(heap)
     pipelines: list[Ints] = []
@@ -97,6 +108,7 @@ def _grown(machine_of: Ints, rates: Floats, shape: tuple[int, int]) -> Ints:
         free[pipelines[-1]] = False
     table = np.array(pipelines)
     machines = machine_of[table]
+    # A ring link between two pipelines is as slow as the slowest of their stages, `[data, data]`.
     links = np.min([rates[np.ix_(machines[:, s], machines[:, s])] for s in range(stages)], axis=0)
     np.fill_diagonal(links, 0.0)
     ordered = table[np.argsort(walk(links), kind="stable")]

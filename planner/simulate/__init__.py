@@ -4,8 +4,8 @@ It imports nothing of the cost model. The two share the problem, the placement a
 (`planner.devices`), and are compared with each other (`bench/planner_simulation.py`). All times are simulated times of
 events, and all randomness is keyed by the seed, so the same seed gives the same run.
 
-- `generation/`: engines with continuous batching over sampled lengths and caches that fill, tasks that take turns on
-  the devices of their group, and the two gates of the staleness bound.
+- `generation/`: engines with continuous batching over sampled lengths and caches that fill, tasks that use the devices
+  of their group one at a time, and the two gates of the staleness bound.
 - `learning/`: batches that are formed, scored and trained on.
 - `network/`: links that are shared, and whose rates may vary.
 - `faults`: devices that vanish and return, and links that change. `build` turns a placement into the simulated parts.

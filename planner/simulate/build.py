@@ -16,8 +16,8 @@ from planner.simulate.generation.group_shares import Curve, curve
 from planner.simulate.generation.replica_speed import Speed, cache_tokens, running_tokens
 from planner.simulate.generation.resident_memory import resident_bytes, trained_fraction, whole_params
 from planner.simulate.generation.rollouts import GenPool, PlacedEngine
-from planner.simulate.generation.time_sharing import Turns
-from planner.simulate.learning.learner import Crew
+from planner.simulate.generation.time_sharing import DeviceQueue
+from planner.simulate.learning.learner import DeviceGroup
 from planner.simulate.learning.scoring import ScoringSpeed, split_samples
 from planner.simulate.learning.training import PoolPipelines, SimulatedMesh
 from planner.simulate.network.links import Links
@@ -43,6 +43,7 @@ class Builder:
         self._classes = classes
         self._links = links
         self._speeds: dict[object, tuple[Speed, Curve | None]] = {}
+        """Speed and phase curve of equal engines, which are costly to compute."""
 
     def region(self, pool: Pool) -> str:
         """Return the name of a pool's region."""
@@ -54,20 +55,23 @@ class Builder:
         `at_most` is the planned samples per step of pools that their window limits, by index.
         """
         used = {i: pool for i, pool in enumerate(self.generating.pools) if i not in idle}
+        # Weights go once to each remote region, however many pools it has.
         remote = {self.region(pool) for pool in used.values()} - {self.trainer_region}
+        # From samples per step to groups per version.
         quotas = {i: SETTINGS.quota_slack * made / self._workload.group_size for i, made in at_most.items()}
         return [self._gen_pool(pool, len(remote), quotas.get(i, math.inf)) for i, pool in used.items()]
 
-    def crew(self, group: Group, turns: Turns) -> Crew:
-        """Return what a group does in each batch."""
+    def device_group(self, group: Group, queue: DeviceQueue) -> DeviceGroup:
+        """Return a group of devices with its scoring and training passes."""
         scoring = tuple(task for task in group.tasks if task in SCORING)
         training = tuple(task for task in group.tasks if task in TRAINING)
         passes: dict[Task, Callable[[Sequence[int]], float]] = {task: self._scorer(group, task) for task in scoring}
+        # Training passes are functions of the same form as scoring passes: sample lengths in, seconds out.
         passes |= {task: self._mesh(group, task).seconds for task in training}
-        return Crew(
+        return DeviceGroup(
             scoring=scoring,
             training=training,
-            turns=turns,
+            queue=queue,
             seconds=lambda task, tokens: passes[task](tokens),
             transfer_s=partial(self._transfer_s, [self.region(pool) for pool in group.pools]),
             needs_critic=Task.CRITIC_INFERENCE in scoring and Task.CRITIC_TRAINING not in training,
@@ -105,10 +109,12 @@ class Builder:
             max_running=pool.num_units * replicas * most,
             load_s=self._load_s(pool),
             quota=quota,
+            # Before the first new version arrives, the window is open for the groups of eta + 1 steps.
             credit=quota * (self._workload.eta + 1),
         )
         for i in range(pool.num_units * replicas):
             engine = SimulatedEngine(speed, max_running=most, cache_tokens=tokens)
+            # Replicas of one unit look alike, so only the first of each unit is shown in the chart.
             made.workers.append(PlacedEngine(engine=engine, pool=made, unit=i // replicas, is_shown=i % replicas == 0))
         return made
 
@@ -124,6 +130,7 @@ class Builder:
         rate = at.gpu.link_bytes_per_s * fit.link_fraction if is_near else at.fabric_bytes_per_s
         seconds = self.payload_bytes(Task.GENERATION, at.region.name, at.region.name) / tensor / rate
         if self._workload.weights.is_delta:
+            # Each device holds its shard of the weights in bf16, two bytes for a parameter.
             held = 2.0 * self._workload.models[Task.GENERATION].num_params / tensor
             seconds += 2 * held / (at.gpu.memory_bytes_per_s * fit.memory_fraction)
         return seconds
@@ -133,6 +140,7 @@ class Builder:
         if region == self.trainer_region:
             return 0.0
         payload = self.payload_bytes(Task.GENERATION, self.trainer_region, region)
+        # Either the route itself is the limit, or the uplink of the trainer's region, which all remote regions share.
         alone_s = payload / self._links.rate(self.trainer_region, region)
         up = self._links.up_bytes_per_s(self.trainer_region)
         shared_s = payload * num_remote / up if up else 0.0
@@ -142,6 +150,7 @@ class Builder:
         return max(alone_s, shared_s) + delays_s
 
     def _scorer(self, group: Group, task: Task) -> Callable[[Sequence[int]], float]:
+        # One entry for each replica of each unit, in the order of the pools.
         speeds: list[ScoringSpeed] = []
         for pool in group.pools:
             speed = ScoringSpeed(self._workload, task, self._classes[pool.device_class], pool)
@@ -149,6 +158,7 @@ class Builder:
         rates = [speed.tokens_per_s for speed in speeds]
 
         def seconds(tokens: Sequence[int]) -> float:
+            # A pass ends when the slowest replica has scored its samples.
             lengths_by_worker = split_samples(tokens, rates)
             return max(speed.seconds(part) for speed, part in zip(speeds, lengths_by_worker, strict=True))
 
@@ -156,13 +166,18 @@ class Builder:
 
     def _mesh(self, group: Group, task: Task) -> SimulatedMesh:
         blocks = [PoolPipelines(self._workload, task, self._classes[pool.device_class], pool) for pool in group.pools]
+        # Each shard of the model (one per tensor and pipeline rank) is all-reduced in a ring of its own. The rings run
+        # at the same time.
         rings = max(block.layout.tensor * block.layout.pipeline for block in blocks)
+        # The ring goes from each pool to the next and from the last to the first. A single pool has no links to others.
         ring = list(zip(blocks, [*blocks[1:], blocks[0]], strict=True)) if len(blocks) > 1 else []
+        # The links are looked up again for each training step, because faults change their rates.
         return SimulatedMesh(self._workload, blocks, lambda: [self._between(a.at, b.at, rings) for a, b in ring])
 
     def _between(self, a: DeviceClass, b: DeviceClass, rings: int) -> tuple[float, float]:
         """Return (bytes per second, latency) of each of so many rings between two pools."""
         if a.region.name != b.region.name:
+            # The rings of all shards share one wide-area link, while fabric rates below are those of each device.
             rate = self._links.rate(a.region.name, b.region.name)
             return rate / rings, self._links.one_way_s(a.region.name, b.region.name)
         slowest = min(a.fabric_bytes_per_s, b.fabric_bytes_per_s)
@@ -172,10 +187,12 @@ class Builder:
     def _transfer_s(self, regions: Sequence[str], num_bytes: int) -> tuple[float, float]:
         """Return (seconds of a batch's samples to the regions of a group, seconds of the answer back).
 
-        Each region receives its part of the batch.
+        Each region receives its part of the batch; the slowest transfer counts. Regions are those of the group's pools.
         """
         remote = sorted({region for region in regions if region != self.trainer_region})
+        # `regions` has one entry per pool, and pools are taken to get equal parts of the batch.
         part = num_bytes / len(regions)
         there = [self._links.send_s(self.trainer_region, region, part * regions.count(region)) for region in remote]
+        # Scores are a few bytes for each token: their return costs the delay only.
         back = [self._links.one_way_s(region, self.trainer_region) for region in remote]
         return max(there, default=0.0), max(back, default=0.0)

@@ -1,11 +1,11 @@
-"""Event queue: events run in the order of their times, and events of the same time in the order of entry."""
+"""Event queue: events are handled in the order of their times, and those of the same time in the order of entry."""
 
 import heapq
 import math
 from collections.abc import Callable
 
 
-class Agenda:
+class EventQueue:
     """Event queue of one run.
 
     `now_s` is the simulated time of the event that is being handled.
@@ -20,6 +20,7 @@ class Agenda:
         """Schedule `action` at that time, or now if the time has passed. An infinite time means never."""
         if time_s == math.inf:
             return
+        # The running number makes the order of simultaneous events definite, and keeps the heap from comparing actions.
         self._num_entered += 1
         heapq.heappush(self._entries, (max(time_s, self.now_s), self._num_entered, action))
 

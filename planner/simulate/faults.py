@@ -66,11 +66,13 @@ def availability_of(
                 f"counts of a spot trace must be finite and at least 0, but one is {count:g} at {time_s:g} s"
             )
     whole = most or max(count for _, count in counts)
+    # Later rows replace earlier ones of the same time. A count above `most` is as good as all instances.
     last: dict[float, float] = {}
     for time_s, count in counts:
         last[time_s - counts[0][0]] = min(1.0, count / whole) if whole else 0.0
     found: list[Availability] = []
     for time_s in sorted(last):
+        # Rows that change nothing would only be events without effect.
         if not found or found[-1].fraction != last[time_s]:
             found.append(Availability(time_s=time_s, subject=subject, fraction=last[time_s]))
     return tuple(found)
@@ -86,6 +88,7 @@ def trace_counts(rows: Iterable[Mapping[str, str]]) -> tuple[tuple[float, float]
     found: list[tuple[float, float]] = []
     for row in rows:
         time_s, count = _time_s(row), _count(row)
+        # A row that goes back in time repeats what an earlier part of the log has.
         if not found or time_s >= found[-1][0]:
             found.append((time_s, count))
     if not found:
@@ -114,14 +117,18 @@ def wandering_rates(
     keep = SETTINGS.rate_autocorrelation
     found: list[RateChange] = []
     for link in sorted(fleet.links, key=lambda each: (each.src_region, each.dst_region)):
+        # The name of the link is part of the seed, so that a link drifts alike whatever other links the fleet has.
         letters = [ord(letter) for letter in f"{link.src_region}>{link.dst_region}"]
         generator = np.random.default_rng([seed, *letters])
+        # `level` is a standard normal score at all times: it starts from the stationary distribution.
         level = generator.standard_normal()
         for i in range(int(until_s / every_s) + 1):
+            # Subtracting spread^2 / 2 makes the mean of the log-normal factor 1.
             factor = float(np.exp(spread * level - spread**2 / 2))
             found.append(
                 RateChange(time_s=i * every_s, src_region=link.src_region, dst_region=link.dst_region, factor=factor)
             )
+            # The innovation has variance 1 - keep^2, which keeps the variance of `level` at 1.
             level = keep * level + np.sqrt(1 - keep**2) * generator.standard_normal()
     return tuple(found)
 
@@ -132,6 +139,7 @@ def _time_s(row: Mapping[str, str]) -> float:
     if "time_ms" in row:
         return float(row["time_ms"]) / 1000
     if "timestamp" in row:
+        # Time zones are ignored: only differences between the rows matter.
         since = datetime.fromisoformat(row["timestamp"]).replace(tzinfo=None) - datetime(1970, 1, 1)
         return since.total_seconds()
     raise ValueError(f"a spot trace needs a column time_s, time_ms or timestamp, but has {', '.join(row)}")

@@ -20,12 +20,16 @@ class Gantt:
 
     def add(self, *, region: str, place: str, what: str, begin_s: float, end_s: float, step: int) -> None:
         """Record a bar of `place` in `region`, if it may be visible."""
+        # Bars are dropped while the run goes on, so that a long run stays small. The limit is above MAX_SPANS because
+        # `spans` drops some more.
         if end_s > begin_s and end_s >= self._begin_s and begin_s <= self._end_s and len(self._spans) < 4 * MAX_SPANS:
             self._spans.append(BusySpan(region=region, place=place, what=what, begin_s=begin_s, end_s=end_s, step=step))
 
     def trained(self, step: int, ended_s: float) -> None:
         """Note the end of a training step, from which the first and last instant of the picture follow."""
         if step == self._first - 1:
+            # The shown time begins when the step before the first shown one ends. Bars that ended earlier are dropped;
+            # those that reach into it are cut by `spans`.
             self._begin_s = ended_s
             self._spans = [span for span in self._spans if span.end_s >= ended_s]
         elif step == self._last:

@@ -26,7 +26,7 @@ def test_a_plan_survives_json_and_one_without_placement_is_written_as_ever() -> 
 
 
 def test_a_plan_with_everything_survives_json() -> None:
-    played = SimulatedFigures(step_s=None, samples_per_s=0.0, max_age=1, num_steps=8, seed=3, stalled="no weights")
+    figures = SimulatedFigures(step_s=None, samples_per_s=0.0, max_age=1, num_steps=8, seed=3, stalled="no weights")
     rules = Rules(
         pins=((Task.GENERATION, frozenset({"us", "eu"})),),
         forbidden=((Task.REWARD, frozenset({"ap"})),),
@@ -37,7 +37,7 @@ def test_a_plan_with_everything_survives_json() -> None:
         spot_for_rollouts_only=False,
     )
     goal = Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=1e3)
-    whole = replace(gpu_plan(replace(PROBLEM, rules=rules, goal=goal)), simulated=played)
+    whole = replace(gpu_plan(replace(PROBLEM, rules=rules, goal=goal)), simulated=figures)
     assert Plan.from_json(whole.to_json()) == whole
     assert json.loads(whole.to_json())["schema"] == "periplus.plan/1"
 

@@ -114,7 +114,9 @@ def ring(x: float, y: float, colour: str, size: float, *, filled: bool = False, 
 
 def dots(points: Iterable[tuple[float, float]], colour: str, size: float, *, opacity: float | None = None) -> Markup:
     """Return filled circles of diameter `size` as one shape; those on the same half pixel are drawn once."""
+    # Charts have thousands of points; those that would cover each other only make the file longer.
     places = sorted({(round(2 * x) / 2, round(2 * y) / 2) for x, y in points})
+    # A line of length 0 with round ends is a dot.
     steps = "".join(svg.path("M", x, y, "h", 0) for x, y in places)
     return svg.element(
         "path",
@@ -168,6 +170,7 @@ def wrapped(words: str, width: float, size: float = 13) -> list[str]:
     lines, current = [], ""
     for word in words.split():
         longer = f"{current} {word}" if current else word
+        # A single word that is too wide gets a line of its own.
         if current and text_width(longer, size) > width:
             lines.append(current)
             longer = word
@@ -181,6 +184,7 @@ def legend(x: float, y: float, entries: Iterable[tuple[str, str]], width: float)
     at = x
     for colour, words in entries:
         wide = 26 + text_width(words, 12)
+        # The first entry of a row is drawn even if it is too wide.
         if at > x and at + wide > x + width:
             at, y = x, y + 20
         shapes += [box(at, y - 10, 12, 12, colour), text(at + 17, y, words, size=12, colour="soft")]

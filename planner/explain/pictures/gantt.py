@@ -32,15 +32,19 @@ def gantt_svg(simulated: Simulated, title: str = "") -> str:
         ]
         return drawing.document(title, "no step was simulated", WIDTH, 100, shapes)
     begin_s, end_s = min(s.begin_s for s in spans), max(s.end_s for s in spans)
+    # Time starts at 0 in the picture. Labels of rows take the left part.
     place = Axis(begin_s, end_s, _MARGIN + _LABELS, WIDTH - _MARGIN).at
     shapes = [drawing.text(_MARGIN, 40, title, size=18, bold=True)]
     used = {span.what for span in spans}
+    # Known tasks in their usual order, then everything else by name, such as weights.
     order = [task.value for task in TASKS if task in used] + sorted(used - {task.value for task in TASKS})
     entries = [(what if what in {*TASKS, "weights"} else "idle", drawing.task_name(what)) for what in order]
+    # The legend names waiting only if a gap is drawn.
     entries += [("waits", "training waits")] * any(_waits(spans))
     more, y = drawing.legend(_MARGIN, 68, entries, WIDTH - 2 * _MARGIN)
     shapes += more
     top = y + 22
+    # The rows decide the height, so grid and labels come after them. In the file the grid is below the bars.
     rows, y = _rows(spans, top, place)
     axis = [
         drawing.line([(place(begin_s + at), top - 4), (place(begin_s + at), y)], "line")
@@ -68,10 +72,12 @@ def _rows(spans: Sequence[BusySpan], y: float, place: Callable[[float], float]) 
     for region in dict.fromkeys(sorted(span.region for span in spans)):
         shapes.append(drawing.text(_MARGIN, y + 10, drawing.fitted(region, _LABELS - 10, 13), bold=True))
         y += 20
+        # One row per unit, units of one pool together. Units beyond the limit are summarised.
         for places in _grouped(span.place for span in spans if span.region == region):
             for name in places[:_MAX_ROWS_A_PLACE]:
                 label = drawing.fitted(_label(name, region), _LABELS - 22, 11)
                 shapes.append(drawing.text(_MARGIN + 10, y + 10, label, size=11, colour="soft"))
+                # A name with overlapping bars gets several rows.
                 for lane in _lanes([span for span in spans if span.region == region and span.place == name]):
                     gaps = _gaps(lane, first_s)
                     shapes += [_wait(begin_s, end_s, y, place) for begin_s, end_s in gaps]
@@ -96,6 +102,7 @@ def _lanes(spans: Sequence[BusySpan]) -> list[list[BusySpan]]:
     """Distribute bars over lanes without overlap. Several groups may share the name of a class."""
     lanes: list[list[BusySpan]] = []
     for span in sorted(spans, key=lambda each: (each.begin_s, each.end_s)):
+        # First fit in the order of starts uses as few lanes as possible.
         free = next((lane for lane in lanes if lane[-1].end_s <= span.begin_s + 1e-9), None)
         if free is None:
             lanes.append([span])
@@ -108,7 +115,9 @@ def _gaps(lane: Sequence[BusySpan], first_s: float) -> list[tuple[float, float]]
     """Return the times in which devices that train were idle: before each bar of a lane, from `first_s` on."""
     if not any(span.what in TRAINING for span in lane):
         return []
+    # Shorter gaps would only clutter the row.
     shortest_s = _SHORTEST_WAIT * (lane[-1].end_s - first_s)
+    # The wait before the first bar counts too; after the last bar nothing is known.
     pairs = [(first_s, lane[0].begin_s), *((a.end_s, b.begin_s) for a, b in pairwise(lane))]
     return [(begin_s, end_s) for begin_s, end_s in pairs if end_s - begin_s > shortest_s]
 
@@ -129,12 +138,14 @@ def _wait(begin_s: float, end_s: float, y: float, place: Callable[[float], float
 def _grouped(places: Iterable[str]) -> list[list[str]]:
     """Group the names of units by pool: `us/A100/8#0`, `us/A100/8#1`."""
     found: dict[str, list[str]] = {}
+    # Sorting by length first puts `#10` after `#9`.
     for name in sorted(set(places), key=lambda n: (n.rpartition("#")[0], len(n), n)):
         found.setdefault(name.rpartition("#")[0] or name, []).append(name)
     return list(found.values())
 
 
 def _bar(span: BusySpan, y: float, place: Callable[[float], float]) -> Markup:
+    # Half a pixel of space keeps neighbouring bars apart; a bar is never thinner than 0.8 pixels.
     x, wide = place(span.begin_s), max(place(span.end_s) - place(span.begin_s) - 0.5, 0.8)
     tip = f"{drawing.task_name(span.what)}, step {span.step}: {units.short(span.end_s - span.begin_s)} s"
     colour = span.what if span.what in {*TASKS, "weights"} else "idle"

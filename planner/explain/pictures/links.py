@@ -22,6 +22,7 @@ def links_svg(fleet: Fleet, title: str = "links between regions") -> str:
     """
     names = sorted(region.name for region in fleet.regions)[:_MAX_REGIONS]
     links = {(link.src_region, link.dst_region): link for link in fleet.links}
+    # The longest name decides the width of the row labels and, turned by 40 degrees, the height above the columns.
     label = max(90.0, max(drawing.text_width(name) for name in names) + 16)
     head = max(drawing.text_width(name, 12) for name in names) * 0.7 + 24
     left, top = 28 + label, 76 + head
@@ -32,10 +33,12 @@ def links_svg(fleet: Fleet, title: str = "links between regions") -> str:
         y = top + i * _CELL_H
         shapes.append(drawing.text(left - 10, y + 24, src, anchor="end"))
         x = left + i * _CELL_W + _CELL_W / 2
+        # A column has the same region as the row of its index, so one loop labels both.
         turned = f"translate({svg.number(x)} {svg.number(top - 8)}) rotate(-40)"
         shapes.append(svg.element("g", drawing.text(0, 0, src, size=12), transform=turned))
         for j, dst in enumerate(names):
             shapes += _cell(links.get((src, dst)), src == dst, left + j * _CELL_W, y)
+    # Small fleets still get the width that title and legend need.
     width = max(left + len(names) * _CELL_W + head * 0.8, 620.0)
     left_out = len(fleet.regions) - len(names)
     height = top + len(names) * _CELL_H + 24
@@ -52,6 +55,7 @@ def links_svg(fleet: Fleet, title: str = "links between regions") -> str:
 def _cell(link: Link | None, is_self: bool, x: float, y: float) -> list[Markup]:
     """Return the shapes of one cell of the matrix."""
     if link is None:
+        # The diagonal is no link; a dash marks a pair that nobody measured.
         colour = "idle" if is_self else "card"
         words = [] if is_self else [drawing.text(x + _CELL_W / 2, y + 24, "-", colour="soft", anchor="middle")]
         return [drawing.box(x + 1, y + 1, _CELL_W - 2, _CELL_H - 2, colour, radius=3), *words]

@@ -58,9 +58,11 @@ def placement_svg(plan: Plan) -> str:
     if plan.placement is None or plan.evaluation is None or plan.question is None:
         raise ValueError("this plan has no placement to draw")
     fleet = plan.question.fleet
+    # Processes are in regions that train or generate; scoring may use others.
     used = set(plan.regions) | _placed_regions(plan.placement, fleet)
     shares = _shares(plan.placement, idle_pools(plan))
     shapes, y = _header(plan, plan.evaluation, fleet, shares)
+    # Cards go into two columns, each card below the shorter one. `columns` has their current heights.
     columns = [y, y]
     order = _order(plan.trainer_region, used, fleet, shares)
     for name in order[:_MAX_CARDS]:
@@ -81,14 +83,16 @@ def placement_svg(plan: Plan) -> str:
     return drawing.document(title, f"{_step_words(plan.evaluation)}. {plan.binding}", WIDTH, height + 12, shapes)
 
 
-def _order(home: str, used: set[str], fleet: Fleet, shares: dict[str, list[_Share]]) -> list[str]:
+def _order(trainer_region: str, used: set[str], fleet: Fleet, shares: dict[str, list[_Share]]) -> list[str]:
     """Return the used regions, the trainer's first and then by name; regions with most busy devices get the cards."""
     num = dict.fromkeys(used, 0)
     for at in classes_of(fleet):
+        # Devices that idle do not count: a region with many of them is of little interest.
         busy = sum(share.pool.num_gpus for share in shares.get(at.key, []) if not share.idles)
         num |= {at.region.name: num[at.region.name] + busy} if busy else {}
-    by_size = sorted(used, key=lambda name: (name != home, -num[name], name))
-    cards = sorted(by_size[:_MAX_CARDS], key=lambda name: (name != home, name))
+    by_size = sorted(used, key=lambda name: (name != trainer_region, -num[name], name))
+    # The choice is by size, the order of the cards by name.
+    cards = sorted(by_size[:_MAX_CARDS], key=lambda name: (name != trainer_region, name))
     return [*cards, *sorted(by_size[_MAX_CARDS:])]
 
 
@@ -100,6 +104,7 @@ def _rows(
     for name in regions:
         num: dict[tuple[str, str], int] = {}
         for share in (s for at in classes_of(fleet) if at.region.name == name for s in shares.get(at.key, [])):
+            # Devices of the same tasks are counted together, whatever their layouts.
             words = names("+".join(share.group.tasks)) + (", idling" if share.idles else "")
             num[share.colour, words] = num.get((share.colour, words), 0) + share.pool.num_gpus
         shapes.append(drawing.text(_MARGIN, y + 14, name, bold=True))
@@ -119,6 +124,7 @@ def _header(
     if plan.rates:
         facts.append(f"{units.short(plan.rates.completion_tokens_per_s)} completion tokens/s")
     if usd := usd_words(fleet, plan.placement, evaluation) if plan.placement else "":
+        # Devices without a price follow after a plus sign; the unit belongs before it.
         dollars, plus, rest = usd.partition(" + ")
         facts.append(f"{dollars} dollars an hour{plus}{rest}")
     if plan.gap is not None:
@@ -135,6 +141,7 @@ def _header(
     entries += [("idling", "too slow or too far to help")] * any(
         s.idles for of_class in shares.values() for s in of_class
     )
+    # The legend needs the colour of unused devices only if a class that is drawn has some.
     free = (at for at in classes_of(fleet) if sum(s.pool.num_gpus for s in shares.get(at.key, [])) < at.num_gpus)
     entries += [("idle", "unused")] * any(at.key in shares for at in free)
     more, y = drawing.legend(_MARGIN, y + 12, entries, WIDTH - 2 * _MARGIN)
@@ -156,19 +163,21 @@ def _region(
 ) -> tuple[list[Markup], float]:
     """Return the shapes of a region's card, and its height."""
     inner = _CARD - 2 * _PAD
-    home = name == plan.trainer_region
+    has_trainer = name == plan.trainer_region
     shapes = [drawing.text(x + _PAD, y + 26, drawing.fitted(name, inner - 70, 15), size=15, bold=True)]
-    if home:
+    if has_trainer:
         shapes.append(drawing.text(x + _CARD - _PAD, y + 26, "trainer", size=12, colour="soft", anchor="end"))
     at = y + 46
     here = [each for each in classes_of(fleet) if each.region.name == name]
+    # Classes in use get a strip each; the others are summed up in a line of text.
     for device_class in (each for each in here if each.key in shares):
         more, at = _class(device_class, shares[device_class.key], x + _PAD, at, inner)
         shapes += more
     more, at = _unused([each for each in here if each.key not in shares], x + _PAD, at, inner)
     shapes += more
     times = next((each for each in evaluation.regions if each.region == name), None)
-    if times is not None and not home:
+    # Within the trainer's region nothing crosses a wide-area link.
+    if times is not None and not has_trainer:
         at -= 8
         words = f"weights {_time(times.weights_s)}, trajectories {_time(times.trajectories_s)}"
         shapes.append(drawing.text(x + _PAD, at + 6, words, size=12, colour="soft"))
@@ -183,6 +192,7 @@ def _unused(classes: Sequence[DeviceClass], x: float, y: float, width: float) ->
         return [], y
     kinds: dict[str, int] = {}
     for at in sorted(classes, key=lambda at: (-at.num_gpus, at.key)):
+        # Classes that differ only in price or machine size are one kind here.
         kinds[_kind(at)] = kinds.get(_kind(at), 0) + at.num_gpus
     words = [f"{num:,} {kind}" for kind, num in list(kinds.items())[:_MAX_UNUSED]]
     words += [f"and {len(kinds) - _MAX_UNUSED} more"] if len(kinds) > _MAX_UNUSED else []
@@ -206,6 +216,7 @@ def _class(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width:
         drawing.text(x + width, y + 4, note, size=12, colour="soft", anchor="end"),
     ]
     y += 12
+    # Small classes show single devices, large ones shares of a strip.
     shapes += _cells(at, shares, x, y, width) if at.num_gpus <= _MAX_CELLS else _strip(at, shares, x, y, width)
     y += _STRIP + 16
     for share in shares:
@@ -218,6 +229,7 @@ def _class(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width:
 
 def _cells(at: DeviceClass, shares: Sequence[_Share], x: float, y: float, width: float) -> list[Markup]:
     """Return a box per device; devices of one machine are drawn together."""
+    # Devices in the order of the shares. The placement does not say which device is whose; only the numbers are exact.
     owners = [share for share in shares for _ in range(share.pool.num_gpus)]
     gap = 5.0 if at.num_machines > 1 else 0.0
     cell = min(_STRIP, (width - gap * (at.num_machines - 1)) / at.num_gpus)

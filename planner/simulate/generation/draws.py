@@ -30,6 +30,8 @@ class Draws:
         self._workload = workload
         self._seed = seed
         self._blocks: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = {}
+        # The normal distribution function on a fine grid: NumPy has none, and interpolation is much faster than
+        # `math.erf` per sample. Beyond six standard deviations it is 0 or 1 for this purpose.
         self._grid = np.linspace(-6.0, 6.0, 2401)
         self._levels = np.array([0.5 * (1 + math.erf(x / math.sqrt(2))) for x in self._grid])
 
@@ -37,6 +39,7 @@ class Draws:
         """Return the group of that number."""
         block, row = divmod(group, SETTINGS.groups_per_draw)
         if block not in self._blocks:
+            # Groups are drawn in blocks that depend on seed and number only, so the order of requests does not matter.
             self._blocks[block] = self._draw(block)
         prompts, completions = self._blocks[block]
         return SampledPrompt(tokens=int(prompts[row]), completions=tuple(completions[row].tolist()))
@@ -51,12 +54,14 @@ class Draws:
         scores = math.sqrt(SETTINGS.group_correlation) * common + math.sqrt(1 - SETTINGS.group_correlation) * own
         # Quantile levels by the normal distribution function, interpolated on a grid.
         levels = np.interp(scores, self._grid, self._levels)
-        prompts = _at(self._workload.prompt_tokens, generator.random(SETTINGS.groups_per_draw))
-        return prompts, _at(self._workload.completion_tokens, levels)
+        # Prompts are drawn last, uniformly in their quantile levels and independently of the completions.
+        prompts = _lengths_at(self._workload.prompt_tokens, generator.random(SETTINGS.groups_per_draw))
+        return prompts, _lengths_at(self._workload.completion_tokens, levels)
 
 
-def _at(lengths: Lengths, levels: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+def _lengths_at(lengths: Lengths, levels: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     quantiles = np.asarray(lengths.quantiles)
+    # Quantile i of n stands for level (i + 1/2) / n. Levels beyond the outer two get these.
     places = (np.arange(len(quantiles)) + 0.5) / len(quantiles)
     drawn: npt.NDArray[np.int64] = np.maximum(1, np.rint(np.interp(levels, places, quantiles))).astype(np.int64)
     return drawn

@@ -50,8 +50,11 @@ class SimulatedEngine:
         self._speed = speed
         self._cache_tokens = cache_tokens
         self._clock = 0
+        """Number of decoding steps so far."""
         self._prefill_s = 0.0
+        """Seconds of prefill that the next step still has to pay."""
         self._context = 0
+        """Tokens in the caches: prompts and completions of all running sequences."""
         self._running: list[tuple[int, int, SimulatedSample]] = []
         """Heap of (clock value at which the sequence ends, order of admission, sequence)."""
         self._num_admitted = 0
@@ -69,6 +72,7 @@ class SimulatedEngine:
         """Return the time at which the next sequence ends or the caches are full; inf while paused or idle."""
         if self.is_paused or not self._running:
             return math.inf
+        # Prompts that were admitted last are read before the steps to the next event.
         return self.at_s + self._prefill_s + self._to_next()[1]
 
     def has_room(self, sample: SimulatedSample) -> bool:
@@ -91,6 +95,7 @@ class SimulatedEngine:
         """
         if not queue or not self.has_room(queue[0]):
             return 0
+        # New sequences start at the end of the step under way. The event that was scheduled for the old batch is void.
         self.halt(now_s)
         self.epoch += 1
         running, tokens, num = len(self._running), 0, 0
@@ -102,6 +107,8 @@ class SimulatedEngine:
             if running + num and context + there + (running + num + 1) * SETTINGS.growth_tokens > self._cache_tokens:
                 break
             queue.popleft()
+            # All of them end `length - done` steps from now, which is their key in the heap. The order of admission
+            # says later which one is the newest.
             sample.began = clock
             num += 1
             context += there
@@ -111,6 +118,8 @@ class SimulatedEngine:
         self._num_admitted += num
         self._ahead = None
         if num:
+            # One prefill for all of them: its cost depends on the running batch and the sum of tokens. A sample that
+            # was put back also reads its own tokens again.
             self._prefill_s += self._speed.prefill_s(running, tokens)
         return num
 
@@ -121,18 +130,21 @@ class SimulatedEngine:
             return
         if now_s <= self.at_s:
             return
+        # If the prefill is still going on at `now_s`, it is finished and no step is made.
         left_s = now_s - self.at_s - self._prefill_s
         steps = 0
         if left_s > 0:
             linear, half = self._terms()
-            # Smallest k with linear k + half k^2 >= left_s, by the quadratic formula in a form without cancellation.
+            # Smallest k with linear k + half k^2 >= left_s, by the quadratic formula in a form without cancellation. A
+            # step that ends at `now_s` up to rounding is not followed by another one.
             root = math.sqrt(linear * linear + 4 * half * left_s)
             steps = math.ceil(2 * left_s / (linear + root) - 1e-6)
-        self._move(min(steps, self._to_next()[0]))
+        # Rounding must not carry the clock beyond the next completion.
+        self._advance(min(steps, self._to_next()[0]))
 
     def finish(self) -> tuple[list[SimulatedSample], SimulatedSample | None]:
         """Advance to `due_s`. Return the completed samples, or (no samples, sample that full caches put back)."""
-        self._move(self._to_next()[0])
+        self._advance(self._to_next()[0])
         self.epoch += 1
         whole: list[SimulatedSample] = []
         running, clock = self._running, self._clock
@@ -144,6 +156,8 @@ class SimulatedEngine:
             return whole, None
         # Nothing ended, so the caches are full: the sample that was admitted last goes.
         self.num_evicted += 1
+        # Preempting the newest sequence loses the least work. The heap is ordered by ends, so the newest one is
+        # searched for.
         newest = max(range(len(self._running)), key=lambda i: self._running[i][1])
         sample = self._running.pop(newest)[2]
         heapq.heapify(self._running)
@@ -153,6 +167,7 @@ class SimulatedEngine:
     def take_weights(self, version: int, now_s: float, pause_s: float) -> None:
         """Sample the tokens of later steps with that version, after a pause."""
         self.halt(now_s)
+        # Tokens from this value of the clock on are sampled with the new version (`_settle`).
         self._swaps.append((self._clock, version))
         self.at_s += pause_s
         self.epoch += 1
@@ -172,12 +187,14 @@ class SimulatedEngine:
 
     def vanish(self) -> list[SimulatedSample]:
         """Remove the devices and return the samples that ran. They lose all their tokens."""
+        # In the order of admission, oldest first: they are queued again in this order.
         lost = [sample for _, _, sample in sorted(self._running, key=lambda entry: entry[1])]
         self._running.clear()
         self._context, self._prefill_s, self.is_alive, self._ahead = 0, 0.0, False, None
         self.epoch += 1
         for sample in lost:
             sample.done = 0
+            # Tokens that were lost are not trained on, so their versions do not count.
             sample.ages.clear()
         return lost
 
@@ -192,6 +209,9 @@ class SimulatedEngine:
         sample.done += end - sample.began
         self._context -= sample.prompt + sample.done
         self._ahead = None
+        # Go back through the changes of version. Each covers the steps from its clock value, or from the start of the
+        # sample if that is later, to the change after it. The search ends at the version with which the sample started
+        # to run.
         for began, version in reversed(self._swaps):
             start = began if began > sample.began else sample.began
             if end > start:
@@ -205,6 +225,8 @@ class SimulatedEngine:
         ahead = self._ahead
         if ahead is None:
             num = len(self._running)
+            # Each step adds one token per sequence. A single sequence runs to its end even if the caches are too small
+            # for it, because nothing could be put back for it.
             steps = self._running[0][0] - self._clock
             if num > 1 and num * steps > self._cache_tokens - self._context:
                 steps = max((self._cache_tokens - self._context) // num, 0)
@@ -215,19 +237,23 @@ class SimulatedEngine:
         """Return (p, q) such that k steps take p k + q k^2 seconds."""
         num = len(self._running)
         fixed, slope = self._speed.known.get(num) or self._speed.decode(num)
+        # Step i of k has mean context C/n + i, i = 0 .. k - 1. The sum of a + b (C/n + i) is (a + b (C/n - 1/2)) k +
+        # b/2 k^2.
         return fixed + slope * (self._context / num - 0.5), slope / 2
 
     def _steps_s(self, steps: int) -> float:
         linear, half = self._terms()
         return linear * steps + half * steps * steps
 
-    def _move(self, steps: int) -> None:
+    def _advance(self, steps: int) -> None:
         ahead, ahead_s = self._to_next()
+        # `ahead_s` is the same number as `_steps_s(steps)`, already computed.
         took_s = self._prefill_s + (ahead_s if steps == ahead else self._steps_s(steps))
         self.at_s += took_s
         self.busy_s += took_s
         self._prefill_s = 0.0
         self._clock += steps
         self._context += steps * len(self._running)
+        # The distance to the next event has changed. Without a step only the prefill was paid.
         if steps:
             self._ahead = None

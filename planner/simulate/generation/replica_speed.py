@@ -32,6 +32,7 @@ class Speed:
         if found is None:
             low, high = self._contexts
             fresh, old = self._step_s(sequences, low), self._step_s(sequences, high)
+            # The line through the two contexts; its value at context 0 is the constant part.
             slope = (old - fresh) / (high - low)
             found = self.known[sequences] = (fresh - slope * low, slope)
         return found
@@ -41,6 +42,7 @@ class Speed:
         key = (sequences, -(-tokens // SETTINGS.prefill_multiple_tokens))
         found = self._prefill.get(key)
         if found is None:
+            # Prompts are read in full chunks and one rest, each along with a decoding step of the running sequences.
             whole, rest = divmod(key[1] * SETTINGS.prefill_multiple_tokens, SETTINGS.chunk_tokens)
             found = whole * self._chunk_s(sequences, SETTINGS.chunk_tokens)
             found = self._prefill[key] = found + (self._chunk_s(sequences, rest) if rest else 0.0)
@@ -49,17 +51,21 @@ class Speed:
     def _step_s(self, sequences: float, context: float) -> float:
         gpu, arch = self._gpu, self._arch
         one = layer.decode_s(gpu, arch, tensor=self._tensor, sequences=sequences, context=context)
+        # Tensor parallelism reduces activations twice a layer: after attention and after the MLP.
         one += 2 * self._reduce_s(sequences)
         return arch.num_layers * one + layer.head_s(gpu, arch, tensor=self._tensor, tokens=sequences)
 
     def _chunk_s(self, sequences: int, tokens: int) -> float:
         """Return the seconds by which `tokens` prompt tokens lengthen one step: mixed step less plain decoding step."""
         gpu, arch = self._gpu, self._arch
+        # The mixed step multiplies the rows of decoding and prefill at once. Only prompt tokens attend to each other
+        # here, so their length is averaged over all rows.
         rows = sequences + tokens
         mixed = layer.forward_s(gpu, arch, tensor=self._tensor, tokens=rows, sequence=self._prompt * tokens / rows)
         mixed += 2 * self._reduce_s(rows)
         plain = 0.0
         if sequences:
+            # Attention over earlier context (0 here) is in both steps and cancels out.
             plain = layer.decode_s(gpu, arch, tensor=self._tensor, sequences=sequences, context=0.0)
             plain += 2 * self._reduce_s(sequences)
         return arch.num_layers * max(0.0, mixed - plain)

@@ -26,8 +26,10 @@ def _of_task(workload: Workload, pool: Pool, task: Task, layout: Layout) -> floa
     trained = params * trained_fraction(workload, task)
     # Deltas need a copy of the published weights.
     published = HALF_PRECISION_BYTES if workload.weights.is_delta and task is Task.ACTOR_TRAINING else 0
+    # With LoRA the frozen weights stay, and the trained factors come on top.
     weights = HALF_PRECISION_BYTES * (params + trained if workload.lora_rank else params)
     gradients = HALF_PRECISION_BYTES * trained
+    # The state per parameter includes weights and gradients in half precision, which are counted above.
     optimizer = (workload.train_state_bytes_per_param - 2 * HALF_PRECISION_BYTES + published) * trained
     match layout.sharding:
         case Sharding.NONE:
@@ -44,6 +46,7 @@ def stage_params(workload: Workload, task: Task, layout: Layout) -> float:
     Embedding and head are in different stages, unless there is only one.
     """
     arch = workload.models[task]
+    # The largest stage has the rounded-up number of layers.
     layers = -(-arch.num_layers // layout.pipeline)
     has_both = layout.pipeline == 1 and not arch.tied_embeddings and task not in _VALUES
     ends = (2 if has_both else 1) * arch.embedding_params
@@ -65,6 +68,9 @@ def trained_fraction(workload: Workload, task: Task) -> float:
         return 1.0
     arch = workload.models[task]
     query, key = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
+    # A matrix of m x n has factors of rank x (m + n) parameters: query, key and value as one, then the output
+    # projection.
     attention = (arch.hidden_size + query + 2 * key) + (query + arch.hidden_size)
+    # Each MLP matrix maps between hidden and intermediate size.
     mlp = arch.num_mlp_matrices * (arch.hidden_size + arch.intermediate_size)
     return min(1.0, workload.lora_rank * (attention + mlp) * arch.num_layers / arch.num_params)

@@ -4,9 +4,9 @@ The engines of a pool take samples from one queue. When the queue is empty and a
 leases another group of its version's class, if the staleness window has room and the pool has credit left. If several
 pools could lease, the one that is emptiest relative to its size does.
 
-At eta 0, and where generation takes turns with training, the groups of a whole step are split over the pools in advance
-instead. Samples that are lost with a device are started again by the same pool. If the pool has no device left, another
-pool takes them whose version is not older than the group's class.
+At eta 0, and where generation shares the devices with training, the groups of a whole step are split over the pools in
+advance instead: generation is a *phase* of each step. Samples that are lost with a device are started again by the same
+pool. If the pool has no device left, another pool takes them whose version is not older than the group's class.
 """
 
 import heapq
@@ -17,24 +17,24 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from planner.problem.workload import Task, Workload
-from planner.simulate.event_queue import Agenda
+from planner.simulate.event_queue import EventQueue
 from planner.simulate.gantt import Gantt
 from planner.simulate.generation.draws import Draws
 from planner.simulate.generation.engine import SimulatedEngine, SimulatedSample
 from planner.simulate.generation.group_shares import Curve, split_groups
 from planner.simulate.generation.staleness_window import Window
-from planner.simulate.generation.time_sharing import Turns
+from planner.simulate.generation.time_sharing import DeviceQueue
 
 
 @dataclass(slots=True)
-class Run:
-    """One leased group of samples."""
+class LeasedGroup:
+    """One group of samples that a pool has leased, from its lease until it is trained on."""
 
     index: int
     version: int
     """Class of the group: the oldest version that one of its tokens may have."""
     leased_s: float
-    left: int
+    num_incomplete: int
     """Number of samples that are not complete."""
     tokens: list[int] = field(default_factory=list)
     """Tokens of each complete sample, its prompt included."""
@@ -97,17 +97,17 @@ class GenPool:
 class Rollouts:
     """State of generation in one run.
 
-    `deliver(run, region)` is called when the last sample of a group is complete.
+    `deliver(group, region)` is called when the last sample of a group is complete.
     """
 
     def __init__(
         self,
         workload: Workload,
-        agenda: Agenda,
+        events: EventQueue,
         draws: Draws,
         window: Window,
         pools: Sequence[GenPool],
-        deliver: Callable[[Run, str], None],
+        deliver: Callable[[LeasedGroup, str], None],
         gantt: Gantt,
     ) -> None:
         self.pools = tuple(pools)
@@ -115,24 +115,33 @@ class Rollouts:
         self.units_lost = 0
         self.samples_lost = 0
         self._workload = workload
-        self._agenda = agenda
+        self._events = events
         self._draws = draws
         self._window = window
         self._deliver = deliver
         self._gantt = gantt
-        self._runs: dict[int, Run] = {}
+        self._open_groups: dict[int, LeasedGroup] = {}
+        """Groups with samples that are not complete, by index."""
         self._num_leased = 0
-        self._orphans: deque[SimulatedSample] = deque()
-        self._dealt = -1
-        self._by_turns: Turns | None = None
-        self._has_turn = False
+        self._stranded: deque[SimulatedSample] = deque()
+        """Samples whose pool has no devices left, until another pool may make them."""
+        self._split_version = -1
+        """Version for which the groups of a step were last split over the pools."""
+        self._shared_queue: DeviceQueue | None = None
+        """Queue of the devices that generation shares with training. None if it does not."""
+        self._has_requested = False
+        """Whether a phase is queued or runs, if the devices are shared."""
         self._release: Callable[[], None] | None = None
+        """Function that releases the shared devices while a phase runs, otherwise None."""
 
-    def deal(self, version: int) -> None:
+    def split_step(self, version: int) -> None:
         """Split the groups of the step that this version generates over the pools."""
-        self._dealt = version
+        self._split_version = version
+        # If no pool has devices, the groups are split over all of them: their devices may return.
         pools = [pool for pool in self.pools if pool.alive] or list(self.pools)
+        # Version 0 is everywhere at the start, so no pool starts late.
         curves = [(max(1, len(pool.alive)), pool.lag_s if version else 0.0, pool.curve) for pool in pools]
+        # Every pool has a curve when whole steps are generated at once; this tells the type checker so.
         known = [(num, lag, each) for num, lag, each in curves if each is not None]
         num_groups_by_pool = split_groups(self._workload.prompts_per_step, self._workload.group_size, known)
         for pool, num in zip(pools, num_groups_by_pool, strict=True):
@@ -140,107 +149,129 @@ class Rollouts:
 
     def arrive(self, pools: Sequence[GenPool], version: int) -> None:
         """Note that a version has arrived in the regions of some pools. Their engines take it once it is loaded."""
-        if self._by_turns:
+        if self._shared_queue:
+            # The devices are not generation's now, so loading takes no time here: its seconds are spent at the start of
+            # the phase.
             for pool in pools:
                 self._load(pool, version)
-            self._ask_for_turn()
+            self._request_devices()
             return
         for pool in pools:
-            self._agenda.at(self._agenda.now_s + pool.load_s, partial(self._loaded, pool, version))
+            self._events.at(self._events.now_s + pool.load_s, partial(self._loaded, pool, version))
 
     def _loaded(self, pool: GenPool, version: int) -> None:
         self._load(pool, version)
-        self.feed()
+        self.refill()
 
     def _load(self, pool: GenPool, version: int) -> None:
         pool.version = version
+        # A pool that waited for others may catch up on the quota of one version and one group, not more: otherwise it
+        # would lease too many groups of one class.
         pool.credit = min(pool.credit, 1.0 + pool.quota) + pool.quota
         pool.has_leased = False
         for worker in pool.alive:
-            self._cut(worker)
-            worker.engine.take_weights(version, self._agenda.now_s, 0.0)
+            # Bars have the number of one version, so a new version begins a new bar.
+            self._end_bar(worker)
+            worker.engine.take_weights(version, self._events.now_s, 0.0)
+            # The change of weights has made the engine's scheduled event void.
             self._due_next(worker)
 
     def uses(self, region: str) -> bool:
         """Return whether a region generates with the version that it has."""
         return self._workload.eta == 0 or any(pool.has_leased for pool in self.pools if pool.region == region)
 
-    def take_turns(self, turns: Turns) -> None:
-        """Generate a whole step at once from now on, when it is generation's turn on the devices."""
-        self._by_turns = turns
-        self._ask_for_turn()
+    def share_devices(self, queue: DeviceQueue) -> None:
+        """Generate a whole step at once from now on, in phases that are requested from the queue of the devices."""
+        self._shared_queue = queue
+        self._request_devices()
 
-    def _ask_for_turn(self) -> None:
-        """Request a turn for the groups of one step, if the window has room for all of them."""
+    def _request_devices(self) -> None:
+        """Request a phase for the groups of one step, if the window has room for all of them."""
+        # The whole phase must fit into the window of the oldest version that one of the pools has.
         oldest = min(pool.version for pool in self.pools)
-        if self._by_turns and not self._has_turn and self._window.room(oldest) >= self._workload.prompts_per_step:
-            self._has_turn = True
-            self._by_turns.request(self._begin_turn)
+        if (
+            self._shared_queue
+            and not self._has_requested
+            and self._window.room(oldest) >= self._workload.prompts_per_step
+        ):
+            self._has_requested = True
+            self._shared_queue.request(self._begin_phase)
 
-    def _begin_turn(self, release: Callable[[], None]) -> None:
+    def _begin_phase(self, release: Callable[[], None]) -> None:
         """Load the weights into the engines, then start the step's groups."""
 
         def begin() -> None:
+            # From here on `refill` may lease and start samples; the last sample of the step calls `release`.
             self._release = release
-            self.deal(max(pool.version for pool in self.pools))
-            self.feed()
+            self.split_step(max(pool.version for pool in self.pools))
+            self.refill()
 
-        self._agenda.at(self._agenda.now_s + max(pool.load_s for pool in self.pools), begin)
+        self._events.at(self._events.now_s + max(pool.load_s for pool in self.pools), begin)
 
-    def feed(self) -> None:
+    def refill(self) -> None:
         """Lease groups as far as window and slots allow, and start samples in free slots."""
-        if self._by_turns and not self._release:
-            self._ask_for_turn()
+        if self._shared_queue and not self._release:
+            # Generation does not hold the devices: nothing may start.
+            self._request_devices()
             return
-        self._adopt()
+        self._reassign_stranded()
+        # Groups go one by one to the pool that is emptiest relative to its size. The index breaks ties.
         open_pools = [(self._fullness(pool), i) for i, pool in enumerate(self.pools) if self._has_slots(pool)]
         heapq.heapify(open_pools)
         while open_pools:
             _, i = heapq.heappop(open_pools)
             pool = self.pools[i]
+            # A pool that may not lease is out for this call: others' leases only take room away.
             if self._lease(pool) and self._has_slots(pool):
                 heapq.heappush(open_pools, (self._fullness(pool), i))
         for pool in self.pools:
-            self._spread(pool)
+            self._distribute(pool)
 
     def pause(self) -> float:
         """Stop all engines. Return the time at which their devices are free."""
-        free_s = self._agenda.now_s
+        free_s = self._events.now_s
         for pool in self.pools:
             for worker in pool.alive:
-                free_s = max(free_s, worker.engine.pause(self._agenda.now_s))
-                self._cut(worker)
+                free_s = max(free_s, worker.engine.pause(self._events.now_s))
+                self._end_bar(worker)
         return free_s
 
     def resume(self) -> None:
         """Continue all engines."""
         for pool in self.pools:
             for worker in pool.alive:
-                worker.engine.resume(self._agenda.now_s)
+                worker.engine.resume(self._events.now_s)
                 self._due_next(worker)
-        self.feed()
+        self.refill()
 
     def set_available(self, pool: GenPool, num_units: int, is_paused: bool) -> None:
         """Make exactly `num_units` of a pool's units present. Units with the highest numbers vanish first."""
         lost: list[SimulatedSample] = []
         for worker in pool.workers:
+            # All replicas of a unit vanish or return together.
             stays = worker.unit < num_units
             if worker.engine.is_alive and not stays:
-                self._cut(worker)
+                self._end_bar(worker)
                 lost += worker.engine.vanish()
                 self.units_lost += worker.is_shown
             elif stays and not worker.engine.is_alive:
-                worker.engine.return_at(pool.version, self._agenda.now_s, is_paused)
+                # Returned devices load the version that the pool has now.
+                worker.engine.return_at(pool.version, self._events.now_s, is_paused)
         self.samples_lost += len(lost)
+        # To the front of the queue in their old order, because their groups are older than what is queued.
         pool.queue.extendleft(reversed(lost))
         if not pool.alive:
-            self._orphans.extend(pool.queue)
+            # Nobody of this pool can make its samples: other pools may, if their version allows it
+            # (`_reassign_stranded`).
+            self._stranded.extend(pool.queue)
             pool.queue.clear()
             others = [each for each in self.pools if each.alive]
+            # Its share of the step is leased by the emptiest other pool. Without one it keeps the share until devices
+            # return.
             if others and pool.left_to_lease:
                 min(others, key=self._fullness).left_to_lease += pool.left_to_lease
                 pool.left_to_lease = 0
-        self.feed()
+        self.refill()
 
     # ---- one pool ----
 
@@ -249,7 +280,9 @@ class Rollouts:
 
     def _has_slots(self, pool: GenPool) -> bool:
         alive = pool.alive
+        # Samples in the queue will fill some of the free slots. A pool in a phase may lease its whole share at once.
         free = sum(worker.engine.max_running - worker.engine.num_running for worker in alive)
+        # `all` of no engines is true: a pool without devices has no slots.
         paused = all(worker.engine.is_paused for worker in alive)
         return (free > len(pool.queue) or pool.left_to_lease > 0) and not paused
 
@@ -257,32 +290,39 @@ class Rollouts:
         """Lease one more group for the pool's queue. Return False if it may not."""
         version = pool.version
         if pool.curve is not None:
-            if not pool.left_to_lease or (version != self._dealt and not self._by_turns):
+            # In a synchronous step, a pool whose weights are still those of the last step waits for the new ones.
+            if not pool.left_to_lease or (version != self._split_version and not self._shared_queue):
                 return False
             pool.left_to_lease -= 1
+        # In continuous generation both the pool's quota and the staleness window limit the leases.
         elif pool.credit < 1 or self._window.room(version) < 1:
             return False
         self._window.open(version)
         pool.credit -= 1
         pool.has_leased = True
+        # Lengths belong to the number of the lease, so the same seed gives the same prompts in the same order.
         drawn = self._draws.prompt(self._num_leased)
-        run = Run(index=self._num_leased, version=version, leased_s=self._agenda.now_s, left=len(drawn.completions))
-        self._runs[run.index] = run
+        group = LeasedGroup(
+            index=self._num_leased, version=version, leased_s=self._events.now_s, num_incomplete=len(drawn.completions)
+        )
+        self._open_groups[group.index] = group
         self._num_leased += 1
         for length in drawn.completions:
-            pool.queue.append(SimulatedSample(group=run.index, prompt=drawn.tokens, length=length))
+            pool.queue.append(SimulatedSample(group=group.index, prompt=drawn.tokens, length=length))
         return True
 
-    def _spread(self, pool: GenPool) -> None:
+    def _distribute(self, pool: GenPool) -> None:
         """Give queued samples to engines with free slots, the emptiest engine first."""
         if not pool.queue:
             return
         workers = pool.alive
         first = pool.queue[0]
+        # A heap of (running sequences, index of the engine) with the engines that can take the first sample.
         idle = [(worker.engine.num_running, i) for i, worker in enumerate(workers) if worker.engine.has_room(first)]
         if not idle:
             return
         heapq.heapify(idle)
+        # Samples are first only assigned, so that each engine reads all of its new prompts together.
         given: dict[int, deque[SimulatedSample]] = {}
         while pool.queue and idle:
             running, i = idle[0]
@@ -291,6 +331,7 @@ class Rollouts:
                 heapq.heapreplace(idle, (running + 1, i))
             else:
                 heapq.heappop(idle)
+        # An engine leaves samples in its part that its caches have no room for. They return to the front of the queue.
         back: list[SimulatedSample] = []
         for i in sorted(given):
             self._admit(workers[i], given[i])
@@ -298,71 +339,81 @@ class Rollouts:
         pool.queue.extendleft(reversed(back))
 
     def _admit(self, worker: PlacedEngine, queue: deque[SimulatedSample]) -> None:
-        if worker.engine.admit_from(queue, self._agenda.now_s, len(queue)) or queue:
+        # An engine that admits nothing may still have moved to the end of its step, which voids its event. So the event
+        # is scheduled again whenever samples are left over.
+        if worker.engine.admit_from(queue, self._events.now_s, len(queue)) or queue:
             self._due_next(worker)
 
     def _due_next(self, worker: PlacedEngine) -> None:
         engine = worker.engine
         if engine.num_running and worker.began_s is None and not engine.is_paused:
-            worker.began_s = self._agenda.now_s
+            worker.began_s = self._events.now_s
         due_s = engine.due_s()
         if due_s < math.inf:
+            # The event is void if the engine has changed by then.
             epoch = engine.epoch
-            self._agenda.at(due_s, lambda: self._due(worker, epoch))
+            self._events.at(due_s, lambda: self._due(worker, epoch))
 
     def _due(self, worker: PlacedEngine, epoch: int) -> None:
         """Handle the next completion of an engine, or full caches, and refill its slots."""
         engine, pool = worker.engine, worker.pool
         if engine.epoch != epoch:
             return
+        # Either some samples are complete or the caches are full and one sample was put back.
         whole, put_back = engine.finish()
         for sample in whole:
-            self._account(sample, pool.region)
+            self._record(sample, pool.region)
         queue = pool.queue
         if put_back:
+            # A full engine gets nothing new. The sample is first in the queue once there is room.
             queue.appendleft(put_back)
         else:
+            # Take queued samples first, then lease groups one at a time as long as the engine admits any of their
+            # samples.
             while queue or self._lease(pool):
-                if not engine.admit_from(queue, self._agenda.now_s, len(queue)):
+                if not engine.admit_from(queue, self._events.now_s, len(queue)):
                     break
         if not engine.num_running:
-            self._cut(worker)
+            self._end_bar(worker)
         self._due_next(worker)
+        # A leased group may have more samples than this engine took: other engines may have free slots.
         if queue and len(pool.workers) > 1:
-            self._spread(pool)
+            self._distribute(pool)
 
-    def _account(self, sample: SimulatedSample, region: str) -> None:
+    def _record(self, sample: SimulatedSample, region: str) -> None:
         """Record a complete sample.
 
-        Deliver its group if it was the last one of it, and end the turn if it was the last one of a step.
+        Deliver its group if it was the last sample of the group. End the phase if it was the last one of the step.
         """
-        run = self._runs[sample.group]
-        run.left -= 1
-        run.tokens.append(sample.prompt + sample.length)
+        group = self._open_groups[sample.group]
+        group.num_incomplete -= 1
+        group.tokens.append(sample.prompt + sample.length)
         for version, tokens in sample.ages:
-            run.ages[version] += tokens
-        if not run.left:
-            del self._runs[run.index]
-            self.group_s[region].append(self._agenda.now_s - run.leased_s)
-            self._deliver(run, region)
-        # Generation's turn ends when all groups of the step are complete.
-        if self._release and not self._runs and not any(pool.left_to_lease for pool in self.pools):
-            release, self._release, self._has_turn = self._release, None, False
-            self._agenda.at(self._agenda.now_s, release)
-            self._ask_for_turn()
+            group.ages[version] += tokens
+        if not group.num_incomplete:
+            del self._open_groups[group.index]
+            self.group_s[region].append(self._events.now_s - group.leased_s)
+            self._deliver(group, region)
+        # A phase ends when all groups of the step are complete. The devices are released by an event of their own, so
+        # that the engine's event under way is handled to its end first.
+        if self._release and not self._open_groups and not any(pool.left_to_lease for pool in self.pools):
+            release, self._release, self._has_requested = self._release, None, False
+            self._events.at(self._events.now_s, release)
+            self._request_devices()
 
-    def _adopt(self) -> None:
-        """Give samples that lost their whole pool to the emptiest pool that may make them."""
-        waiting, self._orphans = self._orphans, deque()
+    def _reassign_stranded(self) -> None:
+        """Give samples whose pool has no devices left to the emptiest pool that may make them."""
+        waiting, self._stranded = self._stranded, deque()
         for sample in waiting:
-            oldest = self._runs[sample.group].version
+            oldest = self._open_groups[sample.group].version
+            # No token may be older than the class of its group.
             fit = [pool for pool in self.pools if pool.alive and pool.version >= oldest]
             if fit:
                 min(fit, key=self._fullness).queue.append(sample)
             else:
-                self._orphans.append(sample)
+                self._stranded.append(sample)
 
-    def _cut(self, worker: PlacedEngine) -> None:
+    def _end_bar(self, worker: PlacedEngine) -> None:
         """End the current bar of a worker, if it has one."""
         if worker.began_s is not None and worker.is_shown:
             pool = worker.pool
@@ -371,7 +422,7 @@ class Rollouts:
                 place=f"{pool.key}#{worker.unit}",
                 what=Task.GENERATION,
                 begin_s=worker.began_s,
-                end_s=self._agenda.now_s,
+                end_s=self._events.now_s,
                 step=pool.version,
             )
         worker.began_s = None

@@ -35,7 +35,10 @@ class Window:
         """Return whether a batch of groups of these classes leaves no group behind that would become too stale."""
         if any(version + self.eta < self.next_step for version in versions):
             return False
+        # Groups that would still be open after the batch, running ones included.
         left = self._open - Counter(versions)
+        # The next step would then be formed under the same inequality. Classes below the oldest open group have no
+        # group to check.
         return not left or self._slack(left, min(left), self.next_step + 1) >= 0
 
     def take(self, versions: Sequence[int]) -> None:
@@ -52,6 +55,7 @@ class Window:
     def _slack(self, counts: Counter[int], version: int, next_step: int) -> int:
         """Return the least slack of the inequality over `version` and all newer classes."""
         least = None
+        # Only classes with open groups can have less slack than the class before them.
         for at in (version, *(of for of in counts if of > version)):
             upto = sum(num for of, num in counts.items() if of <= at)
             slack = self.batch * (at + self.eta - next_step + 1) - upto

@@ -36,7 +36,9 @@ class ScoringSpeed:
         """Return the seconds of samples of these lengths, pack after pack. Longer samples cost more attention."""
         if not samples:
             return 0.0
+        # The mean length of the sample that a token belongs to, weighted by tokens: attention costs grow with it.
         sample_tokens = sum(num * num for num in samples) / sum(samples)
+        # Samples are packed without gaps: full packs and one rest.
         whole, rest = divmod(sum(samples), SETTINGS.pack_tokens)
         packs_s = whole * self._pack_s(SETTINGS.pack_tokens, sample_tokens) if whole else 0.0
         return packs_s + (self._pack_s(rest, sample_tokens) if rest else 0.0)
@@ -45,8 +47,11 @@ class ScoringSpeed:
         """Return the seconds of one pack; `sample_tokens` is the mean length of the sample that a token belongs to."""
         one = layer.forward_s(self._gpu, self._arch, tensor=self._tensor, tokens=float(tokens), sequence=sample_tokens)
         payload = HALF_PRECISION_BYTES * tokens * self._arch.hidden_size
+        # Tensor parallelism reduces activations twice a layer.
         one += 2 * collective.machine_all_reduce_s(self._gpu, payload_bytes=payload, num=self._tensor)
         whole = self._arch.num_layers * one
+        # Only the reference model gives probabilities of tokens, which takes the output head. Reward and critic end in
+        # one number.
         if self._task is Task.REFERENCE:
             whole += layer.head_s(self._gpu, self._arch, tensor=self._tensor, tokens=tokens)
         return whole
@@ -59,19 +64,22 @@ def split_samples(tokens: Sequence[int], speeds: Sequence[float]) -> list[list[i
     first). Return the lengths that each worker gets.
     """
     lengths_by_worker: list[list[int]] = [[] for _ in speeds]
+    # Workers of equal speed share one heap of (tokens so far, index). Only the least loaded one of each speed can be
+    # the best, so the loop below compares speeds and not workers.
     idle: dict[float, list[tuple[int, int]]] = {}
     for i, speed in enumerate(speeds):
         idle.setdefault(speed, []).append((0, i))
+    # Fast workers first: they win ties.
     kinds = sorted(idle.items(), reverse=True)
     loads = kinds[0][1] if kinds else []
     for num in sorted(tokens, reverse=True):
-        # If several workers would finish at the same time, the faster one gets the sample.
         if len(kinds) > 1:
             least_s = math.inf
             for speed, each in kinds:
                 end_s = (each[0][0] + num) / speed
                 if end_s < least_s:
                     least_s, loads = end_s, each
+        # With a single speed this is the least loaded worker.
         load, i = loads[0]
         heapq.heapreplace(loads, (load + num, i))
         lengths_by_worker[i].append(num)

@@ -38,12 +38,14 @@ class PoolPipelines:
         # between are interpolated, so that each one costs a lookup instead of the whole layer model.
         self._tokens = np.geomspace(8.0, self.layout.micro_batch * max(longest, 16.0), SETTINGS.stage_token_counts)
         stages = range(self.layout.pipeline)
-        self._stage_s = {place: [self._slot_s(place, tokens) for tokens in self._tokens] for place in stages}
-        self._slowest = max(stages, key=lambda place: self._stage_s[place][-1])
+        self._stage_s = {stage: [self._slot_s(stage, tokens) for tokens in self._tokens] for stage in stages}
+        # The stage that is slowest with full micro-batches is taken as the slowest for all.
+        self._slowest = max(stages, key=lambda stage: self._stage_s[stage][-1])
 
     @property
     def tokens_per_s(self) -> float:
         """Tokens per second of one pipeline with full stages."""
+        # With full stages a micro-batch leaves the pipeline in each slot of the slowest stage.
         tokens = self.layout.micro_batch * self._workload.tokens_per_sample
         return tokens / float(np.interp(tokens, self._tokens, self._stage_s[self._slowest]))
 
@@ -56,9 +58,9 @@ class PoolPipelines:
         batches = _micro_batches(samples, self.layout.micro_batch)
         slots = np.interp(batches, self._tokens, self._stage_s[self._slowest])
         fill = sum(
-            float(np.interp(max(batches), self._tokens, self._stage_s[place]))
-            for place in range(self.layout.pipeline)
-            if place != self._slowest
+            float(np.interp(max(batches), self._tokens, self._stage_s[stage]))
+            for stage in range(self.layout.pipeline)
+            if stage != self._slowest
         )
         return float(np.sum(slots)) + fill
 
@@ -69,6 +71,7 @@ class PoolPipelines:
     def update_s(self) -> float:
         """Return the seconds of the optimizer on one device."""
         params = self._params * trained_fraction(self._workload, self._task)
+        # Each pipeline updates its shard of the parameters.
         if self.layout.sharding is not Sharding.NONE:
             params /= self.num_pipelines
         return layer.update_s(self.at.gpu, params=params, bytes_per_param=self._workload.train_state_bytes_per_param)
@@ -76,18 +79,21 @@ class PoolPipelines:
     def ring(self) -> tuple[float, float]:
         """Return (bytes per second, latency) of the slowest link in a ring over this pool's pipelines."""
         fit, region = self.at.gpu.efficiency, self.at.region
+        # A pool within one machine uses the links inside it, otherwise the fabric.
         gpus = self.num_pipelines * self.layout.pipeline * self.layout.tensor
         if gpus <= self.at.gpus_per_machine:
             return collective.machine_rate(self.at.gpu, gpus), fit.collective_latency_s
         return self.at.fabric_bytes_per_s, region.fabric_latency_s
 
-    def _layers(self, place: int) -> int:
+    def _layers(self, stage: int) -> int:
         layers, more = divmod(self._arch.num_layers, self.layout.pipeline)
-        return layers + (place < more)
+        # The first stages take the layers that are left over, so the last one, which has the head, gets fewer.
+        return layers + (stage < more)
 
-    def _slot_s(self, place: int, tokens: float) -> float:
+    def _slot_s(self, stage: int, tokens: float) -> float:
         """Return the seconds of one micro-batch in one stage: forward and backward pass, collectives, and hops."""
         gpu, arch, layout = self.at.gpu, self._arch, self.layout
+        # Attention is that of samples of equal length.
         sequence = tokens / layout.micro_batch
         forward = layer.forward_s(gpu, arch, tensor=layout.tensor, tokens=tokens, sequence=sequence)
         backward = layer.backward_s(gpu, arch, tensor=layout.tensor, tokens=tokens, sequence=sequence)
@@ -95,14 +101,19 @@ class PoolPipelines:
         if self._workload.lora_rank:
             backward -= layer.dense_s(gpu, arch, tensor=layout.tensor, tokens=tokens)
         payload = HALF_PRECISION_BYTES * tokens * arch.hidden_size
+        # Two all-reduces a layer in the forward pass, and two in the backward pass.
         both = 2 * collective.machine_all_reduce_s(gpu, payload_bytes=payload, num=layout.tensor)
+        # Recomputing activations repeats the forward pass with its all-reduces.
         passes = 2 if layout.recompute else 1
-        slot = self._layers(place) * (passes * (forward + both) + backward + both)
-        if place == layout.pipeline - 1 and self._task is Task.ACTOR_TRAINING:
+        slot = self._layers(stage) * (passes * (forward + both) + backward + both)
+        # The head costs a forward and two backward products. LoRA leaves out the one for the gradients of its weights.
+        if stage == layout.pipeline - 1 and self._task is Task.ACTOR_TRAINING:
             slot += (2 if self._workload.lora_rank else 3) * layer.head_s(
                 gpu, arch, tensor=layout.tensor, tokens=tokens
             )
         if layout.pipeline > 1:
+            # Activations come from the stage before, and gradients from the stage after; each device sends its tensor
+            # shard.
             slot += 2 * self._hop_s(payload / layout.tensor)
         if layout.sharding is Sharding.FULL and self.num_pipelines > 1:
             rate, latency_s = self.ring()
@@ -130,6 +141,7 @@ def _micro_batches(samples: Sequence[int], size: int) -> list[float]:
     num = math.ceil(len(samples) / size)
     tokens = [0.0] * num
     for i, sample in enumerate(samples):
+        # Samples come sorted from long to short, so going back and forth balances the sums.
         lap, at = divmod(i, num)
         tokens[at if lap % 2 == 0 else num - 1 - at] += sample
     return tokens
@@ -154,9 +166,12 @@ class SimulatedMesh:
     def seconds(self, tokens: Sequence[int]) -> float:
         """Return the seconds of a step over samples of these lengths, in the order in which they are trained on."""
         updates = self._workload.minibatches_per_step
+        # Samples are cut into mini-batches in their order. Each of them ends with an optimizer step.
         size = math.ceil(len(tokens) / updates)
+        # Read once: the rates at the start of the step hold for all of its updates.
         whole, ends_s = 0.0, self._ends_s
         for first in range(0, len(tokens), size):
+            # `_speeds` has one entry per pipeline, block by block. The loops below consume the parts in the same order.
             lengths_by_worker = iter(split_samples(tokens[first : first + size], self._speeds))
             slowest = max(
                 block.pipeline_s(next(lengths_by_worker)) for block in self._blocks for _ in range(block.num_pipelines)
@@ -174,14 +189,16 @@ class SimulatedMesh:
 
         Full sharding reduces gradients during the backward pass instead.
         """
-        # One ring over all pipelines: the largest payload at the rate of the slowest link.
         members = sum(block.num_pipelines for block in self._blocks)
+        # A mesh of one block with full sharding pays for its reduce-scatters in `_slot_s`.
         if len(self._blocks) == 1 and self._blocks[0].layout.sharding is Sharding.FULL:
             return 0.0
+        # A block with a single pipeline has no link of its own in a ring of several blocks.
         links = [block.ring() for block in self._blocks if len(self._blocks) == 1 or block.num_pipelines > 1]
         links += between
         if not all(rate for rate, _ in links):
             return math.inf
+        # One ring over all pipelines: the largest payload at the rate of the slowest link.
         return collective.all_reduce_s(
             payload_bytes=max(block.payload_bytes() for block in self._blocks),
             num=members,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from planner.problem.fleet import Fleet
-from planner.simulate.event_queue import Agenda
+from planner.simulate.event_queue import EventQueue
 from planner.simulate.faults import Faults
 
 Hop = tuple[str, str]
@@ -42,14 +42,17 @@ class _Flow:
 class Links:
     """State of all links in one run."""
 
-    def __init__(self, fleet: Fleet, agenda: Agenda, faults: Faults) -> None:
-        self._agenda = agenda
+    def __init__(self, fleet: Fleet, events: EventQueue, faults: Faults) -> None:
+        self._events = events
         self._regions = {region.name: region for region in fleet.regions}
         self._links = {(link.src_region, link.dst_region): link for link in fleet.links}
         self._factors: dict[Hop, float] = {}
+        """Current factor of each link whose rate has changed."""
         self._flows: list[_Flow] = []
-        self._moved_s = 0.0
+        self._advanced_s = 0.0
+        """Time up to which the bytes of all flows have been counted."""
         self._epoch = 0
+        """Number of times that rates were computed. An end of a flow that was scheduled before the last one is void."""
         self._free_s: dict[Hop, float] = defaultdict(float)
         """Time at which the trajectories queued so far between a pair of regions have been sent."""
         self._paths: dict[Hop, tuple[Hop, ...]] = {}
@@ -62,12 +65,12 @@ class Links:
         for change in sorted(faults.rates, key=lambda each: each.time_s):
             pair = (change.src_region, change.dst_region)
             self._changes[pair].append((change.time_s, change.factor))
-            agenda.at(change.time_s, partial(self._change, pair, change.factor))
+            events.at(change.time_s, partial(self._change, pair, change.factor))
 
     def path(self, src: str, dst: str) -> tuple[Hop, ...]:
         """Return the hops of a route. Raises: NoRoute."""
         if (src, dst) not in self._paths:
-            self._paths[src, dst] = self._find(src, dst)
+            self._paths[src, dst] = self._find_path(src, dst)
         return self._paths[src, dst]
 
     def one_way_s(self, src: str, dst: str) -> float:
@@ -85,7 +88,7 @@ class Links:
         if src == dst:
             return self._regions[src].fabric_bytes_per_s
         hops = self.path(src, dst)
-        return min(*map(self._capacity, hops), self._cap(hops))
+        return min(*map(self._capacity, hops), self._region_cap(hops))
 
     @property
     def down(self) -> tuple[Hop, ...]:
@@ -101,10 +104,11 @@ class Links:
         """
         one_way_s = self.one_way_s(src, dst)
         if src == dst:
-            self._agenda.at(self._agenda.now_s + num_bytes / self.rate(src, dst) + one_way_s, on_done)
+            self._events.at(self._events.now_s + num_bytes / self.rate(src, dst) + one_way_s, on_done)
             return
-        self._move()
-        arrived = lambda: self._agenda.at(self._agenda.now_s + one_way_s, on_done)  # noqa: E731
+        # Flows so far are advanced at their old rates before the new flow changes these.
+        self._advance()
+        arrived = lambda: self._events.at(self._events.now_s + one_way_s, on_done)  # noqa: E731
         self._flows.append(_Flow(path=self.path(src, dst), left_bytes=num_bytes, on_done=arrived, is_urgent=is_urgent))
         self._share()
 
@@ -113,9 +117,10 @@ class Links:
 
         The result is inf if it never arrives.
         """
-        now_s = self._agenda.now_s
+        now_s = self._events.now_s
         if src == dst:
             return num_bytes / self.rate(src, dst) + self.one_way_s(src, dst)
+        # A message waits for the earlier ones of its pair. An outage without end makes the pair busy forever.
         begin_s = max(self._free_s[src, dst], now_s)
         end_s = self._end_s(src, dst, num_bytes, begin_s)
         self._free_s[src, dst] = end_s
@@ -131,10 +136,12 @@ class Links:
         """
         hops = self.path(src, dst)
         if (src, dst) not in self._change_times_s:
+            # All changes of rates are known in advance, since they are faults of the input.
             self._change_times_s[src, dst] = sorted(
                 {time_s for hop in hops for time_s, _ in self._changes.get(hop, ())}
             )
-        times_s, cap = self._change_times_s[src, dst], self._cap(hops)
+        times_s, cap = self._change_times_s[src, dst], self._region_cap(hops)
+        # Go from change to change. The rate is constant in between, and the last interval has no end.
         at_s, left = begin_s, num_bytes
         for i in range(bisect_right(times_s, begin_s), len(times_s) + 1):
             until_s = times_s[i] if i < len(times_s) else math.inf
@@ -150,13 +157,14 @@ class Links:
         at = bisect_right(changes, time_s, key=lambda change: change[0])
         return changes[at - 1][1] if at else 1.0
 
-    def _cap(self, hops: tuple[Hop, ...]) -> float:
+    def _region_cap(self, hops: tuple[Hop, ...]) -> float:
         """Return the least cap of the regions that a route leaves and enters."""
         ups = (self._regions[a].wan_up_bytes_per_s or math.inf for a, _ in hops)
         return min(*ups, *(self._regions[b].wan_down_bytes_per_s or math.inf for _, b in hops))
 
-    def _find(self, src: str, dst: str) -> tuple[Hop, ...]:
+    def _find_path(self, src: str, dst: str) -> tuple[Hop, ...]:
         paths: list[tuple[Hop, ...]] = []
+        # Two regions that nobody can dial from outside meet at a public region between them.
         if self._regions[src].is_public or self._regions[dst].is_public:
             paths = [((src, dst),)]
         else:
@@ -171,6 +179,8 @@ class Links:
     def _quality(self, path: tuple[Hop, ...]) -> tuple[float, float]:
         """Return the sort key of a relayed or direct path: bandwidth first, then short round trips."""
         caps = [self._links[hop].bytes_per_s for hop in path]
+        # A relay passes on what it receives: the caps of its own up- and downlink count. Those of the two ends are the
+        # same for all paths.
         caps += [self._regions[b].wan_down_bytes_per_s or math.inf for _, b in path[:-1]]
         caps += [self._regions[a].wan_up_bytes_per_s or math.inf for a, _ in path[1:]]
         return min(caps), -sum(self._links[hop].rtt_s for hop in path)
@@ -179,18 +189,19 @@ class Links:
         return self._links[hop].bytes_per_s * self._factors.get(hop, 1.0)
 
     def _change(self, pair: Hop, factor: float) -> None:
-        self._move()
+        self._advance()
         self._factors[pair] = factor
         self._share()
 
-    def _move(self) -> None:
+    def _advance(self) -> None:
         """Advance every flow to the current time."""
-        elapsed_s = self._agenda.now_s - self._moved_s
-        self._moved_s = self._agenda.now_s
+        elapsed_s = self._events.now_s - self._advanced_s
+        self._advanced_s = self._events.now_s
         for flow in self._flows:
             moved = min(flow.left_bytes, flow.rate * elapsed_s)
             flow.left_bytes -= moved
             self._count(flow.path, moved, 0.0)
+        # A link counts once as busy, however many flows cross it.
         for hop in {hop for flow in self._flows for hop in flow.path}:
             self.busy_s[hop] += elapsed_s
 
@@ -201,16 +212,18 @@ class Links:
 
     def _share(self) -> None:
         """Compute fair rates and schedule the next end of a flow."""
+        # The event of the earlier rates is void from now on.
         self._epoch += 1
         if not self._flows:
             return
-        self._fill()
-        ends_s = (self._agenda.now_s + flow.left_bytes / flow.rate for flow in self._flows if flow.rate)
+        self._set_fair_rates()
+        # Flows with rate 0 have no end: they wait for a change of their link.
+        ends_s = (self._events.now_s + flow.left_bytes / flow.rate for flow in self._flows if flow.rate)
         end_s = min(ends_s, default=math.inf)
         epoch = self._epoch
-        self._agenda.at(end_s, lambda: self._ended(epoch))
+        self._events.at(end_s, lambda: self._ended(epoch))
 
-    def _fill(self) -> None:
+    def _set_fair_rates(self) -> None:
         """Set max-min fair rates by progressive filling: urgent flows first, then the others in the remaining room.
 
         Constraints are the links and the up and down caps of regions.
@@ -219,6 +232,8 @@ class Links:
         users: dict[Hop, list[_Flow]] = defaultdict(list)
         for flow in self._flows:
             for hop in flow.path:
+                # A hop uses up to three constraints: the link itself, the uplink of its source, and the downlink of its
+                # destination.
                 up, down = self._regions[hop[0]].wan_up_bytes_per_s, self._regions[hop[1]].wan_down_bytes_per_s
                 for key, cap in ((hop, self._capacity(hop)), (("up", hop[0]), up), (("down", hop[1]), down)):
                     if cap is not None:
@@ -226,11 +241,12 @@ class Links:
                         users[key].append(flow)
         for flow in self._flows:
             flow.rate = 0.0
+        # `room` keeps what the urgent flows have left for the others.
         for is_urgent in (True, False):
-            self._raise([flow for flow in self._flows if flow.is_urgent is is_urgent], room, users)
+            self._raise_rates([flow for flow in self._flows if flow.is_urgent is is_urgent], room, users)
 
     @staticmethod
-    def _raise(rising: list[_Flow], room: dict[Hop, float], users: dict[Hop, list[_Flow]]) -> None:
+    def _raise_rates(rising: list[_Flow], room: dict[Hop, float], users: dict[Hop, list[_Flow]]) -> None:
         """Raise the rates of some flows together until each reaches a constraint that is used up; `room` shrinks."""
         # A constraint counts as used up when a billionth of it is left, so that rounding does not keep it open.
         least = {key: 1e-9 * cap for key, cap in room.items()}
@@ -250,11 +266,14 @@ class Links:
             rising = [flow for flow in rising if flow not in full]
 
     def _ended(self, epoch: int) -> None:
+        # Rates have changed since this end was scheduled.
         if epoch != self._epoch:
             return
-        self._move()
+        self._advance()
+        # What a flow carries in a microsecond is taken as rounding. Flows that end together are removed together.
         done = [flow for flow in self._flows if flow.left_bytes <= 1e-6 * max(1.0, flow.rate)]
         self._flows = [flow for flow in self._flows if flow not in done]
+        # The callbacks only schedule arrivals, so they do not change the list of flows.
         for flow in done:
             flow.on_done()
         self._share()

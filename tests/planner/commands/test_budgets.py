@@ -101,13 +101,13 @@ def test_memory_that_nothing_has_is_a_proved_conflict(tmp_path: Path, capsys: Ca
     assert "time ended" not in err
 
 
-def test_a_plan_of_too_many_engines_is_not_played(
+def test_a_plan_of_too_many_engines_is_not_simulated(
     workload: str, gpu_fleet: str, plan_file: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("planner.simulate.simulator.MAX_ENGINES", 2)
     assert run(["plan", workload, "--fleet", gpu_fleet, "--study", "-o", "json"]) == 0
     out, err = capsys.readouterr()
-    assert "the plan was not simulated: the plan has 8 engines, and the simulator plays 2 at most" in err
+    assert "the plan was not simulated: the plan has 8 engines, and at most 2 can be simulated" in err
     assert "simulated" not in json.loads(out)
     assert run(["simulate", plan_file]) == 2
     assert "the plan cannot be simulated: the plan has 8 engines" in capsys.readouterr().err

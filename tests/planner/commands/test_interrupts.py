@@ -98,7 +98,7 @@ def test_while_methods_are_compared(
     monkeypatch.setattr(solve, "method_of", pressed(2, finds=finds))
     assert run(["plan", "compare", workload, "--fleet", gpu_fleet, *words]) == 130
     text = capsys.readouterr().out
-    assert "(interrupted: random was cut short, and verl, hetrl were not asked)" in text
+    assert "(interrupted: random was cut short, and verl, hetrl did not run)" in text
     assert ("interrupted before it had a placement" in text) is not finds
     monkeypatch.setattr(solve, "method_of", pressed(3, finds=finds))
     assert run(["plan", "compare", workload, "--fleet", gpu_fleet, *words, "-o", "json"]) == 130

@@ -15,7 +15,7 @@ from tests.support.planner.gpu_plan import FLEET, PLACEMENT, PROBLEM, estimate, 
 Capture = pytest.CaptureFixture[str]
 
 
-def test_a_plan_is_played_beside_its_prediction(plan_file: str, tmp_path: Path, capsys: Capture) -> None:
+def test_a_plan_is_simulated_beside_its_prediction(plan_file: str, tmp_path: Path, capsys: Capture) -> None:
     svg = tmp_path / "gantt.svg"
     assert run(["simulate", plan_file, "--steps", "3", "--output-svg", str(svg)]) == 0
     text = capsys.readouterr().out
@@ -25,7 +25,7 @@ def test_a_plan_is_played_beside_its_prediction(plan_file: str, tmp_path: Path, 
     assert "actor training" in svg.read_text()
 
 
-def test_the_same_seed_plays_the_same(plan_file: str, capsys: Capture) -> None:
+def test_the_same_seed_gives_the_same_run(plan_file: str, capsys: Capture) -> None:
     trees = []
     for seed in ("1", "1", "2"):
         assert run(["simulate", plan_file, "--steps", "2", "--seed", seed, "-o", "json"]) == 0
@@ -158,7 +158,7 @@ def test_machines_that_score_are_not_lost(tmp_path: Path, capsys: Capture) -> No
     assert "the simulator can only simulate the loss of machines that only generate" in capsys.readouterr().err
 
 
-def test_a_mesh_is_not_played_without_its_link(tmp_path: Path, capsys: Capture) -> None:
+def test_a_mesh_is_not_simulated_without_its_link(tmp_path: Path, capsys: Capture) -> None:
     critic = PLACEMENT.groups[2]
     layouts = tuple((task, Layout(tensor=4, recompute=True)) for task, _ in critic.pools[0].layouts)
     pools = (
@@ -174,7 +174,7 @@ def test_a_mesh_is_not_played_without_its_link(tmp_path: Path, capsys: Capture) 
     assert run(["simulate", str(path), "--steps", "2", "--rate", "us>ap=0.5@100"]) == 0
 
 
-def test_a_link_that_is_out_is_played(plan_file: str, capsys: Capture) -> None:
+def test_a_link_that_is_out_is_simulated(plan_file: str, capsys: Capture) -> None:
     words = ["simulate", plan_file, "--steps", "3", "-o", "json", "--rate", "us>eu=0@0"]
     assert run(words) == 0
     tree = json.loads(capsys.readouterr().out)
@@ -217,11 +217,11 @@ def test_a_fleet_without_the_plans_ways_is_refused(plan_file: str, tmp_path: Pat
     assert "cannot run the plan: no route from us to eu" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("asked", "played"), [(1, 0), (5, 2)])
+@pytest.mark.parametrize(("asked", "completed"), [(1, 0), (5, 2)])
 def test_interrupted_it_prints_the_steps_that_are_whole(
-    asked: int, played: int, plan_file: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    asked: int, completed: int, plan_file: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """As if the operator had pressed Ctrl-C while the last step but one was played."""
+    """As if the operator had pressed Ctrl-C during the last step but one."""
     num = [0]
 
     def should_stop(interrupt: Interrupt) -> bool:
@@ -232,8 +232,8 @@ def test_interrupted_it_prints_the_steps_that_are_whole(
     monkeypatch.setattr(Interrupt, "should_stop", should_stop)
     assert run(["simulate", plan_file, "--steps", "2000", "-o", "json"]) == 130
     out, err = capsys.readouterr()
-    if played:
-        assert (json.loads(out)["num_played"], json.loads(out)["num_steps"]) == (played, 2000)
+    if completed:
+        assert (json.loads(out)["num_played"], json.loads(out)["num_steps"]) == (completed, 2000)
         assert "interrupted: the result covers 2 of 2,000 steps" in err
     else:
         assert (out, err) == ("", "interrupted before any step was complete\n")

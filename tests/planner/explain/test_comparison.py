@@ -43,9 +43,9 @@ def test_programs_get_every_improvement() -> None:
 def test_what_the_simulator_says_has_a_column_where_it_was_asked() -> None:
     assert "SIMULATED" not in comparison_text(RUNS, PROBLEM)
     step_s = 1.5 * BEST.evaluation.step_s
-    played = SimulatedFigures(step_s=step_s, samples_per_s=1.0, max_age=1, num_steps=8, seed=0)
-    stands = replace(played, step_s=None, stalled="nothing runs")
-    runs = (replace(RUNS[0], simulated=stands), replace(RUNS[1], simulated=played), *RUNS[2:])
+    figures = SimulatedFigures(step_s=step_s, samples_per_s=1.0, max_age=1, num_steps=8, seed=0)
+    stands = replace(figures, step_s=None, stalled="nothing runs")
+    runs = (replace(RUNS[0], simulated=stands), replace(RUNS[1], simulated=figures), *RUNS[2:])
     lines = comparison_text(runs, PROBLEM).splitlines()
     assert lines[0].split()[:3] == ["METHOD", "STEP", "SIMULATED"]
     assert " s (+50 %)" in lines[1]

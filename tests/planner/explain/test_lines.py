@@ -38,21 +38,21 @@ def test_proofs_are_said_as_they_are() -> None:
 def test_a_simulation_stands_beside_the_prediction() -> None:
     made = gpu_plan()
     assert made.evaluation is not None
-    played = SimulatedFigures(step_s=1.1 * made.evaluation.step_s, samples_per_s=1.0, max_age=1, num_steps=8, seed=0)
-    assert "s a step over 8 steps (+10.0 %), oldest token 1 version old\n" in explain(replace(made, simulated=played))
-    stalled = replace(made, simulated=replace(played, step_s=None, stalled="nothing runs"))
+    figures = SimulatedFigures(step_s=1.1 * made.evaluation.step_s, samples_per_s=1.0, max_age=1, num_steps=8, seed=0)
+    assert "s a step over 8 steps (+10.0 %), oldest token 1 version old\n" in explain(replace(made, simulated=figures))
+    stalled = replace(made, simulated=replace(figures, step_s=None, stalled="nothing runs"))
     assert "simulated: stalled: nothing runs\n" in explain(stalled)
 
 
 def test_a_simulation_that_differs_by_more_than_a_tenth_is_said_in_words() -> None:
     made = gpu_plan()
     assert made.evaluation is not None
-    played = SimulatedFigures(step_s=1.24 * made.evaluation.step_s, samples_per_s=1.0, max_age=1, num_steps=8, seed=0)
+    figures = SimulatedFigures(step_s=1.24 * made.evaluation.step_s, samples_per_s=1.0, max_age=1, num_steps=8, seed=0)
     said = "the simulator disagrees: 24 % longer; what it shows and the model does not: docs/planner-limits.md"
-    assert said in explain(replace(made, simulated=played))
-    near = replace(played, step_s=1.09 * made.evaluation.step_s)
+    assert said in explain(replace(made, simulated=figures))
+    near = replace(figures, step_s=1.09 * made.evaluation.step_s)
     assert "disagrees" not in explain(replace(made, simulated=near))
-    short = replace(played, step_s=0.8 * made.evaluation.step_s)
+    short = replace(figures, step_s=0.8 * made.evaluation.step_s)
     assert "the simulator disagrees: 20 % shorter" in explain(replace(made, simulated=short))
 
 

@@ -92,7 +92,7 @@ def away(eta: int, *where: tuple[str, int]) -> Placement:
     )
 
 
-def play(
+def simulated(
     fleet: Fleet,
     workload: Workload,
     placement: Placement,
@@ -126,13 +126,13 @@ def test_equal_lengths_on_one_machine_take_what_their_parts_take() -> None:
     decode_s = 200 * (ARCH.num_layers * decode + layer.head_s(gpu, ARCH, tensor=4, tokens=64.0))
     prefill = layer.forward_s(gpu, ARCH, tensor=4, tokens=2048.0, sequence=128.0) + reduce_s(2048)
     expected_s = train_s + decode_s + 4 * ARCH.num_layers * prefill
-    assert play(fleet("here"), job, one).step_s == pytest.approx(expected_s, rel=2e-3)
+    assert simulated(fleet("here"), job, one).step_s == pytest.approx(expected_s, rel=2e-3)
 
 
 @pytest.mark.parametrize("eta", [0, 1, 2, 4])
 def test_no_token_is_older_than_the_bound_and_every_one_is_counted(eta: int) -> None:
     job = workload(GRPO, eta)
-    seen = play(fleet("a", "b", rate=2e8), job, apart(eta, ("a", 2), ("b", 6)))
+    seen = simulated(fleet("a", "b", rate=2e8), job, apart(eta, ("a", 2), ("b", 6)))
     assert seen.max_age <= eta
     assert not seen.stalled
     assert sum(seen.tokens_by_age) / 4 == pytest.approx(job.samples_per_step * job.completion_tokens.mean, rel=0.15)
@@ -141,9 +141,9 @@ def test_no_token_is_older_than_the_bound_and_every_one_is_counted(eta: int) -> 
 
 def test_the_same_seed_gives_the_same_run_and_another_one_another() -> None:
     job, where = workload(GRPO, 1), apart(1, ("a", 2), ("b", 4))
-    one, again = play(fleet("a", "b"), job, where), play(fleet("a", "b"), job, where)
+    one, again = simulated(fleet("a", "b"), job, where), simulated(fleet("a", "b"), job, where)
     assert one == again
-    assert one.step_s != play(fleet("a", "b"), job, where, seed=2).step_s
+    assert one.step_s != simulated(fleet("a", "b"), job, where, seed=2).step_s
 
 
 @pytest.mark.parametrize("eta", [0, 1])
@@ -151,12 +151,12 @@ def test_the_order_of_regions_and_links_changes_nothing(eta: int) -> None:
     world = fleet("a", "b", "c", rate=3e8)
     turned = replace(world, regions=world.regions[::-1], links=world.links[::-1])
     where = apart(eta, ("a", 2), ("b", 3), ("c", 4))
-    assert play(world, workload(GRPO, eta), where) == play(turned, workload(GRPO, eta), where)
+    assert simulated(world, workload(GRPO, eta), where) == simulated(turned, workload(GRPO, eta), where)
 
 
 def test_asynchrony_hides_what_a_synchronous_step_waits_for() -> None:
     world = fleet("a", "b", rate=3e8)
-    steps = [play(world, workload(GRPO, eta), apart(eta, ("a", 2), ("b", 2)), steps=6).step_s for eta in (0, 1, 2)]
+    steps = [simulated(world, workload(GRPO, eta), apart(eta, ("a", 2), ("b", 2)), steps=6).step_s for eta in (0, 1, 2)]
     assert steps[0] > 1.2 * steps[1]
     assert steps[2] <= 1.05 * steps[1]
 
@@ -165,16 +165,16 @@ def test_asynchrony_hides_what_a_synchronous_step_waits_for() -> None:
 def test_more_engines_and_faster_links_do_not_hurt(eta: int) -> None:
     job = workload(GRPO, eta, prompts=32)
     few, many = apart(eta, ("a", 1), ("b", 2)), apart(eta, ("a", 4), ("b", 8))
-    slow = play(fleet("a", "b", rate=1e8), job, few).step_s
-    assert play(fleet("a", "b", rate=1e9), job, few).step_s <= slow * 1.02
-    assert play(fleet("a", "b", rate=1e8), job, many).step_s < slow
+    slow = simulated(fleet("a", "b", rate=1e8), job, few).step_s
+    assert simulated(fleet("a", "b", rate=1e9), job, few).step_s <= slow * 1.02
+    assert simulated(fleet("a", "b", rate=1e8), job, many).step_s < slow
 
 
 def test_an_asynchronous_step_is_as_long_as_the_busiest_group() -> None:
     job = workload(GRPO, 2, prompts=32)
-    generating = play(fleet("a"), job, apart(2, ("a", 1), batch=8), steps=8)
+    generating = simulated(fleet("a"), job, apart(2, ("a", 1), batch=8), steps=8)
     assert dict(generating.task_busy_s)[Task.GENERATION] == pytest.approx(generating.step_s, rel=0.03)
-    training = play(fleet("a"), workload(GRPO, 2, prompts=256), apart(2, ("a", 16), batch=64), steps=8)
+    training = simulated(fleet("a"), workload(GRPO, 2, prompts=256), apart(2, ("a", 16), batch=64), steps=8)
     busy = dict(training.task_busy_s)
     assert busy[Task.REFERENCE] + busy[Task.ACTOR_TRAINING] == pytest.approx(training.step_s, rel=0.03)
 
@@ -182,7 +182,7 @@ def test_an_asynchronous_step_is_as_long_as_the_busiest_group() -> None:
 def test_weights_take_their_bytes_over_the_shared_uplink() -> None:
     world = fleet("a", "b", "c", rate=1e9)
     world = replace(world, regions=(replace(world.regions[0], wan_up_bytes_per_s=1e8), *world.regions[1:]))
-    seen = play(world, workload(GRPO, 0), away(0, ("b", 2), ("c", 2)))
+    seen = simulated(world, workload(GRPO, 0), away(0, ("b", 2), ("c", 2)))
     payload = 2.0 * ARCH.num_params
     for region in seen.regions:
         assert region.weights_s == pytest.approx(2 * payload / 1e8 + 0.05, rel=0.01)
@@ -193,7 +193,7 @@ def test_weights_take_their_bytes_over_the_shared_uplink() -> None:
 
 def test_all_on_one_mesh_takes_turns_at_any_bound() -> None:
     everything = Placement(groups=(group(GRPO, ("a", 4)),))
-    sync, late = (play(fleet("a"), workload(GRPO, eta), everything, steps=6) for eta in (0, 2))
+    sync, late = (simulated(fleet("a"), workload(GRPO, eta), everything, steps=6) for eta in (0, 2))
     assert late.step_s == pytest.approx(sync.step_s, rel=0.1)
     assert late.max_age <= 2
     busy = dict(sync.task_busy_s)
@@ -213,8 +213,8 @@ def test_a_critic_that_trains_elsewhere_is_waited_for(eta: int) -> None:
         )
 
     job = workload(PPO, eta)
-    near = play(fleet("a", "b", rate=4e7), job, placement("a"))
-    far = play(fleet("a", "b", rate=4e7), job, placement("b"))
+    near = simulated(fleet("a", "b", rate=4e7), job, placement("a"))
+    far = simulated(fleet("a", "b", rate=4e7), job, placement("b"))
     critic_s = 2.0 * ARCH.num_params / 4e7
     assert far.step_s >= critic_s / (eta + 1)
     assert near.step_s < critic_s / (eta + 1)
@@ -224,10 +224,10 @@ def test_devices_that_vanish_lose_their_samples_and_the_job_goes_on() -> None:
     job = workload(GRPO, 1, prompts=32)
     world, where = fleet("a", is_spot=True), apart(1, ("a", 6), spot=True)
     where = replace(where, groups=(where.groups[0], group((Task.REFERENCE, Task.ACTOR_TRAINING), ("a", 2), spot=True)))
-    calm = play(world, job, where, steps=8)
+    calm = simulated(world, job, where, steps=8)
     gone = Availability(time_s=calm.step_s * 3, subject="a", fraction=0.34)
     back = Availability(time_s=calm.step_s * 8, subject="a", fraction=1.0)
-    seen = play(world, job, where, steps=8, faults=Faults(availability=(back, gone), restart_s=1.0))
+    seen = simulated(world, job, where, steps=8, faults=Faults(availability=(back, gone), restart_s=1.0))
     assert (seen.units_lost, seen.stalled) == (4, "")
     assert seen.samples_lost > 0
     assert seen.max_age <= 1
@@ -237,7 +237,7 @@ def test_devices_that_vanish_lose_their_samples_and_the_job_goes_on() -> None:
 @pytest.mark.parametrize("eta", [0, 1])
 def test_when_every_device_is_gone_for_good_it_says_so(eta: int) -> None:
     gone = Availability(time_s=0.5, subject=f"a/{GPU}/8", fraction=0.0)
-    seen = play(fleet("a"), workload(GRPO, eta), apart(eta, ("a", 2)), faults=Faults(availability=(gone,)))
+    seen = simulated(fleet("a"), workload(GRPO, eta), apart(eta, ("a", 2)), faults=Faults(availability=(gone,)))
     assert seen.step_s == math.inf
     assert "no event is left" in seen.stalled
 
@@ -246,7 +246,7 @@ def test_when_every_device_is_gone_for_good_it_says_so(eta: int) -> None:
 def test_when_a_region_vanishes_another_one_makes_its_samples(eta: int) -> None:
     gone = Availability(time_s=2.0, subject=f"b/{GPU}/8", fraction=0.0)
     world, job, where = fleet("a", "b"), workload(GRPO, eta), apart(eta, ("a", 2), ("b", 2))
-    seen = play(world, job, where, faults=Faults(availability=(gone,)))
+    seen = simulated(world, job, where, faults=Faults(availability=(gone,)))
     assert not seen.stalled
     assert seen.max_age <= eta
 
@@ -254,11 +254,11 @@ def test_when_a_region_vanishes_another_one_makes_its_samples(eta: int) -> None:
 def test_links_that_slow_down_slow_a_synchronous_job() -> None:
     world, job, where = fleet("a", "b", rate=2e8), workload(GRPO, 0), away(0, ("b", 8))
     slower = Faults(rates=(RateChange(time_s=0.0, src_region="a", dst_region="b", factor=0.25),))
-    assert play(world, job, where, faults=slower).step_s > 1.2 * play(world, job, where).step_s
+    assert simulated(world, job, where, faults=slower).step_s > 1.2 * simulated(world, job, where).step_s
 
 
 def test_spans_are_bounded_in_order_and_show_two_steps() -> None:
-    seen = play(fleet("a", "b"), workload(GRPO, 1), apart(1, ("a", 4), ("b", 4)), steps=6)
+    seen = simulated(fleet("a", "b"), workload(GRPO, 1), apart(1, ("a", 4), ("b", 4)), steps=6)
     assert 0 < len(seen.spans) <= MAX_SPANS
     assert [span.begin_s for span in seen.spans] == sorted(span.begin_s for span in seen.spans)
     assert {span.what for span in seen.spans} >= {Task.GENERATION, Task.REFERENCE, Task.ACTOR_TRAINING, "weights"}
@@ -269,17 +269,17 @@ def test_spans_are_bounded_in_order_and_show_two_steps() -> None:
 def test_regions_that_cannot_reach_each_other_are_refused() -> None:
     world = replace(fleet("a", "b"), links=())
     with pytest.raises(ValueError, match="no route"):
-        play(world, workload(GRPO, 0), apart(0, ("a", 1), ("b", 1)))
+        simulated(world, workload(GRPO, 0), apart(0, ("a", 1), ("b", 1)))
 
 
 def test_gradients_follow_the_rate_of_the_link_that_their_mesh_spans() -> None:
     world, job = fleet("a", "b"), workload(GRPO, 1)
     where = Placement(groups=(group((Task.GENERATION,), ("a", 4), batch=16), group(GRPO[1:], ("a", 2), ("b", 2))))
-    calm = play(world, job, where)
+    calm = simulated(world, job, where)
 
     def changed(factor: float) -> Simulated:
         change = RateChange(time_s=0.0, src_region="a", dst_region="b", factor=factor)
-        return play(world, job, where, faults=Faults(rates=(change,)))
+        return simulated(world, job, where, faults=Faults(rates=(change,)))
 
     half_s = dict(changed(0.5).task_busy_s)[Task.ACTOR_TRAINING]
     payload_s = 2 * 2.0 * ARCH.num_params * 3 / 4 / 1e9
@@ -292,10 +292,10 @@ def test_a_dead_link_brings_a_synchronous_job_to_a_stand_and_another_one_can_go_
     down, up = (
         RateChange(time_s=at_s, src_region="a", dst_region="b", factor=f) for at_s, f in ((0.0, 0.0), (60.0, 1.0))
     )
-    seen = play(world, job, where, faults=Faults(rates=(down,)))
+    seen = simulated(world, job, where, faults=Faults(rates=(down,)))
     assert (seen.step_s, seen.num_played) == (math.inf, 0)
     assert seen.stalled.endswith("while no data flows from a to b")
-    seen = play(world, job, where, faults=Faults(rates=(down, up)))
+    seen = simulated(world, job, where, faults=Faults(rates=(down, up)))
     assert (seen.stalled, seen.num_played) == ("", 4)
 
 

@@ -63,9 +63,9 @@ def test_a_static_plan_has_no_placement_to_draw() -> None:
         placement_svg(PLAN)
 
 
-def test_a_played_step_has_a_row_a_unit_and_bars_by_task() -> None:
-    played = simulate(PROBLEM, PLACEMENT, seed=1, num_steps=2)
-    root, words = checked(gantt_svg(played))
+def test_a_simulated_step_has_a_row_a_unit_and_bars_by_task() -> None:
+    simulated = simulate(PROBLEM, PLACEMENT, seed=1, num_steps=2)
+    root, words = checked(gantt_svg(simulated))
     assert "weights from us" in words
     bars = {shape.get("class") for shape in root.iter(f"{_SVG}rect") if shape.find(f"{_SVG}title") is not None}
     assert {"generation", "actor_training", "critic_training", "reward"} <= bars

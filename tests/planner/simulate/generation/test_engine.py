@@ -43,7 +43,7 @@ def queue_of(lengths: list[int], prompt: int = 50) -> deque[SimulatedSample]:
     return deque(SimulatedSample(group=i, prompt=prompt, length=length) for i, length in enumerate(lengths))
 
 
-def play(lengths: list[int], *, slots: int, cache_tokens: int) -> tuple[list[int], float, int]:
+def run_engine(lengths: list[int], *, slots: int, cache_tokens: int) -> tuple[list[int], float, int]:
     """In the order of their ends, with the last end and how many were put back."""
     engine = SimulatedEngine(SPEED, max_running=slots, cache_tokens=cache_tokens)
     queue, ended = queue_of(lengths), []
@@ -59,7 +59,7 @@ def play(lengths: list[int], *, slots: int, cache_tokens: int) -> tuple[list[int
     return ended, engine.at_s, engine.num_evicted
 
 
-def play_by_steps(lengths: list[int], *, slots: int, cache_tokens: int) -> tuple[list[int], float, int]:
+def run_by_steps(lengths: list[int], *, slots: int, cache_tokens: int) -> tuple[list[int], float, int]:
     """The same rules, one token at a time."""
     queue = [(i, length, 0) for i, length in enumerate(lengths)]
     running: list[tuple[int, int, int]] = []
@@ -96,23 +96,23 @@ def play_by_steps(lengths: list[int], *, slots: int, cache_tokens: int) -> tuple
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=12), st.integers(1, 5))
 def test_jumps_end_where_single_steps_end(lengths: list[int], slots: int) -> None:
-    ended, end_s, _ = play(lengths, slots=slots, cache_tokens=PLENTY)
-    expected, expected_s, _ = play_by_steps(lengths, slots=slots, cache_tokens=PLENTY)
+    ended, end_s, _ = run_engine(lengths, slots=slots, cache_tokens=PLENTY)
+    expected, expected_s, _ = run_by_steps(lengths, slots=slots, cache_tokens=PLENTY)
     assert ended == expected
     assert end_s == pytest.approx(expected_s, rel=1e-9)
 
 
 @given(st.lists(st.integers(1, 120), min_size=1, max_size=10), st.integers(2, 5), st.integers(200, 900))
 def test_full_caches_put_the_newest_back_as_single_steps_do(lengths: list[int], slots: int, cache: int) -> None:
-    ended, end_s, put_back = play(lengths, slots=slots, cache_tokens=cache)
-    expected, expected_s, expected_back = play_by_steps(lengths, slots=slots, cache_tokens=cache)
+    ended, end_s, put_back = run_engine(lengths, slots=slots, cache_tokens=cache)
+    expected, expected_s, expected_back = run_by_steps(lengths, slots=slots, cache_tokens=cache)
     assert (sorted(ended), put_back) == (sorted(expected), expected_back)
     assert end_s == pytest.approx(expected_s, rel=1e-9)
 
 
 @given(st.lists(st.integers(2, 80), min_size=1, max_size=6), st.lists(st.floats(0.0, 1.0), max_size=6))
 def test_halting_in_between_changes_no_end(lengths: list[int], fractions: list[float]) -> None:
-    _, whole_s, _ = play(lengths, slots=8, cache_tokens=PLENTY)
+    _, whole_s, _ = run_engine(lengths, slots=8, cache_tokens=PLENTY)
     engine = SimulatedEngine(SPEED, max_running=8, cache_tokens=PLENTY)
     engine.admit_from(queue_of(lengths), 0.0, 8)
     for halt_s in sorted(fraction * whole_s for fraction in fractions):

@@ -28,7 +28,7 @@ FAST, SLOW = of("A100-80GB-SXM"), of("L4")
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.floats(0.0, 60.0))
-def test_every_group_is_dealt_and_ends_are_as_equal_as_groups_allow(fast: int, slow: int, lag_s: float) -> None:
+def test_every_group_is_assigned_and_ends_are_as_equal_as_groups_allow(fast: int, slow: int, lag_s: float) -> None:
     pools = [(fast, 0.0, FAST), (slow, lag_s, SLOW)]
     num_groups_by_pool = split_groups(32, 8, pools)
     assert sum(num_groups_by_pool) == 32

@@ -7,7 +7,7 @@ from planner.simulate.generation.staleness_window import Window
 
 
 def deadline_first_succeeds(versions: list[int], *, batch: int, eta: int, next_step: int) -> bool:
-    """Plays it: each step takes the most urgent groups; none may be later than its class allows."""
+    """Return whether no group is used later than its class allows if each step takes the most urgent groups."""
     left = sorted(versions)
     step = next_step
     while left:

@@ -34,7 +34,7 @@ WORKLOAD = Workload(
 
 
 @given(st.lists(st.integers(1, 2000), max_size=60), st.lists(st.sampled_from([1.0, 2.0, 3.5]), min_size=1, max_size=8))
-def test_every_sample_is_dealt_once_and_nobody_is_far_behind(tokens: list[int], speeds: list[float]) -> None:
+def test_every_sample_is_assigned_once_and_nobody_is_far_behind(tokens: list[int], speeds: list[float]) -> None:
     lengths_by_worker = split_samples(tokens, speeds)
     assert sorted(num for part in lengths_by_worker for num in part) == sorted(tokens)
     ends = [sum(part) / speed for part, speed in zip(lengths_by_worker, speeds, strict=True)]
@@ -73,10 +73,10 @@ def test_the_cost_model_and_the_simulator_agree_on_long_tails() -> None:
     one = replace(WORKLOAD, completion_tokens=Lengths(quantiles=tuple(map(float, lengths))))
     layouts = ((Task.REFERENCE, Layout(tensor=1)),)
     pool = Pool(device_class="here/L40S/8", unit_gpus=1, num_units=1, layouts=layouts)
-    played = ScoringSpeed(one, Task.REFERENCE, classes_of(FLEET)[0], pool)
+    replica = ScoringSpeed(one, Task.REFERENCE, classes_of(FLEET)[0], pool)
     samples = [100 + num for num in lengths] * 1024  # whole packs
     predicted = len(samples) * scoring.sample_s(one, Task.REFERENCE, GPU, 1)
-    assert played.seconds(samples) == pytest.approx(predicted, rel=1e-9)
+    assert replica.seconds(samples) == pytest.approx(predicted, rel=1e-9)
     assert predicted > len(samples) * scoring.sample_s(
         replace(one, completion_tokens=Lengths(quantiles=(2350.0,))), Task.REFERENCE, GPU, 1
     )

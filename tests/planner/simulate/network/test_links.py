@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.problem.fleet import Fleet, Link, Region
-from planner.simulate.event_queue import Agenda
+from planner.simulate.event_queue import EventQueue
 from planner.simulate.faults import NONE, Faults, RateChange
 from planner.simulate.network.links import Links
 
@@ -29,26 +29,28 @@ def fleet(regions: list[Region], links: list[Link]) -> Fleet:
     return Fleet(regions=tuple(regions), links=tuple(links), gpu_types={})
 
 
-def play(fleet: Fleet, sends: list[tuple[float, str, str, float]], faults: Faults = NONE) -> tuple[list[float], Links]:
+def run_flows(
+    fleet: Fleet, sends: list[tuple[float, str, str, float]], faults: Faults = NONE
+) -> tuple[list[float], Links]:
     """Ends of publications that begin at given times."""
-    agenda = Agenda()
-    links = Links(fleet, agenda, faults)
+    events = EventQueue()
+    links = Links(fleet, events, faults)
     ended = [0.0] * len(sends)
 
     def begin(i: int) -> None:
         _, src, dst, size = sends[i]
-        links.publish(src, dst, size, lambda: ended.__setitem__(i, agenda.now_s))
+        links.publish(src, dst, size, lambda: ended.__setitem__(i, events.now_s))
 
     for i, (begin_s, *_) in enumerate(sends):
-        agenda.at(begin_s, lambda i=i: begin(i))  # type: ignore[misc]
-    while agenda.step():
+        events.at(begin_s, lambda i=i: begin(i))  # type: ignore[misc]
+    while events.step():
         pass
     return ended, links
 
 
 def test_alone_a_publication_takes_its_bytes_over_the_link_and_half_a_round_trip() -> None:
     world = fleet([region("a"), region("b")], [link("a", "b", 100.0, rtt_s=0.2)])
-    ended, links = play(world, [(1.0, "a", "b", 500.0)])
+    ended, links = run_flows(world, [(1.0, "a", "b", 500.0)])
     assert ended == [pytest.approx(1.0 + 5.0 + 0.1)]
     assert links.sent_bytes["a", "b"] == pytest.approx(500.0)
     assert links.busy_s["a", "b"] == pytest.approx(5.0)
@@ -56,13 +58,13 @@ def test_alone_a_publication_takes_its_bytes_over_the_link_and_half_a_round_trip
 
 def test_two_that_leave_together_share_the_uplink_and_the_rest_is_the_laters() -> None:
     world = fleet([region("a", up=100.0), region("b"), region("c")], [link("a", "b", 80.0), link("a", "c", 80.0)])
-    ended, _ = play(world, [(0.0, "a", "b", 100.0), (0.0, "a", "c", 260.0)])
+    ended, _ = run_flows(world, [(0.0, "a", "b", 100.0), (0.0, "a", "c", 260.0)])
     assert ended == [pytest.approx(2.0), pytest.approx(2.0 + 160.0 / 80.0)]
 
 
 def test_a_slow_links_share_goes_to_the_others() -> None:
     world = fleet([region("a", up=100.0), region("b"), region("c")], [link("a", "b", 10.0), link("a", "c", 500.0)])
-    ended, _ = play(world, [(0.0, "a", "b", 10.0), (0.0, "a", "c", 90.0)])
+    ended, _ = run_flows(world, [(0.0, "a", "b", 10.0), (0.0, "a", "c", 90.0)])
     assert ended == [pytest.approx(1.0), pytest.approx(1.0)]
 
 
@@ -77,7 +79,7 @@ def test_no_byte_is_lost_and_no_cap_exceeded(rates: list[float], up: float, size
         [region("home", up=up), *map(region, names)],
         [link("home", name, rate) for name, rate in zip(names, rates, strict=True)],
     )
-    ended, links = play(world, [(0.0, "home", name, size) for name, size in zip(names, sizes, strict=False)])
+    ended, links = run_flows(world, [(0.0, "home", name, size) for name, size in zip(names, sizes, strict=False)])
     for end, name, rate, size in zip(ended, names, rates, sizes, strict=False):
         assert links.sent_bytes["home", name] == pytest.approx(size, rel=1e-6)
         assert end >= size / rate * (1 - 1e-6)
@@ -98,7 +100,7 @@ def test_two_regions_that_cannot_be_dialled_meet_in_the_third_that_leaves_the_mo
             link("fast", "b", 40.0),
         ],
     )
-    ended, links = play(world, [(0.0, "a", "b", 400.0)])
+    ended, links = run_flows(world, [(0.0, "a", "b", 400.0)])
     assert ended == [pytest.approx(10.0)]
     assert links.path("a", "b") == (("a", "fast"), ("fast", "b"))
 
@@ -106,19 +108,19 @@ def test_two_regions_that_cannot_be_dialled_meet_in_the_third_that_leaves_the_mo
 def test_regions_without_a_way_are_refused() -> None:
     world = fleet([region("a"), region("b")], [])
     with pytest.raises(ValueError, match="no route from a to b"):
-        Links(world, Agenda(), NONE).path("a", "b")
+        Links(world, EventQueue(), NONE).path("a", "b")
 
 
 def test_a_link_that_slows_down_slows_what_is_on_it() -> None:
     world = fleet([region("a"), region("b")], [link("a", "b", 100.0)])
     faults = Faults(rates=(RateChange(time_s=1.0, src_region="a", dst_region="b", factor=0.5),))
-    ended, _ = play(world, [(0.0, "a", "b", 200.0)], faults)
+    ended, _ = run_flows(world, [(0.0, "a", "b", 200.0)], faults)
     assert ended == [pytest.approx(1.0 + 100.0 / 50.0)]
 
 
 def test_trajectories_of_a_pair_queue() -> None:
     world = fleet([region("a"), region("b")], [link("a", "b", 100.0, rtt_s=0.2)])
-    links = Links(world, Agenda(), NONE)
+    links = Links(world, EventQueue(), NONE)
     assert links.send_s("a", "b", 100.0) == pytest.approx(1.1)
     assert links.send_s("a", "b", 50.0) == pytest.approx(1.6)
     assert links.send_s("a", "a", 1e9) == pytest.approx(1.0, rel=1e-3)
@@ -130,10 +132,10 @@ def test_what_a_dead_link_carries_waits_until_it_is_back() -> None:
         RateChange(time_s=at_s, src_region="a", dst_region="b", factor=f) for at_s, f in ((1.0, 0.0), (5.0, 0.5))
     )
     sends = [(0.0, "a", "b", 150.0)]
-    ended, links = play(world, sends, Faults(rates=(up, down)))
+    ended, links = run_flows(world, sends, Faults(rates=(up, down)))
     assert ended == [pytest.approx(5.0 + 50.0 / 50.0)]
     assert links.down == ()
-    ended, links = play(world, sends, Faults(rates=(down,)))
+    ended, links = run_flows(world, sends, Faults(rates=(down,)))
     assert ended == [0.0]
     assert links.down == (("a", "b"),)
 
@@ -143,11 +145,11 @@ def test_trajectories_wait_at_a_dead_link_and_follow_its_rate() -> None:
     changes = tuple(
         RateChange(time_s=at_s, src_region="a", dst_region="b", factor=f) for at_s, f in ((1.0, 0.0), (5.0, 0.5))
     )
-    links = Links(world, Agenda(), Faults(rates=changes))
+    links = Links(world, EventQueue(), Faults(rates=changes))
     assert links.send_s("a", "b", 80.0) == pytest.approx(1.0)
     assert links.send_s("a", "b", 100.0) == pytest.approx(5.0 + 2.0)
     assert links.busy_s["a", "b"] == pytest.approx(7.0)
-    dead = Links(world, Agenda(), Faults(rates=changes[:1]))
+    dead = Links(world, EventQueue(), Faults(rates=changes[:1]))
     assert dead.send_s("a", "b", 160.0) == float("inf")
     assert dead.send_s("a", "b", 1.0) == float("inf")
     assert not dead.sent_bytes
