@@ -172,15 +172,18 @@ class Agent:
             try:
                 return await wait_for_stop(stop_on_stdin_eof, on_waiting=on_ready)
             finally:
+                # From here on nothing is started. Workers stop first, because they may still have something to send.
                 reconciling.cancel()
                 self._openings.cancel()
                 self._desired, self._stopping = {}, True
                 await self._supervisor.stop_all(self._config.stop_grace_s, clock.monotonic_s)
+                # Report how they ended, and let the session send it.
                 await self._look(clock.monotonic_s())
                 self._session.close()
                 if self._session.connected.is_set():
                     await asyncio.wait({session}, timeout=FINAL_REPORTS_S)
                 session.cancel()
+                # Readers and whoever waits for a disk job are told before the tasks that serve them end.
                 for job_id in self._hubs.job_ids():
                     self._hubs.get(job_id).weight_cache.stop()
                 for running in (
@@ -261,6 +264,7 @@ class Agent:
     async def _open_and_drop_hubs(self) -> None:
         jobs = {task.job_id: task for task in self._desired.values()}
         for job_id in self._hubs.job_ids():
+            # With another job authority, readers no longer accept what is cached here, so the hub is opened anew.
             if job_id not in jobs or self._hubs.get(job_id).authority_key != authority_key_of(jobs[job_id]):
                 await self._drop_hub(job_id, jobs)
         for job_id, task in jobs.items():
@@ -274,10 +278,12 @@ class Agent:
             self._upstreams.pop(job_id)[1].cancel()
         hub = self._hubs.drop(job_id)
         saving = self._cache_tasks.pop(job_id)
+        # The cache's task finishes a disk job that has begun. Only then may the stores be closed.
         saving.cancel()
         await asyncio.wait({saving})
         await asyncio.to_thread(release, hub)
         state = StateDirectory(self._config.state_dir)
+        # Folders of jobs that are here or whose stores are being opened must not be removed.
         used = [*jobs.values(), *self._openings.tasks]
         in_use = {state.spool_of(task.job_id) for task in used}
         in_use |= {state.weights_of(task.job_id, authority_key_of(task)) for task in used}
@@ -297,6 +303,7 @@ class Agent:
     def _keep_upstream(self, task: LocalTask) -> None:
         job_id = task.job_id
         gateway, upstream_task = self._upstreams.get(job_id, ("", None))
+        # The trainer's own region connects to nobody.
         is_home = task.trainer_region == self._config.region
         if upstream_task is not None and (is_home or task.trainer_gateway != gateway):  # the trainer has moved
             upstream_task.cancel()
@@ -321,6 +328,7 @@ class Agent:
 
     async def _keep_reconciled(self) -> None:
         while True:
+            # Hubs first: a worker that is started finds its gateway ready.
             await self._open_and_drop_hubs()
             now_s = clock.monotonic_s()
             await self._look(now_s)
@@ -330,6 +338,7 @@ class Agent:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RECONCILE_S):
                     await self._hub_opened.wait()
+            # A hub that was opened is a reason to look at once, since its tasks may start now.
             self._hub_opened.clear()
 
     async def _look(self, now_s: float) -> None:
@@ -351,6 +360,7 @@ class Agent:
         }
         self._ended_files = {key: files for key, files in self._ended_files.items() if key[0] in ended}
         for task_id, process in ended.items():
+            # A resumed run keeps its task id, so the fork tells its trainers apart.
             key = task_id, process.task.fork
             if key not in self._ended_files:
                 run, ended_report = self._supervisor.run_directory(process.task), report(process, None)

@@ -82,12 +82,12 @@ async def subscribed(
 
 
 def _opening_messages(hello: WorkerHello) -> tuple[gateway_pb2.RolloutUp, gateway_pb2.RolloutUp]:
-    said = gateway_pb2.WorkerHello(
+    greeting = gateway_pb2.WorkerHello(
         job_id=hello.job_id, region=hello.region, bundle_digest=hello.bundle_digest, epoch=hello.epoch
     )
     room = gateway_pb2.Capacity(num_samples=hello.num_samples)
     return (
-        gateway_pb2.RolloutUp(worker_id=hello.worker_id, hello=said),
+        gateway_pb2.RolloutUp(worker_id=hello.worker_id, hello=greeting),
         gateway_pb2.RolloutUp(worker_id=hello.worker_id, capacity=room),
     )
 
@@ -111,6 +111,8 @@ async def _records(
     again: asyncio.Event,
 ) -> AsyncIterator[ReceivedRecord]:
     while True:
+        # `again` cuts only the wait for a record. The reader handles each record to its end before it asks for the
+        # next, so a thread that works on the host copy is never abandoned.
         reading, cut = asyncio.ensure_future(call.read()), asyncio.ensure_future(again.wait())
         try:
             await asyncio.wait({reading, cut}, return_when=asyncio.FIRST_COMPLETED)

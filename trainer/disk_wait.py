@@ -78,6 +78,7 @@ class DiskWait:
         num_retries = 0
         try:
             while True:
+                # Looked at before each pause, so that a stop is noticed even if it came before the first refusal.
                 if self._stop.is_set() and not patiently:
                     raise error
                 await self._pause(RETRY.pause_s(num_retries), patiently=patiently)
@@ -92,6 +93,7 @@ class DiskWait:
             self._end(path)
 
     def _begin(self, path: Path | None, error: DiskFull) -> None:
+        # Several writes may wait for one path: it is logged once, and the phase is shown once for all paths.
         if not self._waiting[path]:
             event(log, logging.WARNING, "disk_full", path=path, why=error)
         if not self._waiting.total():

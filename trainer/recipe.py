@@ -90,6 +90,7 @@ def learner_settings(job: JobFile) -> LearnerSettings:
         minibatches=job.train.minibatches,
         epochs=job.train.epochs,
         seed=job.seed,
+        # The schedule gives the actor's rate, and the critic's follows it in this proportion.
         critic_rate=_or(a.critic_lr, 0.0) / job.optimizer.lr if job.optimizer.lr else 0.0,
         reward_kl_coefficient=a.kl_coefficient if a.kl_in == "reward" else 0.0,
         reward_kl_estimator=estimator,

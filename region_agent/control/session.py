@@ -125,6 +125,7 @@ class CoordinatorSession:
                     await self._read(messages)
 
     async def _greet(self, call: SessionCall, messages: Messages) -> tuple[int, float]:
+        # Hello and clean-up without an await in between, so that no report is both in the hello and queued.
         hello = self._handlers.hello()
         self._outbox = deque(old for old in self._outbox if old.WhichOneof("body") not in VOID_IN_A_NEW_SESSION)
         self._outbox.extend(self._handlers.unanswered())
@@ -155,6 +156,7 @@ class CoordinatorSession:
     async def _write(self, call: SessionCall, epoch: int) -> None:
         sequence = 1
         while True:
+            # A message stays in the outbox until it is written, so a session that breaks in between sends it again.
             while self._outbox:
                 message = self._outbox[0]
                 sequence += 1

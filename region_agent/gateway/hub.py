@@ -141,8 +141,11 @@ class JobHub:
                 return True
             case RelayedCommit(region=region):
                 stream_ids = self._routes.streams_to(region)
+                # A list, so that every stream of the region gets it, not only the first that takes it: an old one may
+                # not have ended yet.
                 return any([await self._put_down(stream_id, message) for stream_id in stream_ids])
             case RelayedDown(worker_id=worker_id, is_finish=is_finish):
+                # Noted even if the worker is unknown here: the job's files may be removed then.
                 self._job_is_done = self._job_is_done or is_finish
                 stream_id = self._routes.stream_of(worker_id)
                 return stream_id is not None and await self._put_down(stream_id, message)
@@ -175,6 +178,7 @@ class JobHub:
             item = await self.up.get()
             if not isinstance(item, FrameKey):
                 return item
+            # The frame may have been committed since its key was queued.
             if (frame := self.frames.read(item)) is not None:
                 return frame
 
@@ -183,6 +187,7 @@ class JobHub:
 
         The spool keeps its frames.
         """
+        # Routes first: what still comes over a stream that ends is dropped, and no worker is reported as lost.
         self._routes.forget_workers()
         for stream in self._streams.values():
             stream.end()
@@ -206,6 +211,7 @@ class JobHub:
         Raises: Conflict if a trainer of the same or a newer fork is already followed.
         """
         trainer = self.trainer_slot.claim(fork)
+        # A new trainer knows no worker, and must not hear of one before its hello.
         if not trainer.is_first:
             self.end_streams()
         self.resend_uncommitted()

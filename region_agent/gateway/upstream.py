@@ -107,6 +107,7 @@ class Upstream:
             opening = gateway_pb2.RolloutUp(gateway=gateway_pb2.GatewayHello(job_id=self._hub.job_id))
             await call.write(opening)
             self._traffic.sent(self._home_region, opening.ByteSize(), self._hub.job_id)
+            # From here on the gateway above knows this stream, and streams below must end with it.
             self._opened = True
             self._hub.resend_uncommitted()
             async with asyncio.TaskGroup() as tasks:
@@ -121,6 +122,7 @@ class Upstream:
         while True:
             item = await self._hub.next_up()
             if isinstance(item, AnchorRequest):
+                # No message goes up for it here: the subscription is opened again, and then says what is needed.
                 self._again.set()
             elif greeted.lets_pass(item):
                 message = convert.to_above(item, region=self._region)
@@ -133,6 +135,8 @@ class Upstream:
             self._again.clear()
             async with asyncio.TaskGroup() as tasks:
                 reading = tasks.create_task(self._read_subscription(stub, address, have))
+                # It is set when a record was refused, or when a full state is needed. The present subscription, if it
+                # still runs, goes on during the pause.
                 await self._again.wait()
                 await asyncio.sleep(self._requests.pause_s(clock.monotonic_s()))
                 reading.cancel()

@@ -96,6 +96,8 @@ class Derivations:
         `chain_bytes` is the payload of the log's own signed publications, or None if they do not reach its `newest`.
         """
         for cost in routes.costs(self._situation(held, have, chain_bytes, newest), rates):
+            # Cheapest first. A route that cannot be taken now (no links, or what was derived has failed) gives way to
+            # the next.
             if cost.kind is RouteKind.CHAIN:
                 if chain_bytes is not None:
                     return FollowLog()
@@ -126,6 +128,7 @@ class Derivations:
         notices: list[CacheNotice] = []
         for number, each in self._by_number.items():
             if each.state is DerivedState.ORDERED:
+                # Copy and chain may have moved since the order: only now is it decided what it is derived from.
                 sources = sources_of(held, each.order.key)
                 if not isinstance(sources, str):
                     each.state = DerivedState.MAKING
@@ -140,9 +143,11 @@ class Derivations:
         match outcome:
             case DerivedMade(num_bytes):
                 each.num_bytes = num_bytes
+                # One that was given up while it was being made gets no more readers.
                 each.state = DerivedState.FAILED if each.is_given_up else DerivedState.MADE
                 return [DerivedReady(order, outcome)]
             case DerivedNotMade(why) | JobFaulted(why):
+                # Made again from the same copy and chain it would fail again, so its key is not tried until they move.
                 each.state = DerivedState.FAILED
                 self._impossible.add(order.key)
                 return [DerivedGivenUp(order.number, why), DerivedImpossible(order, why)]
@@ -170,12 +175,14 @@ class Derivations:
         gone = [number for number, each in self._by_number.items() if not _is_kept(held, each)]
         for number in gone:
             del self._by_number[number]
+        # Once copy or chain have moved, the same request leads to another key.
         self._impossible = {key for key in self._impossible if is_current(held, key)}
         return [DerivedForgotten(number) for number in gone]
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _shared(self, held: HeldVersions, key: DerivedKey) -> DerivedOrder | None:
+        # Readers with equal requests share one publication, also while it is being made.
         for each in self._by_number.values():
             if each.order.key == key and each.state is not DerivedState.FAILED and not each.is_given_up:
                 return each.order
@@ -189,10 +196,15 @@ class Derivations:
         self, held: HeldVersions, have: Policy | None, chain_bytes: int | None, newest: Policy | None
     ) -> Situation:
         links = held.links_from(have) or ()
+        # The sizes of the deltas on disk, or the sum of those in the log if the chain does not start at the reader's
+        # state.
         chain = [link.closing.payload_bytes for link in links] or ([] if chain_bytes is None else [chain_bytes])
+        # Nothing is derived from a copy that does not lead to the newest state, since the reader would have to ask
+        # again.
         copy = held.copy if held.reaches and held.newest == newest else None
         return Situation(
             chain=chain or None,
+            # A fold is computed from the copy on, so through the deltas before the reader's state too.
             num_folded=len(held.chain) if copy is not None and links else None,
             copy_content=None if copy is None else copy.content_bytes,
             is_behind_copy=copy is not None and (have is None or have < copy.policy),

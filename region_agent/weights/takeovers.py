@@ -85,6 +85,7 @@ def _job_for(held: HeldVersions, link: InMemory) -> CreateCopy | AdvanceCopy | W
         return CreateCopy(link)
     if not held.reaches or held.newest != opening.base:
         return WrongBase(f"{opening} starts from {opening.base}, but the newest version here is {held.newest}")
+    # A fold continues from the newest state, so each link of the chain is applied before it, one job at a time.
     return AdvanceCopy(held.chain[0] if held.chain else link)
 
 

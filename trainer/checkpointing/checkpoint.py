@@ -113,9 +113,11 @@ def save(root: Path, content: Content, model: Any, learner: Stateful, files: Map
     Raises: DiskFull and other StorageErrors, Denied, NotFound. Nothing of this checkpoint is left then.
     """
     directory = root / str(content.policy)
+    # The policy identifies the weights, so what is there is the same.
     if (directory / MANIFEST).is_file():
         return _read(directory / MANIFEST)
     state, learnt = float32_state(model), learner.state_dict()
+    # An error of a full disk names this size.
     needed_bytes = content_bytes(state) + _tensor_bytes(learnt) + sum(map(len, files.values()))
     with explained(directory, needed_bytes):
         shutil.rmtree(directory, ignore_errors=True)
@@ -126,6 +128,7 @@ def save(root: Path, content: Content, model: Any, learner: Stateful, files: Map
                 (directory / name).write_bytes(data)
             write_safetensors(directory / WEIGHTS, state)
             _save_learner(directory / LEARNER, learnt)
+            # Each part is synced and hashed before the manifest that lists it.
             parts = [_part(directory / name) for name in (WEIGHTS, LEARNER, *sorted(files))]
             manifest = _manifest(content) | {"weights": state_digest(bf16_state(model)).hex(), "parts": parts}
             write_atomically(directory / MANIFEST, finite_json.dumps(manifest, indent=1))
@@ -276,6 +279,7 @@ def _read(path: Path) -> Manifest:
             next_group=data["next_group"],
             open_groups=tuple(data["open_groups"]),
             batches_root=bytes.fromhex(data["batches_root"]),
+            # Of the bytes in the file, which is what the next manifest and the audit name.
             digest=blake3(text).digest(),
             directory=path.parent,
         )

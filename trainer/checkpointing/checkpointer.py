@@ -91,16 +91,19 @@ class Checkpointer:
             parent=self._newest,
         )
         await self._journal.flush()
+        # Waits as long as the disk is full, and training with it.
         await self._disk.write_in_thread(lambda: self._save(content))
         assert self._newest is not None
         await self._journal.write_milestone(
             audit.CheckpointEntry(policy=policy, manifest=self._newest.digest, covers=position.n)
         )
+        # Older checkpoints go only after the audit names the new one, and frames only after checkpoints.
         await asyncio.to_thread(checkpoint.prune, self._run.checkpoints, self._job.checkpoint.keep)
         await self._give_up_frames()
         event(log, logging.INFO, "checkpoint", policy=policy)
 
     def _save(self, content: Content) -> None:
+        # The manifest says which lines it covers, so they must survive whatever it survives.
         self._journal.sync_flushed()
         self._newest = checkpoint.save(
             self._run.checkpoints, content, self._at.model, self._at.learner, self._at.model_files

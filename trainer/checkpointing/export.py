@@ -57,6 +57,7 @@ def final_model(model: Any, files: Mapping[str, bytes], directory: Path, publish
             for name, data in files.items():
                 write_atomically(partial / name, data)
             write_safetensors(partial / SINGLE_FILE, state)
+            # Read it back: what people will use must be what was published.
             _prove(partial, published_digest)
             _swap_in(partial, directory)
         except BaseException:

@@ -71,6 +71,7 @@ def _of_worker(up: gateway_pb2.RolloutUp) -> UpMessage | None:
     match up.WhichOneof("body"):
         case "frame":
             key = FrameKey(worker_id=worker_id, epoch=up.frame.epoch, sequence=up.frame.sequence)
+            # One frame that cannot be read must not end the stream: it becomes a value that is counted and logged.
             try:
                 return FrameReceived(key, up.frame.region, trajectory_frame_from_pb(up.frame))
             except WireError as error:

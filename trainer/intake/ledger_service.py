@@ -104,8 +104,10 @@ class LedgerService:
         """
         self._perform(self._driver.want_batch(self._now()))
         await self._journal.flush()
+        # The batch may be there already, or come with any later frame or tick.
         await self._until(lambda: self._batch is not None, stop)
         await self._journal.flush()
+        # What led to the batch is on record now, so it may be trained on.
         batch, self._batch = self._batch, None
         return batch
 
@@ -114,6 +116,7 @@ class LedgerService:
 
         Raises: DiskFull, as `batch`.
         """
+        # First the line, then the version: leases of the new version must follow it in the journal.
         self._journal.write_sealed(line)
         self._perform(self._driver.step_done(batch, self._now()))
         await self._journal.flush()
@@ -123,6 +126,7 @@ class LedgerService:
 
         Samples that no worker could produce are left out. Raises: DiskFull, as `batch`.
         """
+        # Training waits for the evaluation, so this is also the version when it is done.
         policy = self._driver.policy
         self._perform(self._driver.want_evaluation(items, self._now()))
         await self._journal.flush()
@@ -131,12 +135,14 @@ class LedgerService:
         if done is None:
             return None
         self._journal.write_sealed(audit.EvalEntry(policy=policy, samples=used_samples(done.kept)))
+        # These samples are used up, so they do not keep their frames any longer.
         self._driver.settle(done.kept, policy.version)
         await self._journal.flush()
         return done.kept
 
     async def _until(self, done: Callable[[], bool], stop: asyncio.Event) -> None:
         stopping = asyncio.ensure_future(stop.wait())
+        # One event wakes for both reasons, so a stop is noticed while nothing comes in.
         stopping.add_done_callback(lambda _: self._changed.set())
         try:
             while not (done() or stop.is_set()):
@@ -158,6 +164,7 @@ class LedgerService:
             case AnchorWanted():
                 return message
             case FrameReceived(key, region, frame):
+                # Waits while too much is queued; the gateway's stream is not read meanwhile.
                 await self._intake.put(key, region, frame)
                 return None
             case UnreadableMessage(worker_id, why):

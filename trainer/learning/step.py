@@ -195,6 +195,8 @@ def _finish(
     parameters = [parameter for parameter in trained.model.parameters() if parameter.requires_grad]
     if ranks.size > 1:
         for parameter in parameters:
+            # A rank whose rows do not touch a parameter takes part in the sum all the same, or the others would wait
+            # for it.
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             ranks.sum_(parameter.grad)
@@ -210,5 +212,6 @@ def _finish(
 
 def _summed(sums: LossSums, ranks: Ranks) -> LossSums:
     names = [f.name for f in fields(sums)]
+    # One sum for all figures, in the order of the fields.
     values = ranks.sum_(torch.tensor([getattr(sums, name) for name in names], dtype=torch.float64)).tolist()
     return LossSums(**dict(zip(names, values, strict=True)))

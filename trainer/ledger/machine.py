@@ -173,10 +173,13 @@ class Ledger:
         """
         state = self.state
         effects: list[Effect] = []
+        # An event that may not come now raises before anything is changed.
         _check(state, event)
         state.now_s = max(state.now_s, now_s)
         match event:
             case WorkerJoined(worker_id, epoch):
+                # A worker that joins again holds none of its earlier leases. With another epoch, or without one, its
+                # process died.
                 before = state.workers.get(worker_id)
                 self._leave(worker_id, effects, is_dead=before is None or not epoch or before.epoch != epoch)
                 allowance, strikes = state.doubted.pop(worker_id, (None, 0))
@@ -184,10 +187,12 @@ class Ledger:
             case WorkerLeft(worker_id, is_dead):
                 self._leave(worker_id, effects, is_dead=is_dead)
             case RoomOffered(worker_id, num_samples):
+                # The room decides the worker's place among those that get leases.
                 state.workers[worker_id].room = num_samples
                 state.seat(worker_id)
             case PolicyReached(worker_id, policy):
                 state.workers[worker_id].policy = policy
+                # A worker whose weights were too old may get leases again.
                 self._see_who_keeps_up(worker_id)
             case LeasesStarted(worker_id, lease_ids, policy):
                 self._started(worker_id, lease_ids, policy)
@@ -207,6 +212,8 @@ class Ledger:
                 pass
             case _:
                 assert_never(event)
+        # After every event, in this order: expired leases free samples and workers, a batch that is taken frees room
+        # for groups, and leases are granted last, from all that is free then.
         self._expire(effects)
         self._form_batch(effects)
         self._finish_eval(effects)
@@ -224,6 +231,8 @@ class Ledger:
         if worker is None:
             return
         attempts: list[tuple[SampleGroup, int]] = []
+        # All leases go back first, while the worker still exists. Only then are attempts counted, which may drop whole
+        # groups.
         for lease_id in list(worker.leases):
             held = state.held[lease_id]
             is_attempt = is_dead and held.is_started
@@ -261,11 +270,13 @@ class Ledger:
         any_started = False
         for lease_id in lease_ids:
             held = state.held.get(lease_id)
+            # Also ignored if it started already: its time must begin anew only once.
             if held is None or held.worker_id != worker_id or held.is_started or policy < held.lease.start_at:
                 continue
             held.is_started = any_started = True
             state.set_deadline(held, state.now_s + self.limits.lease_timeout_s)
             group = state.groups[held.lease.group]
+            # The sample will have no token older than this policy, so its group may become younger.
             state.set_oldest(group, held.lease.sample, policy.version)
         if any_started:
             self._spare(worker_id)
@@ -297,6 +308,7 @@ class Ledger:
             worker.allowance, worker.strikes = 1, worker.strikes + 1
             for lease_id in list(worker.leases):
                 held = state.held.get(lease_id)
+                # A worker that let one lease expire will hardly begin those that wait behind it.
                 if held is not None and held.deadline_s is not None and not held.is_started:
                     self._end_expired(held, effects)
             state.seat(worker_id)
@@ -350,6 +362,7 @@ class Ledger:
     def _accept(self, group: SampleGroup, result: Result, effects: list[Effect]) -> None:
         """Put a result into its group. A group that is then complete may be dropped because its rewards are equal."""
         state = self.state
+        # The first valid result wins, also one whose own lease has ended.
         if (lease_id := group.leases.get(result.sample)) is not None:  # another worker need not produce it any more
             effects.append(Revoked(state.held[lease_id].worker_id, (lease_id,)))
             leasing.release(state, lease_id)
@@ -374,6 +387,7 @@ class Ledger:
         state, limits, item_of = self.state, self.limits, self._item_of
         for result in results:
             arrival = admission.classify_result(state, limits, result)
+            # No group of this fork is open for it: open the group of the earlier fork if it still fits into the bound.
             if arrival is Arrival.UNKNOWN and leasing.continues(state, limits, item_of, result):
                 arrival = Arrival.TOO_OLD
                 if leasing.may_open(state, limits, result.oldest_version):
@@ -395,6 +409,7 @@ class Ledger:
         state.dropped[group.number] = None
         if len(state.dropped) > DROPPED_KEPT:
             del state.dropped[next(iter(state.dropped))]
+        # An evaluation goes on without the problem that nobody could produce.
         state.evaluation = state.evaluation and tuple(n for n in state.evaluation if n != group.number)
         effects.append(GroupDropped(group.number, why, results))
 
@@ -405,9 +420,11 @@ class Ledger:
         state = self.state
         assert state.training_since_s is not None
         state.pace.saw_step(state.now_s - state.training_since_s)
+        # Nothing is in training now, so `next_step` and `open_groups` are those of the new version.
         state.training_since_s, state.in_training = None, ()
         state.policy = state.policy.next()
         for worker in state.workers.values():
+            # In the order of their numbers, so that equal events give equal states.
             for lease_id in sorted(worker.early):
                 held = state.held[lease_id]
                 state.set_deadline(held, state.now_s + self.limits.lease_timeout_s)
@@ -425,10 +442,12 @@ class Ledger:
         if not state.batch_wanted:
             return
         if len(state.whole) < limits.groups_per_step:
+            # Too few groups are complete for a batch, so nothing waits for older ones yet.
             state.hold_since_s = state.lost_since_s = None
             return
         if (missing := self._missing()) and not self._hold(missing, effects):
             return
+        # Earliest deadline first: the oldest complete groups.
         batch = sorted((state.groups[number] for number in state.whole), key=lambda group: group.rank)
         self._take(batch[: limits.groups_per_step], effects)
 
@@ -480,6 +499,7 @@ class Ledger:
         results = [group.done[sample] for group in batch for sample in range(group.size)]
         for group in batch:
             state.remove_group(group, self.limits.max_sample_tokens)
+        # The next step's counts and holds begin anew.
         state.batch_wanted, state.num_filtered = False, 0
         state.hold_since_s = state.lost_since_s = None
         state.training_since_s = state.now_s
@@ -510,6 +530,7 @@ class Ledger:
         state = self.state
         if state.evaluation is not None and all(state.groups[number].is_whole for number in state.evaluation):
             results = tuple(state.groups[number].done[0] for number in state.evaluation)
+            # Each group of an evaluation has one sample, number 0.
             for number in state.evaluation:
                 state.remove_group(state.groups[number], 0)
             state.evaluation = None

@@ -140,6 +140,7 @@ class Progress:
             "weight_checks": self.weight_checks,
             "pause_s": self.pause_s,
         }
+        # Ratios exist only where something was published, compared or changed.
         if self.delta_bytes:
             values["weights_ratio"] = self.full_weights_bytes / self.delta_bytes
         if self.compared_elements:

@@ -122,6 +122,7 @@ class RunRecorder:
             text=text,
         )
         self._link.record(record)
+        # Written behind those that wait, so that the file keeps the order.
         self._unwritten.append(record)
         with contextlib.suppress(DiskFull):
             self._write()
@@ -179,6 +180,7 @@ class RunRecorder:
         rewards = [trajectory.reward for trajectory in trained]
         proofs, self._proofs = self._proofs, ProofTally()
         values |= _of_tally(tally) | proofs.values()
+        # Figures of the batch: sizes, rewards and staleness. Mismatches are those since the step before.
         values |= {
             "step": float(policy.version),
             "steps_total": float(self._job.steps),

@@ -66,6 +66,7 @@ class _OsPlacedFile:
     def read_at(self, offset: int, num_bytes: int) -> bytes:
         parts = []
         while num_bytes:
+            # The kernel may return less than was requested.
             part = os.pread(self._descriptor, num_bytes, offset)
             if not part:
                 raise OSError(f"{self._path} ends before byte {offset}")

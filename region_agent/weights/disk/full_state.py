@@ -155,6 +155,7 @@ def create(
     `changes` must fill all of it, starting from zeros. Raises: CorruptFrame if it lacks the signed digest, DiskFull,
     StorageError, and what `changes` raises; then nothing has changed.
     """
+    # A number above every file here, so that nothing of the earlier copy is overwritten while it counts.
     number = 1 + max((number for number, _ in numbered(layer, folder)), default=0)
     manifest = FullStateManifest(layout=layout, attestation=attestation, file=file_name(number, "state"))
     path, placement = folder / manifest.file, FilePlacement(layout)
@@ -193,6 +194,7 @@ def recover(layer: WeightFiles, folder: Path, trust: Trust) -> tuple[FullState |
     with explained(folder):
         found = numbered(layer, folder)
         newest = newest_manifest(layer, folder, [number for number, kind in found if kind == "manifest"])
+        # Files of a copy without a whole manifest are what an unfinished creation left.
         if newest is None:
             remove(layer, folder)
             return None, "its manifest is damaged" if any(kind == "manifest" for _, kind in found) else ""
@@ -204,12 +206,14 @@ def recover(layer: WeightFiles, folder: Path, trust: Trust) -> tuple[FullState |
         except Forged as error:
             remove(layer, folder)
             return None, str(error)
+        # The size is checked before the file is opened, since reading beyond its end would look like a failing disk.
         path = folder / manifest.file
         if path.name not in layer.names(folder) or layer.size(path) != FilePlacement(manifest.layout).num_bytes:
             remove(layer, folder)
             return None, f"{path} is missing or has the wrong size"
         copy = FullState(layer, folder, manifest, number, layer.open_placed(path))
         try:
+            # Only now is the content hashed: until then the copy is a claim.
             why = _finish(layer, folder, copy, [n for n, kind in found if kind == "redo"])
         except BaseException:
             copy.close()
@@ -237,6 +241,7 @@ def _finish(layer: WeightFiles, folder: Path, copy: FullState, redo_numbers: lis
     for number in sorted(redo_numbers, reverse=True):
         read = reader(layer, folder / file_name(number, "redo"))
         head = redo_log.read_head(read)
+        # A log applies only to the copy that it was made for: it names that copy's whole manifest.
         now = copy._manifest.to_json()
         if head is None or number <= copy._number or json.loads(json.dumps(now)) != head.now:
             continue  # it is not whole, or it is already applied

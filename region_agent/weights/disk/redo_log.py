@@ -118,6 +118,7 @@ def read_head(read: Read) -> RedoHead | None:
     """Return the head of a log that is whole from its head to its DONE, or None for any other."""
     head, num_spans = None, 0
     for each in blocks(read):
+        # One HEAD, then SPANs, then a DONE that counts them: any other order is a log that was not finished.
         if each.kind == HEAD and head is None:
             head = RedoHead(*json.loads(each.data))
         elif each.kind == SPAN and head is not None:

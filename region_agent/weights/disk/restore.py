@@ -11,6 +11,7 @@ LOG_BYTES = 256 << 20
 def restored_log(held: HeldVersions, trust: Trust) -> PublicationLog:
     """Return the log of what was found on disk. Raises: WireError, Fenced for a disk that was changed, StorageError."""
     publications = PublicationLog(trust, max_bytes=LOG_BYTES, max_content_bytes=MAX_RELAYED_BYTES)
+    # The log begins at the copy, or without one at the base of the first delta.
     policy, digest = None, b""
     if held.copy is not None:
         policy, digest = held.copy.policy, held.copy.digest
@@ -20,5 +21,6 @@ def restored_log(held: HeldVersions, trust: Trust) -> PublicationLog:
     highest_fork = max(held.highest_fork, bundle.opening.policy.fork if bundle is not None else 0)
     is_dead = policy is not None and policy.fork < highest_fork  # the new fork's first state had not arrived
     chain = (publication_of(link) for link in (() if is_dead else held.chain))
+    # The bundle may be of a newer fork than the state, because it comes first.
     publications.restore(bundle, chain, copy=policy, copy_digest=digest, highest_fork=highest_fork)
     return publications

@@ -83,6 +83,7 @@ def find(layer: WeightFiles, path: Path, assembler: Assembler) -> StoredPublicat
     with explained(path):
         for each in blocks(lambda offset, size: layer.read(path, offset, size)):
             try:
+                # The assembler checks order and signatures as for a publication from the network.
                 record = record_from_bytes(each.data)
                 done = assembler.feed(record)
             except PeriplusError:
@@ -90,6 +91,7 @@ def find(layer: WeightFiles, path: Path, assembler: Assembler) -> StoredPublicat
             if isinstance(record, Chunk):
                 offsets.append(each.offset)
             opening = record if isinstance(record, Opening) else opening
+            # Only the closing makes the publication whole.
             if done is not None and isinstance(record, Closing) and opening is not None:
                 return StoredPublication(
                     layer=layer, path=path, opening=opening, closing=record, offsets=tuple(offsets)
