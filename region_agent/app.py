@@ -243,6 +243,7 @@ class Agent:
         except PeriplusError as error:
             event(log, logging.WARNING, "probe_failed", dst=order.dst_region, why=error)
             return
+        # The probe's bytes went over the link like all others.
         self._traffic.sent(order.dst_region, measured.sent_bytes)
         link = control_pb2.LinkMeasurement(
             src_region=region,
@@ -373,6 +374,7 @@ class Agent:
 
     def _reports(self) -> dict[str, TaskReport]:
         processes = self._supervisor.processes
+        # A task that was to stop before its process was started would otherwise never be reported as ended.
         unstarted = {
             task_id: report_unstarted(task)
             for task_id, task in self._desired.items()

@@ -83,6 +83,7 @@ class StoreOpenings:
 
     async def _open(self, task: LocalTask) -> None:
         reading = asyncio.ensure_future(asyncio.to_thread(open_stores, self._config, task))
+        # What the thread opens must be closed again, so wait for it even if this task is cancelled.
         cancelled = await ended(reading)
         try:
             frames, weight_cache = reading.result()
@@ -90,6 +91,7 @@ class StoreOpenings:
                 close_stores(task.job_id, frames, weight_cache, job_is_done=False)
                 raise cancelled
         except PeriplusError as error:
+            # The next look tries again at once, so log each reason only once.
             if self._unusable.get(task.job_id) != str(error):
                 event(log, logging.ERROR, "spool_unusable", job=task.job_id, why=error)
             self._unusable[task.job_id] = str(error)

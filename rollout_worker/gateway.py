@@ -55,8 +55,10 @@ async def exchange_leases(
     async with rpc.channel(gateway) as channel:
         with rpc.remote_errors(gateway):
             call = gateway_pb2_grpc.GatewayStub(channel).Rollout()
+            # The hello and the room first: the gateway drops what comes before a hello.
             for opening in _opening_messages(hello):
                 await call.write(opening)
+            # Only now, so that frames which the last stream did not acknowledge follow the hello.
             outbox.begin()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_write_out(call, hello.worker_id, outbox))

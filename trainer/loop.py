@@ -68,6 +68,7 @@ class TrainingLoop:
         self._config = config
         self._job = config.job
         self._prepared = prepared
+        # The parts that the loop puts in order (assembly.py builds them).
         self._link = link
         self._driver = driver
         self._ledger_service = ledger_service

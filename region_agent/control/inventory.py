@@ -36,6 +36,7 @@ def inventory(config: AgentConfig) -> control_pb2.Inventory:
 
 def accelerators(program: str = "nvidia-smi") -> tuple[control_pb2.Accelerators, ...]:
     """Return the GPUs of this host, equal ones counted together, ordered by name and memory."""
+    # No such program: the host has no GPU of this kind.
     path = shutil.which(program)
     if path is None:
         return ()

@@ -116,6 +116,8 @@ class CoordinatorSession:
             with rpc.remote_errors(self._address):
                 call = control_pb2_grpc.CoordinatorStub(channel).Session()
                 messages = aiter(call)
+                # Nothing is sent from the outbox before the coordinator has welcomed this agent and given the session
+                # its epoch.
                 epoch, heartbeat_s = await self._greet(call, messages)
                 self.connected.set()
                 event(log, logging.INFO, "session_open", coordinator=self._address, epoch=epoch)

@@ -83,8 +83,10 @@ class FrameSpool:
             durability=durability,
             max_bytes=max_bytes,
             layer=layer,
+            # At least 64 KiB, and at most 64 MiB, however large the spool is.
             segment_bytes=max(1 << 16, min(max_bytes // SEGMENTS_PER_SPOOL, 64 << 20)),
         )
+        # Frames that were committed just before a crash may come again. The trainer knows them by their keys.
         pending: dict[FrameKey, Position] = {}
         try:
             for record in spool.records():

@@ -157,6 +157,7 @@ class JobHub:
         if stream is None or stream.is_ended:
             return False
         try:
+            # A stream whose queue stays full would hold up the messages to all others.
             async with asyncio.timeout(DOWN_STALL_S):
                 await stream.put(message)
         except TimeoutError:

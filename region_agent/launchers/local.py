@@ -202,6 +202,7 @@ def _log_of(path: Path, first_line: str) -> BinaryIO:
         path.parent.mkdir(parents=True, exist_ok=True)
         output: BinaryIO = path.open("ab", buffering=0)
     except OSError as error:
+        # A full disk must not keep a task from running. Any other error must be seen.
         if error.errno not in NO_ROOM:
             raise
         event(log, logging.WARNING, "task_without_log", path=path, why=error)

@@ -1,9 +1,9 @@
 """Decisions of one job's weight cache, as a synchronous machine: events in; disk jobs, notices and answers out.
 
-    take, doubt, take_over, link_damaged, reader_*    what has happened    -> notices
-    next_step(now_s)                                  what to do now       -> one disk job or none, and notices
-    finished(job, outcome, now_s)                     what came of it      -> notices
-    route, have, is_behind, lacks_copy                what readers and the gateway above are told
+    take, take_over, refill, doubt, *_damaged, reader_*    what has happened      -> notices, if any
+    next_step(now_s)                                       what to do now         -> one disk job or none, and notices
+    finished(job, outcome, now_s)                          how the job ended      -> notices
+    route, have, is_behind, lacks_copy                     what readers and the gateway above are told
 
 The machine decides which versions are held and written (`upkeep`), what is derived for which reader (`derivations`),
 how the copy follows the gateway above (`takeovers`), when it is proven again, and when a full state is requested. It

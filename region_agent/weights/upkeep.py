@@ -1,4 +1,4 @@
-"""Transitions of the held versions: what a publication, the outcome of a disk job or a doubt makes of them.
+"""Transitions of the held versions: what a publication, the outcome of a disk job or damage makes of them.
 
 Each function takes the versions held before (`held.HeldVersions`) and returns a `HeldChange`: those held after, jobs
 that clean up the disk, and why a copy was refused. `next_upkeep` says what is to be written next. The rules:

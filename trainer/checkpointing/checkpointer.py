@@ -55,7 +55,7 @@ class Checkpointer:
         self._job = job
         self._job_id = job_id
         self._run = run
-        self._at = prepared
+        self._prepared = prepared
         self._journal = journal
         self._store = store
         self._driver = driver
@@ -81,7 +81,7 @@ class Checkpointer:
         content = Content(
             job_id=self._job_id,
             policy=policy,
-            lineage=self._at.lineage,
+            lineage=self._prepared.lineage,
             progress=progress.to_mapping(),
             audit_line=position.n,
             audit_prev=position.prev,
@@ -106,7 +106,7 @@ class Checkpointer:
         # The manifest says which lines it covers, so they must survive whatever it survives.
         self._journal.sync_flushed()
         self._newest = checkpoint.save(
-            self._run.checkpoints, content, self._at.model, self._at.learner, self._at.model_files
+            self._run.checkpoints, content, self._prepared.model, self._prepared.learner, self._prepared.model_files
         )
 
     async def _give_up_frames(self) -> None:

@@ -1,8 +1,8 @@
 """Conversions between the protobuf messages of the gateway's stream and the trainer's values.
 
 Only this module and the stream itself (gateway.py) know protobuf in the trainer. Nothing here decides anything. A
-message of a kind that this version does not know converts to None, and a frame that cannot be read to a value that says
-so, because one bad message must not end the stream.
+message of a kind that this version does not know converts to None. A frame that cannot be read converts to a value that
+says why. Nothing is raised, because one bad message must not end the stream.
 """
 
 from typing import assert_never

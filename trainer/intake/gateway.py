@@ -149,6 +149,7 @@ class GatewayLink:
         """
         try:
             async with asyncio.timeout(CERTIFICATE_DEADLINE_S):
+                # `run` also sets `_answered` when the gateway is lost, so nobody waits for a stream that is gone.
                 await _either(self._answered, stop)
         except TimeoutError as error:
             raise TimedOut(

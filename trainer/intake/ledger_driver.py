@@ -1,15 +1,15 @@
-"""The functional core around the ledger: messages and frames become its events, its effects lines and messages.
+"""The functional core around the ledger: it turns messages and frames into events, and effects into what must be done.
 
     worker's message ---> event ---> ledger ---> effects ---> lines of the audit, messages to workers, batches
     committed frame ----> results --^
 
-The ledger (trainer/ledger/machine.py) decides who produces what and which results count. `LedgerDriver` knows beside it
-what the ledger does not: contents of samples, regions of workers, counts, and which frames must stay on disk. Each
-method takes the time and returns what must be done, in this order; the shell (ledger_service.py) does it. There is no
+The ledger (trainer/ledger/machine.py) decides who produces what and which results count. `LedgerDriver` adds what the
+ledger does not know: contents of samples, regions of workers, counts, and which frames must stay on disk. Each method
+takes the time and returns what must be done, in this order; the shell (ledger_service.py) does it. There is no
 clock, file, socket or logger here.
 
 Invariants:
-- Each sample that came in is settled once: when it is refused, abandoned, dropped, or reported as consumed.
+- Each sample that came in is settled once: when it is refused, abandoned, dropped, consumed or used in an evaluation.
 - A worker with another tokenizer or model config never joins.
 """
 
@@ -280,6 +280,7 @@ class LedgerDriver:
             case _:
                 self._tally.refused += 1
                 self._write_result(kept, AdmissionVerdict.REFUSED, arrival, effects)
+        # The ledger will not hand a refused result back, so this is the end of its trajectory.
         self.settle(self._taken((result,)), self.policy.version)
         fields = {"worker": result.worker_id, "group": result.group, "sample": result.sample, "why": arrival}
         effects.append(EventLogged(logging.WARNING, "result_refused", fields))

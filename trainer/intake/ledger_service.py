@@ -1,9 +1,9 @@
-"""The I/O shell of the ledger: it feeds the ledger's driver and does what follows, in an order that survives a crash.
+"""The I/O shell of the ledger: it performs what the ledger's driver returns, in an order that survives a crash.
 
     gateway --frame----> frames.FrameIntake --committed--> driver --effects--> lines of the audit
             --message------------------------------------> driver              then leases, acknowledgements, batches
 
-`LedgerService` holds the clock, the audit's journal and the way to the gateway. All decisions are the ledger's
+`LedgerService` holds the clock, the audit's journal and the queue to the gateway. All decisions are the ledger's
 (trainer/ledger/machine.py), and what they mean for lines, messages and counts is the driver's (ledger_driver.py).
 
 Invariants:
@@ -209,6 +209,7 @@ class LedgerService:
                 case EventLogged(level, name, fields):
                     event(log, level, name, **fields)
                 case Granted() | Revoked():
+                    # Not sent here: the flush that follows sends it after the lines before it.
                     self._journal.send_once_recorded(effect)
                 case LedgerBatch():
                     self._batch = effect

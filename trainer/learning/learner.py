@@ -339,6 +339,8 @@ class Learner:
         mismatch: MismatchReport,
     ) -> StepReport:
         return StepReport(
+            # Loss and norm are means over updates; the other figures are sums that are divided by the tokens that
+            # updates have seen.
             loss=_mean([gradient.loss for gradient in gradients]),
             grad_norm=_mean([gradient.norm for gradient in gradients]),
             clip_fraction=sums.clipped / num_counted,

@@ -259,11 +259,15 @@ def _withdraw_trials(state: LedgerState, effects: list[Effect]) -> int:
     strikes_of = {worker_id: worker.strikes for worker_id, worker in state.workers.items()}
     # One entry for each free place: the strikes of its worker, the most reliable worker's places first.
     most = len(state.trials)
-    places = [n for n, _, who in sorted(state.seats.values()) for _ in range(min(most, state.workers[who].free))]
+    places = [
+        strikes
+        for strikes, _, worker_id in sorted(state.seats.values())
+        for _ in range(min(most, state.workers[worker_id].free))
+    ]
     # Trials that may start now, those of the workers with the most strikes first; each is matched with one place.
     of_now = (state.held[lease_id] for lease_id in state.trials if state.held[lease_id].deadline_s is not None)
-    worst_first = sorted(of_now, key=lambda x: (-strikes_of[x.worker_id], x.lease.group, x.lease.sample))
-    ended = [held for held, n in zip(worst_first, places, strict=False) if n < strikes_of[held.worker_id]]
+    worst_first = sorted(of_now, key=lambda held: (-strikes_of[held.worker_id], held.lease.group, held.lease.sample))
+    ended = [held for held, strikes in zip(worst_first, places, strict=False) if strikes < strikes_of[held.worker_id]]
     for held in ended:
         lose(state, held.lease.lease_id, Loss.WITHDRAWN, effects)
         effects.append(Revoked(held.worker_id, (held.lease.lease_id,)))

@@ -454,6 +454,7 @@ class Ledger:
     def _missing(self) -> list[SampleGroup]:
         """Return the unfinished groups that could not be consumed in time after the next batch, oldest first."""
         state = self.state
+        # First look for groups that can be made younger, before any must be given up.
         if self._num_missing() > 0:
             for number in state.idle:  # nobody produces any sample of it yet: it can wait for the next version
                 state.set_class(state.groups[number], state.policy.version + 1)
@@ -469,6 +470,7 @@ class Ledger:
     def _hold(self, missing: list[SampleGroup], effects: list[Effect]) -> bool:
         """Wait for the groups that are missing. Return whether the wait is over; the groups are dropped then."""
         state = self.state
+        # The hold begins once; what it waits for may change while it lasts.
         if state.hold_since_s is None:
             state.hold_since_s = state.now_s
             effects.append(Holding(tuple(group.number for group in missing), state.now_s + self.limits.max_hold_s))
@@ -476,6 +478,7 @@ class Ledger:
             state.lost_since_s = None
         elif state.lost_since_s is None:
             state.lost_since_s = state.now_s
+        # Read after `lost_since_s` was set, since a hold for lost samples ends earlier.
         until_s = self._hold_until_s()
         if until_s is not None and state.now_s < until_s:
             return False
@@ -511,6 +514,7 @@ class Ledger:
     def _open_eval(self, items: tuple[int, ...]) -> None:
         """Open one evaluation group with one sample for each item; it takes no room for tokens."""
         state = self.state
+        # Evaluation groups have numbers of their own, which no training group ever reaches.
         numbers = tuple(range(state.next_eval_group, state.next_eval_group + len(items)))
         state.next_eval_group += len(items)
         state.evaluation = numbers
@@ -523,6 +527,7 @@ class Ledger:
                 opened_s=state.now_s,
                 version=state.policy.version,
             )
+            # They take no room for tokens, so that training cannot starve them, nor they training.
             state.put_group(group, 0)
             leasing.wait_again(state, group, 0)
 

@@ -97,12 +97,14 @@ class Publisher:
         self._prompts_RP = prompts_RP
         self._num_threads = num_threads
         self._now = now
+        # State of publishing: what readers hold now, and digests of the newest versions by policy, for proofs.
         self._policy = policy
         self._weights: Weights | None = None
         self._published: Published | None = None
         self._digests: dict[Policy, bytes] = {}
         self._author: Author | None = None
         self._deltas_pay = False
+        # Work for `run`: the snapshot that waits or is being sent, and whether a reader needs an anchor.
         self._handed: _Snapshot | None = None
         self._anchor_wanted = False
         self._work = asyncio.Event()

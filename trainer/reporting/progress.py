@@ -71,6 +71,7 @@ class Progress:
             delta_bytes=self.delta_bytes + sent.payload_bytes,
             full_weights_bytes=self.full_weights_bytes + sent.content_bytes,
         )
+        # A full state was compared with nothing, so it says nothing about how much changes.
         if not sent.is_delta:
             return total
         return replace(

@@ -96,11 +96,11 @@ class FullState:
         StorageError, and what `changes` raises: the copy is unchanged if the error came before it was overwritten,
         otherwise it is unusable until it is opened again.
         """
-        then = FullStateManifest(layout=self.layout, attestation=attestation, file=self._manifest.file)
+        after = FullStateManifest(layout=self.layout, attestation=attestation, file=self._manifest.file)
         # Write the whole redo log. Until its DONE block is durable, the copy is not touched.
         path = self._folder / file_name(self._number + 1, "redo")
         with new_file(self._layer, path, sync=True) as append:
-            append(redo_log.head_block(self._manifest.to_json(), then.to_json()))
+            append(redo_log.head_block(self._manifest.to_json(), after.to_json()))
             num_spans = 0
             for each in changes:
                 if each is not None:
@@ -113,7 +113,7 @@ class FullState:
             self._layer.sync_folder(self._folder)
             redo_log.apply(reader(self._layer, path), self._file.read_at, self._file.write_at)
             self._file.sync()
-            self._commit(then)
+            self._commit(after)
 
     def differs(self) -> str:
         """Return how the content on disk differs from what the trainer signed; empty if it does not.
@@ -126,17 +126,17 @@ class FullState:
             "" if found == self.digest else f"its digest is {found.hex()}, but the signed digest is {self.digest.hex()}"
         )
 
-    def _commit(self, then: FullStateManifest) -> None:
-        found = _digest(self._file, then, self.placement)
-        if found != then.digest:
+    def _commit(self, after: FullStateManifest) -> None:
+        found = _digest(self._file, after, self.placement)
+        if found != after.digest:
             remove(self._layer, self._folder)
             raise CorruptFrame(
-                f"{then.attestation.opening} leads to a state with digest {found.hex()}, but the signed digest is "
-                f"{then.digest.hex()}: the copy is given up and fetched again"
+                f"{after.attestation.opening} leads to a state with digest {found.hex()}, but the signed digest is "
+                f"{after.digest.hex()}: the copy is given up and fetched again"
             )
-        write_manifest(self._layer, self._folder, then, self._number + 1)
-        self._manifest, self._number, self.usable = then, self._number + 1, True
-        _remove_others(self._layer, self._folder, self._number, then.file)
+        write_manifest(self._layer, self._folder, after, self._number + 1)
+        self._manifest, self._number, self.usable = after, self._number + 1, True
+        _remove_others(self._layer, self._folder, self._number, after.file)
 
     def close(self) -> None:
         """Close the state's file."""
@@ -242,13 +242,13 @@ def _finish(layer: WeightFiles, folder: Path, copy: FullState, redo_numbers: lis
         read = reader(layer, folder / file_name(number, "redo"))
         head = redo_log.read_head(read)
         # A log applies only to the copy that it was made for: it names that copy's whole manifest.
-        now = copy._manifest.to_json()
-        if head is None or number <= copy._number or json.loads(json.dumps(now)) != head.now:
+        before = copy._manifest.to_json()
+        if head is None or number <= copy._number or json.loads(json.dumps(before)) != head.before:
             continue  # it is not whole, or it is already applied
         redo_log.apply(read, copy._file.read_at, copy._file.write_at)
         copy._file.sync()
         try:
-            copy._commit(FullStateManifest.from_json(head.then))
+            copy._commit(FullStateManifest.from_json(head.after))
         except (CorruptFrame, CorruptSpool) as error:
             return str(error)
         return ""

@@ -66,6 +66,7 @@ def keep(layer: WeightFiles, path: Path, publication: Publication) -> StoredPubl
             kind = OPEN if isinstance(record, Opening) else PART if isinstance(record, Chunk) else CLOSE
             data = record_to_bytes(record)
             if kind == PART:
+                # The parts are read one by one later, so remember where the data of each begins.
                 offsets.append(at + HEADER_BYTES)
             append(block(kind, data))
             at += HEADER_BYTES + len(data)

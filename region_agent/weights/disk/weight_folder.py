@@ -225,7 +225,9 @@ class WeightFolder:
         links: list[StoredPublication] = []
         for number, kind in numbered:
             path = self.folder / f"{number:010d}.{kind}"
+            # Every file gets an assembler of its own, which checks the signatures under this job's authority.
             link = find(self.layer, path, Assembler(self._trust, max_content_bytes=MAX_RELAYED_BYTES))
+            # Derived publications served readers of the earlier process, and are made again if needed.
             if link is None or kind == "derived":
                 with explained(path):
                     self.layer.unlink(path)
