@@ -130,6 +130,7 @@ class Agent:
         self._hubs = hubs
         self._traffic = traffic
         self._boot_id = uuid.uuid4().hex
+        # What the coordinator wants here, and what it was told last of each task.
         self._desired: dict[str, LocalTask] = {}
         self._stopping = False
         self._reported: dict[str, TaskReport] = {}
@@ -306,6 +307,7 @@ class Agent:
         gateway, upstream_task = self._upstreams.get(job_id, ("", None))
         # The trainer's own region connects to nobody.
         is_home = task.trainer_region == self._config.region
+        # A trainer that was resumed in another region has another gateway, or none that is remote.
         if upstream_task is not None and (is_home or task.trainer_gateway != gateway):  # the trainer has moved
             upstream_task.cancel()
             del self._upstreams[job_id]
@@ -348,6 +350,7 @@ class Agent:
         await self._conclude_runs()
         reports = self._reports()
         for task_id, report_ in reports.items():
+            # Only changes are reported; the hello of a new session has all of them.
             if self._reported.get(task_id) != report_:
                 self._session.send(control_pb2.AgentMessage(task=report_to_pb(report_)))
         self._reported = reports
@@ -359,6 +362,7 @@ class Agent:
             for task_id, process in self._supervisor.processes.items()
             if process.task.role is Role.TRAINER and process.outcome is not None
         }
+        # Forget those whose processes are forgotten.
         self._ended_files = {key: files for key, files in self._ended_files.items() if key[0] in ended}
         for task_id, process in ended.items():
             # A resumed run keeps its task id, so the fork tells its trainers apart.

@@ -35,6 +35,7 @@ def open_stores(config: AgentConfig, task: LocalTask) -> tuple[FrameSpool, Weigh
         weights = state.weights_of(task.job_id, key)
         return frames, WeightCache.open(task.job_id, key, weights, chain_versions=task.chain_versions)
     except BaseException:
+        # The spool is locked by this process, so an open one would keep the next attempt out.
         frames.close()
         raise
 
@@ -46,6 +47,7 @@ def close_stores(job_id: str, frames: FrameSpool, weight_cache: WeightCache, *, 
     job can be resumed. Errors are logged, not raised.
     """
     num_frames = len(frames.pending)
+    # Each store is closed, whatever becomes of the other.
     try:
         weight_cache.close(job_is_done=job_is_done)
     except PeriplusError as error:

@@ -119,7 +119,7 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
         tasks.create_task(asyncio.to_thread(publish.compile_codec))  # beside the warm-up
         try:
             state = await _unless_full(_work(trainer), stop)
-            # Without parts there is nothing in the link's queues that anybody waits for.
+            # If the parts were never built, the link has queued nothing that must still be sent.
             if ready.done():
                 await _close(link, config.task.job_id)
         finally:
@@ -239,7 +239,7 @@ async def _prepare(trainer: _Trainer) -> Prepared | None:
             values=values,
             text=text,
         )
-        # Link and disk wait belong to the event loop. The thread waits for the disk, as the event loop would.
+        # The link and the disk wait belong to the event loop. The thread blocks until the record is written.
         event_loop.call_soon_threadsafe(trainer.link.record, record)
         writing = trainer.disk.write(lambda: run_directory.append(record))
         asyncio.run_coroutine_threadsafe(writing, event_loop).result()

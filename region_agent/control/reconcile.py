@@ -107,6 +107,7 @@ def reconcile(
         wanted = desired.get(task_id)
         if process.outcome is None:
             actions += _running(process, wanted, now_s, limits)
+        # It has ended and nobody wants it.
         elif wanted is None:
             actions.append(Forget(task_id))
         elif _superseded(process, wanted):

@@ -74,6 +74,8 @@ class Upstream:
         self._home_gateway = home_gateway
         self._resolver = resolver
         self._traffic = traffic
+        # Set to open the subscription again. Of the present connection: whether anything came from above, and whether
+        # the rollout stream was opened.
         self._again = asyncio.Event()
         self._requests = Attempts(SUBSCRIBE_AGAIN)
         self._heard = False
@@ -89,6 +91,7 @@ class Upstream:
             finally:
                 if self._opened:  # else nothing was sent over this connection, and streams below may go on
                     self._hub.end_streams()
+            # A connection over which something came was a good one: begin again with the shortest pause.
             failures = 0 if self._heard else failures + 1
             event(log, logging.WARNING, "upstream_lost", job=self._hub.job_id, home=self._home_region, why=why)
             await asyncio.sleep(jitter() * RECONNECT.pause_s(failures))
@@ -97,6 +100,7 @@ class Upstream:
         address = await self._resolver.resolve(self._home_gateway)
         async with rpc.channel(address) as channel:
             stub = gateway_pb2_grpc.GatewayStub(channel)
+            # If one of the two ends, the group ends the other.
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._rollout(stub, address))
                 tasks.create_task(self._subscription(stub, address))
@@ -159,6 +163,7 @@ class Upstream:
         with rpc.remote_errors(address):
             call = stub.Subscribe(request, metadata=((REGION_KEY, self._region),))
             async for record in call:
+                # A record that is refused also shows that the link works.
                 self._heard = True
                 try:
                     await self._hub.feed.append_from_above(publication_record_from_pb(record))

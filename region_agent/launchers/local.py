@@ -114,6 +114,7 @@ class Supervisor:
         `processes` tells how they ended.
         """
         for task_id in self._popen:
+            # A second signal would cut short what a process is saving.
             if self.processes[task_id].asked_to_stop_at_s is None:
                 self.perform(AskToStop(task_id), now())
         await self._wait_for_all(grace_s, now)

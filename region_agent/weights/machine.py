@@ -86,6 +86,8 @@ class WeightCacheMachine:
         self._open_job: DiskJob | None = None
         self._incoming: deque[Publication | tuple[ChainLink, str]] = deque()  # publications, and damaged links
         self._cleanups: deque[DiskJob] = deque()
+        # The copy's version when a notice last said so; whether the disk has refused and not yet taken everything; and
+        # the times from which to write again, of the last request for a full state, and of the last ordered proof.
         self._settled_policy = None if held.copy is None else held.copy.policy
         self._is_unsaved = False
         self._retry_s = self._requested_s = self._doubted_s = _NEVER_S
@@ -116,6 +118,7 @@ class WeightCacheMachine:
 
     @property
     def _reached(self) -> Policy | None:
+        # A publication that waits will be held, so what it leads to counts as reached.
         coming = (each.opening for each in reversed(self._incoming) if isinstance(each, Publication))
         states = (opening for opening in coming if opening.kind is not PublicationKind.BUNDLE)
         last = next(states, None)

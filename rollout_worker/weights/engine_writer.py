@@ -160,6 +160,7 @@ def _words(tensor: torch.Tensor) -> torch.Tensor:
 
 def _as_words(values: npt.NDArray[np.unsignedinteger], tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dtype == torch.bfloat16:
+        # The same bits; torch takes only writable memory without a warning.
         return torch.from_numpy(np.require(values.view(np.int16), requirements="W")).to(tensor.device)
     # As a float32, a bfloat16 is its bits in the upper half and zeros below.
     return torch.from_numpy(np.left_shift(values, 16, dtype=np.uint32).view(np.int32)).to(tensor.device)

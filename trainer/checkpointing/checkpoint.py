@@ -158,6 +158,7 @@ def _save_learner(path: Path, state: Mapping[str, Any]) -> None:
     with path.open("wb", buffering=0) as file:
         sink = _Sink(file)
         torch.save(state, sink)  # type: ignore[arg-type]  # it writes and flushes, and asks no more
+    # torch.save has returned as if all was written.
     if sink.error is not None:
         raise sink.error
 

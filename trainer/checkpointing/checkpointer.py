@@ -130,5 +130,6 @@ def replayable(store: Spool, limits: TrajectoryLimits) -> Iterator[tuple[Positio
         if isinstance(found, WireError):
             event(log, logging.ERROR, "kept_frame_refused", frame=record.position, why=found)
             continue
+        # Samples of an evaluation are never used again.
         trajectories = kept(record.position, found)
         yield record.position, len(record.data), [k for k in trajectories if k.trajectory.purpose is Purpose.TRAIN]

@@ -53,12 +53,15 @@ class GatewayLink:
         self._job_id = job_id
         self._fork = fork
         self._public_key = public_key
+        # The coordinator's answer; None until it has come.
         self._answer: Certificate | PeriplusError | None = None
         self._answered = asyncio.Event()
         self._messages: asyncio.Queue[gateway_pb2.TrainerUp | None] = asyncio.Queue(OUT_MESSAGES)
+        # Set by `close`, so that the end of the stream is then no error.
         self._closing = False
         self._ended = asyncio.Event()
         self._records: asyncio.Queue[PublicationRecord | None] = asyncio.Queue(OUT_RECORDS)
+        # Whether the last record was given to gRPC, and whether the gateway has confirmed that it read all of them.
         self._was_last = False
         self._wan_bytes: int | None = None
         self._all_read = asyncio.Event()

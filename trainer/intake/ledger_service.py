@@ -72,6 +72,7 @@ class LedgerService:
         self._syncs = syncs
         self._now = now
         self._is_closed = False
+        # What the training loop waits for, until it takes it, and the event that something of it has come.
         self._batch: LedgerBatch | None = None
         self._evaluation: EvaluationDone | None = None
         self._changed = asyncio.Event()

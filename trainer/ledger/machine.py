@@ -527,7 +527,7 @@ class Ledger:
                 opened_s=state.now_s,
                 version=state.policy.version,
             )
-            # They take no room for tokens, so that training cannot starve them, nor they training.
+            # They take no room for tokens, so training and evaluation cannot keep each other from opening groups.
             state.put_group(group, 0)
             leasing.wait_again(state, group, 0)
 

@@ -58,6 +58,7 @@ class RunRecorder:
         self._unwritten: list[Record] = []
         self._now = now
         self._started_s = started_s
+        # Bytes between regions over the whole run, None before the first count; and those before this gateway's start.
         self._wan_bytes: float | None = None
         self._earlier_bytes = 0.0
         self._mismatches_recorded = progress.weight_digest_mismatches
