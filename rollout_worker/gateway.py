@@ -55,7 +55,7 @@ async def exchange_leases(
     async with rpc.channel(gateway) as channel:
         with rpc.remote_errors(gateway):
             call = gateway_pb2_grpc.GatewayStub(channel).Rollout()
-            # The hello and the room first: the gateway drops what comes before a hello.
+            # A stream must open with a hello, and without room the ledger grants no leases.
             for opening in _opening_messages(hello):
                 await call.write(opening)
             # Only now, so that frames which the last stream did not acknowledge follow the hello.

@@ -149,7 +149,7 @@ class EngineUpdater:
         if finding.is_sound:
             weights.engine_sound()
             return finding, signed
-        # The trainer learns of the fault even if the repair helps: memory that changes by itself should be replaced.
+        # The trainer learns of the fault even if the repair helps.
         event(log, logging.ERROR, "engine_differs", policy=signed.policy, why=finding.why)
         await self._report(VersionReport.of_fault(signed.policy, finding))
         async with weights.host_lock:

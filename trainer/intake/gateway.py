@@ -61,7 +61,7 @@ class GatewayLink:
         self._closing = False
         self._ended = asyncio.Event()
         self._records: asyncio.Queue[PublicationRecord | None] = asyncio.Queue(OUT_RECORDS)
-        # Whether the last record was given to gRPC, and whether the gateway has confirmed that it read all of them.
+        # Whether all records were given to gRPC: then the gateway's answer means that it has read them.
         self._was_last = False
         self._wan_bytes: int | None = None
         self._all_read = asyncio.Event()
@@ -202,9 +202,9 @@ class GatewayLink:
         certificate = certificate_from_pb(answer.certificate)
         requested = (self._job_id, self._fork, self._public_key)
         why = answer.refused
+        # With a certificate for another key the trainer would sign what no reader accepts.
         if not why and (certificate.job_id, certificate.fork, certificate.public_key) != requested:
             why = f"the answer is for job {certificate.job_id!r}, fork {certificate.fork}, or for another key"
-        # An answer for another key would let the trainer sign what no reader accepts.
         self._answer = certificate
         if why:
             self._answer = Denied(

@@ -5,8 +5,8 @@
 
 The ledger (trainer/ledger/machine.py) decides who produces what and which results count. `LedgerDriver` adds what the
 ledger does not know: contents of samples, regions of workers, counts, and which frames must stay on disk. Each method
-takes the time and returns what must be done, in this order; the shell (ledger_service.py) does it. There is no
-clock, file, socket or logger here.
+takes the time and returns what must be done, in this order; the shell (ledger_service.py) does it. There is no clock,
+file, socket or logger here.
 
 Invariants:
 - Each sample that came in is settled once: when it is refused, abandoned, dropped, consumed or used in an evaluation.

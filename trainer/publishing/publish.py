@@ -186,7 +186,7 @@ def delta_pays(base: WeightState, state: WeightState) -> bool:
     stride = max(1, content_bytes(state) // SAMPLE_BYTES)
     sampled = {name: _sample(tensor, stride) for name, tensor in state.items()}
     sampled_base = {name: _sample(tensor, stride) for name, tensor in base.items()}
-    # Without the first part, the head with names and shapes, which would be a large share of a small sample.
+    # The first part is left out: the head, with names and shapes, would be a large share of a small sample.
     delta_bytes, full_bytes = (sum(map(len, encode(b, sampled)[1:])) for b in (sampled_base, None))
     return delta_bytes < WORTH * full_bytes
 

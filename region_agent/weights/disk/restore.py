@@ -18,9 +18,9 @@ def restored_log(held: HeldVersions, trust: Trust) -> PublicationLog:
     elif held.chain:
         policy, digest = held.chain[0].opening.base, held.chain[0].opening.base_digest
     bundle = None if held.bundle is None else publication_of(held.bundle)
+    # A fork begins with its bundle, so the bundle may be of a newer fork than the state.
     highest_fork = max(held.highest_fork, bundle.opening.policy.fork if bundle is not None else 0)
     is_dead = policy is not None and policy.fork < highest_fork  # the new fork's first state had not arrived
     chain = (publication_of(link) for link in (() if is_dead else held.chain))
-    # The bundle may be of a newer fork than the state, because it comes first.
     publications.restore(bundle, chain, copy=policy, copy_digest=digest, highest_fork=highest_fork)
     return publications

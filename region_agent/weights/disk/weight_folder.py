@@ -205,7 +205,7 @@ class WeightFolder:
             names = self.layer.names(self.folder)
         fork = max((int(found[1]) for name in names if (found := _FORK.fullmatch(name))), default=0)
         numbered = sorted((int(found[1]), found[2]) for name in names if (found := _NAME.fullmatch(name)))
-        # Numbers are never used twice, also after files with higher ones were removed in this process.
+        # New files get numbers above those that are here.
         self._last_number = max((number for number, _ in numbered), default=0)
         self.copy, refused = copy_.recover(self.layer, self.folder, self._trust)
         copy = None if self.copy is None else _facts(self.copy)
