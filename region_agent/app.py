@@ -226,6 +226,7 @@ class Agent:
         return heartbeat_to_pb(self._traffic)
 
     def _on_desired(self, message: control_pb2.DesiredTasks) -> None:
+        # Nothing is started any more, whatever the coordinator still wants.
         if self._stopping:
             return
         self._desired = {task.task_id: task_from_pb(task) for task in message.tasks}

@@ -267,6 +267,7 @@ def _read(path: Path) -> Manifest:
                 f"{path} has schema {data['schema']!r}, and this build reads {SCHEMA}; use the build that wrote it"
             )
         listed = {part["name"]: part["blake3"] for part in data["parts"]}
+        # Without these two parts nothing could be restored.
         if missing := {WEIGHTS, LEARNER} - listed.keys():
             raise ValueError(f"the part {sorted(missing)[0]} is not listed")
         policy = Policy(data["fork"], data["version"])

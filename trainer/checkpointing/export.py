@@ -70,6 +70,7 @@ def _swap_in(partial: Path, directory: Path) -> None:
     """Rename `partial` to `directory`. At each moment `directory` is the earlier one, absent, or the new one."""
     earlier = directory.with_name(f".{directory.name}.earlier{PARTIAL}")
     shutil.rmtree(earlier, ignore_errors=True)
+    # A rename cannot replace a directory that is not empty, so the earlier one is moved aside first.
     if directory.exists():
         directory.rename(earlier)
     partial.rename(directory)

@@ -109,6 +109,7 @@ class Progress:
         A sum that an older version did not write stays 0, and so does one that was stored as null because it was not
         finite.
         """
+        # Names of another version's sums are dropped rather than refused, so its checkpoints can be restored.
         known = cls.__dataclass_fields__
         return cls(**{name: value for name, value in values.items() if name in known and value is not None})
 
