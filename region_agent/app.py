@@ -130,6 +130,7 @@ class Agent:
         self._hubs = hubs
         self._traffic = traffic
         self._boot_id = uuid.uuid4().hex
+        # What the coordinator wants here, and what it was told last of each task.
         self._desired: dict[str, LocalTask] = {}
         self._stopping = False
         self._reported: dict[str, TaskReport] = {}
@@ -172,15 +173,18 @@ class Agent:
             try:
                 return await wait_for_stop(stop_on_stdin_eof, on_waiting=on_ready)
             finally:
+                # From here on nothing is started. Workers stop first, because they may still have something to send.
                 reconciling.cancel()
                 self._openings.cancel()
                 self._desired, self._stopping = {}, True
                 await self._supervisor.stop_all(self._config.stop_grace_s, clock.monotonic_s)
+                # Report how they ended, and let the session send it.
                 await self._look(clock.monotonic_s())
                 self._session.close()
                 if self._session.connected.is_set():
                     await asyncio.wait({session}, timeout=FINAL_REPORTS_S)
                 session.cancel()
+                # Readers and whoever waits for a disk job are told before the tasks that serve them end.
                 for job_id in self._hubs.job_ids():
                     self._hubs.get(job_id).weight_cache.stop()
                 for running in (
@@ -222,6 +226,7 @@ class Agent:
         return heartbeat_to_pb(self._traffic)
 
     def _on_desired(self, message: control_pb2.DesiredTasks) -> None:
+        # Nothing is started any more, whatever the coordinator still wants.
         if self._stopping:
             return
         self._desired = {task.task_id: task_from_pb(task) for task in message.tasks}
@@ -240,6 +245,7 @@ class Agent:
         except PeriplusError as error:
             event(log, logging.WARNING, "probe_failed", dst=order.dst_region, why=error)
             return
+        # The probe's bytes went over the link like all others.
         self._traffic.sent(order.dst_region, measured.sent_bytes)
         link = control_pb2.LinkMeasurement(
             src_region=region,
@@ -261,6 +267,7 @@ class Agent:
     async def _open_and_drop_hubs(self) -> None:
         jobs = {task.job_id: task for task in self._desired.values()}
         for job_id in self._hubs.job_ids():
+            # With another job authority, readers no longer accept what is cached here, so the hub is opened anew.
             if job_id not in jobs or self._hubs.get(job_id).authority_key != authority_key_of(jobs[job_id]):
                 await self._drop_hub(job_id, jobs)
         for job_id, task in jobs.items():
@@ -274,10 +281,12 @@ class Agent:
             self._upstreams.pop(job_id)[1].cancel()
         hub = self._hubs.drop(job_id)
         saving = self._cache_tasks.pop(job_id)
+        # The cache's task finishes a disk job that has begun. Only then may the stores be closed.
         saving.cancel()
         await asyncio.wait({saving})
         await asyncio.to_thread(release, hub)
         state = StateDirectory(self._config.state_dir)
+        # Folders of jobs that are here or whose stores are being opened must not be removed.
         used = [*jobs.values(), *self._openings.tasks]
         in_use = {state.spool_of(task.job_id) for task in used}
         in_use |= {state.weights_of(task.job_id, authority_key_of(task)) for task in used}
@@ -297,7 +306,9 @@ class Agent:
     def _keep_upstream(self, task: LocalTask) -> None:
         job_id = task.job_id
         gateway, upstream_task = self._upstreams.get(job_id, ("", None))
+        # The trainer's own region connects to nobody.
         is_home = task.trainer_region == self._config.region
+        # A trainer that was resumed in another region has another gateway, or none that is remote.
         if upstream_task is not None and (is_home or task.trainer_gateway != gateway):  # the trainer has moved
             upstream_task.cancel()
             del self._upstreams[job_id]
@@ -321,6 +332,7 @@ class Agent:
 
     async def _keep_reconciled(self) -> None:
         while True:
+            # Hubs first: a worker that is started finds its gateway ready.
             await self._open_and_drop_hubs()
             now_s = clock.monotonic_s()
             await self._look(now_s)
@@ -330,6 +342,7 @@ class Agent:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RECONCILE_S):
                     await self._hub_opened.wait()
+            # A hub that was opened is a reason to look at once, since its tasks may start now.
             self._hub_opened.clear()
 
     async def _look(self, now_s: float) -> None:
@@ -338,6 +351,7 @@ class Agent:
         await self._conclude_runs()
         reports = self._reports()
         for task_id, report_ in reports.items():
+            # Only changes are reported; the hello of a new session has all of them.
             if self._reported.get(task_id) != report_:
                 self._session.send(control_pb2.AgentMessage(task=report_to_pb(report_)))
         self._reported = reports
@@ -349,8 +363,10 @@ class Agent:
             for task_id, process in self._supervisor.processes.items()
             if process.task.role is Role.TRAINER and process.outcome is not None
         }
+        # Forget those whose processes are forgotten.
         self._ended_files = {key: files for key, files in self._ended_files.items() if key[0] in ended}
         for task_id, process in ended.items():
+            # A resumed run keeps its task id, so the fork tells its trainers apart.
             key = task_id, process.task.fork
             if key not in self._ended_files:
                 run, ended_report = self._supervisor.run_directory(process.task), report(process, None)
@@ -363,6 +379,7 @@ class Agent:
 
     def _reports(self) -> dict[str, TaskReport]:
         processes = self._supervisor.processes
+        # A task that was to stop before its process was started would otherwise never be reported as ended.
         unstarted = {
             task_id: report_unstarted(task)
             for task_id, task in self._desired.items()

@@ -133,6 +133,7 @@ def run(
         "periplus agent",
         {},
     )
+    # What the agent runs with, defaults included, as an operator will want to see it after a failure.
     telemetry.event(log, logging.INFO, "config", **config.model_dump(mode="json"))
     reason = asyncio.run(run_agent(resolve(config), ready_file=ready_file, stop_on_stdin_eof=stop_on_stdin_eof))
     return errors.EXIT_INTERRUPTED if reason is ShutdownReason.SIGINT else errors.EXIT_OK

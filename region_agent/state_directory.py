@@ -58,6 +58,7 @@ class StateDirectory:
 
     def remove_if_empty(self) -> None:
         """Remove the folders around spools and weights, as far as they are empty."""
+        # The folder above is shared with other regions' agents, and goes with the last of them.
         shared = [self._root.parent] if self._root.parent.name == SHARED else []
         for folder in (self._weights, self._spools, self._root, *shared):
             with contextlib.suppress(OSError):  # it is not empty

@@ -35,6 +35,7 @@ def open_stores(config: AgentConfig, task: LocalTask) -> tuple[FrameSpool, Weigh
         weights = state.weights_of(task.job_id, key)
         return frames, WeightCache.open(task.job_id, key, weights, chain_versions=task.chain_versions)
     except BaseException:
+        # The spool is locked by this process, so an open one would keep the next attempt out.
         frames.close()
         raise
 
@@ -46,6 +47,7 @@ def close_stores(job_id: str, frames: FrameSpool, weight_cache: WeightCache, *, 
     job can be resumed. Errors are logged, not raised.
     """
     num_frames = len(frames.pending)
+    # Each store is closed, whatever becomes of the other.
     try:
         weight_cache.close(job_is_done=job_is_done)
     except PeriplusError as error:
@@ -83,6 +85,7 @@ class StoreOpenings:
 
     async def _open(self, task: LocalTask) -> None:
         reading = asyncio.ensure_future(asyncio.to_thread(open_stores, self._config, task))
+        # What the thread opens must be closed again, so wait for it even if this task is cancelled.
         cancelled = await ended(reading)
         try:
             frames, weight_cache = reading.result()
@@ -90,6 +93,7 @@ class StoreOpenings:
                 close_stores(task.job_id, frames, weight_cache, job_is_done=False)
                 raise cancelled
         except PeriplusError as error:
+            # The next look tries again at once, so log each reason only once.
             if self._unusable.get(task.job_id) != str(error):
                 event(log, logging.ERROR, "spool_unusable", job=task.job_id, why=error)
             self._unusable[task.job_id] = str(error)

@@ -1,4 +1,4 @@
-"""Waiting for work in a thread that must be finished even if whoever waits for it is cancelled."""
+"""Waits for work in a thread that must be finished even if the task that waits for it is cancelled."""
 
 import asyncio
 from typing import Any

@@ -18,9 +18,11 @@ def make_work(spec: TaskSpec) -> task_process.Work:
     async def work(stop: asyncio.Event) -> TaskState:
         serving, stopping = asyncio.ensure_future(run(config)), asyncio.ensure_future(stop.wait())
         try:
+            # Whichever ends first: the job, or the wait for a signal.
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
                 return TaskState.STOPPED
+            # Raises what ended it, if it failed.
             serving.result()
             return TaskState.SUCCEEDED
         finally:

@@ -132,6 +132,7 @@ class Worker:
 
     async def _leases(self) -> None:
         await self._bundle_ready.wait()  # without the bundle no lease can be worked on
+        # Leases end with the stream over which they came. The ledger grants new ones after this hello.
         self._queue.clear()
         hello = WorkerHello(
             job_id=self._job_id,
@@ -165,22 +166,26 @@ class Worker:
         serving: _Serving | None = None
         while True:
             await self._wake.wait()
+            # Clear the event before looking, so that what comes during a long batch wakes the loop again.
             self._wake.clear()
             if serving is None and self._reader.bundle is not None:
                 serving = await self._load(self._reader.bundle, scratch)
             if serving is None:
                 self._weights.raise_if_hopeless()
                 continue
+            # Always bring the engine to the newest version first, so a batch is as fresh as it can be.
             await serving.updater.swap()
             policy = serving.updater.policy
             if policy is not None and self._queue.has_startable(policy):
                 await self._sample(serving.loaded, policy)
+                # More leases may wait than one batch takes, and no message need come to say so.
                 self._wake.set()
 
     async def _load(self, bundle: ReceivedBundle, scratch: Path) -> _Serving:
         payload = b"".join(bundle.parts)
         files = files_decoder(bundle.opening.codec)(payload, max_content_bytes=bundle.opening.content_bytes)
         loaded = await asyncio.to_thread(load_bundle, files, scratch, self._job, self._config.batch_rows)
+        # The hello carries the digest, so it is set before the event that lets the lease stream open.
         self._bundle_digest = payload_digest(payload)
         self._bundle_ready.set()
         event(log, logging.INFO, "bundle_loaded", files=len(files))
@@ -247,4 +252,5 @@ class Worker:
 async def run(config: WorkerConfig) -> None:
     """Serve one task until its job is done. Raises: see `Worker.run`."""
     torch.set_num_threads(config.task.num_threads)
+    # Microseconds since 1970: each start of a worker has an epoch of its own, so its frames never share a key.
     await Worker(config, epoch=int(clock.unix_s() * 1e6)).run()

@@ -1,8 +1,8 @@
 """Conversions between the protobuf messages of a worker's streams and its values.
 
 Only this module and the streams (gateway.py) know protobuf in the worker. Nothing here decides anything. A message of a
-kind that this version does not know converts to None, and a record of a publication that cannot be read to a value that
-says so.
+kind that this version does not know converts to None. A record of a publication that cannot be read converts to a value
+that says why.
 """
 
 from typing import assert_never

@@ -55,8 +55,10 @@ async def exchange_leases(
     async with rpc.channel(gateway) as channel:
         with rpc.remote_errors(gateway):
             call = gateway_pb2_grpc.GatewayStub(channel).Rollout()
+            # A stream must open with a hello, and without room the ledger grants no leases.
             for opening in _opening_messages(hello):
                 await call.write(opening)
+            # Only now, so that frames which the last stream did not acknowledge follow the hello.
             outbox.begin()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_write_out(call, hello.worker_id, outbox))
@@ -82,12 +84,12 @@ async def subscribed(
 
 
 def _opening_messages(hello: WorkerHello) -> tuple[gateway_pb2.RolloutUp, gateway_pb2.RolloutUp]:
-    said = gateway_pb2.WorkerHello(
+    greeting = gateway_pb2.WorkerHello(
         job_id=hello.job_id, region=hello.region, bundle_digest=hello.bundle_digest, epoch=hello.epoch
     )
     room = gateway_pb2.Capacity(num_samples=hello.num_samples)
     return (
-        gateway_pb2.RolloutUp(worker_id=hello.worker_id, hello=said),
+        gateway_pb2.RolloutUp(worker_id=hello.worker_id, hello=greeting),
         gateway_pb2.RolloutUp(worker_id=hello.worker_id, capacity=room),
     )
 
@@ -111,6 +113,8 @@ async def _records(
     again: asyncio.Event,
 ) -> AsyncIterator[ReceivedRecord]:
     while True:
+        # `again` cuts only the wait for a record. The reader handles each record to its end before it asks for the
+        # next, so a thread that works on the host copy is never abandoned.
         reading, cut = asyncio.ensure_future(call.read()), asyncio.ensure_future(again.wait())
         try:
             await asyncio.wait({reading, cut}, return_when=asyncio.FIRST_COMPLETED)

@@ -80,6 +80,8 @@ class Outbox(Generic[Message]):
 
     def begin(self) -> None:
         """Prepare for a new stream: put the frames that were written to the last one but not acknowledged in front."""
+        # Frames that still wait in the line were not written to the last stream, so they are not put there twice. The
+        # others go in front, oldest first.
         unsent = {item.key.sequence for item in self._line if isinstance(item, KeyedFrame)}
         again = [kept for sequence, kept in self._kept.items() if sequence not in unsent]
         self._line.extendleft(reversed(again))
@@ -96,6 +98,8 @@ class Outbox(Generic[Message]):
         A call means that what the previous call returned was written.
         """
         while True:
+            # The reader comes back only after it has written the previous item, so an empty line means that all is
+            # written.
             while not self._line:
                 self._written.set()
                 self._filled.clear()

@@ -27,6 +27,7 @@ class Outage:
 
     def broke(self, *, opened_s: float, now_s: float) -> bool:
         """Note that the stream that was opened at `opened_s` has broken; return whether to give up."""
+        # A stream that lasted has ended the outage before it; this is a new one.
         if self._since_s is None or now_s - opened_s > STABLE_S:
             self._since_s = now_s
         return now_s - self._since_s > GATEWAY_TIMEOUT_S

@@ -87,6 +87,7 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
 
     def say(phase: str) -> None:
         time_s = clock.monotonic_s() - started_s
+        # Shown to watchers only: on a full disk it could not be written.
         link.record(Record(kind=RecordKind.PHASE, policy=Policy(config.task.fork, 0), time_s=time_s, text=phase))
 
     trainer = _Trainer(
@@ -118,6 +119,7 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
         tasks.create_task(asyncio.to_thread(publish.compile_codec))  # beside the warm-up
         try:
             state = await _unless_full(_work(trainer), stop)
+            # If the parts were never built, the link has queued nothing that must still be sent.
             if ready.done():
                 await _close(link, config.task.job_id)
         finally:
@@ -157,16 +159,19 @@ async def _train(trainer: _Trainer, prepared: Prepared) -> TaskState:
         running = await trainer.disk.write(lambda: opened.enter_context(_assembled(trainer, prepared)))
         async with asyncio.TaskGroup() as tasks:
             serving = [tasks.create_task(running.ledger_service.run()), tasks.create_task(running.publisher.run())]
+            # Messages of the gateway have waited for this; the ledger has replayed earlier forks by now.
             trainer.ready.set_result(running)
             try:
                 state = await running.loop.run(trainer.stop)
             except (NonFiniteLoss, Denied, TimedOut):
+                # Finish the version under way, whose line may be in the audit already, before the audit's last line.
                 await running.publisher.drained()
                 await running.ledger_service.close(audit.EndEntry(how="failed"))
                 raise
             finally:
                 for task in serving:
                     task.cancel()
+        # No lease or result may change the ledger any more, whatever workers still send.
         running.ledger_service.refuse_messages()
         if state is TaskState.SUCCEEDED:
             await _export(trainer, prepared, running)
@@ -225,6 +230,7 @@ async def _prepare(trainer: _Trainer) -> Prepared | None:
 
     def say(kind: RecordKind, text: str, values: dict[str, float]) -> None:
         if trainer.stop.is_set():
+            # A thread cannot be cancelled, so it leaves at its next report.
             raise _Stopped
         record = Record(
             kind=kind,
@@ -233,6 +239,7 @@ async def _prepare(trainer: _Trainer) -> Prepared | None:
             values=values,
             text=text,
         )
+        # The link and the disk wait belong to the event loop. The thread blocks until the record is written.
         event_loop.call_soon_threadsafe(trainer.link.record, record)
         writing = trainer.disk.write(lambda: run_directory.append(record))
         asyncio.run_coroutine_threadsafe(writing, event_loop).result()

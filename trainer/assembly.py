@@ -94,6 +94,7 @@ def assembled(
     with ExitStack() as opened:
         audit_journal = opened.enter_context(AuditJournal.open(run.audit))
         checkpoint.sweep(run.checkpoints)  # safe, since the journal's lock shows that no other process writes here
+        # The journal's lock comes first, so that no two trainers write into the same store.
         store = Spool.open(run.trajectories, durability=durability, max_bytes=STORE_BYTES)
         opened.callback(store.close)
         limits = TrajectoryLimits(
@@ -101,6 +102,7 @@ def assembled(
             max_prompt_tokens=job.sampling.prompt_tokens,
             max_completion_tokens=job.sampling.max_new_tokens,
         )
+        # What comes in: frames to the store, results to the ledger, decisions to the journal.
         journal = WriteAheadJournal(audit_journal, link.send, disk, clock.unix_s)
         driver = LedgerDriver(
             ledger_of(job, prepared),
@@ -111,6 +113,7 @@ def assembled(
         intake = FrameIntake(store, limits, disk)
         syncs = durability is Durability.MACHINE
         ledger_service = LedgerService(driver, intake, journal, link.send, syncs=syncs, now=now)
+        # What goes out: records, publications and checkpoints.
         recorder = RunRecorder(job, run, link, driver, disk, prepared.progress, now, started_s)
         publisher = Publisher(
             job_id,
@@ -125,6 +128,7 @@ def assembled(
             now=now,
         )
         checkpointer = Checkpointer(job, job_id, run, prepared, journal=journal, store=store, driver=driver, disk=disk)
+        # The fork's first line precedes every line that the replay leads to.
         _begin(config, prepared, run, journal)
         ledger_service.replay(replayable(store, limits))
         loop = TrainingLoop(
@@ -149,6 +153,7 @@ def config_text(job: JobFile) -> str:
 
 def ledger_of(job: JobFile, prepared: Prepared) -> Ledger:
     """Return the ledger of a job, at the job's start or where the restored checkpoint left it."""
+    # Completion tokens of one batch if every sample has the largest size.
     batch_tokens = job.train.groups_per_step * job.algorithm.group_size * job.sampling.max_new_tokens
     limits = LedgerLimits(
         groups_per_step=job.train.groups_per_step,

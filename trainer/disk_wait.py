@@ -1,9 +1,9 @@
 """Writes that wait for room: a full disk pauses a trainer for as long as it is full, and loses nothing.
 
 A write either succeeds, or raises `DiskFull` and has changed nothing (periplus/process/disk.py). It is then tried
-again, after pauses that double (`RETRY`). The first refusal is logged as one WARNING with
-the path, the bytes needed and the bytes free. The job's watchers see `waiting for disk: PATH` as its phase. Nothing
-that depends on the write happens meanwhile, but time goes on: leases expire as always.
+again, after pauses that double (`RETRY`). The first refusal is logged as one WARNING with the path, the bytes needed
+and the bytes free. The job's watchers see `waiting for disk: PATH` as its phase. Nothing that depends on the write
+happens meanwhile, but time goes on: leases expire as always.
 
 A trainer that is asked to stop gives up at the next refusal: `write` then raises the `DiskFull`. What has not been
 written was never acted on, so a resumed job needs only the last checkpoint and the journal before it. `write_patiently`
@@ -78,6 +78,7 @@ class DiskWait:
         num_retries = 0
         try:
             while True:
+                # Looked at before each pause, so that a stop is noticed even if it came before the first refusal.
                 if self._stop.is_set() and not patiently:
                     raise error
                 await self._pause(RETRY.pause_s(num_retries), patiently=patiently)
@@ -92,6 +93,7 @@ class DiskWait:
             self._end(path)
 
     def _begin(self, path: Path | None, error: DiskFull) -> None:
+        # Several writes may wait for one path: it is logged once, and the phase is shown once for all paths.
         if not self._waiting[path]:
             event(log, logging.WARNING, "disk_full", path=path, why=error)
         if not self._waiting.total():

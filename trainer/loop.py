@@ -68,6 +68,7 @@ class TrainingLoop:
         self._config = config
         self._job = config.job
         self._prepared = prepared
+        # The parts that the loop puts in order (assembly.py builds them).
         self._link = link
         self._driver = driver
         self._ledger_service = ledger_service
@@ -83,6 +84,7 @@ class TrainingLoop:
         Raises: NonFiniteLoss; Denied or TimedOut if the trainer's key is not certified; DiskFull if asked to stop while
         the disk is full.
         """
+        # The audit's first line is on record before anything is leased or published.
         await self._journal.flush()
         try:
             certificate = await self._link.certificate(stop)
@@ -92,7 +94,9 @@ class TrainingLoop:
         if certificate is None:
             return await self._save(stopped=True)
         await self._recorder.count_wan()
+        # Without a certified key nothing can be published; from here on workers can start.
         await self._publisher.first(self._prepared.bundle, certificate)
+        # A run that was resumed after a step has its first accuracy from before.
         if self._recorder.steps == 0:
             accuracy = await self._evaluate("before", stop)
             if accuracy is None:
@@ -105,6 +109,7 @@ class TrainingLoop:
             if stop.is_set() or not await self._step(stop):
                 return await self._save(stopped=True)
             await self._between_steps(stop)
+        # Save the last version before the final evaluation, which may take long.
         await self._save(stopped=False)
         accuracy = await self._evaluate("after", stop)
         if accuracy is None:
@@ -127,6 +132,7 @@ class TrainingLoop:
         waited_s = self._now() - started_s
         consumer, bound, lineage = batch.policy, self._job.staleness, self._prepared.lineage
         trajectories = [kept.trajectory for kept in batch.kept]
+        # The gate: refuse whole groups, and keep the trajectories that it lets pass, by identity.
         fit, _ = admit(trajectories, consumer, bound, lineage)
         chosen = {id(trajectory) for trajectory in fit}
         trained = tuple(kept for kept in batch.kept if id(kept.trajectory) in chosen)
@@ -134,7 +140,9 @@ class TrainingLoop:
         train_started_s = self._now()
         report = await asyncio.to_thread(self._train, trained, consumer, rate)
         train_s = self._now() - train_started_s
+        # Inspected again: what is recorded is the staleness of exactly what the optimizer saw.
         found = inspect(fit, consumer, bound, lineage)
+        # The audit and the ledger come before publishing, because workers may send results of the new version at once.
         await self._consumed(batch, trained, report, found)
         values = {"wait_s": waited_s, "train_s": train_s, "lr": rate}
 
@@ -164,6 +172,7 @@ class TrainingLoop:
         self, batch: LedgerBatch, trained: Sequence[KeptTrajectory], report: StepReport | None, found: Inspection
     ) -> None:
         """Write to the audit what the optimizer was given, with its contents hashed again, and raise the version."""
+        # Hash the contents again: the line shows what was trained on, not what came in.
         samples = tuple(
             audit.UsedSample(t.group, t.sample, content_digest(t)) for t in (each.trajectory for each in trained)
         )
@@ -176,6 +185,7 @@ class TrainingLoop:
             root=root,
             staleness_tokens=found.tokens_by_staleness,
         )
+        # Before the version rises, so that a checkpoint of the new version includes this batch.
         self._checkpointer.consumed(root)
         await self._ledger_service.step_done(batch, line)
 
@@ -194,6 +204,7 @@ class TrainingLoop:
 
         A problem without a result counts as wrong. `when` is `before`, `during` or `after` training.
         """
+        # Workers cannot sample from a version that is not published yet.
         await self._publisher.drained()
         self._recorder.phase(f"evaluating {when} training")
         started_s, items = self._now(), self._prepared.dataset.splits.held_out

@@ -89,6 +89,7 @@ def answer(job_json: str) -> dict[str, Any]:
         model_dir = None if job.model.path.startswith(BUILTIN_PREFIX) else Path(job.model.path)
         started_s = clock.process_s()
         inputs = checked_inputs(job, model_dir, lambda: clock.process_s() - started_s > BUDGET_S)
+        # Sets can be divided only if all prompts were read; otherwise the trainer finds out.
         if len(inputs.prompts) == len(inputs.environment):
             split_prompts(inputs.prompts, job)
     except PeriplusError as error:

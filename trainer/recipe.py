@@ -66,23 +66,23 @@ def build_learner(job: JobFile, actor: Any, *, pad_id: int, ranks: Ranks | None 
 
 def learner_settings(job: JobFile) -> LearnerSettings:
     """Return the learner's settings for a resolved job; they are the same in every step."""
-    a = job.algorithm
-    estimator = KlEstimator(a.kl_estimator or KlEstimator.K3)
+    algorithm = job.algorithm
+    estimator = KlEstimator(algorithm.kl_estimator or KlEstimator.K3)
     return LearnerSettings(
-        algorithm=ALGORITHMS[a.name],
+        algorithm=ALGORITHMS[algorithm.name],
         advantage=AdvantageSettings(
-            normalise=a.advantage_normalisation != "none",
-            gamma=_or(a.gamma, 1.0),
-            gae_lambda=_or(a.gae_lambda, 1.0),
-            bootstrap_truncated=bool(a.bootstrap_truncated),
-            overlong_filter=bool(a.overlong_filter),
-            overlong_cache_tokens=a.overlong_cache_tokens or 0,
+            normalise=algorithm.advantage_normalisation != "none",
+            gamma=_or(algorithm.gamma, 1.0),
+            gae_lambda=_or(algorithm.gae_lambda, 1.0),
+            bootstrap_truncated=bool(algorithm.bootstrap_truncated),
+            overlong_filter=bool(algorithm.overlong_filter),
+            overlong_cache_tokens=algorithm.overlong_cache_tokens or 0,
             max_tokens=job.sampling.max_new_tokens,
         ),
         update=UpdateSettings(
-            token_loss=ALGORITHMS[a.name].token_loss,
+            token_loss=ALGORITHMS[algorithm.name].token_loss,
             loss=_loss_settings(job),
-            value_clip=a.value_clip,
+            value_clip=algorithm.value_clip,
             temperature=job.sampling.temperature,
             max_grad_norm=job.optimizer.max_grad_norm,
             micro_batch_rows=job.train.micro_batch_samples,
@@ -90,8 +90,9 @@ def learner_settings(job: JobFile) -> LearnerSettings:
         minibatches=job.train.minibatches,
         epochs=job.train.epochs,
         seed=job.seed,
-        critic_rate=_or(a.critic_lr, 0.0) / job.optimizer.lr if job.optimizer.lr else 0.0,
-        reward_kl_coefficient=a.kl_coefficient if a.kl_in == "reward" else 0.0,
+        # The schedule gives the actor's rate, and the critic's follows it in this proportion.
+        critic_rate=_or(algorithm.critic_lr, 0.0) / job.optimizer.lr if job.optimizer.lr else 0.0,
+        reward_kl_coefficient=algorithm.kl_coefficient if algorithm.kl_in == "reward" else 0.0,
         reward_kl_estimator=estimator,
         mismatch_alarm=job.train.logprob_mismatch_alarm,
     )
@@ -111,22 +112,22 @@ def learning_rate_of(job: JobFile, step: int) -> float:
 
 
 def _loss_settings(job: JobFile) -> LossSettings:
-    a = job.algorithm
-    assert a.loss_aggregation is not None, "the job is not resolved"
+    algorithm = job.algorithm
+    assert algorithm.loss_aggregation is not None, "the job is not resolved"
     defaults = Importance()
     return LossSettings(
-        clip=Clip(low=a.clip_low, high=a.clip_high, dual=a.dual_clip),
+        clip=Clip(low=algorithm.clip_low, high=algorithm.clip_high, dual=algorithm.dual_clip),
         importance=Importance(
-            correction=Correction(a.importance_correction),
-            level=Level(a.importance_level or defaults.level),
-            cap=_or(a.importance_cap, defaults.cap),
-            low=_or(a.importance_low, defaults.low),
-            high=_or(a.importance_high, defaults.high),
+            correction=Correction(algorithm.importance_correction),
+            level=Level(algorithm.importance_level or defaults.level),
+            cap=_or(algorithm.importance_cap, defaults.cap),
+            low=_or(algorithm.importance_low, defaults.low),
+            high=_or(algorithm.importance_high, defaults.high),
         ),
-        aggregation=Aggregation(a.loss_aggregation),
-        constant_tokens=_or(a.loss_constant_tokens, 1),
-        kl_coefficient=a.kl_coefficient if a.kl_in == "loss" else 0.0,
-        kl_estimator=KlEstimator(a.kl_estimator or KlEstimator.K3),
+        aggregation=Aggregation(algorithm.loss_aggregation),
+        constant_tokens=_or(algorithm.loss_constant_tokens, 1),
+        kl_coefficient=algorithm.kl_coefficient if algorithm.kl_in == "loss" else 0.0,
+        kl_estimator=KlEstimator(algorithm.kl_estimator or KlEstimator.K3),
     )
 
 

@@ -62,6 +62,7 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float]) -> Prepar
     job = config.job
     say(RecordKind.PHASE, "checking model, data and environment", {})
     model_dir = resolve_model_dir(job.model.path, config.cache_dir, job.seed)
+    # Cheap checks first: a job that does not fit is refused before weights are read.
     inputs = checked_inputs(job, model_dir)
     dataset = Dataset(environment=inputs.environment, splits=split_prompts(inputs.prompts, job))
     say(RecordKind.PHASE, "loading the model", {})
@@ -71,6 +72,7 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float]) -> Prepar
     if config.resume_from is not None:
         say(RecordKind.PHASE, "restoring the checkpoint", {})
         manifest = checkpoint.newest(config.resume_from / "checkpoints")
+        # The version goes on where the checkpoint was, in a fork of its own.
         policy = Policy(fork, manifest.policy.version)
         lineage = manifest.lineage.restored(fork, manifest.policy)
         progress = Progress.of_mapping(manifest.progress)

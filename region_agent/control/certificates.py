@@ -39,6 +39,7 @@ class CertificateRequests:
         """Return the coordinator's answer, or after `ANSWER_DEADLINE_S` a refusal that says that no answer came."""
         request = (job_id, fork, public_key)
         answer: asyncio.Future[control_pb2.CertificateAnswer] = asyncio.get_running_loop().create_future()
+        # Noted before it is sent, since a session that begins meanwhile sends all that is noted.
         self._waiting[answer] = request
         self._send(_to_pb(request))
         try:

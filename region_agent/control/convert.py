@@ -37,6 +37,7 @@ def task_from_pb(message: control_pb2.Task) -> LocalTask:
             f"task {message.task_id} names a job authority's key of {len(message.authority_key)} bytes instead of "
             f"{PUBLIC_KEY_BYTES}; is the coordinator older than this agent?"
         )
+    # What the agent itself needs of the job is read once here, so that nothing else in it reads job files.
     job = JobFile.from_json(message.job_json)
     return LocalTask(
         task_id=message.task_id,

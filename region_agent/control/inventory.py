@@ -55,6 +55,7 @@ def inventory(config: AgentConfig) -> OfferedInventory:
 
 def accelerators(program: str = "nvidia-smi") -> tuple[OfferedAccelerators, ...]:
     """Return the GPUs of this host, equal ones counted together, ordered by name and memory."""
+    # No such program: the host has no GPU of this kind.
     path = shutil.which(program)
     if path is None:
         return ()
@@ -79,6 +80,7 @@ def _card(line: str) -> tuple[str, int] | None:
     """
     if not line.strip():
         return None
+    # From the right, because a name may contain commas.
     name, *numbers = (part.strip() for part in line.rsplit(",", 2))
     if len(numbers) != 2 or not name or not numbers[0].isdigit():
         raise ValueError(f"{line.strip()[:200]!r} is not a name, a memory size in MiB and a MIG mode")

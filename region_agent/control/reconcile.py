@@ -107,6 +107,7 @@ def reconcile(
         wanted = desired.get(task_id)
         if process.outcome is None:
             actions += _running(process, wanted, now_s, limits)
+        # It has ended and nobody wants it.
         elif wanted is None:
             actions.append(Forget(task_id))
         elif _superseded(process, wanted):
@@ -128,10 +129,12 @@ def report(process: Process, wanted: LocalTask | None) -> TaskReport:
     """
     outcome, task = process.outcome, process.task
     message = outcome.message if outcome is not None else ""
+    # A process that must make room for another says nothing about the task that is wanted now.
     if wanted is not None and _superseded(process, wanted):
         state, message = TaskState.STARTING, ""
     elif outcome is None:
         state = TaskState.RUNNING
+    # A worker that was cut short by the stop has not failed.
     elif outcome.state is TaskState.FAILED and process.asked_to_stop_at_s is not None:
         state = TaskState.STOPPED
     elif wanted is not None and _mends(process, wanted):
@@ -161,6 +164,7 @@ def report_unstarted(task: AssignedTask) -> TaskReport:
 
 
 def _running(process: Process, wanted: LocalTask | None, now_s: float, limits: RestartLimits) -> list[Action]:
+    # Wanted as it is: let it run.
     if wanted is not None and not wanted.stopping and not _superseded(process, wanted):
         return []
     if process.asked_to_stop_at_s is None:
@@ -171,6 +175,7 @@ def _running(process: Process, wanted: LocalTask | None, now_s: float, limits: R
 
 
 def _superseded(process: Process, wanted: LocalTask) -> bool:
+    # A rollout worker that was asked to stop leaves, whatever is wanted now, so it must be started again.
     again = process.asked_to_stop_at_s is not None and not wanted.stopping and wanted.role is Role.ROLLOUT
     return again or process.task.fork != wanted.fork
 

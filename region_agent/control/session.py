@@ -116,6 +116,8 @@ class CoordinatorSession:
             with rpc.remote_errors(self._address):
                 call = control_pb2_grpc.CoordinatorStub(channel).Session()
                 messages = aiter(call)
+                # Nothing is sent from the outbox before the coordinator has welcomed this agent and given the session
+                # its epoch.
                 epoch, heartbeat_s = await self._greet(call, messages)
                 self.connected.set()
                 event(log, logging.INFO, "session_open", coordinator=self._address, epoch=epoch)
@@ -125,6 +127,7 @@ class CoordinatorSession:
                     await self._read(messages)
 
     async def _greet(self, call: SessionCall, messages: Messages) -> tuple[int, float]:
+        # Hello and clean-up without an await in between, so that no report is both in the hello and queued.
         hello = self._handlers.hello()
         self._outbox = deque(old for old in self._outbox if old.WhichOneof("body") not in VOID_IN_A_NEW_SESSION)
         self._outbox.extend(self._handlers.unanswered())
@@ -155,6 +158,7 @@ class CoordinatorSession:
     async def _write(self, call: SessionCall, epoch: int) -> None:
         sequence = 1
         while True:
+            # A message stays in the outbox until it is written, so a session that breaks in between sends it again.
             while self._outbox:
                 message = self._outbox[0]
                 sequence += 1

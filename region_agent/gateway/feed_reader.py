@@ -1,6 +1,6 @@
-"""One reader's way through a publication feed: the records to send to it, one after another, until the job leaves.
+"""The records that one reader of a publication feed is to be sent, one after another, until the job leaves.
 
-The log's cursor says what comes next. Where the reader is more than one version behind, the weight cache chooses the
+The log's cursor says what comes next. If the reader is more than one version behind, the weight cache chooses the
 cheapest route to the newest weights: the log's own signed publications, or a stream that it reads or derives from the
 copy on disk. If there is no route, a full state is requested from above, and the reader waits for a change of the feed.
 """
@@ -57,10 +57,10 @@ class FeedReader:
                 case _:
                     assert_never(outcome)
 
-    async def _to_newest(self, asked: Derive) -> AsyncGenerator[PublicationRecord]:
+    async def _to_newest(self, request: Derive) -> AsyncGenerator[PublicationRecord]:
         feed = self._feed
         seen = feed.num_changes
-        route = await feed.weight_cache.derive(asked.have, asked.chain_bytes, is_remote=self._is_remote)
+        route = await feed.weight_cache.derive(request.have, request.chain_bytes, is_remote=self._is_remote)
         match route:
             case Along():
                 self._cursor = feed.log.along(self._cursor)
@@ -68,9 +68,10 @@ class FeedReader:
                 async with contextlib.aclosing(self._streamed(route)) as records:
                     async for record in records:
                         yield record
+            # Nothing leads there now. Wait for a change: an anchor, a finished disk job, or a copy.
             case None:
                 if feed.num_changes == seen:  # else there may be a route by now
-                    why = f"no route leads from {asked.have or 'no weights'} to the newest weights"
+                    why = f"no route leads from {request.have or 'no weights'} to the newest weights"
                     feed.request_anchor(why, signed=False)
                 await feed.changed(seen)
             case _:

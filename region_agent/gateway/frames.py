@@ -83,8 +83,10 @@ class FrameSpool:
             durability=durability,
             max_bytes=max_bytes,
             layer=layer,
+            # At least 64 KiB, and at most 64 MiB, however large the spool is.
             segment_bytes=max(1 << 16, min(max_bytes // SEGMENTS_PER_SPOOL, 64 << 20)),
         )
+        # Frames that were committed just before a crash may come again. The trainer knows them by their keys.
         pending: dict[FrameKey, Position] = {}
         try:
             for record in spool.records():
@@ -112,9 +114,10 @@ class FrameSpool:
             except (SpoolFull, DiskFull) as error:
                 await self._wait_for_room(error)
                 continue
+            # Nothing is awaited since the append, so spool and keys agree.
             self._seen.add(key)
             self._pending[key] = position
-            self._say_full(None)
+            self._log_full(None)
             return True
         return False
 
@@ -126,6 +129,7 @@ class FrameSpool:
         if self._durability is Durability.PROCESS:
             return  # an appended frame survives this process already
         async with self._syncing:
+            # One sync at a time. Whoever waited for the lock gets a sync of its own, which covers what it has appended.
             await asyncio.to_thread(self._spool.sync)
 
     def commit(self, keys: Iterable[FrameKey]) -> None:
@@ -161,6 +165,7 @@ class FrameSpool:
                 sequence=key.sequence,
                 why=error,
             )
+            # It can never be sent, so keep no room for it. Its leases expire.
             self.commit([key])
             return None
         return KeyedFrame(key, frame)
@@ -177,13 +182,13 @@ class FrameSpool:
         return False
 
     async def _wait_for_room(self, error: StorageError) -> None:
-        self._say_full(error)
+        self._log_full(error)
         self._room.clear()
         with contextlib.suppress(TimeoutError):  # then try again: the disk may have room
             async with asyncio.timeout(FULL_RETRY_S):
                 await self._room.wait()
 
-    def _say_full(self, error: StorageError | None) -> None:
+    def _log_full(self, error: StorageError | None) -> None:
         if error is not None and not self._is_full:
             event(log, logging.WARNING, "spool_full", folder=self._spool.folder, frames=len(self._pending), why=error)
         elif error is None and self._is_full:

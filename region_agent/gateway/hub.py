@@ -134,8 +134,11 @@ class JobHub:
                 return True
             case RelayedCommit(region=region):
                 stream_ids = self._routes.streams_to(region)
+                # A list, so that every stream of the region gets it, not only the first that takes it: an old one may
+                # not have ended yet.
                 return any([await self._put_down(stream_id, message) for stream_id in stream_ids])
             case RelayedDown(worker_id=worker_id, is_finish=is_finish):
+                # Noted even if the worker is unknown here: the job's files may be removed then.
                 self._job_is_done = self._job_is_done or is_finish
                 stream_id = self._routes.stream_of(worker_id)
                 return stream_id is not None and await self._put_down(stream_id, message)
@@ -147,6 +150,7 @@ class JobHub:
         if stream is None or stream.is_ended:
             return False
         try:
+            # A stream whose queue stays full would hold up the messages to all others.
             async with asyncio.timeout(DOWN_STALL_S):
                 await stream.put(message)
         except TimeoutError:
@@ -168,6 +172,7 @@ class JobHub:
             item = await self.up.get()
             if not isinstance(item, FrameKey):
                 return item
+            # The frame may have been committed since its key was queued.
             if (frame := self.frames.read(item)) is not None:
                 return frame
 
@@ -176,6 +181,7 @@ class JobHub:
 
         The spool keeps its frames.
         """
+        # Routes first: what still comes over a stream that ends is dropped, and no worker is reported as lost.
         self._routes.forget_workers()
         for stream in self._streams.values():
             stream.end()
@@ -199,6 +205,7 @@ class JobHub:
         Raises: Conflict if a trainer of the same or a newer fork is already followed.
         """
         trainer = self.trainer_slot.claim(fork)
+        # A new trainer knows no worker, and must not hear of one before its hello.
         if not trainer.is_first:
             self.end_streams()
         self.resend_uncommitted()

@@ -95,6 +95,7 @@ class Outgoing(Generic[Message]):
         self._advance()
 
     def _advance(self) -> None:
+        # Frames in the line are all its items but the messages.
         while self._behind and len(self._line) - self._num_messages < FRAMES_AHEAD:
             self._line.append(self._behind.popleft())
             self._filled.set()

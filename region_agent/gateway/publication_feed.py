@@ -134,6 +134,7 @@ class PublicationFeed:
         except (WireError, Fenced) as error:
             self._refuse(error)
             raise
+        # The log has admitted the record, so nothing below may refuse it.
         self.weight_cache.take(completed)
         if isinstance(record, Opening):
             self._coming_kind = record.kind
@@ -157,6 +158,7 @@ class PublicationFeed:
         try:
             completed = self._for_copy.feed(record)
             if completed is not None:
+                # Forget it before the copy is brought there, which may fail: the next opening begins anew.
                 self._for_copy = None
                 await self._become(completed)
         except (WireError, Fenced) as error:
@@ -180,11 +182,13 @@ class PublicationFeed:
     async def _become(self, publication: Publication) -> None:
         opening = publication.opening
         if opening.kind is PublicationKind.DELTA and not opening.is_derived:
+            # A signed delta extends the chain behind the readers, until the copy leads to the newest state again.
             self.weight_cache.take(publication)
             return
         try:
             await self.weight_cache.become(publication)
         except (WireError, Fenced, StorageError):
+            # What was derived may be wrong, or the copy may be: ask for what the trainer signed.
             self._wants_signed = True
             raise
         self._anchor_requested = False

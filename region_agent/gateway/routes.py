@@ -147,6 +147,7 @@ class GreetedWorkers:
                 self._worker_ids.add(worker_id)
                 return True
             case RelayedUp(worker_id=worker_id, kind=UpKind.GONE) | LostWorker(worker_id=worker_id):
+                # Leaving ends what the hello began: later messages of this worker wait for another hello.
                 is_known = worker_id in self._worker_ids
                 self._worker_ids.discard(worker_id)
                 return is_known

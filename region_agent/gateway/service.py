@@ -73,6 +73,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
                 tasks.create_task(self._write_down(hub.job_id, stream, peer, context))
                 tasks.create_task(_acknowledge(hub, stream))
                 tasks.create_task(_until_ended(hub, stream))
+                # The hello is a message like the others: the routes learn from it, and it goes up.
                 await self._take_up(hub, stream, peer, first)
                 async for message in request_iterator:
                     await self._take_up(hub, stream, peer, message)
@@ -107,6 +108,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
                     sent_bytes += message.ByteSize()
                     if peer:
                         self._traffic.sent(peer, message.ByteSize(), hub.job_id)
+                    # Only the write: an error of another kind in the feed must not pass for a reader that left.
                     with _while_peer_is_there():
                         await context.write(message)
         finally:
@@ -171,6 +173,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
                 hub, fork = self._hubs.get(message.opening.job_id), message.opening.policy.fork
             if hub is None:
                 raise StateError("a publication must begin with its opening; this one did not")
+            # Checked for each record, since a trainer may be replaced in the middle of a publication.
             hub.trainer_slot.check_publisher(fork)
             hub.feed.append(publication_record_from_pb(message))
             num_publications += message.HasField("closing")

@@ -74,6 +74,8 @@ class Upstream:
         self._home_gateway = home_gateway
         self._resolver = resolver
         self._traffic = traffic
+        # Set to open the subscription again. Of the present connection: whether anything came from above, and whether
+        # the rollout stream was opened.
         self._again = asyncio.Event()
         self._requests = Attempts(SUBSCRIBE_AGAIN)
         self._heard = False
@@ -89,6 +91,7 @@ class Upstream:
             finally:
                 if self._opened:  # else nothing was sent over this connection, and streams below may go on
                     self._hub.end_streams()
+            # A connection over which something came was a good one: begin again with the shortest pause.
             failures = 0 if self._heard else failures + 1
             event(log, logging.WARNING, "upstream_lost", job=self._hub.job_id, home=self._home_region, why=why)
             await asyncio.sleep(jitter() * RECONNECT.pause_s(failures))
@@ -97,6 +100,7 @@ class Upstream:
         address = await self._resolver.resolve(self._home_gateway)
         async with rpc.channel(address) as channel:
             stub = gateway_pb2_grpc.GatewayStub(channel)
+            # If one of the two ends, the group ends the other.
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._rollout(stub, address))
                 tasks.create_task(self._subscription(stub, address))
@@ -107,6 +111,7 @@ class Upstream:
             opening = gateway_pb2.RolloutUp(gateway=gateway_pb2.GatewayHello(job_id=self._hub.job_id))
             await call.write(opening)
             self._traffic.sent(self._home_region, opening.ByteSize(), self._hub.job_id)
+            # From here on the gateway above knows this stream, and streams below must end with it.
             self._opened = True
             self._hub.resend_uncommitted()
             async with asyncio.TaskGroup() as tasks:
@@ -121,6 +126,7 @@ class Upstream:
         while True:
             item = await self._hub.next_up()
             if isinstance(item, AnchorRequest):
+                # No message goes up for it here: the subscription is opened again, and then says what is needed.
                 self._again.set()
             elif greeted.lets_pass(item):
                 message = convert.to_above(item, region=self._region)
@@ -133,6 +139,8 @@ class Upstream:
             self._again.clear()
             async with asyncio.TaskGroup() as tasks:
                 reading = tasks.create_task(self._read_subscription(stub, address, have))
+                # It is set when a record was refused, or when a full state is needed. The present subscription, if it
+                # still runs, goes on during the pause.
                 await self._again.wait()
                 await asyncio.sleep(self._requests.pause_s(clock.monotonic_s()))
                 reading.cancel()
@@ -155,6 +163,7 @@ class Upstream:
         with rpc.remote_errors(address):
             call = stub.Subscribe(request, metadata=((REGION_KEY, self._region),))
             async for record in call:
+                # A record that is refused also shows that the link works.
                 self._heard = True
                 try:
                     await self._hub.feed.append_from_above(publication_record_from_pb(record))

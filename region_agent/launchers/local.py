@@ -88,6 +88,7 @@ class Supervisor:
             del self._popen[task_id]
             assert popen.stdin is not None
             popen.stdin.close()
+            # Before the outcome is recorded, so that a restart does not meet what the earlier process had started.
             _kill_group(popen.pid)
             # The outcome is what the process wrote about itself; without that, what its exit status says.
             status_file = self._scratch[task_id] / STATUS_FILE
@@ -113,6 +114,7 @@ class Supervisor:
         `processes` tells how they ended.
         """
         for task_id in self._popen:
+            # A second signal would cut short what a process is saving.
             if self.processes[task_id].asked_to_stop_at_s is None:
                 self.perform(AskToStop(task_id), now())
         await self._wait_for_all(grace_s, now)
@@ -137,6 +139,7 @@ class Supervisor:
             outcome=None,
             ended_at_s=None,
         )
+        # Recorded before the attempt, so that a failure to start is reported and retried as any other end.
         self.processes[task.task_id] = running
         try:
             self._spawn(task, restarts)
@@ -150,6 +153,7 @@ class Supervisor:
     def _spawn(self, task: LocalTask, restarts: int) -> None:
         settings, run = self._settings, self.run_directory(task)
         scratch = self._scratch[task.task_id] = Path(tempfile.mkdtemp(prefix="periplus-task-"))
+        # The scratch directory is private to this process: it takes the task there and leaves its status there.
         spec = TaskSpec(
             task_id=task.task_id,
             job_id=task.job_id,
@@ -167,6 +171,7 @@ class Supervisor:
         )
         spec_file = scratch / "task.json"
         spec_file.write_text(spec.to_json(), encoding="utf-8")
+        # The child has its own descriptor of the log, so the agent closes its copy at once.
         with _log_of(self.log_file(task), start_line(task.fork, restarts)) as output:
             self._popen[task.task_id] = subprocess.Popen(
                 [sys.executable, "-m", self._module_of[task.role], "--task-file", str(spec_file)],
@@ -198,6 +203,7 @@ def _log_of(path: Path, first_line: str) -> BinaryIO:
         path.parent.mkdir(parents=True, exist_ok=True)
         output: BinaryIO = path.open("ab", buffering=0)
     except OSError as error:
+        # A full disk must not keep a task from running. Any other error must be seen.
         if error.errno not in NO_ROOM:
             raise
         event(log, logging.WARNING, "task_without_log", path=path, why=error)

@@ -96,6 +96,8 @@ class Derivations:
         `chain_bytes` is the payload of the log's own signed publications, or None if they do not reach its `newest`.
         """
         for cost in routes.costs(self._situation(held, have, chain_bytes, newest), rates):
+            # Cheapest first. A route that cannot be taken now (no links, or what was derived has failed) gives way to
+            # the next.
             if cost.kind is RouteKind.CHAIN:
                 if chain_bytes is not None:
                     return FollowLog()
@@ -107,43 +109,46 @@ class Derivations:
 
     def reader_came(self, number: int) -> None:
         """Note that a reader begins to receive this publication."""
-        each = self._by_number.get(number)
-        if each is not None:
-            each.num_readers += 1
-            self.num_full_readers += each.order.key.kind is RouteKind.FULL
+        derived = self._by_number.get(number)
+        if derived is not None:
+            derived.num_readers += 1
+            self.num_full_readers += derived.order.key.kind is RouteKind.FULL
 
     def reader_left(self, number: int) -> None:
         """Note that a reader that came receives it no longer."""
-        each = self._by_number.get(number)
-        if each is not None:
-            each.num_readers -= 1
-            self.num_full_readers -= each.order.key.kind is RouteKind.FULL
+        derived = self._by_number.get(number)
+        if derived is not None:
+            derived.num_readers -= 1
+            self.num_full_readers -= derived.order.key.kind is RouteKind.FULL
 
     # ---- making ---------------------------------------------------------------------------------------------------
 
     def next_job(self, held: HeldVersions) -> tuple[MakeDerived | None, list[CacheNotice]]:
         """Return the job for the oldest order that can still be made, and give up those before it that cannot."""
         notices: list[CacheNotice] = []
-        for number, each in self._by_number.items():
-            if each.state is DerivedState.ORDERED:
-                sources = sources_of(held, each.order.key)
+        for number, derived in self._by_number.items():
+            if derived.state is DerivedState.ORDERED:
+                # Copy and chain may have moved since the order: only now is it decided what it is derived from.
+                sources = sources_of(held, derived.order.key)
                 if not isinstance(sources, str):
-                    each.state = DerivedState.MAKING
-                    return MakeDerived(each.order, sources), notices
-                each.state = DerivedState.FAILED
+                    derived.state = DerivedState.MAKING
+                    return MakeDerived(derived.order, sources), notices
+                derived.state = DerivedState.FAILED
                 notices.append(DerivedGivenUp(number, sources))
         return None, notices
 
     def finished(self, order: DerivedOrder, outcome: JobOutcome) -> list[CacheNotice]:
         """Take the outcome of a job of `next_job`."""
-        each = self._by_number[order.number]
+        derived = self._by_number[order.number]
         match outcome:
             case DerivedMade(num_bytes):
-                each.num_bytes = num_bytes
-                each.state = DerivedState.FAILED if each.is_given_up else DerivedState.MADE
+                derived.num_bytes = num_bytes
+                # One that was given up while it was being made gets no more readers.
+                derived.state = DerivedState.FAILED if derived.is_given_up else DerivedState.MADE
                 return [DerivedReady(order, outcome)]
             case DerivedNotMade(why) | JobFaulted(why):
-                each.state = DerivedState.FAILED
+                # Made again from the same copy and chain it would fail again, so its key is not tried until they move.
+                derived.state = DerivedState.FAILED
                 self._impossible.add(order.key)
                 return [DerivedGivenUp(order.number, why), DerivedImpossible(order, why)]
             case _:
@@ -153,11 +158,11 @@ class Derivations:
 
     def failed(self, number: int) -> None:
         """Note that a publication serves no more readers. Another one may be made for the same key."""
-        each = self._by_number.get(number)
-        if each is not None and each.state is DerivedState.MAKING:
-            each.is_given_up = True
-        elif each is not None:
-            each.state = DerivedState.FAILED
+        derived = self._by_number.get(number)
+        if derived is not None and derived.state is DerivedState.MAKING:
+            derived.is_given_up = True
+        elif derived is not None:
+            derived.state = DerivedState.FAILED
 
     def give_up_all(self, why: str) -> list[CacheNotice]:
         """Give up all publications, because the copy that they were made from is refused."""
@@ -167,18 +172,20 @@ class Derivations:
 
     def forgotten(self, held: HeldVersions) -> list[CacheNotice]:
         """Forget those that are failed or outdated, not read and not being made."""
-        gone = [number for number, each in self._by_number.items() if not _is_kept(held, each)]
+        gone = [number for number, derived in self._by_number.items() if not _is_kept(held, derived)]
         for number in gone:
             del self._by_number[number]
+        # Once copy or chain have moved, the same request leads to another key.
         self._impossible = {key for key in self._impossible if is_current(held, key)}
         return [DerivedForgotten(number) for number in gone]
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _shared(self, held: HeldVersions, key: DerivedKey) -> DerivedOrder | None:
-        for each in self._by_number.values():
-            if each.order.key == key and each.state is not DerivedState.FAILED and not each.is_given_up:
-                return each.order
+        # Readers with equal requests share one publication, also while it is being made.
+        for derived in self._by_number.values():
+            if derived.order.key == key and derived.state is not DerivedState.FAILED and not derived.is_given_up:
+                return derived.order
         order = None if key in self._impossible else order_of(held, key, self._last_number + 1)
         if order is not None:
             self._last_number = order.number
@@ -189,10 +196,15 @@ class Derivations:
         self, held: HeldVersions, have: Policy | None, chain_bytes: int | None, newest: Policy | None
     ) -> Situation:
         links = held.links_from(have) or ()
+        # The sizes of the deltas on disk, or the sum of those in the log if the chain does not start at the reader's
+        # state.
         chain = [link.closing.payload_bytes for link in links] or ([] if chain_bytes is None else [chain_bytes])
+        # Nothing is derived from a copy that does not lead to the newest state, since the reader would have to ask
+        # again.
         copy = held.copy if held.reaches and held.newest == newest else None
         return Situation(
             chain=chain or None,
+            # A fold is computed from the copy on, so through the deltas before the reader's state too.
             num_folded=len(held.chain) if copy is not None and links else None,
             copy_content=None if copy is None else copy.content_bytes,
             is_behind_copy=copy is not None and (have is None or have < copy.policy),
@@ -202,10 +214,10 @@ class Derivations:
         )
 
     def _made_bytes(self, key: DerivedKey) -> int | None:
-        made = (each for each in self._by_number.values() if each.order.key == key)
-        return next((each.num_bytes for each in made if each.state is DerivedState.MADE), None)
+        made = (derived for derived in self._by_number.values() if derived.order.key == key)
+        return next((derived.num_bytes for derived in made if derived.state is DerivedState.MADE), None)
 
 
-def _is_kept(held: HeldVersions, each: _Derived) -> bool:
-    is_useful = each.state is not DerivedState.FAILED and is_current(held, each.order.key)
-    return is_useful or each.num_readers > 0 or each.state is DerivedState.MAKING
+def _is_kept(held: HeldVersions, derived: _Derived) -> bool:
+    is_useful = derived.state is not DerivedState.FAILED and is_current(held, derived.order.key)
+    return is_useful or derived.num_readers > 0 or derived.state is DerivedState.MAKING

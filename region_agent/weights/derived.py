@@ -77,6 +77,7 @@ class DerivedPublication:
         yield self.opening
         index = 0
         while True:
+            # Take the event before looking at the chunks, so that none that is added meanwhile is missed.
             changed = self._changed
             while index < len(self._chunks):
                 yield await self._chunk(index)
@@ -129,5 +130,7 @@ class DerivedPublication:
         self._loop.call_soon_threadsafe(self._notify)
 
     def _notify(self) -> None:
+        # Wake all who wait now. Whoever looks later waits for a new event, so nobody has to clear one that others still
+        # need.
         self._changed.set()
         self._changed = asyncio.Event()

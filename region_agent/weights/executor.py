@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 class DiskExecutor:
     """Takes the machine's steps.
 
-    `perform` does a job, in a thread, and returns its outcome; an exception is a fault of ours. `tell` receives the
-    machine's notices, on the event loop.
+    `perform` does a job in a thread and returns its outcome; an exception from it is a fault of ours. `on_notices`
+    receives the machine's notices on the event loop.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class DiskExecutor:
         job_id: str,
         machine: WeightCacheMachine,
         perform: Callable[[DiskJob], JobOutcome],
-        tell: Callable[[Iterable[CacheNotice]], None],
+        on_notices: Callable[[Iterable[CacheNotice]], None],
     ) -> None:
         self._job_id = job_id
         self._machine = machine
         self._perform = perform
-        self._tell = tell
+        self._on_notices = on_notices
         self._work = asyncio.Event()
         self._progress = asyncio.Event()
 
@@ -59,9 +59,11 @@ class DiskExecutor:
     async def run(self, on_settled: Callable[[], Awaitable[None]]) -> None:
         """Take steps until cancelled, and call `on_settled` each time that no work is left."""
         while True:
+            # Wait for an event, or until a disk that refused is to be tried again.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._machine.retry_in_s(clock.monotonic_s())):
                     await self._work.wait()
+            # Clear the event before the steps, so that what happens during them is looked at in another round.
             self._work.clear()
             while await self._step():
                 pass
@@ -74,16 +76,17 @@ class DiskExecutor:
     async def _step(self) -> bool:
         """Take one step. Return whether there may be another."""
         step = self._machine.next_step(clock.monotonic_s())
-        self._tell(step.notices)
+        self._on_notices(step.notices)
         if step.job is not None:
             await self._finish(step.job)
         self._made_progress()
         return step.job is not None
 
     async def _finish(self, job: DiskJob) -> None:
+        # A thread cannot be cancelled. Even if `run` is, the job ends and the machine learns what is on disk now.
         running = asyncio.ensure_future(asyncio.to_thread(self._outcome, job))
         cancelled = await ended(running)
-        self._tell(self._machine.finished(job, running.result(), clock.monotonic_s()))
+        self._on_notices(self._machine.finished(job, running.result(), clock.monotonic_s()))
         if cancelled is not None:
             raise cancelled
 

@@ -114,12 +114,14 @@ def chain_of(links: Sequence[ChainLink], copy: CopyFacts | None) -> tuple[ChainL
     Links are joined by version and digest, so a link of other content is never in the chain.
     """
     if copy is not None:
+        # Forward from the copy, from each link to the one whose base it leads to.
         chain, at = [], (copy.policy, copy.digest)
         by_base = {(base_of(link), link.opening.base_digest): link for link in links}
         while (following := by_base.get(at)) is not None:
             chain.append(following)
             at = (following.opening.policy, following.closing.state_digest)
         return tuple(chain)
+    # Backward from the newest link, from each link to the one that ends at its base.
     chain, by_end = [], {(link.opening.policy, link.closing.state_digest): link for link in links}
     last = max(links, key=lambda link: link.opening.policy, default=None)
     while last is not None:

@@ -1,9 +1,9 @@
 """Decisions of one job's weight cache, as a synchronous machine: events in; disk jobs, notices and answers out.
 
-    take, doubt, take_over, link_damaged, reader_*    what has happened    -> notices
-    next_step(now_s)                                  what to do now       -> one disk job or none, and notices
-    finished(job, outcome, now_s)                     what came of it      -> notices
-    route, have, is_behind, lacks_copy                what readers and the gateway above are told
+    take, take_over, refill, doubt, *_damaged, reader_*    what has happened      -> notices, if any
+    next_step(now_s)                                       what to do now         -> one disk job or none, and notices
+    finished(job, outcome, now_s)                          how the job ended      -> notices
+    route, have, is_behind, lacks_copy                     what readers and the gateway above are told
 
 The machine decides which versions are held and written (`upkeep`), what is derived for which reader (`derivations`),
 how the copy follows the gateway above (`takeovers`), when it is proven again, and when a full state is requested. It
@@ -86,9 +86,11 @@ class WeightCacheMachine:
         self._open_job: DiskJob | None = None
         self._incoming: deque[Publication | tuple[ChainLink, str]] = deque()  # publications, and damaged links
         self._cleanups: deque[DiskJob] = deque()
+        # The copy's version when a notice last said so; whether the disk has refused and not yet taken everything; and
+        # the times from which to write again, of the last request for a full state, and of the last ordered proof.
         self._settled_policy = None if held.copy is None else held.copy.policy
         self._is_unsaved = False
-        self._retry_s = self._asked_s = self._doubted_s = _NEVER_S
+        self._retry_s = self._requested_s = self._doubted_s = _NEVER_S
         self._is_doubted = False
 
     # ---- what the gateway above is told ---------------------------------------------------------------------------
@@ -98,6 +100,7 @@ class WeightCacheMachine:
 
         `newest` is the log's newest version. A missing copy counts as such only if the disk would take one.
         """
+        # With a disk that refuses, another full state would not help: readers are served from memory meanwhile.
         if not (self.held.has_state or self._incoming or self._is_unsaved):
             return None
         return self._reached if self.is_behind(newest) else newest
@@ -109,12 +112,13 @@ class WeightCacheMachine:
 
     def lacks_copy(self, newest: Policy | None, now_s: float) -> bool:
         """Return whether a full state is to be requested from above; at most every `COPY_AGAIN_S` seconds."""
-        lacks = newest is not None and self.have(newest) is None and now_s - self._asked_s >= COPY_AGAIN_S
-        self._asked_s = now_s if lacks else self._asked_s
+        lacks = newest is not None and self.have(newest) is None and now_s - self._requested_s >= COPY_AGAIN_S
+        self._requested_s = now_s if lacks else self._requested_s
         return lacks
 
     @property
     def _reached(self) -> Policy | None:
+        # A publication that waits will be held, so what it leads to counts as reached.
         coming = (each.opening for each in reversed(self._incoming) if isinstance(each, Publication))
         states = (opening for opening in coming if opening.kind is not PublicationKind.BUNDLE)
         last = next(states, None)
@@ -168,6 +172,7 @@ class WeightCacheMachine:
     @property
     def is_settling(self) -> bool:
         """Whether what is held is about to change, so that readers must wait for their route."""
+        # A disk that refuses may do so for hours, so readers do not wait until a copy is created or recovered.
         is_waiting = self.held.is_waiting and not self._is_unsaved
         return self._is_writing or is_waiting or bool(self._takeovers or self._incoming)
 
@@ -206,12 +211,14 @@ class WeightCacheMachine:
         """Take the outcome of the open job."""
         assert job is self._open_job
         self._open_job = None
+        # A derivation changes nothing that is held.
         if isinstance(job, MakeDerived):
             return self._derivations.finished(job.order, outcome) + self._drained()
         notices = self._changed(after_job(self.held, job, outcome))
         if self._takeovers.is_open and isinstance(job, CreateCopy | AdvanceCopy):
             change, ended = self._takeovers.finished(self.held, job.link, outcome)
             notices += self._changed(change) + ended
+            # `TakenOver` says where the copy is now, so `_moved` must not say it again.
             self._settled_policy = self._copy_policy
             if any(isinstance(notice, TakenOver) for notice in ended):
                 return notices  # `refill` takes what has waited
@@ -239,6 +246,7 @@ class WeightCacheMachine:
                 case Publication() as publication:
                     notices += self._changed(taken(self.held, publication))
                 case link, why:
+                    # Nobody needs a damaged link that has left the chain meanwhile.
                     if self.held.holds(link):
                         notices += self._changed(abandoned(self.held, why))
         return notices + self._derivations.forgotten(self.held)
@@ -248,10 +256,12 @@ class WeightCacheMachine:
         self._cleanups += change.cleanups
         if not change.refused:
             return []
+        # What was made from a wrong copy is wrong too, and readers that have begun must not finish it.
         given_up = self._derivations.give_up_all("the copy that it was made from is refused")
         return [CopyRefused(change.refused), *given_up]
 
     def _disk_failed(self, outcome: DiskFailed, now_s: float) -> list[CacheNotice]:
+        # Only the first refusal is told; the attempts after it would say the same.
         notices: list[CacheNotice] = [] if self._is_unsaved else [DiskRefuses(outcome.error)]
         self._is_unsaved, self._retry_s = True, now_s + RETRY_S
         return notices + self._changed(shortened(self.held, chain_versions=self._chain_versions)) + self._moved()

@@ -59,6 +59,7 @@ def order_of(held: HeldVersions, key: DerivedKey, number: int) -> DerivedOrder |
     links = held.links_from(key.have)
     if not links:
         return None
+    # A fold has as many parts as each delta of the same layout: the head, and one for each span.
     return DerivedOrder(
         number=number,
         key=key,
@@ -75,6 +76,8 @@ def sources_of(held: HeldVersions, key: DerivedKey) -> tuple[ChainLink, ...] | s
         return "the copy has moved on"
     if key.kind is RouteKind.FULL:
         return ()
+    # Fold from the copy on, through the reader's state. A copy that has passed the reader's state no longer contains
+    # it.
     links = tuple(link for link in held.chain if link.opening.policy <= key.target)
     if key.have is None or held.links_from(key.have) is None or not links or key.have < copy.policy:
         return "the chain has moved on"

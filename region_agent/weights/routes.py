@@ -87,11 +87,14 @@ def costs(situation: Situation, rates: RouteRates) -> tuple[Cost, ...]:
     """
     found = []
     if situation.chain is not None:
+        # The deltas exist already, so they are only sent.
         found.append(_cost(RouteKind.CHAIN, sum(situation.chain), 0.0, rates))
     if situation.chain and situation.num_folded is not None and situation.copy_content is not None:
+        # A fold is decoded through all its deltas and encoded once, unless it was made for an earlier reader.
         make_s = 0.0 if situation.made_fold is not None else _fold_s(situation, rates)
         found.append(_cost(RouteKind.FOLD, situation.made_fold or fold_bytes(situation.chain), make_s, rates))
     if situation.copy_content is not None and situation.is_behind_copy:
+        # A full state leads to the copy's version, so the deltas after it are sent too.
         full = situation.made_full or int(FULL_SHARE * situation.copy_content)
         make_s = 0.0 if situation.made_full is not None else situation.copy_content / rates.encode_bytes_per_s
         found.append(_cost(RouteKind.FULL, full + sum(situation.after_copy), make_s, rates))

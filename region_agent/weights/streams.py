@@ -70,6 +70,7 @@ class ReaderStreams:
             )
             path = self._folder.derived_path(order.number)
             made = self._derived[order.number] = DerivedPublication(writer, self._folder.layer, path)
+            # The machine has noted the order while it chose the route: wake the executor, which makes it.
             self._changed(())
         return Stream(self._read_derived(made, order), made.policy)
 
@@ -126,6 +127,7 @@ class ReaderStreams:
 
     async def _read_links(self, links: Sequence[ChainLink]) -> AsyncGenerator[PublicationRecord]:
         for link in links:
+            # Read in threads, one record at a time: the disk may be slow, and so may the reader.
             records = link.records()
             try:
                 while (record := await asyncio.to_thread(next, records, None)) is not None:

@@ -86,6 +86,7 @@ def _job_for(held: HeldVersions, link: InMemory) -> CreateCopy | AdvanceCopy | W
     if not held.reaches or held.newest != opening.base:
         here = "no version is here" if held.newest is None else f"the newest version here is {held.newest}"
         return WrongBase(f"{opening} starts from {opening.base}, but {here}")
+    # A fold continues from the newest state, so each link of the chain is applied before it, one job at a time.
     return AdvanceCopy(held.chain[0] if held.chain else link)
 
 

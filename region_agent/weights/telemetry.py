@@ -32,8 +32,10 @@ def log_notice(job_id: str, notice: CacheNotice) -> None:
             name = "copy_created" if is_new else "copy_advanced"
             event(log, logging.INFO, name, job=job_id, policy=policy, chain=num_links)
         case TakenOver(policy):
+            # A copy that jumps to what the gateway above sent is as good as a new one.
             event(log, logging.INFO, "copy_created", job=job_id, policy=policy)
         case DiskRefuses(error):
+            # A full disk heals once there is room. Any other refusal needs a person.
             level = logging.WARNING if isinstance(error, DiskFull) else logging.ERROR
             event(log, level, "weights_unsaved", job=job_id, why=error)
         case DiskAccepts():
@@ -52,6 +54,7 @@ def log_notice(job_id: str, notice: CacheNotice) -> None:
                 num_bytes=made.num_bytes,
                 make_s=round(made.make_s, 3),
             )
+        # These are for the shell. Who waits for a takeover or reads a derived publication gets an error, and logs it.
         case CopyServes() | TakeOverFailed() | DerivedGivenUp() | DerivedForgotten():
             pass
         case _:

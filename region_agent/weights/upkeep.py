@@ -1,4 +1,4 @@
-"""Transitions of the held versions: what a publication, the outcome of a disk job or a doubt makes of them.
+"""Transitions of the held versions: what a publication, the outcome of a disk job or damage makes of them.
 
 Each function takes the versions held before (`held.HeldVersions`) and returns a `HeldChange`: those held after, jobs
 that clean up the disk, and why a copy was refused. `next_upkeep` says what is to be written next. The rules:
@@ -64,6 +64,7 @@ def taken(held: HeldVersions, publication: Publication) -> HeldChange:
         case PublicationKind.BUNDLE:
             old = () if held.bundle is None else (held.bundle,)
             return HeldChange(replace(held, bundle=link), forgetting(old))
+        # An anchor replaces the copy and the chain, unless it only repeats the newest state and the copy leads there.
         case PublicationKind.ANCHOR if opening.policy != held.newest or not held.reaches:
             return HeldChange(replace(held, anchor=link, chain=()), forgetting(held.chain))
         case PublicationKind.DELTA if opening.base == held.newest:
@@ -97,15 +98,18 @@ def next_upkeep(held: HeldVersions, *, chain_versions: int, is_copy_read: bool) 
     """Return what is to be done next for what is held, or None if there is nothing."""
     if held.highest_fork != held.saved_fork:
         return SaveFork(held.highest_fork)
+    # Nothing may be applied to a half-written copy, and nothing derived from it.
     if held.is_copy_unknown:
         return RecoverCopy()
     if isinstance(held.bundle, InMemory):
         return SaveLink(held.bundle)
+    # The anchor goes before its deltas, which need the state that they start from.
     if held.anchor is not None:
         return CreateCopy(held.anchor)
     for link in held.chain:
         if isinstance(link, InMemory):
             return SaveLink(link)
+    # A copy that a reader still receives stays where it is, until the chain is too long even for that.
     if held.is_long(1, chain_versions) and not (is_copy_read and not held.is_long(MOST_CHAINS, chain_versions)):
         return ForgetLink(held.chain[0]) if held.copy is None else AdvanceCopy(held.chain[0])
     return None
@@ -114,10 +118,13 @@ def next_upkeep(held: HeldVersions, *, chain_versions: int, is_copy_read: bool) 
 def after_job(held: HeldVersions, job: DiskJob, outcome: JobOutcome) -> HeldChange:
     """Return what a job and its outcome make of what is held."""
     match job, outcome:
+        # What a fault left on disk is not known, so nothing of copy and chain is used any more.
         case _, JobFaulted(why):
             return abandoned(held, why)
+        # Still unknown; recovery is tried again.
         case RecoverCopy(), DiskFailed():
             return HeldChange(replace(held, copy=None, is_copy_unknown=True))
+        # What could not be written is still held in memory, and is ordered again.
         case _, DiskFailed(_, is_copy_usable):
             return HeldChange(replace(held, is_copy_unknown=held.is_copy_unknown or not is_copy_usable))
         case SaveFork(fork), JobDone():
@@ -127,6 +134,7 @@ def after_job(held: HeldVersions, job: DiskJob, outcome: JobOutcome) -> HeldChan
         case ForgetLink(link), JobDone():
             return HeldChange(replace(held, chain=tuple(each for each in held.chain if each is not link)))
         case CreateCopy(link), CopyProven(copy):
+            # A takeover makes the copy from a publication that is not the anchor here.
             anchor = None if held.anchor is link else held.anchor
             return HeldChange(replace(held, copy=copy, is_copy_unknown=False, anchor=anchor))
         case CreateCopy(link), ContentRefused(_, why):
@@ -137,6 +145,7 @@ def after_job(held: HeldVersions, job: DiskJob, outcome: JobOutcome) -> HeldChan
         case ((AdvanceCopy() | ProveCopy()), (ContentRefused(why=why) | CopyUnproven(why=why))):
             return given_up(held, why)
         case RecoverCopy(), CopyProven(copy):
+            # Recovery may have finished a redo log, so the copy may have the first links already.
             old = tuple(link for link in held.chain if link.opening.policy <= copy.policy)
             chain = held.chain[len(old) :]
             return HeldChange(replace(held, copy=copy, is_copy_unknown=False, chain=chain), forgetting(old))
@@ -152,6 +161,7 @@ def shortened(held: HeldVersions, *, chain_versions: int) -> HeldChange:
     """Give up the copy if the disk has refused for too long, so that the chain stays bounded."""
     if not held.is_long(MOST_CHAINS, chain_versions):
         return HeldChange(held)
+    # The chain can be shortened only without a copy that its first link must continue from.
     change = given_up(held, "the disk did not let it advance for too long")
     held = replace(change.held, anchor=None)
     forgotten: list[ChainLink] = []

@@ -1,7 +1,7 @@
 """The weight cache of one job, as the gateway uses it: an async shell around a machine that decides.
 
-    hub --take, become, doubt--> machine (machine.py) --disk jobs--> executor (executor.py) --> folder (disk/)
-    hub --derive--> machine --route--> Along | Stream | None           made by the executor, streamed meanwhile
+    feed --take, become, doubt--> machine (machine.py) --disk jobs--> executor (executor.py) --> folder (disk/)
+    reader --derive--> machine --route--> Along | Stream | None         made by the executor, streamed meanwhile
 
 The shell connects the parts: it gives the machine what comes in, hands its disk jobs to the executor, and performs its
 notices in memory: it logs them, drops from the log of publications what the copy has, and tells readers. It decides
@@ -81,8 +81,8 @@ class WeightCache:
         self.num_derived = dict.fromkeys(RouteKind, 0)
         self._folder = folder
         self._machine = machine
-        self._executor = DiskExecutor(job_id, machine, self._perform, self._tell)
-        self._streams = ReaderStreams(machine, folder, self._tell_and_wake)
+        self._executor = DiskExecutor(job_id, machine, self._perform, self._on_notices)
+        self._streams = ReaderStreams(machine, folder, self._on_notices_and_wake)
         self._takeovers: deque[asyncio.Future[None]] = deque()  # in the machine's order
         self._is_closing = False
 
@@ -99,6 +99,8 @@ class WeightCache:
         try:
             publications = restored_log(held, trust)
         except (WireError, Conflict, CorruptSpool) as error:
+            # Files that are whole one by one may not fit together. Begin with an empty folder, but keep the fence
+            # against older forks.
             event(log, logging.ERROR, "weights_refused", job=job_id, why=error)
             opened.close(remove=True)
             highest_fork = held.highest_fork
@@ -139,7 +141,7 @@ class WeightCache:
     def take(self, publication: Publication | None) -> None:
         """Take a publication that the log has completed, if any, and note the log's highest fork."""
         if publication is not None or self.log.highest_fork > self._machine.held.highest_fork:
-            self._tell_and_wake(self._machine.take(publication, self.log.highest_fork))
+            self._on_notices_and_wake(self._machine.take(publication, self.log.highest_fork))
 
     def doubt(self) -> None:
         """Schedule another proof of the copy, because a reader's derived publication did not prove true.
@@ -158,6 +160,7 @@ class WeightCache:
         if self._is_closing:
             raise Unreachable(_STOPPING)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # The machine ends takeovers in the order of their orders, so the futures need no names.
         self._takeovers.append(done)
         self._machine.take_over(publication)
         self._executor.wake()
@@ -192,6 +195,7 @@ class WeightCache:
         `chain_bytes` is the payload of the log's own signed publications, or None if they do not reach. It waits for
         `run` while what is held is being changed.
         """
+        # Only the executor's steps end this, so look again after each of them.
         while self._machine.is_settling and not self._is_closing:
             await self._executor.progress()
         if self._is_closing:
@@ -212,7 +216,7 @@ class WeightCache:
         """Do a job. It runs in a thread."""
         return self._streams.make(job) if isinstance(job, MakeDerived) else self._folder.perform(job)
 
-    def _tell(self, notices: Iterable[CacheNotice]) -> None:
+    def _on_notices(self, notices: Iterable[CacheNotice]) -> None:
         for notice in notices:
             log_notice(self.job_id, notice)
             match notice:
@@ -227,18 +231,20 @@ class WeightCache:
                 case DerivedReady(order):
                     self.num_derived[order.key.kind] += 1
 
-    def _tell_and_wake(self, notices: Iterable[CacheNotice]) -> None:
-        self._tell(notices)
+    def _on_notices_and_wake(self, notices: Iterable[CacheNotice]) -> None:
+        self._on_notices(notices)
         self._executor.wake()
 
     def _continue_log(self, policy: Policy, digest: bytes) -> None:
         """Continue the log from a version that the copy has reached, and the chain from what the log has after it."""
+        # First the log continues from the copy's version. Then the chain takes what the log has beyond it, and the log
+        # forgets what the copy has. The caller of `become` hears of it last.
         try:
             self.log.rebase(policy, digest)
         except Conflict as error:
             self._end_takeover(error)
             return
-        self._tell(self._machine.refill(self._logged_after(self._machine.held.newest)))
+        self._on_notices(self._machine.refill(self._logged_after(self._machine.held.newest)))
         self.log.drop_before(policy)
         self._end_takeover(None)
 
@@ -246,6 +252,7 @@ class WeightCache:
         if policy is None or policy == self.log.newest:
             return
         assembler = Assembler(self.trust, max_content_bytes=MAX_RELAYED_BYTES)
+        # As a reader that accepts only what was signed, so the log gives its own deltas and no route to choose.
         cursor = self.log.open(policy, True, distrust=True)
         while isinstance(outcome := self.log.next(cursor), Send):
             cursor = outcome.cursor

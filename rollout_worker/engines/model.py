@@ -34,8 +34,10 @@ def load_bundle(files: Mapping[str, bytes], scratch: Path, job: JobFile, batch_r
         target = scratch / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
+    # Nothing is fetched: all files came with the bundle.
     tokenizer = AutoTokenizer.from_pretrained(scratch, local_files_only=True)
     config = AutoConfig.from_pretrained(scratch, local_files_only=True)
+    # float32, as the trainer computes, so that log-probabilities differ only by the rounding of the weights.
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     model.requires_grad_(False)
     engine = TorchEngine(
@@ -45,6 +47,7 @@ def load_bundle(files: Mapping[str, bytes], scratch: Path, job: JobFile, batch_r
         batch_rows=batch_rows,
         prompt_tokens=job.sampling.prompt_tokens,
     )
+    # A job with a data file has it in the bundle; other environments generate their problems.
     data_file = scratch / DATA_FILE
     environment = environment_of(job, data_file if data_file.exists() else None)
     return LoadedBundle(engine=engine, tokenizer=tokenizer, environment=environment)

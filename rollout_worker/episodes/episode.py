@@ -49,6 +49,7 @@ def sample_batch(
     `generation_s` is left at 0, because only the caller has a clock.
     """
     prompts = [encode_prompt(tokenizer, environment.item(lease.item).prompt) for lease in leases]
+    # Group and sample are the key of the randomness, so the result does not depend on how leases were batched.
     requests = [
         SampleRequest(
             prompt_ids=prompt,
@@ -79,6 +80,8 @@ def _trajectory(
     text = tokenizer.decode(completion.token_ids, skip_special_tokens=True)
     num_tokens = len(completion.token_ids)
     greedy = lease.purpose is Purpose.EVAL
+    # The environment scores the text without special tokens. The policy sampled every token of the completion, so the
+    # mask is true throughout. Weights change only between batches, so there is one policy.
     return Trajectory(
         lease_id=lease.lease_id,
         group=lease.group,

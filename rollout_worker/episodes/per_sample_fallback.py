@@ -49,6 +49,7 @@ def only_valid(
     failed: list[FailedLease] = []
     for trajectory in trajectories:
         try:
+            # The trainer runs the same check, so what passes is not refused there.
             validate(trajectory, limits)
             valid.append(trajectory)
         except WireError as error:

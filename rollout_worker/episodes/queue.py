@@ -77,6 +77,7 @@ class LeaseQueue:
             elif lease.start_at.fork < policy.fork:
                 del self._leases[entry[3]]
             else:
+                # It waits for newer weights, or for a batch of its own.
                 held.append(entry)
         for entry in held:
             heapq.heappush(self._heap, entry)
@@ -84,6 +85,7 @@ class LeaseQueue:
 
     def revoke(self, lease_ids: Collection[int]) -> None:
         """Remove leases by id, of any fork, because the ledger no longer waits for them. Unknown ids are ignored."""
+        # Their entries stay in the heap until they come up or the heap is rebuilt.
         for key in [key for key in self._leases if key[1] in lease_ids]:
             del self._leases[key]
 

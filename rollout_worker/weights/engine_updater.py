@@ -57,6 +57,7 @@ class EngineUpdater:
         Call it between two batches. Raises: WrongBase for weights that do not fit the engine's model; PeriplusError
         when repairs do not help.
         """
+        # Failures that the subscription has counted end the process here: its own task would only subscribe again.
         self._weights.raise_if_hopeless()
         engine, pending = self._engine, self._weights.pending
         pending.skip_to(engine.policy)
@@ -87,16 +88,20 @@ class EngineUpdater:
             pause_s=pause_s,
             checked=finding is not None,
         )
+        # The repair failed. The engine does not serve until the full state that the subscription now requests is
+        # written.
         if signed is None:
             self._weights.raise_if_hopeless()
             return
         # Report the skipped versions too; after a repair only the one that the engine holds.
         skipped = swap.versions[:-1] if signed is swap.newest.signed else ()
         for version in skipped:
-            await self._tell(VersionReport.of(version))
-        await self._tell(VersionReport.of(replace(swap.newest, signed=signed), pause_s=pause_s, finding=finding))
+            await self._report_version(VersionReport.of(version))
+        await self._report_version(
+            VersionReport.of(replace(swap.newest, signed=signed), pause_s=pause_s, finding=finding)
+        )
 
-    async def _tell(self, proof: VersionReport) -> None:
+    async def _report_version(self, proof: VersionReport) -> None:
         event(
             log,
             logging.INFO,
@@ -112,9 +117,11 @@ class EngineUpdater:
         # A sound engine gets only the staged elements, without the host copy and its lock.
         if engine.policy is not None and not weights.pending.is_whole:
             swap = weights.pending.take()
+            # `swap` found versions, and nothing was awaited since.
             assert swap is not None
             for staged in swap.staged:
                 engine.check_fits(staged.layout)
+            # From here until `swap` sets it, an exception leaves an engine that does not serve: it may be half written.
             engine.policy = None
             await asyncio.to_thread(engine.write, swap.updates())
             return swap
@@ -125,6 +132,7 @@ class EngineUpdater:
                 return None  # the host copy was lost meanwhile; a full state is requested
             assert swap.newest.signed == weights.host.version
             engine.check_fits(weights.host.layout)
+            # An engine without a policy was never written or has failed its check, so it is checked after this.
             recovers = swap.recovers or engine.policy is None
             engine.policy = None
             await asyncio.to_thread(engine.write_all, weights.host.state)
@@ -141,9 +149,12 @@ class EngineUpdater:
         if finding.is_sound:
             weights.engine_sound()
             return finding, signed
+        # The trainer learns of the fault even if the repair helps.
         event(log, logging.ERROR, "engine_differs", policy=signed.policy, why=finding.why)
         await self._report(VersionReport.of_fault(signed.policy, finding))
         async with weights.host_lock:
+            # Repair from the host copy if its hash is still right, since it is in the same machine's memory. It may be
+            # newer than the version that was checked, because the subscription has gone on.
             if await asyncio.to_thread(weights.host.is_proven):
                 again = weights.host.version
                 assert again is not None
@@ -153,6 +164,7 @@ class EngineUpdater:
                 if finding.is_sound:
                     event(log, logging.WARNING, "engine_repaired", policy=again.policy)
                     return finding, again
+            # Neither the engine nor the host copy is trusted any more: the next request is for a full state.
             weights.host.forget()
             weights.pending.clear()
         event(log, logging.ERROR, "engine_not_repaired", policy=signed.policy, why=finding.why)

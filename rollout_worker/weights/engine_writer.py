@@ -67,6 +67,7 @@ class EngineWeights:
         """Check that a layout has the engine's names and shapes, and BF16 only. Raises: WrongBase."""
         if layout == self._fits:
             return
+        # Go through the names of both sides: a tensor that only one of them has does not fit either.
         lines = {line.name: line for line in layout.lines}
         for name in sorted(self._tensors.keys() | lines.keys()):
             here, there = self._tensors.get(name), lines.get(name)
@@ -86,6 +87,7 @@ class EngineWeights:
             for update in updates:
                 tensor = self._tensors[update.name]
                 words, values = _words(tensor), _as_words(update.values, tensor)
+                # Without positions the values replace a contiguous range.
                 if update.positions is None:
                     words[update.start : update.start + len(values)] = values
                 else:
@@ -110,6 +112,7 @@ class EngineWeights:
         Without `probe_logprobs` only the digest is compared.
         """
         try:
+            # First the content of the tensors; reading one also finds values that no publication can have written.
             digest = state_digest(self.read())
         except CorruptFrame as error:
             return EngineCheck(digest=b"", max_difference=None, why=str(error))
@@ -158,6 +161,7 @@ def _words(tensor: torch.Tensor) -> torch.Tensor:
 
 def _as_words(values: npt.NDArray[np.unsignedinteger], tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dtype == torch.bfloat16:
+        # The same bits; torch takes only writable memory without a warning.
         return torch.from_numpy(np.require(values.view(np.int16), requirements="W")).to(tensor.device)
     # As a float32, a bfloat16 is its bits in the upper half and zeros below.
     return torch.from_numpy(np.left_shift(values, 16, dtype=np.uint32).view(np.int32)).to(tensor.device)

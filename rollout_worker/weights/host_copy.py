@@ -70,6 +70,7 @@ class HostCopy:
 
         Afterwards `version` is the opening's version if the digest is the signed one, else None.
         """
+        # Until the hash is found right, the copy has no version, so an error in between leaves no wrong claim.
         self.version = None
         self._fit(staged.layout)
         staged.write_into(self._arrays)

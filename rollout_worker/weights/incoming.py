@@ -101,6 +101,8 @@ class Incoming:
         """
         if isinstance(record, UnreadableRecord):
             raise record.why
+        # This checks the order and size of each record, the signatures of opening and closing, and at the closing that
+        # the chunks are those that were signed. Until then chunks are only decoded beside the copy.
         completed = self._intake.take(record)
         match record:
             case Opening():
@@ -119,6 +121,8 @@ class Incoming:
     def _begin(self, opening: Opening) -> None:
         self._opening, self._parts, self._decoder = opening, [], None
         is_bundle = opening.kind is PublicationKind.BUNDLE
+        # `admit` raises for an older publication and for a delta from another state. A repeated version gets no
+        # decoder: its chunks are checked and dropped.
         admission = admit(
             opening, newest=self._host.policy, newest_digest=self._host.state_digest, highest_fork=self.highest_fork
         )

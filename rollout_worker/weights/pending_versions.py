@@ -91,6 +91,7 @@ class PendingVersions:
     def add(self, version: Version) -> None:
         """Add a version, to which the host copy has just been brought."""
         self._versions.append(version)
+        # A check that is due because of a skipped version is not lost with it.
         self._recovers |= version.recovers
         if version.staged is not None:
             self._staged_bytes += sum(span.nbytes for span in version.staged.spans)
@@ -117,6 +118,8 @@ class PendingVersions:
         since and changed back.
         """
         if policy is not None and self._versions and self._versions[-1].signed.policy <= policy:
+            # What is dropped may have been meant to recover the engine. Then the next swap writes it whole and checks
+            # it.
             recovers = self._recovers
             self.clear()
             self._recovers = self._is_whole = recovers

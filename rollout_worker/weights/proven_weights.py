@@ -2,11 +2,10 @@
 
 The subscription (reader.py) brings versions into the host copy while the engine generates. The updater
 (engine_updater.py) writes them into the engine between two batches. Both note here what failed, and subscription.py
-decides from that what to ask for next. Each method is one transition; nothing here waits, but for the lock that its
-callers hold.
+decides from that what to request next. Each method is one transition and returns at once; none takes the lock.
 
 `host_lock` is held by whoever writes or hashes the host copy, or writes the engine from it. A thread that holds it is
-never abandoned: a subscription that must begin anew (`again`) is left only between two records.
+never abandoned: when `again` is set, which asks for a new subscription, the present one ends only between two records.
 """
 
 import asyncio

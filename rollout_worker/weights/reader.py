@@ -71,9 +71,11 @@ class WeightReader:
         Raises: always a PeriplusError, because a subscription ends only by an error.
         """
         weights = self._weights
+        # If the event asked for a new subscription, this is it.
         weights.again.clear()
         state = weights.failures
         if state.asks_from_nothing:
+            # `swap` may be writing the engine from the host copy.
             async with weights.host_lock:
                 weights.begin_anew()
         incoming = Incoming(
@@ -91,8 +93,11 @@ class WeightReader:
         opened_s = busy_s = 0.0
         async for record in records:
             came_s = clock.monotonic_s()
+            # Times of a version count from its opening.
             if kind_of(record) == "opening":
                 opened_s, busy_s = came_s, 0.0
+            # Only a closing writes into the host copy. The lock is held until the version is pending, because `swap`
+            # relies on the newest pending version being the one in the copy.
             async with self._weights.host_lock if isinstance(record, Closing) else nullcontext():
                 began_s = clock.monotonic_s()  # not earlier: `swap` may have held the lock for long
                 outcome = await self._take(record, incoming)

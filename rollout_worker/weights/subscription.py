@@ -1,4 +1,4 @@
-"""Decides what a reader asks for next, from the failures of what it has asked for so far. Pure.
+"""Decides the next request of a worker's reader, from the failures of its earlier ones. Pure.
 
     failure                                  state of the host copy      the next request
     a record is refused (signature, order,   unchanged                   from the host copy's version; only signed

@@ -33,6 +33,7 @@ class VersionReport:
     @classmethod
     def of(cls, version: Version, *, pause_s: float = 0.0, finding: EngineCheck | None = None) -> "VersionReport":
         """Return the report of a version that the engine holds, or skipped on its way to a newer one."""
+        # Without a finding the digest is that of the host copy, in which the version was proven.
         return cls(
             policy=version.signed.policy,
             state_digest=version.signed.state_digest,

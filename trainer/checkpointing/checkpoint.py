@@ -113,9 +113,11 @@ def save(root: Path, content: Content, model: Any, learner: Stateful, files: Map
     Raises: DiskFull and other StorageErrors, Denied, NotFound. Nothing of this checkpoint is left then.
     """
     directory = root / str(content.policy)
+    # The policy identifies the weights, so what is there is the same.
     if (directory / MANIFEST).is_file():
         return _read(directory / MANIFEST)
     state, learnt = float32_state(model), learner.state_dict()
+    # An error of a full disk names this size.
     needed_bytes = content_bytes(state) + _tensor_bytes(learnt) + sum(map(len, files.values()))
     with explained(directory, needed_bytes):
         shutil.rmtree(directory, ignore_errors=True)
@@ -126,6 +128,7 @@ def save(root: Path, content: Content, model: Any, learner: Stateful, files: Map
                 (directory / name).write_bytes(data)
             write_safetensors(directory / WEIGHTS, state)
             _save_learner(directory / LEARNER, learnt)
+            # Each part is synced and hashed before the manifest that lists it.
             parts = [_part(directory / name) for name in (WEIGHTS, LEARNER, *sorted(files))]
             manifest = _manifest(content) | {"weights": state_digest(bf16_state(model)).hex(), "parts": parts}
             write_atomically(directory / MANIFEST, finite_json.dumps(manifest, indent=1))
@@ -155,6 +158,7 @@ def _save_learner(path: Path, state: Mapping[str, Any]) -> None:
     with path.open("wb", buffering=0) as file:
         sink = _Sink(file)
         torch.save(state, sink)  # type: ignore[arg-type]  # it writes and flushes, and asks no more
+    # torch.save has returned as if all was written.
     if sink.error is not None:
         raise sink.error
 
@@ -263,6 +267,7 @@ def _read(path: Path) -> Manifest:
                 f"{path} has schema {data['schema']!r}, and this build reads {SCHEMA}; use the build that wrote it"
             )
         listed = {part["name"]: part["blake3"] for part in data["parts"]}
+        # Without these two parts nothing could be restored.
         if missing := {WEIGHTS, LEARNER} - listed.keys():
             raise ValueError(f"the part {sorted(missing)[0]} is not listed")
         policy = Policy(data["fork"], data["version"])
@@ -276,6 +281,7 @@ def _read(path: Path) -> Manifest:
             next_group=data["next_group"],
             open_groups=tuple(data["open_groups"]),
             batches_root=bytes.fromhex(data["batches_root"]),
+            # Of the bytes in the file, which is what the next manifest and the audit name.
             digest=blake3(text).digest(),
             directory=path.parent,
         )

@@ -55,7 +55,7 @@ class Checkpointer:
         self._job = job
         self._job_id = job_id
         self._run = run
-        self._at = prepared
+        self._prepared = prepared
         self._journal = journal
         self._store = store
         self._driver = driver
@@ -81,7 +81,7 @@ class Checkpointer:
         content = Content(
             job_id=self._job_id,
             policy=policy,
-            lineage=self._at.lineage,
+            lineage=self._prepared.lineage,
             progress=progress.to_mapping(),
             audit_line=position.n,
             audit_prev=position.prev,
@@ -91,19 +91,22 @@ class Checkpointer:
             parent=self._newest,
         )
         await self._journal.flush()
+        # Waits as long as the disk is full, and training with it.
         await self._disk.write_in_thread(lambda: self._save(content))
         assert self._newest is not None
         await self._journal.write_milestone(
             audit.CheckpointEntry(policy=policy, manifest=self._newest.digest, covers=position.n)
         )
+        # Older checkpoints go only after the audit names the new one, and frames only after checkpoints.
         await asyncio.to_thread(checkpoint.prune, self._run.checkpoints, self._job.checkpoint.keep)
         await self._give_up_frames()
         event(log, logging.INFO, "checkpoint", policy=policy)
 
     def _save(self, content: Content) -> None:
+        # The manifest says which lines it covers, so they must survive whatever it survives.
         self._journal.sync_flushed()
         self._newest = checkpoint.save(
-            self._run.checkpoints, content, self._at.model, self._at.learner, self._at.model_files
+            self._run.checkpoints, content, self._prepared.model, self._prepared.learner, self._prepared.model_files
         )
 
     async def _give_up_frames(self) -> None:
@@ -127,5 +130,6 @@ def replayable(store: Spool, limits: TrajectoryLimits) -> Iterator[tuple[Positio
         if isinstance(found, WireError):
             event(log, logging.ERROR, "kept_frame_refused", frame=record.position, why=found)
             continue
+        # Samples of an evaluation are never used again.
         trajectories = kept(record.position, found)
         yield record.position, len(record.data), [k for k in trajectories if k.trajectory.purpose is Purpose.TRAIN]

@@ -57,6 +57,7 @@ def final_model(model: Any, files: Mapping[str, bytes], directory: Path, publish
             for name, data in files.items():
                 write_atomically(partial / name, data)
             write_safetensors(partial / SINGLE_FILE, state)
+            # Read it back: what people will use must be what was published.
             _prove(partial, published_digest)
             _swap_in(partial, directory)
         except BaseException:
@@ -69,6 +70,7 @@ def _swap_in(partial: Path, directory: Path) -> None:
     """Rename `partial` to `directory`. At each moment `directory` is the earlier one, absent, or the new one."""
     earlier = directory.with_name(f".{directory.name}.earlier{PARTIAL}")
     shutil.rmtree(earlier, ignore_errors=True)
+    # A rename cannot replace a directory that is not empty, so the earlier one is moved aside first.
     if directory.exists():
         directory.rename(earlier)
     partial.rename(directory)

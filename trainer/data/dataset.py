@@ -57,6 +57,7 @@ def read_prompts(
         prompts.append(Prompt(text=text, num_tokens=len(encode_prompt(tokenizer, text))))
         if prompts[-1].num_tokens == 0:
             raise ConfigError(f"problem {index} has an empty prompt: the tokenizer makes no token of {text[:60]!r}")
+        # Only after a prompt was checked, so that there is always one.
         if is_time_up():
             break
     longest, width = max(prompts, key=lambda prompt: prompt.num_tokens), job.sampling.prompt_tokens
@@ -83,6 +84,7 @@ def item_order(train: Sequence[int], seed: int) -> Callable[[int], int]:
     permutations: dict[int, Sequence[int]] = {}
 
     def item_of(group: int) -> int:
+        # A group's problem depends on its number only, so a restored run continues the order.
         epoch, position = divmod(group, len(train))
         if epoch not in permutations:  # only the permutation that was used last is kept
             permutations.clear()

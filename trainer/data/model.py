@@ -142,6 +142,7 @@ def _random_qwen3(recipe: Qwen3Recipe, tokenizer: PreTrainedTokenizerFast, seed:
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
+    # The weights depend on the seed alone, and torch's own generator stays as it was.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Qwen3ForCausalLM(config)

@@ -80,6 +80,7 @@ def check_checkpoint(directory: Path) -> None:
             f"{type(model).__name__} in {str(directory)!r} is an encoder, in which tokens see those after them; give "
             "a causal language model"
         )
+    # Models whose checkpoints transformers rewrites while loading have other names in their files.
     if not get_model_conversion_mapping(model, add_legacy=False):
         misfit_of(model, read_safetensors(directory)).refuse(directory, type(model).__name__)
 
@@ -103,6 +104,7 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
                 f"the tokenizer in {str(directory)!r} has no {token}; name one in its tokenizer_config.json (for "
                 "pad_token the end token will do, since padding is masked)"
             )
+    # An id beyond the vocabulary would read outside the embeddings.
     vocab_size = getattr(_config(directory), "vocab_size", None)
     token, largest = max(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
     if isinstance(vocab_size, int) and largest >= vocab_size:
@@ -125,6 +127,7 @@ def load_weights(directory: Path) -> Any:
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
+            # Report tensors of another shape rather than raise, so that one message names all of them.
             ignore_mismatched_sizes=True,
         )
     except Exception as error:  # the model's own code runs on what the configuration says

@@ -11,5 +11,5 @@ gradients or weights: publications and proofs of weights only pass through.
     held_trajectories    trajectories whose results the ledger has
     tally, retention     counts of what came in; how long frames stay on disk
     write_ahead          the audit's journal: lines are on record before messages go out
-    ledger_service       the shell: it feeds the driver and does what must be done
+    ledger_service       the shell: it gives the driver what comes in, and does what must be done
 """

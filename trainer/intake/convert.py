@@ -1,8 +1,8 @@
 """Conversions between the protobuf messages of the gateway's stream and the trainer's values.
 
 Only this module and the stream itself (gateway.py) know protobuf in the trainer. Nothing here decides anything. A
-message of a kind that this version does not know converts to None, and a frame that cannot be read to a value that says
-so, because one bad message must not end the stream.
+message of a kind that this version does not know converts to None. A frame that cannot be read converts to a value that
+says why. Nothing is raised, because one bad message must not end the stream.
 """
 
 from typing import assert_never
@@ -71,6 +71,7 @@ def _of_worker(up: gateway_pb2.RolloutUp) -> UpMessage | None:
     match up.WhichOneof("body"):
         case "frame":
             key = FrameKey(worker_id=worker_id, epoch=up.frame.epoch, sequence=up.frame.sequence)
+            # One frame that cannot be read must not end the stream: it becomes a value that is counted and logged.
             try:
                 return FrameReceived(key, up.frame.region, trajectory_frame_from_pb(up.frame))
             except WireError as error:

@@ -81,11 +81,13 @@ class FrameIntake:
         """
         await self._changed.wait()
         self._changed.clear()
+        # Take all that waits, so that `put` goes on while the thread works.
         todo, self._waiting, self._waiting_bytes = deque(self._waiting), [], 0
         self._room.set()
         done: list[Committed] = []
         await self._disk.write_in_thread(lambda: self._commit(todo, done), patiently=True)
         if todo:
+            # The commit was full. What is left goes back in front of what has come meanwhile.
             self._waiting[:0] = todo
             self._waiting_bytes += sum(len(frame.payload) for _, _, frame in todo)
             self._changed.set()
@@ -98,10 +100,12 @@ class FrameIntake:
         """
         num_tokens = 0
         while todo and num_tokens < COMMIT_TOKENS:
+            # The frame leaves the queue only after it is stored, because a full disk raises here.
             committed = self._committed(*todo[0])
             todo.popleft()
             done.append(committed)
             num_tokens += sum(len(k.trajectory.prompt_ids) + len(k.trajectory.completion_ids) for k in committed.kept)
+        # One sync for all of them, which is what makes the commit cheap.
         self._store.sync()
 
     def _committed(self, key: FrameKey, region: str, frame: Frame) -> Committed:
@@ -113,6 +117,7 @@ class FrameIntake:
         except WireError as error:
             return Committed(key=key, region=region, num_bytes=num_bytes, refusal=error)
         kept = self._keep(frame, trajectories) if trajectories else ()
+        # Only now: a frame that found no room comes here again, and must not pass for a resend.
         self._seen.add(key)
         refusal = refused[0].why if refused else None
         return Committed(key=key, region=region, num_bytes=num_bytes, kept=kept, refusal=refusal, refused=refused)
@@ -130,6 +135,7 @@ def _valid(
 
     Raises: WireError if the frame cannot be read.
     """
+    # Almost all frames are valid as a whole. That is checked by columns, which is faster than sample by sample.
     columns = _columns(frame)
     with contextlib.suppress(WireError):  # it only says that some sample is not valid: find out below which
         validate_all(columns, limits)

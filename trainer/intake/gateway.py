@@ -53,12 +53,15 @@ class GatewayLink:
         self._job_id = job_id
         self._fork = fork
         self._public_key = public_key
+        # The coordinator's answer; None until it has come.
         self._answer: Certificate | PeriplusError | None = None
         self._answered = asyncio.Event()
         self._messages: asyncio.Queue[gateway_pb2.TrainerUp | None] = asyncio.Queue(OUT_MESSAGES)
+        # Set by `close`, so that the end of the stream is then no error.
         self._closing = False
         self._ended = asyncio.Event()
         self._records: asyncio.Queue[PublicationRecord | None] = asyncio.Queue(OUT_RECORDS)
+        # Whether all records were given to gRPC: then the gateway's answer means that it has read them.
         self._was_last = False
         self._wan_bytes: int | None = None
         self._all_read = asyncio.Event()
@@ -86,6 +89,7 @@ class GatewayLink:
         """End both streams, and wait until the gateway has read everything that was queued, or is gone."""
         if self._ended.is_set():
             return
+        # Publications first: the gateway confirms them. Then the messages, whose end makes the gateway end the stream.
         await self._records.put(None)
         await _either(self._all_read, self._ended)
         self._closing = True
@@ -119,6 +123,7 @@ class GatewayLink:
         if self._ended.is_set():
             return
         try:
+            # The queue is short, so the encoder never runs far ahead of the gateway.
             async with asyncio.timeout(STALL_S):
                 await self._records.put(record)
         except TimeoutError:
@@ -147,6 +152,7 @@ class GatewayLink:
         """
         try:
             async with asyncio.timeout(CERTIFICATE_DEADLINE_S):
+                # `run` also sets `_answered` when the gateway is lost, so nobody waits for a stream that is gone.
                 await _either(self._answered, stop)
         except TimeoutError as error:
             raise TimedOut(
@@ -176,6 +182,7 @@ class GatewayLink:
         with rpc.remote_errors(self._address):
             call = stub.Train()
             hello = gateway_pb2.TrainerHello(job_id=self._job_id, fork=self._fork, public_key=self._public_key)
+            # The hello claims the job for this fork, so it is written before anything that waits in the queue.
             await call.write(gateway_pb2.TrainerUp(hello=hello))
 
             async def write() -> None:
@@ -193,9 +200,10 @@ class GatewayLink:
 
     def _certified(self, answer: control_pb2.CertificateAnswer) -> None:
         certificate = certificate_from_pb(answer.certificate)
-        asked = (self._job_id, self._fork, self._public_key)
+        requested = (self._job_id, self._fork, self._public_key)
         why = answer.refused
-        if not why and (certificate.job_id, certificate.fork, certificate.public_key) != asked:
+        # With a certificate for another key the trainer would sign what no reader accepts.
+        if not why and (certificate.job_id, certificate.fork, certificate.public_key) != requested:
             why = f"the answer is for job {certificate.job_id!r}, fork {certificate.fork}, or for another key"
         self._answer = certificate
         if why:
@@ -208,6 +216,8 @@ class GatewayLink:
     async def _publish(self, stub: "gateway_pb2_grpc.GatewayAsyncStub") -> None:
         with rpc.remote_errors(self._address):
             await stub.Publish(self._published())
+        # The gateway answers the call once it has read all records. An answer before the last one means that it gave
+        # up.
         if self._was_last:
             self._all_read.set()
             return

@@ -1,15 +1,15 @@
-"""The functional core around the ledger: messages and frames become its events, its effects lines and messages.
+"""The functional core around the ledger: it turns messages and frames into events, and effects into what must be done.
 
     worker's message ---> event ---> ledger ---> effects ---> lines of the audit, messages to workers, batches
     committed frame ----> results --^
 
-The ledger (trainer/ledger/machine.py) decides who produces what and which results count. `LedgerDriver` knows beside it
-what the ledger does not: contents of samples, regions of workers, counts, and which frames must stay on disk. Each
-method takes the time and returns what must be done, in this order; the shell (ledger_service.py) does it. There is no
-clock, file, socket or logger here.
+The ledger (trainer/ledger/machine.py) decides who produces what and which results count. `LedgerDriver` adds what the
+ledger does not know: contents of samples, regions of workers, counts, and which frames must stay on disk. Each method
+takes the time and returns what must be done, in this order; the shell (ledger_service.py) does it. There is no clock,
+file, socket or logger here.
 
 Invariants:
-- Each sample that came in is settled once: when it is refused, abandoned, dropped, or reported as consumed.
+- Each sample that came in is settled once: when it is refused, abandoned, dropped, consumed or used in an evaluation.
 - A worker with another tokenizer or model config never joins.
 """
 
@@ -78,6 +78,8 @@ class LedgerDriver:
         version = self.policy.version
         results: list[Result] = []
         for position, num_bytes, kept in frames:
+            # Only what may still be trained on is open. The other samples of a frame count as settled, so they do not
+            # keep it.
             found = [each for each in kept if self.ledger.may_want(each.trajectory.group)]
             self.retention.add(position, num_bytes, len(found), version)
             results += [self._held.hold(each) for each in found]
@@ -93,6 +95,7 @@ class LedgerDriver:
         Raises: StateError if no batch is in training.
         """
         effects = self._applied(values.StepDone(), now_s)
+        # The step consumed them at the version from which it started; a checkpoint of a later version covers that.
         self.settle(batch.kept, batch.policy.version)
         return effects
 
@@ -129,6 +132,7 @@ class LedgerDriver:
                 effects.append(EventLogged(logging.WARNING, "sample_failed", fields))
                 self._fail(worker_id, lease_id, message.group, message.sample, values.Loss.FAILED, now_s, effects)
             case ProofReceived(worker_id, proof):
+                # A worker whose weights are wrong has not reached the version. The publisher counts the mismatch.
                 if proof.ok:
                     self._apply(values.PolicyReached(worker_id, proof.policy), now_s, effects)
             case values.RoomOffered() | values.LeasesStarted():
@@ -145,12 +149,15 @@ class LedgerDriver:
     def on_frame(self, frame: Committed, now_s: float) -> tuple[IntakeEffect, ...]:
         """Tell the ledger what a committed frame holds: refused samples, abandoned samples and results."""
         effects: list[IntakeEffect] = []
+        # Refused samples end their leases at once, so that the samples are leased again without waiting for a timeout.
         self._refuse(frame, now_s, effects)
         if frame.kept:
+            # Nothing is kept of a resent frame, which was counted when it came first.
             self._count(frame)
             self.retention.add(frame.kept[0].frame, frame.num_bytes, len(frame.kept), self.policy.version)
         for kept in frame.kept:
             t = kept.trajectory
+            # The worker gave the sample up, so it is a failed attempt and no result.
             if t.stop_reason is StopReason.ABANDONED:
                 self._write_result(kept, AdmissionVerdict.ABANDONED, "", effects)
                 self.settle((kept,), self.policy.version)
@@ -187,6 +194,7 @@ class LedgerDriver:
                 f"worker {worker_id} has another tokenizer or model config than this job; it gets no leases"
             )
         # The region is remembered also after the worker has left, since results of it may still come.
+        # Removed first, so that the worker moves to the end, and the one that connected longest ago is forgotten.
         self.regions.pop(worker_id, None)
         self.regions[worker_id] = region
         if len(self.regions) > WORKERS_KNOWN:
@@ -216,6 +224,7 @@ class LedgerDriver:
         now_s: float,
         effects: list[IntakeEffect],
     ) -> None:
+        # A late message may name a lease that has ended, or one of an earlier fork with the same number.
         if self.ledger.holds(worker_id, lease_id, group, sample):
             self._apply(values.SampleFailed(worker_id, lease_id, why), now_s, effects)
 
@@ -234,13 +243,15 @@ class LedgerDriver:
         """Append what follows from one effect of the ledger."""
         match effect:
             case values.Granted(worker_id, leases):
+                # The lines come before the message, because the shell sends nothing before the lines ahead of it are
+                # flushed.
                 region = self.regions.get(worker_id, "")
                 effects += [LineWritten(lease_entry(lease, worker_id, region)) for lease in leases]
                 effects.append(effect)
             case values.Revoked():
                 effects.append(effect)
             case values.JudgedResult(result, arrival):
-                self._judged(result, arrival, effects)
+                self._record_arrival(result, arrival, effects)
             case values.LeaseLost():
                 self._tally.lost += 1
                 effects.append(LineWritten(lost_entry(effect)))
@@ -256,7 +267,7 @@ class LedgerDriver:
             case _:
                 assert_never(effect)
 
-    def _judged(self, result: Result, arrival: Arrival, effects: list[IntakeEffect]) -> None:
+    def _record_arrival(self, result: Result, arrival: Arrival, effects: list[IntakeEffect]) -> None:
         """Record whether a result was accepted. A refused one settles its sample, and is logged."""
         kept = self._held.look_up(result)
         match arrival:
@@ -269,6 +280,7 @@ class LedgerDriver:
             case _:
                 self._tally.refused += 1
                 self._write_result(kept, AdmissionVerdict.REFUSED, arrival, effects)
+        # The ledger will not hand a refused result back, so this is the end of its trajectory.
         self.settle(self._taken((result,)), self.policy.version)
         fields = {"worker": result.worker_id, "group": result.group, "sample": result.sample, "why": arrival}
         effects.append(EventLogged(logging.WARNING, "result_refused", fields))
@@ -281,6 +293,7 @@ class LedgerDriver:
 
     def _dropped(self, dropped: values.GroupDropped, effects: list[IntakeEffect]) -> None:
         kept = self._taken(dropped.results)
+        # Filtering is the algorithm's choice and no fault, so it is not logged.
         if dropped.why is values.Drop.FILTERED:
             self._tally.filtered += len(kept)
         else:

@@ -1,9 +1,9 @@
-"""The I/O shell of the ledger: it feeds the ledger's driver and does what follows, in an order that survives a crash.
+"""The I/O shell of the ledger: it performs what the ledger's driver returns, in an order that survives a crash.
 
     gateway --frame----> frames.FrameIntake --committed--> driver --effects--> lines of the audit
             --message------------------------------------> driver              then leases, acknowledgements, batches
 
-`LedgerService` holds the clock, the audit's journal and the way to the gateway. All decisions are the ledger's
+`LedgerService` holds the clock, the audit's journal and the queue to the gateway. All decisions are the ledger's
 (trainer/ledger/machine.py), and what they mean for lines, messages and counts is the driver's (ledger_driver.py).
 
 Invariants:
@@ -72,6 +72,7 @@ class LedgerService:
         self._syncs = syncs
         self._now = now
         self._is_closed = False
+        # What the training loop waits for, until it takes it, and the event that something of it has come.
         self._batch: LedgerBatch | None = None
         self._evaluation: EvaluationDone | None = None
         self._changed = asyncio.Event()
@@ -104,8 +105,10 @@ class LedgerService:
         """
         self._perform(self._driver.want_batch(self._now()))
         await self._journal.flush()
+        # The batch may be there already, or come with any later frame or tick.
         await self._until(lambda: self._batch is not None, stop)
         await self._journal.flush()
+        # What led to the batch is on record now, so it may be trained on.
         batch, self._batch = self._batch, None
         return batch
 
@@ -114,6 +117,7 @@ class LedgerService:
 
         Raises: DiskFull, as `batch`.
         """
+        # First the line, then the version: leases of the new version must follow it in the journal.
         self._journal.write_sealed(line)
         self._perform(self._driver.step_done(batch, self._now()))
         await self._journal.flush()
@@ -123,6 +127,7 @@ class LedgerService:
 
         Samples that no worker could produce are left out. Raises: DiskFull, as `batch`.
         """
+        # Training waits for the evaluation, so this is also the version when it is done.
         policy = self._driver.policy
         self._perform(self._driver.want_evaluation(items, self._now()))
         await self._journal.flush()
@@ -131,12 +136,14 @@ class LedgerService:
         if done is None:
             return None
         self._journal.write_sealed(audit.EvalEntry(policy=policy, samples=used_samples(done.kept)))
+        # These samples are used up, so they do not keep their frames any longer.
         self._driver.settle(done.kept, policy.version)
         await self._journal.flush()
         return done.kept
 
     async def _until(self, done: Callable[[], bool], stop: asyncio.Event) -> None:
         stopping = asyncio.ensure_future(stop.wait())
+        # One event wakes for both reasons, so a stop is noticed while nothing comes in.
         stopping.add_done_callback(lambda _: self._changed.set())
         try:
             while not (done() or stop.is_set()):
@@ -158,6 +165,7 @@ class LedgerService:
             case AnchorWanted():
                 return message
             case FrameReceived(key, region, frame):
+                # Waits while too much is queued; the gateway's stream is not read meanwhile.
                 await self._intake.put(key, region, frame)
                 return None
             case UnreadableMessage(worker_id, why):
@@ -202,6 +210,7 @@ class LedgerService:
                 case EventLogged(level, name, fields):
                     event(log, level, name, **fields)
                 case Granted() | Revoked():
+                    # Not sent here: the flush that follows sends it after the lines before it.
                     self._journal.send_once_recorded(effect)
                 case LedgerBatch():
                     self._batch = effect

@@ -1,6 +1,6 @@
 """The messages between a trainer and its gateway, as values: what workers send up, and what the trainer sends down.
 
-The gateway's stream (gateway.py) translates them from and to protobuf, so that everything behind it is fed and observed
+The gateway's stream (gateway.py) translates them from and to protobuf, so that everything behind it runs and is tested
 without gRPC. `RoomOffered` and `LeasesStarted` are events of the ledger, and `Granted` and `Revoked` are effects of it
 (trainer/ledger/values.py): a worker's message says just that. Nothing here decides anything.
 """

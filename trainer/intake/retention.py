@@ -58,6 +58,8 @@ class Retention:
         went = False
         while len(self._frames) > 1 and self._num_bytes > self._max_bytes:
             entry = self._frames[0]
+            # A checkpoint of version v covers what was settled before v. Frames go in order, so the first that must
+            # stay ends it.
             if entry.num_unsettled or entry.settled_at >= covered_version:
                 break
             self._frames.popleft()

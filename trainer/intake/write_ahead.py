@@ -82,6 +82,7 @@ class WriteAheadJournal:
 
     def _flush(self) -> None:
         self._journal.flush()
+        # Not reached if the disk is full: the messages are then still kept back.
         kept_back, self._kept_back = self._kept_back, []
         for message in kept_back:
             self._send(message)

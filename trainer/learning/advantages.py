@@ -104,6 +104,7 @@ def group_advantages(rewards: Sequence[float], groups: Sequence[int], *, normali
     """
     advantages = []
     for reward, values in zip(rewards, _group_rewards(rewards, groups), strict=True):
+        # Sums are exactly rounded (fsum), so the order of samples has no effect.
         mean = _mean(values)
         std = sqrt(fsum((value - mean) ** 2 for value in values) / len(values))
         advantages.append((reward - mean) / (std + EPSILON if normalise_std else 1.0))
@@ -158,6 +159,7 @@ def discounted_returns(rewards_BT: torch.Tensor, mask_BT: torch.Tensor, *, gamma
     """
     returns_BT = torch.zeros_like(rewards_BT)
     following_B = torch.zeros_like(rewards_BT[:, 0])
+    # Backwards through the columns; a column outside the mask passes the return on.
     for t in reversed(range(rewards_BT.shape[1])):
         following_B = torch.where(mask_BT[:, t], rewards_BT[:, t] + gamma * following_B, following_B)
         returns_BT[:, t] = following_B
@@ -168,6 +170,7 @@ def whiten(values_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     """Return (x - mean) / std over the tokens in the mask, with the population's variance; 0 outside the mask."""
     count = mask_BT.sum().clamp(min=1)
     mean = values_BT.masked_fill(~mask_BT, 0.0).sum() / count
+    # Hidden values are replaced before they are squared, since they may be large.
     centred_BT = (values_BT - mean).masked_fill(~mask_BT, 0.0)
     return centred_BT * (centred_BT.square().sum() / count).clamp(min=MIN_VARIANCE).rsqrt()
 
@@ -181,6 +184,7 @@ def _group_rewards(rewards: Sequence[float], groups: Sequence[int]) -> list[list
     # The rewards of each sample's own group, in the order of samples.
     if len(rewards) != len(groups):
         raise ValueError(f"{len(rewards)} rewards for {len(groups)} samples")
+    # A NaN fails this comparison too.
     if not all(abs(reward) <= MAX_PENALISED_REWARD for reward in rewards):
         raise ValueError(
             f"rewards from {min(rewards)} to {max(rewards)} are not finite, or their squares overflow; scale the "

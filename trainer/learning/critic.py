@@ -32,5 +32,6 @@ class Critic(torch.nn.Module):
         self.eval()
 
     def forward(self, batch: Batch) -> torch.Tensor:
+        # The head works in float32 whatever the backbone computes in.
         values_BU: torch.Tensor = self.head(last_states(self.backbone, batch).float())[..., 0]
         return values_BU

@@ -53,6 +53,7 @@ def inspect(batch: Sequence[Trajectory], consumer: Policy, bound: int, lineage: 
     unfit: set[int] = set()
     for trajectory in batch:
         for run in trajectory.policies:
+            # A policy of the future or of another lineage has no staleness.
             try:
                 age = staleness(consumer, run.policy, lineage)
             except ValueError:

@@ -177,6 +177,7 @@ class Learner:
             return None
         _check_finite(batch)
         updates = self._updates(batch, consumer.version)
+        # With several updates only the first starts from the proximal policy, so its scores are kept.
         targets = self._targets(batch, keep_proximal=len(updates) > 1)
         start_BT = torch.zeros_like(batch.behaviour_logprobs_BT)
 
@@ -201,6 +202,7 @@ class Learner:
             consumer=consumer,
             threshold=self._settings.mismatch_alarm,
         )
+        # Each token counts once for each update that sees it, as in the sums.
         num_counted = sum(int(batch.mask_BT[rows].sum()) for rows in updates)
         reference_kl = _mean_k3(at_start_BT, targets.reference_BT, batch.mask_BT)
         return self._report(batch, sums, num_counted, gradients, value_gradients, reference_kl, mismatch)
@@ -303,6 +305,7 @@ class Learner:
         on_logprobs: Callable[[Sequence[int], torch.Tensor], None],
     ) -> tuple[Gradient, LossSums, Gradient | None]:
         update, value_gradient = self._settings.update, None
+        # Both gradients are found finite before either is applied.
         gradient, sums = actor_gradient(self._actor, batch, targets, rows, update, self._ranks, on_logprobs)
         if self._critic is not None:
             value_gradient = critic_gradient(self._critic, batch, targets, rows, update, self._ranks)
@@ -320,6 +323,7 @@ class Learner:
         except BaseException:
             for each, before in zip(trained, kept, strict=False):
                 _put_back(each, before)
+            # A gradient that was not applied must not add to the next one.
             for each in trained:
                 each.optimizer.zero_grad(set_to_none=True)
             raise
@@ -335,6 +339,8 @@ class Learner:
         mismatch: MismatchReport,
     ) -> StepReport:
         return StepReport(
+            # Loss and norm are means over updates; the other figures are sums that are divided by the tokens that
+            # updates have seen.
             loss=_mean([gradient.loss for gradient in gradients]),
             grad_norm=_mean([gradient.norm for gradient in gradients]),
             clip_fraction=sums.clipped / num_counted,
@@ -360,11 +366,13 @@ def minibatch_rows(groups: Sequence[int], num_minibatches: int, key: Sequence[in
     """
     names = sorted(set(groups))
     shuffled = np.random.default_rng(tuple(key)).permutation(names)
+    # At most one part for each group, so that no part is empty.
     parts = [{int(name) for name in part} for part in np.array_split(shuffled, min(num_minibatches, len(names)))]
     return [[row for row, group in enumerate(groups) if group in part] for part in parts]
 
 
 def _check_finite(batch: Batch) -> None:
+    # Padding and tool gaps may hold anything.
     for sample, row_T in zip(batch.samples, torch.isfinite(batch.behaviour_logprobs_BT) | ~batch.mask_BT, strict=True):
         if not (is_reward(sample.reward) and bool(row_T.all())):
             raise NonFiniteLoss(

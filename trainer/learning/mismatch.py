@@ -65,6 +65,7 @@ def measure_mismatch(
     `trainer_logprobs_BT` are those under the weights at the start of the step. `policies` holds the policy runs of each
     row. `consumer` is the policy at the start of the step. `threshold` is in nats; None disables the alarm.
     """
+    # Every row is of one kind: current, mixed, or else stale.
     current_B = torch.tensor([tuple(run.policy for run in runs) == (consumer,) for runs in policies])
     mixed_B = torch.tensor([len(runs) > 1 for runs in policies])
 

@@ -28,6 +28,7 @@ def learning_rate(
     """
     if step < ramp_steps:
         return peak * (step + 1) / (ramp_steps + 1)
+    # Share of the decay that is over: 0 at the end of the ramp, 1 one step after the last.
     done = min(1.0, (step - ramp_steps) / max(1, num_steps - ramp_steps))
     match decay:
         case Decay.CONSTANT:

@@ -122,16 +122,16 @@ def actor_gradient(
     total, sums = 0.0, LossSums()
     # This rank's rows only. Losses are shares of the whole update's mean, so gradients of micro-batches add up.
     for chosen in micro_batches(ranks.mine(rows), settings.micro_batch_rows):
-        part, at = batch.take(chosen), targets.take(chosen)
+        part, part_targets = batch.take(chosen), targets.take(chosen)
         logprobs_BT = completion_logprobs(actor.model, part, settings.temperature)
         on_logprobs(chosen, logprobs_BT.detach())
         loss, part_sums = policy_loss(
             settings.token_loss,
             logprobs_BT,
-            proximal_BT=logprobs_BT.detach() if at.proximal_BT is None else at.proximal_BT,
+            proximal_BT=logprobs_BT.detach() if part_targets.proximal_BT is None else part_targets.proximal_BT,
             behaviour_BT=part.behaviour_logprobs_BT,
-            reference_BT=at.reference_BT,
-            advantages_BT=at.advantages_BT,
+            reference_BT=part_targets.reference_BT,
+            advantages_BT=part_targets.advantages_BT,
             mask_BT=part.mask_BT,
             counts=counts,
             settings=settings.loss,
@@ -154,16 +154,16 @@ def critic_gradient(
     critic.optimizer.zero_grad(set_to_none=True)
     total = 0.0
     for chosen in micro_batches(ranks.mine(rows), settings.micro_batch_rows):
-        part, at = batch.take(chosen), targets.take(chosen)
-        assert at.values_BU is not None
-        assert at.returns_BT is not None
+        part, part_targets = batch.take(chosen), targets.take(chosen)
+        assert part_targets.values_BU is not None
+        assert part_targets.returns_BT is not None
         # Padding and tool gaps may hold any value, so they are replaced before any arithmetic. The last state is
         # dropped, since no token follows it.
         hidden_BT = ~part.mask_BT
         loss_BT = value_loss(
             critic.model(part)[:, :-1].masked_fill(hidden_BT, 0.0),
-            at.values_BU[:, :-1].masked_fill(hidden_BT, 0.0),
-            at.returns_BT.masked_fill(hidden_BT, 0.0),
+            part_targets.values_BU[:, :-1].masked_fill(hidden_BT, 0.0),
+            part_targets.returns_BT.masked_fill(hidden_BT, 0.0),
             value_clip=settings.value_clip,
         )
         loss = aggregate(loss_BT, part.mask_BT, Aggregation.TOKEN_MEAN, counts, constant_tokens=1.0)
@@ -195,6 +195,8 @@ def _finish(
     parameters = [parameter for parameter in trained.model.parameters() if parameter.requires_grad]
     if ranks.size > 1:
         for parameter in parameters:
+            # A rank whose rows do not touch a parameter takes part in the sum all the same, or the others would wait
+            # for it.
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             ranks.sum_(parameter.grad)
@@ -210,5 +212,6 @@ def _finish(
 
 def _summed(sums: LossSums, ranks: Ranks) -> LossSums:
     names = [f.name for f in fields(sums)]
+    # One sum for all figures, in the order of the fields.
     values = ranks.sum_(torch.tensor([getattr(sums, name) for name in names], dtype=torch.float64)).tolist()
     return LossSums(**dict(zip(names, values, strict=True)))

@@ -69,6 +69,7 @@ def warm_up(model: Any, examples: Sequence[Example], pad_id: int, settings: Warm
         )
         loss = _imitate(model, optimizer, _batch([examples[i] for i in chosen], pad_id), rate, settings.max_grad_norm)
         yield WarmupProgress(step=step + 1, max_steps=settings.max_steps, loss=loss)
+        # The losses of the last `loss_window` steps, this one included.
         recent = [*recent[1 - settings.loss_window :], loss] if settings.loss_window > 1 else [loss]
         if len(recent) == settings.loss_window and sum(recent) / len(recent) < settings.target_loss:
             return
@@ -112,6 +113,7 @@ def _imitate(model: Any, optimizer: torch.optim.Optimizer, batch: Batch, rate: f
     for group in optimizer.param_groups:
         group["lr"] = rate
     logprobs_BT = completion_logprobs(model, batch, temperature=1.0)
+    # Mean cross-entropy over the completion tokens.
     loss = -(logprobs_BT * batch.mask_BT).sum() / batch.num_tokens
     optimizer.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]

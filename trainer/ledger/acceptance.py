@@ -27,6 +27,7 @@ def classify_result(state: LedgerState, limits: LedgerLimits, result: Result) ->
         return Arrival.UNKNOWN
     if (result.item, result.purpose) != (group.item, group.purpose) or not is_fit(state, limits, result):
         return Arrival.UNFIT
+    # Fit first: a wrong result is refused for what it is, also if the right one is here.
     if result.sample in group.done:
         return Arrival.DUPLICATE
     if not _is_young_enough(state, limits, group, result):
@@ -37,6 +38,7 @@ def classify_result(state: LedgerState, limits: LedgerLimits, result: Result) ->
 def _classify_without_group(state: LedgerState, limits: LedgerLimits, result: Result) -> Arrival:
     """Classify a result whose group is not open: the group was dropped, consumed, or never opened in this fork."""
     is_eval = EVAL_GROUPS_START <= result.group < state.next_eval_group
+    # Numbers in `reopen` were left open by an earlier fork and not opened in this one.
     was_opened = is_eval or (0 <= result.group < state.next_group and result.group not in state.reopen)
     size = 1 if is_eval else limits.group_size
     if not was_opened or not 0 <= result.sample < size:

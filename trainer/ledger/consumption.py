@@ -42,6 +42,7 @@ def form_batch(state: LedgerState, limits: LedgerLimits, effects: list[Effect]) 
 
 def _missing(state: LedgerState, limits: LedgerLimits) -> list[SampleGroup]:
     """Return the unfinished groups that could not be consumed in time after the next batch, oldest first."""
+    # First look for groups that can be made younger, before any must be given up.
     if _num_missing(state, limits) > 0:
         for number in state.idle:  # nobody produces any sample of it yet: it can wait for the next version
             state.set_class(state.groups[number], state.policy.version + 1)
@@ -57,6 +58,7 @@ def _num_missing(state: LedgerState, limits: LedgerLimits) -> int:
 
 def _hold(state: LedgerState, limits: LedgerLimits, missing: list[SampleGroup], effects: list[Effect]) -> bool:
     """Wait for the groups that are missing. Return whether the wait is over; the groups are dropped then."""
+    # The hold begins once; what it waits for may change while it lasts.
     if state.hold_since_s is None:
         state.hold_since_s = state.now_s
         effects.append(Holding(tuple(group.number for group in missing), state.now_s + limits.max_hold_s))
@@ -64,6 +66,7 @@ def _hold(state: LedgerState, limits: LedgerLimits, missing: list[SampleGroup], 
         state.lost_since_s = None
     elif state.lost_since_s is None:
         state.lost_since_s = state.now_s
+    # Read after `lost_since_s` was set, since a hold for lost samples ends earlier.
     until_s = hold_until_s(state, limits)
     if until_s is not None and state.now_s < until_s:
         return False

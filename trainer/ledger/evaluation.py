@@ -11,6 +11,7 @@ from trainer.ledger.values import Effect, EvalReady
 
 def open_evaluation(state: LedgerState, items: tuple[int, ...]) -> None:
     """Open one evaluation group with one sample for each item; it takes no room for tokens."""
+    # Evaluation groups have numbers of their own, which no training group ever reaches.
     numbers = tuple(range(state.next_eval_group, state.next_eval_group + len(items)))
     state.next_eval_group += len(items)
     state.evaluation = numbers
@@ -23,6 +24,7 @@ def open_evaluation(state: LedgerState, items: tuple[int, ...]) -> None:
             opened_s=state.now_s,
             version=state.policy.version,
         )
+        # They take no room for tokens, so training and evaluation cannot keep each other from opening groups.
         state.put_group(group, 0)
         leasing.wait_again(state, group, 0)
 

@@ -78,6 +78,7 @@ def lose(state: LedgerState, lease_id: int, why: Loss, effects: list[Effect]) ->
     held = release(state, lease_id)
     effects.append(LeaseLost(held.lease, held.worker_id, why))
     group = state.groups[held.lease.group]
+    # A hold for lost samples ends earlier than one for samples that merely take long.
     if why in _ITS_WORKERS_FAULT:
         group.lost.add(held.lease.sample)
     wait_again(state, group, held.lease.sample)
@@ -115,6 +116,7 @@ def open_group(
     """
     if number is None:
         number = heapq.heappop(state.reopen) if state.reopen else state.next_group
+    # Removing from the middle breaks the heap's order, so restore it.
     elif number in state.reopen:
         state.reopen.remove(number)
         heapq.heapify(state.reopen)
@@ -132,6 +134,7 @@ def open_group(
     )
     state.put_group(group, limits.max_sample_tokens)
     for sample in range(group.size):
+        # All samples wait for a lease; each entry is taken off the heap when its turn comes.
         heapq.heappush(state.waiting, (NEW if version <= state.policy.version else EARLY, number, sample))
     return group
 
@@ -158,6 +161,7 @@ def may_reopen_number(state: LedgerState, limits: LedgerLimits, number: int) -> 
     It is one of those that the earlier fork left open, or one of the next unused numbers, as many as a fork may have
     open at a time.
     """
+    # What the bound allows to be open, and one batch more that may be in training.
     most_open = limits.groups_per_step * (limits.bound + 2)
     return number in state.reopen or state.next_group <= number < state.next_group + most_open
 
@@ -174,6 +178,7 @@ def class_to_open(state: LedgerState, limits: LedgerLimits) -> int | None:
         return None
     most = max_groups(state, limits)
     now = state.policy.version
+    # Early groups do not count against the depth of the present version.
     num_early = state.classes[now + 1]
     if state.num_train_groups - num_early < most and _admits(state, limits, now):
         return now
@@ -195,6 +200,7 @@ def max_groups(state: LedgerState, limits: LedgerLimits) -> float:
     depth = limits.depth
     if depth is None:
         pace = state.pace
+        # Nothing was measured yet, or steps take no time.
         if pace.step_s is None or pace.group_s is None or pace.step_s <= 0.0:
             return full
         depth = 1.0 + (pace.group_s + 2.0 * pace.group_deviation_s) / pace.step_s
@@ -202,6 +208,7 @@ def max_groups(state: LedgerState, limits: LedgerLimits) -> float:
 
 
 def _has_room(state: LedgerState, limits: LedgerLimits) -> bool:
+    # The last steps need no more groups than they will consume.
     left = (limits.steps - state.next_step) * limits.groups_per_step
     largest = limits.group_size * limits.max_sample_tokens
     return state.num_train_groups < left and state.reserved_tokens + largest <= limits.intake_tokens
@@ -252,11 +259,15 @@ def _withdraw_trials(state: LedgerState, effects: list[Effect]) -> int:
     strikes_of = {worker_id: worker.strikes for worker_id, worker in state.workers.items()}
     # One entry for each free place: the strikes of its worker, the most reliable worker's places first.
     most = len(state.trials)
-    places = [n for n, _, who in sorted(state.seats.values()) for _ in range(min(most, state.workers[who].free))]
+    places = [
+        strikes
+        for strikes, _, worker_id in sorted(state.seats.values())
+        for _ in range(min(most, state.workers[worker_id].free))
+    ]
     # Trials that may start now, those of the workers with the most strikes first; each is matched with one place.
     of_now = (state.held[lease_id] for lease_id in state.trials if state.held[lease_id].deadline_s is not None)
-    worst_first = sorted(of_now, key=lambda x: (-strikes_of[x.worker_id], x.lease.group, x.lease.sample))
-    ended = [held for held, n in zip(worst_first, places, strict=False) if n < strikes_of[held.worker_id]]
+    worst_first = sorted(of_now, key=lambda held: (-strikes_of[held.worker_id], held.lease.group, held.lease.sample))
+    ended = [held for held, strikes in zip(worst_first, places, strict=False) if strikes < strikes_of[held.worker_id]]
     for held in ended:
         lose(state, held.lease.lease_id, Loss.WITHDRAWN, effects)
         effects.append(Revoked(held.worker_id, (held.lease.lease_id,)))
@@ -271,6 +282,7 @@ def _next_work(state: LedgerState, limits: LedgerLimits) -> _Work | None:
         return None if version is None else _Work(version, is_early=version > now, is_urgent=False)
     priority, number, _ = first
     is_early = priority == EARLY and state.groups[number].version > now
+    # What can start now is better than what must wait for the next version.
     if is_early and class_to_open(state, limits) == now:
         return _Work(now, is_early=False, is_urgent=False)
     return _Work(None, is_early=is_early, is_urgent=priority < NEW)
@@ -328,6 +340,7 @@ def _grant_group(state: LedgerState, limits: LedgerLimits, worker_id: str, work:
 def _issue(state: LedgerState, limits: LedgerLimits, worker_id: str, group: SampleGroup, sample: int) -> Lease:
     if not group.oldest:
         state.set_oldest(group, sample, None)  # nobody produces any of it: its class rises to the present version
+    # A lease never names a version from before this fork began, whose policy belongs to the parent.
     start_at = Policy(state.lineage.fork, max(group.version, state.lineage.first_version))
     failures, worker = group.failures[sample], state.workers[worker_id]
     lease = Lease(
@@ -338,6 +351,7 @@ def _issue(state: LedgerState, limits: LedgerLimits, worker_id: str, group: Samp
         start_at=start_at,
         consume_by_version=group.version + limits.bound,
         purpose=group.purpose,
+        # The last attempt that is left, but not if it is also the first.
         alone=0 < failures == limits.max_attempts - 1,
     )
     state.next_lease_id += 1
@@ -346,6 +360,7 @@ def _issue(state: LedgerState, limits: LedgerLimits, worker_id: str, group: Samp
     if worker.is_late:
         state.put_on_trial(held)
     worker.leases[lease.lease_id] = None
+    # An early lease has no deadline until its version exists.
     if start_at > state.policy:
         worker.early.add(lease.lease_id)
     else:

@@ -27,6 +27,7 @@ def fits(classes: Mapping[int, int], *, groups_per_step: int, bound: int, next_s
 
 def excess(classes: Mapping[int, int], *, groups_per_step: int, bound: int, next_step: int) -> int:
     """Return how many of the oldest groups must be given up so that (*) holds; 0 if it holds already."""
+    # N(<= s) changes only at the classes that exist. The worst of their excesses must be given up.
     total = most = 0
     for version in sorted(classes):
         total += classes[version]

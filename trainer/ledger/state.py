@@ -229,6 +229,7 @@ class LedgerState:
         group.lost.discard(result.sample)
         self.set_oldest(group, result.sample, oldest)
         if group.purpose is Purpose.TRAIN:
+            # Until now the sample was counted at its largest size.
             self.reserved_tokens += result.num_tokens - max_sample_tokens
             if group.is_whole:
                 _take_out(self.unfinished, group)
@@ -247,6 +248,7 @@ class LedgerState:
             group.oldest[sample] = version
         if group.purpose is Purpose.TRAIN:
             (self.idle.discard if group.oldest else self.idle.add)(group.number)
+        # Samples that only wait do not bind the group to an old version.
         self.set_class(group, min(group.oldest.values(), default=max(before, self.policy.version)))
 
     def set_class(self, group: SampleGroup, version: int) -> None:
@@ -279,6 +281,7 @@ class LedgerState:
         self.early_seats.pop(worker_id, None)
         if worker is None or worker.room <= 0 or worker.is_behind:
             return
+        # A negative share of free room sorts first, so the worker with the largest share is the smallest entry.
         for seats, free in ((self.seats, worker.free), (self.early_seats, worker.free_early)):
             if free > 0 or not worker.is_late:  # urgent work goes to trusted workers whatever room they have
                 seats[worker_id] = (worker.strikes, -free / worker.room, worker_id)
@@ -332,6 +335,7 @@ class LedgerState:
 
         Tests call it after every event; it goes through everything.
         """
+        # Counts and sets of groups are those that a look at all groups gives.
         train = self.training_groups()
         assert self.classes == Counter(min(group.oldest.values(), default=group.version) for group in train)
         assert self.num_train_groups == len(train)
@@ -341,22 +345,26 @@ class LedgerState:
         assert self.whole == {group.number for group in train if group.is_whole}
         assert self.whole_classes == Counter(group.version for group in train if group.is_whole)
         assert self.reserved_tokens == sum(_room_of(group, max_sample_tokens) for group in train)
+        # Group, worker and table agree on every live lease.
         for lease_id, held in self.held.items():
             assert lease_id in self.workers[held.worker_id].leases
             assert self.groups[held.lease.group].leases[held.lease.sample] == lease_id
         assert sum(len(worker.leases) for worker in self.workers.values()) == len(self.held)
         assert set(self.trials) == {lease_id for lease_id, held in self.held.items() if held.is_trial}
         assert len(self.deadlines) <= 2 * len(self.held) + SPARE_DEADLINES
+        # The heap's earliest entry of a lease is never later than its deadline, so none is overlooked.
         entries = dict.fromkeys(self.held, math.inf)
         entries |= {lease_id: entry_s for entry_s, lease_id in sorted(self.deadlines, reverse=True)}
         due = ((lease_id, self.deadline_of(held)) for lease_id, held in self.held.items())
         assert all(due_s is None or entries[lease_id] <= due_s for lease_id, due_s in due)
+        # Every worker has the place that `seat` would give it now.
         seats = dict(self.seats), dict(self.early_seats)
         for worker_id, worker in self.workers.items():
             assert worker.is_late == (worker.strikes > 0)
             assert worker.early == {lease_id for lease_id in worker.leases if self.held[lease_id].deadline_s is None}
             self.seat(worker_id)
         assert (self.seats, self.early_seats) == seats
+        # Every sample is in exactly one place.
         waiting = {(group, sample) for _, group, sample in self.waiting}
         for group in self.groups.values():
             assert sum(held.lease.group == group.number for held in self.held.values()) == len(group.leases)

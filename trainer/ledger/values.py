@@ -334,6 +334,7 @@ Effect = Granted | Revoked | JudgedResult | LeaseLost | GroupDropped | Holding |
 
 def merged_grants(effects: Sequence[Effect]) -> tuple[Effect, ...]:
     """Return the same effects, with all grants of each worker merged into one and moved to the end."""
+    # One message for each worker. Revocations and losses precede the grants that reuse what they freed.
     leases: dict[str, list[Lease]] = {}
     others: list[Effect] = []
     for effect in effects:

@@ -129,6 +129,7 @@ def load_float32(model: Any, state: WeightState) -> None:
                 f"the checkpoint is of another model: {name} is {state[name].dtype} {state[name].shape} in it, but F32 "
                 f"{tuple(parameter.shape)} in this job's model; resume with the job that made the checkpoint"
             )
+    # Only after all tensors were checked: an error leaves the model as it was.
     with torch.no_grad():
         for name, parameter in parameters.items():
             values = state[name].data.view(np.float32).reshape(tuple(parameter.shape))
@@ -185,6 +186,7 @@ def delta_pays(base: WeightState, state: WeightState) -> bool:
     stride = max(1, content_bytes(state) // SAMPLE_BYTES)
     sampled = {name: _sample(tensor, stride) for name, tensor in state.items()}
     sampled_base = {name: _sample(tensor, stride) for name, tensor in base.items()}
+    # The first part is left out: the head, with names and shapes, would be a large share of a small sample.
     delta_bytes, full_bytes = (sum(map(len, encode(b, sampled)[1:])) for b in (sampled_base, None))
     return delta_bytes < WORTH * full_bytes
 

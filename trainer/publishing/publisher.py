@@ -97,12 +97,14 @@ class Publisher:
         self._prompts_RP = prompts_RP
         self._num_threads = num_threads
         self._now = now
+        # State of publishing: what readers hold now, and digests of the newest versions by policy, for proofs.
         self._policy = policy
         self._weights: Weights | None = None
         self._published: Published | None = None
         self._digests: dict[Policy, bytes] = {}
         self._author: Author | None = None
         self._deltas_pay = False
+        # Work for `run`: the snapshot that waits or is being sent, and whether a reader needs an anchor.
         self._handed: _Snapshot | None = None
         self._anchor_wanted = False
         self._work = asyncio.Event()
@@ -123,6 +125,7 @@ class Publisher:
             if self._handed is not None:
                 await self._version(self._handed)
                 self._handed = None
+                # `next_version` and `drained` wait for this.
                 self._idle.set()
             if self._anchor_wanted and self._author is not None and self._published is not None:
                 await self._anchor(self._author, self._published)
@@ -132,6 +135,7 @@ class Publisher:
 
         `certificate` is the coordinator's certificate of the publisher's key.
         """
+        # The journal is sealed from here, so that the lines of publications are signed.
         await self._journal.begin_sealing(Sealer(self._key, certificate))
         author = Author(job_id=self._job_id, key=self._key, certificate=certificate)
         self._weights, published = await asyncio.to_thread(self._begin)
@@ -139,9 +143,11 @@ class Publisher:
         self._remember(published.policy, published.digest)
         for record in publish.bundle_publication(author, published.policy, bundle).records():
             await self._link.publish(record)
+        # On record before the closing, which makes the anchor a version.
         await self._journal.write_milestone(audit.PublishEntry(policy=published.policy, digest=published.digest))
         self._recorder.add_publication(await self._anchor(author, published))
         self._anchor_wanted = False  # a reader that asked meanwhile has it now
+        # Set last: `run` sends no anchor before the first one.
         self._author = author
 
     async def next_version(self, policy: Policy, then: Callable[[Sent], None]) -> None:
@@ -153,6 +159,7 @@ class Publisher:
         await self._idle.wait()
         weights, started_s = self._weights, self._now()
         assert weights is not None, "the first publication comes first"
+        # In a thread, but training waits: the weights must not change between rounding and probe.
         taken, probed = await asyncio.to_thread(lambda: (weights.take(), self._probe()))
         self._handed = _Snapshot(
             policy=policy, taken=taken, probe=probed, started_s=started_s, snapshot_s=self._now() - started_s, then=then
@@ -188,6 +195,7 @@ class Publisher:
             encoder = self._encoder(base.state if is_delta else None, taken)
             writer = publish.state_writer(self._author, encoder, policy, base if is_delta else None)
             encode_s = await self._parts(encoder, writer)
+            # The closing carries the digest, so it is needed only after all parts are sent.
             digest = await digesting
         finally:
             digesting.cancel()
@@ -234,6 +242,7 @@ class Publisher:
             spent_s += self._now() - started_s
             return part
 
+        # The opening goes first, so readers can decode parts as they come.
         await self._link.publish(writer.opening)
         # While one part is signed and sent, a thread encodes the next one.
         coming = asyncio.ensure_future(asyncio.to_thread(encode_next, parts))
@@ -260,6 +269,7 @@ class Publisher:
     def on_proof(self, worker_id: str, proof: ReaderProof) -> None:
         """Compare what a worker holds with what was published, and record both outcomes."""
         self._recorder.add_proof(proof)
+        # A version that is no longer remembered is not compared.
         expected = self._digests.get(proof.policy)
         if expected is None or (proof.ok and proof.digest == expected):
             return

@@ -43,6 +43,7 @@ class Sent:
             "encode_s": self.encode_s,
             "publish_s": self.publish_s,
         }
+        # Shares of what changed exist only for a delta.
         if self.is_delta and self.num_elements:
             values["delta_density"] = self.num_changed / self.num_elements
         if self.is_delta and self.num_changed:

@@ -71,6 +71,7 @@ class Progress:
             delta_bytes=self.delta_bytes + sent.payload_bytes,
             full_weights_bytes=self.full_weights_bytes + sent.content_bytes,
         )
+        # A full state was compared with nothing, so it says nothing about how much changes.
         if not sent.is_delta:
             return total
         return replace(
@@ -108,6 +109,7 @@ class Progress:
         A sum that an older version did not write stays 0, and so does one that was stored as null because it was not
         finite.
         """
+        # Names of another version's sums are dropped rather than refused, so its checkpoints can be restored.
         known = cls.__dataclass_fields__
         return cls(**{name: value for name, value in values.items() if name in known and value is not None})
 
@@ -140,6 +142,7 @@ class Progress:
             "weight_checks": self.weight_checks,
             "pause_s": self.pause_s,
         }
+        # Ratios exist only where something was published, compared or changed.
         if self.delta_bytes:
             values["weights_ratio"] = self.full_weights_bytes / self.delta_bytes
         if self.compared_elements:

@@ -58,6 +58,7 @@ class RunRecorder:
         self._unwritten: list[Record] = []
         self._now = now
         self._started_s = started_s
+        # Bytes between regions over the whole run, None before the first count; and those before this gateway's start.
         self._wan_bytes: float | None = None
         self._earlier_bytes = 0.0
         self._mismatches_recorded = progress.weight_digest_mismatches
@@ -78,6 +79,7 @@ class RunRecorder:
         They include the wall time until now and the newest count of bytes between regions.
         """
         self._collect_remote_bytes()
+        # Without a count from the gateway the checkpoint's sum stays.
         wan_bytes = self._progress.wan_bytes if self._wan_bytes is None else self._wan_bytes
         wall_s = self._progress.previous_wall_s + self._now() - self._started_s
         return replace(self._progress, previous_wall_s=wall_s, wan_bytes=wan_bytes)
@@ -122,6 +124,7 @@ class RunRecorder:
             text=text,
         )
         self._link.record(record)
+        # Written behind those that wait, so that the file keeps the order.
         self._unwritten.append(record)
         with contextlib.suppress(DiskFull):
             self._write()
@@ -176,9 +179,11 @@ class RunRecorder:
         tally = self._driver.take_tally()
         num_dropped += tally.dropped
         self._progress = self._progress.consumed(found, num_tokens, num_dropped, values["step_s"])
+        # Rewards of what was trained on, without the samples that the gate refused.
         rewards = [trajectory.reward for trajectory in trained]
         proofs, self._proofs = self._proofs, ProofTally()
         values |= _of_tally(tally) | proofs.values()
+        # Figures of the batch: sizes, rewards and staleness. Mismatches are those since the step before.
         values |= {
             "step": float(policy.version),
             "steps_total": float(self._job.steps),
@@ -210,6 +215,7 @@ class RunRecorder:
             bound=self._job.staleness,
             num_remote_regions=num_remote_regions,
         )
+        # A gateway that never answered gives no count, and none is made up.
         if self._wan_bytes is not None:
             values["wan_bytes"] = self._wan_bytes
         self.record(RecordKind.SUMMARY, digest.hex(), values)

@@ -66,6 +66,7 @@ class _OsPlacedFile:
     def read_at(self, offset: int, num_bytes: int) -> bytes:
         parts = []
         while num_bytes:
+            # The kernel may return less than was requested.
             part = os.pread(self._descriptor, num_bytes, offset)
             if not part:
                 raise OSError(f"{self._path} ends before byte {offset}")
@@ -90,6 +91,7 @@ class _OsPlacedFile:
 def new_file(layer: WeightFiles, path: Path, *, sync: bool = False) -> Iterator[Callable[[Sequence[Buffer]], None]]:
     """Create a file, and remove it again if the body fails. Yield the function that appends parts to it."""
     with explained(path):
+        # An earlier attempt may have left a file of this name.
         layer.unlink(path)
         file = layer.create(path)
         try:

@@ -96,11 +96,11 @@ class FullState:
         StorageError, and what `changes` raises: the copy is unchanged if the error came before it was overwritten,
         otherwise it is unusable until it is opened again.
         """
-        then = FullStateManifest(layout=self.layout, attestation=attestation, file=self._manifest.file)
+        after = FullStateManifest(layout=self.layout, attestation=attestation, file=self._manifest.file)
         # Write the whole redo log. Until its DONE block is durable, the copy is not touched.
         path = self._folder / file_name(self._number + 1, "redo")
         with new_file(self._layer, path, sync=True) as append:
-            append(redo_log.head_block(self._manifest.to_json(), then.to_json()))
+            append(redo_log.head_block(self._manifest.to_json(), after.to_json()))
             num_spans = 0
             for each in changes:
                 if each is not None:
@@ -113,7 +113,7 @@ class FullState:
             self._layer.sync_folder(self._folder)
             redo_log.apply(reader(self._layer, path), self._file.read_at, self._file.write_at)
             self._file.sync()
-            self._commit(then)
+            self._commit(after)
 
     def differs(self) -> str:
         """Return how the content on disk differs from what the trainer signed; empty if it does not.
@@ -126,17 +126,17 @@ class FullState:
             "" if found == self.digest else f"its digest is {found.hex()}, but the signed digest is {self.digest.hex()}"
         )
 
-    def _commit(self, then: FullStateManifest) -> None:
-        found = _digest(self._file, then, self.placement)
-        if found != then.digest:
+    def _commit(self, after: FullStateManifest) -> None:
+        found = _digest(self._file, after, self.placement)
+        if found != after.digest:
             remove(self._layer, self._folder)
             raise CorruptFrame(
-                f"{then.attestation.opening} leads to a state with digest {found.hex()}, but the signed digest is "
-                f"{then.digest.hex()}: the copy is given up and fetched again"
+                f"{after.attestation.opening} leads to a state with digest {found.hex()}, but the signed digest is "
+                f"{after.digest.hex()}: the copy is given up and fetched again"
             )
-        write_manifest(self._layer, self._folder, then, self._number + 1)
-        self._manifest, self._number, self.usable = then, self._number + 1, True
-        _remove_others(self._layer, self._folder, self._number, then.file)
+        write_manifest(self._layer, self._folder, after, self._number + 1)
+        self._manifest, self._number, self.usable = after, self._number + 1, True
+        _remove_others(self._layer, self._folder, self._number, after.file)
 
     def close(self) -> None:
         """Close the state's file."""
@@ -155,6 +155,7 @@ def create(
     `changes` must fill all of it, starting from zeros. Raises: CorruptFrame if it lacks the signed digest, DiskFull,
     StorageError, and what `changes` raises; then nothing has changed.
     """
+    # A number above every file here, so that nothing of the earlier copy is overwritten while it counts.
     number = 1 + max((number for number, _ in numbered(layer, folder)), default=0)
     manifest = FullStateManifest(layout=layout, attestation=attestation, file=file_name(number, "state"))
     path, placement = folder / manifest.file, FilePlacement(layout)
@@ -193,6 +194,7 @@ def recover(layer: WeightFiles, folder: Path, trust: Trust) -> tuple[FullState |
     with explained(folder):
         found = numbered(layer, folder)
         newest = newest_manifest(layer, folder, [number for number, kind in found if kind == "manifest"])
+        # Files of a copy without a whole manifest are what an unfinished creation left.
         if newest is None:
             remove(layer, folder)
             return None, "its manifest is damaged" if any(kind == "manifest" for _, kind in found) else ""
@@ -204,12 +206,14 @@ def recover(layer: WeightFiles, folder: Path, trust: Trust) -> tuple[FullState |
         except Forged as error:
             remove(layer, folder)
             return None, str(error)
+        # The size is checked before the file is opened, since reading beyond its end would look like a failing disk.
         path = folder / manifest.file
         if path.name not in layer.names(folder) or layer.size(path) != FilePlacement(manifest.layout).num_bytes:
             remove(layer, folder)
             return None, f"{path} is missing or has the wrong size"
         copy = FullState(layer, folder, manifest, number, layer.open_placed(path))
         try:
+            # Only now is the content hashed: until then the copy is a claim.
             why = _finish(layer, folder, copy, [n for n, kind in found if kind == "redo"])
         except BaseException:
             copy.close()
@@ -237,13 +241,14 @@ def _finish(layer: WeightFiles, folder: Path, copy: FullState, redo_numbers: lis
     for number in sorted(redo_numbers, reverse=True):
         read = reader(layer, folder / file_name(number, "redo"))
         head = redo_log.read_head(read)
-        now = copy._manifest.to_json()
-        if head is None or number <= copy._number or json.loads(json.dumps(now)) != head.now:
+        # A log applies only to the copy that it was made for: it names that copy's whole manifest.
+        before = copy._manifest.to_json()
+        if head is None or number <= copy._number or json.loads(json.dumps(before)) != head.before:
             continue  # it is not whole, or it is already applied
         redo_log.apply(read, copy._file.read_at, copy._file.write_at)
         copy._file.sync()
         try:
-            copy._commit(FullStateManifest.from_json(head.then))
+            copy._commit(FullStateManifest.from_json(head.after))
         except (CorruptFrame, CorruptSpool) as error:
             return str(error)
         return ""

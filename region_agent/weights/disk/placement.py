@@ -83,6 +83,7 @@ class SpanScratch:
         """Release the memory of a span as far as it fills whole pages. What was loaded there is lost."""
         start = self._placement.span_start(index)
         end = start + self._placement.spans[index].num_bytes
+        # The kernel releases whole pages only. The first and last page may hold bytes of neighbouring spans too.
         first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
         if last > first:
             self._memory.madvise(mmap.MADV_DONTNEED, first, last - first)

@@ -61,9 +61,9 @@ class SpanChanges:
         return max(_end(change) for change in self.changes)
 
 
-def head_block(now: dict[str, Any], then: dict[str, Any]) -> tuple[Buffer, ...]:
-    """Return the HEAD block with the manifests before (`now`) and after (`then`) the version."""
-    return block(HEAD, json.dumps([now, then]).encode())
+def head_block(before: dict[str, Any], after: dict[str, Any]) -> tuple[Buffer, ...]:
+    """Return the HEAD block with the manifests of the copy before and after the version."""
+    return block(HEAD, json.dumps([before, after]).encode())
 
 
 def done_block(num_spans: int) -> tuple[Buffer, ...]:
@@ -110,14 +110,15 @@ def span_changes(start: int, layout: StateLayout, span: Span, updates: Iterable[
 class RedoHead:
     """Manifests of the copy before and after the version, as JSON values."""
 
-    now: dict[str, Any]
-    then: dict[str, Any]
+    before: dict[str, Any]
+    after: dict[str, Any]
 
 
 def read_head(read: Read) -> RedoHead | None:
     """Return the head of a log that is whole from its head to its DONE, or None for any other."""
     head, num_spans = None, 0
     for each in blocks(read):
+        # One HEAD, then SPANs, then a DONE that counts them: any other order is a log that was not finished.
         if each.kind == HEAD and head is None:
             head = RedoHead(*json.loads(each.data))
         elif each.kind == SPAN and head is not None:

@@ -66,6 +66,7 @@ def keep(layer: WeightFiles, path: Path, publication: Publication) -> StoredPubl
             kind = OPEN if isinstance(record, Opening) else PART if isinstance(record, Chunk) else CLOSE
             data = record_to_bytes(record)
             if kind == PART:
+                # The parts are read one by one later, so remember where the data of each begins.
                 offsets.append(at + HEADER_BYTES)
             append(block(kind, data))
             at += HEADER_BYTES + len(data)
@@ -83,6 +84,7 @@ def find(layer: WeightFiles, path: Path, assembler: Assembler) -> StoredPublicat
     with explained(path):
         for each in blocks(lambda offset, size: layer.read(path, offset, size)):
             try:
+                # The assembler checks order and signatures as for a publication from the network.
                 record = record_from_bytes(each.data)
                 done = assembler.feed(record)
             except PeriplusError:
@@ -90,6 +92,7 @@ def find(layer: WeightFiles, path: Path, assembler: Assembler) -> StoredPublicat
             if isinstance(record, Chunk):
                 offsets.append(each.offset)
             opening = record if isinstance(record, Opening) else opening
+            # Only the closing makes the publication whole.
             if done is not None and isinstance(record, Closing) and opening is not None:
                 return StoredPublication(
                     layer=layer, path=path, opening=opening, closing=record, offsets=tuple(offsets)

@@ -77,6 +77,7 @@ class WeightFolder:
             with explained(folder):
                 layer.make_folder(folder)
                 held_open.enter_context(layer.lock(folder / "lock"))
+            # Lock and copy are released in the opposite order if the rest fails; otherwise `close` does it.
             opened = cls(folder, trust, layer, held_open)
             held_open.callback(opened._close_copy)
             held, refused = opened._recovered()
@@ -135,6 +136,7 @@ class WeightFolder:
             case AdvanceCopy(link):
                 return self._advance(link)
             case RecoverCopy():
+                # Opening it anew finishes the redo log and hashes the whole file.
                 self._close_copy()
                 self.copy, why = copy_.recover(self.layer, self.folder, self._trust)
                 return CopyUnproven(why) if self.copy is None else CopyProven(_facts(self.copy))
@@ -154,6 +156,7 @@ class WeightFolder:
         found = head_of(link, None)
         changes = anchor_changes(link, found.layout, found.span_bytes)
         copy = copy_.create(self.layer, self.folder, attestation_of(link), found.layout, changes)
+        # The earlier copy serves until the new one is proven.
         self._close_copy()
         self.copy = copy
         return CopyProven(_facts(copy))
@@ -163,6 +166,8 @@ class WeightFolder:
         try:
             self.copy.become(attestation_of(link), delta_changes(link, self.copy))
         except (WireError, CorruptSpool) as error:
+            # Whatever is wrong with the content, the gateway above is told that its publication is, so that it sends a
+            # full state.
             return ContentRefused(CorruptFrame(f"the copy cannot follow {link.opening}: {error}"), str(error))
         return CopyProven(_facts(self.copy))
 
@@ -182,6 +187,7 @@ class WeightFolder:
             names = self.layer.names(self.folder)
             if path.name not in names:  # an attempt whose sync failed has left the file
                 self.layer.create(path).close()
+            # The name is the record: sync it before the older ones go, so that one is always there.
             self.layer.sync_folder(self.folder)
             for name in names:
                 if _FORK.fullmatch(name) and name != path.name:
@@ -199,9 +205,11 @@ class WeightFolder:
             names = self.layer.names(self.folder)
         fork = max((int(found[1]) for name in names if (found := _FORK.fullmatch(name))), default=0)
         numbered = sorted((int(found[1]), found[2]) for name in names if (found := _NAME.fullmatch(name)))
+        # New files get numbers above those that are here.
         self._last_number = max((number for number, _ in numbered), default=0)
         self.copy, refused = copy_.recover(self.layer, self.folder, self._trust)
         copy = None if self.copy is None else _facts(self.copy)
+        # The chain is what continues from the proven copy. Other deltas can serve nobody, and are removed.
         bundle, links = self._publications(numbered)
         chain = chain_of(links, copy)
         for link in links:
@@ -217,7 +225,9 @@ class WeightFolder:
         links: list[StoredPublication] = []
         for number, kind in numbered:
             path = self.folder / f"{number:010d}.{kind}"
+            # Every file gets an assembler of its own, which checks the signatures under this job's authority.
             link = find(self.layer, path, Assembler(self._trust, max_content_bytes=MAX_RELAYED_BYTES))
+            # Derived publications served readers of the earlier process, and are made again if needed.
             if link is None or kind == "derived":
                 with explained(path):
                     self.layer.unlink(path)

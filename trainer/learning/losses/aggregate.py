@@ -57,6 +57,7 @@ def aggregate(
         case Aggregation.TOKEN_MEAN:
             return shown_BT.sum() / counts.num_tokens
         case Aggregation.SEQUENCE_MEAN:
+            # A row without tokens that the loss sees has the sum 0, and is divided by 1.
             return (shown_BT.sum(1) / mask_BT.sum(1).clamp(min=1)).sum() / counts.num_sequences
         case Aggregation.CONSTANT:
             return shown_BT.sum() / (counts.num_sequences * constant_tokens)

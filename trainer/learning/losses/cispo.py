@@ -26,6 +26,7 @@ def cispo_loss(
 
     A token counts as clipped if the clip changed its ratio.
     """
+    # Detached: the ratio is a constant weight, and only log pi_theta is differentiated.
     ratio_BT = bounded_ratio(logprobs_BT - proximal_BT).detach()
     weight_BT = clamp(ratio_BT, clip)
     return TokenLoss(loss_BT=-weight_BT * advantages_BT * logprobs_BT, clipped_BT=weight_BT != ratio_BT)

@@ -42,6 +42,7 @@ def dapo_advantages(outcomes: Outcomes, settings: AdvantageSettings) -> Advantag
             outcomes.lengths_B.tolist(), max_tokens=settings.max_tokens, cache_tokens=settings.overlong_cache_tokens
         )
         rewards = tuple(reward + extra for reward, extra in zip(rewards, punished, strict=True))
+    # Filtered samples still count in their group's baseline, so they are excluded only afterwards.
     advantages = group_advantages(rewards, outcomes.groups, normalise_std=settings.normalise)
     if settings.overlong_filter:
         cut = outcomes.truncated_B.tolist()

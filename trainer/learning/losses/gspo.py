@@ -27,6 +27,7 @@ def gspo_loss(
     # The mean log-ratio over the sampled tokens of each sequence, B1, is the logarithm of s_i.
     log_ratio_BT = (logprobs_BT - proximal_BT) * mask_BT
     log_ratio_B1 = log_ratio_BT.sum(1, keepdim=True) / mask_BT.sum(1, keepdim=True).clamp(min=1)
+    # Every token of a sequence carries the ratio of the sequence.
     return clipped_ratio(bounded_ratio(log_ratio_B1).expand_as(logprobs_BT), advantages_BT, clip)
 
 

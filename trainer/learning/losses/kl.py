@@ -43,6 +43,7 @@ def kl_estimate(logprobs_BT: torch.Tensor, reference_BT: torch.Tensor, estimator
         case KlEstimator.K2:
             return 0.5 * k.square()
         case KlEstimator.K3:
+            # k3 takes the log-ratio of the reference to the policy, which is -k.
             return bounded_k3(-_held(k))
         case _:
             assert_never(estimator)
