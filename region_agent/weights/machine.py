@@ -198,6 +198,7 @@ class WeightCacheMachine:
             job, given_up = self._derivations.next_job(self.held)
             notices += given_up
         if job is None and now_s >= self._retry_s:
+            self._retry_s = _NEVER_S
             job = self._next_upkeep()
             notices += self._settled() if job is None else []
         self._open_job = job
@@ -205,7 +206,8 @@ class WeightCacheMachine:
 
     def retry_in_s(self, now_s: float) -> float | None:
         """Return in how many seconds `next_step` is to be called again even if nothing happens; None if never."""
-        return max(0.0, self._retry_s - now_s) if self._is_unsaved else None
+        is_due = self._is_unsaved or self._retry_s != _NEVER_S
+        return max(0.0, self._retry_s - now_s) if is_due else None
 
     def finished(self, job: DiskJob, outcome: JobOutcome, now_s: float) -> list[CacheNotice]:
         """Take the outcome of the open job."""

@@ -414,6 +414,10 @@ def test_a_fault_of_ours_abandons_what_is_here_and_is_not_repeated_at_once() -> 
     cache.publish(bundle(1))
     jobs = cache.settle("fault")
     assert all(isinstance(job, ForgetLink | RemoveCopy) for job in jobs), "only what cleans up goes on"
+    assert cache.machine.retry_in_s(cache.now_s) == pytest.approx(RETRY_S), "it is tried again though nothing happens"
+    cache.now_s += RETRY_S
+    assert cache.settle()
+    assert cache.machine.retry_in_s(cache.now_s) is None
     assert cache.held.copy is None
     assert cache.held.chain == ()
 

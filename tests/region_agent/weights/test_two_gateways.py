@@ -155,6 +155,8 @@ def test_a_copy_that_was_damaged_on_disk_is_refused_and_fetched_from_the_gateway
             trainer.publish(made().bundle(), made().anchor(0), *made().chain(0, 2))
             async with far_away(home, disk, chain_versions=chain_versions) as far:
                 await until(lambda: far.hub.feed.log.newest == at(2) and far.hub.weight_cache.copy_policy == first)
+                # A death loses what is only in memory, so wait for the chain's files.
+                await until(lambda: sum(path.suffix == ".delta" for path in disk.paths()) == 2 - first.version)
                 await far.die()
             disk.kill()
             (state,) = (path for path in disk.paths() if path.suffix == ".state")
