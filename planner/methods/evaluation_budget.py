@@ -52,6 +52,7 @@ class EvaluationBudget:
         self.goal = cost_tables.problem.goal
         self.num_evaluations = 0
         self.trace: list[Incumbent] = []
+        # The goal without limits, for placements that miss them and still guide a search.
         self._unlimited = replace(self.goal, max_step_s=None, max_usd_per_hour=None)
         self._budget_s, self._max_evals = budget_s, max_evals
         self._now_s, self._started_s = now_s, now_s()
@@ -139,6 +140,8 @@ class EvaluationBudget:
             case PlacementVerdict.VALID:
                 pays = self.goal.objective is Objective.COST_AT_THROUGHPUT
                 loss = usd_per_hour if pays else step_s
+                # The batched oracle equals the oracle up to rounding only. What is kept and reported is the oracle's
+                # own.
                 if loss < self.best_loss and isinstance(estimate := evaluate(self.cost_tables, placement), Evaluation):
                     self._keep(placement, estimate)
                 return loss

@@ -132,6 +132,8 @@ class BatchedWindows:
         # The downlink carries the samples of all remote regions during the longest of their windows.
         far, far_more = np.where(self.is_away, made, 0.0), np.where(self.is_away, more, 0.0)
         carried_s = np.where(far > 0, self.window_s(step_s), 0.0).max(axis=1)
+        # Derivative of the longest window by the step: eta + 1, or 1 where the span of a step is shorter than the
+        # window.
         longer = np.full_like(carried_s, self.eta + 1)
         if self.eta:
             span_s = np.maximum(0.0, step_s - self.others_s)

@@ -96,6 +96,8 @@ def mesh_list(
     """
     found = MeshList(())
     if blocks != 2:
+        # `may_pair` is not part of the keys: callers derive it from the limits, and it only leaves out what the limits
+        # exclude.
         one = ("mesh", tasks, time_limits, first_region)
         found += cost_tables.known(
             one, lambda: MeshList(list(_of_one_class(cost_tables, tasks, time_limits, first_region, may_pair)))
@@ -114,6 +116,7 @@ def _unit_columns(cost_tables: CostTables, tasks: tuple[Task, ...]) -> Iterator[
     for at in usable_classes(cost_tables, tasks):
         if Task.GENERATION in tasks and host_violation(cost_tables, at):
             continue
+        # Classes with equal machines share the undominated units. Only name, region and rent are the class's own.
         kind = cost_tables.kind(at)
         for each in cost_tables.known(
             ("units", tasks, kind), partial(_undominated_units, cost_tables, tasks, at), lasts=True
@@ -172,6 +175,7 @@ def _units(cost_tables: CostTables, tasks: tuple[Task, ...], at: DeviceClass) ->
             stays = resident
             if Task.GENERATION not in cost_tables.without_memory_of:
                 stays += memory.served_bytes(workload, Task.GENERATION, tensor)
+            # Index in `SLOTS` of the most sequences that fit beside what stays resident; -1 if not even one fits.
             most = int(cost_tables.replica(at.gpu, tensor).slots(np.array([usable - stays]))[0])
             if most >= 0 and stays + transient <= usable:
                 yield _generating(cost_tables, tasks, at, unit, tensor, most, rates)
@@ -189,6 +193,7 @@ def _generating(
     """Return a unit that generates with as many sequences as fit into memory; fewer are never better."""
     replica, replicas = cost_tables.replica(at.gpu, tensor), unit // tensor
     load_s = cost_tables.load_s(at, tensor, num_gpus=None)
+    # Samples of all replicas by each knot of the time grid, [num_knots].
     made = replicas * cost_tables.shares(at.gpu, tensor, load_s)[most]
     generates = Layout(tensor=tensor)
     return _Unit(
@@ -328,6 +333,7 @@ def mesh_pairs(
 ) -> MeshPairs:
     """Return the meshes of two pools on two given classes that may train together."""
     a, b = at
+    # Only a mesh that generates in another region than it publishes from waits for versions and samples.
     transfer = None
     if a.region.name != b.region.name and Task.GENERATION in tasks:
         transfer = trainer_transfers(cost_tables, a.region.name).transfers[b.region.name]
@@ -383,6 +389,8 @@ def part(
 ) -> ClassMeshes:
     """Return the meshes of `found` for which these classes have enough machines and that are within the time limits."""
     sides = [(found.a, found.rows_a, at[0])] + ([(found.b, found.rows_b, at[1])] if found.b is not None else [])
+    # `found` belongs to a kind of machines. This class may have fewer of them: units of a pool fill whole machines, of
+    # which `held` devices are usable.
     fits = time_limits.holds_all(found.times)
     for of, rows, each in sides:
         fits &= of.num_units[rows] * of.unit[rows] <= of.held[rows] * each.num_machines

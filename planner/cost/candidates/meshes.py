@@ -121,6 +121,7 @@ def dominance_sums(
     Which sums can occur depends on whether other groups train or score, and on where the critic is.
     """
     models, size = cost_tables.problem.workload.models, len(next(iter(times.values())))
+    # Names as in the module's docstring: t training, s scoring, g generation.
     t = _sum([each for task, each in times.items() if task in TRAINING], size)
     s = _sum([each for task, each in times.items() if task in SCORING], size)
     g = times.get(Task.GENERATION)
@@ -131,6 +132,7 @@ def dominance_sums(
     used += [s] if trains_elsewhere else []
     if g is None:
         return used
+    # By turns generation adds to the group's sum and to each path through this group.
     with_g = [each + g for each in used] + ([g] if scores_elsewhere and trains_elsewhere else [])
     # If the critic's weights travel, there is a path of training and scoring without generation.
     critic = [task in tasks for task in (Task.CRITIC_INFERENCE, Task.CRITIC_TRAINING)]

@@ -66,6 +66,7 @@ def _path(cost_tables: CostTables, placement: Placement, evaluation: Evaluation,
     assert isinstance(fixed, FixedTerms)
     at = next(each for each in evaluation.regions if each.region == region)
     eta = cost_tables.problem.workload.eta
+    # The terms of the path in the order in which a version passes through them. Their sum is (eta + 1) steps.
     terms = [
         ("training", fixed.training_s),
         ("scoring", fixed.scoring_s),

@@ -114,6 +114,7 @@ def _critics(cost_tables: CostTables, placement: Placement) -> dict[tuple[str, s
     if not {Task.CRITIC_TRAINING, Task.CRITIC_INFERENCE} <= set(cost_tables.problem.workload.models):
         return {}
     trains, scores = placement.group_of(Task.CRITIC_TRAINING), placement.group_of(Task.CRITIC_INFERENCE)
+    # The same group has the weights where it needs them.
     if trains is scores:
         return {}
     src = cost_tables.classes[trains.pools[0].device_class].region.name

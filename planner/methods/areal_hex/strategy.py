@@ -92,13 +92,17 @@ class PhaseOne:
         if not meshes or not self._units:
             return None
         goal = self._problem.goal
+        # The deadline is C, and the MILP itself minimises dollars: nothing to bisect.
         if goal.objective is Objective.COST_AT_THROUGHPUT and goal.planned_step_s is not None:
             return self._strategy_within(goal.planned_step_s, meshes)
+        # Widen the bracket until some strategy attains its upper end.
         high = SETTINGS.bracket_factor * min(mesh.busy_s for mesh in meshes)
         best = None
         while best is None and high < IMPOSSIBLE_STEP_S:
             best = self._strategy_within(high, meshes)
             high *= SETTINGS.bracket_factor
+        # Invariant: `best` attains its seconds, and nothing was found at `low`. The next `middle` starts from what
+        # `best` really attains, which is often far below what was asked for.
         low = 0.0
         for _ in range(SETTINGS.bisection_steps if best else 0):
             assert best is not None
@@ -159,6 +163,7 @@ class PhaseOne:
         self, found: np.ndarray, seconds: float, chosen: list[int], meshes: list[TrainingMesh], numbers: list[int]
     ) -> Strategy | None:
         """Return the chosen strategy with the least seconds that it attains."""
+        # Exactly one binary is 1; solvers return it with a rounding error.
         mesh = meshes[int(np.argmax(found[chosen]))]
         rollout = [0] * len(self.kinds)
         used: list[tuple[int, UnitOption]] = []
@@ -168,6 +173,8 @@ class PhaseOne:
                 used.append((num, option))
         if not used:
             return None
+        # The solver was only asked for `seconds` or less. Bisect over C with mesh and units fixed: `high` makes a
+        # step's samples.
         low, high = mesh.busy_s, max(mesh.busy_s, seconds)
         for _ in range(SETTINGS.strategy_bisection_steps):
             middle = (low + high) / 2
@@ -202,6 +209,7 @@ def kinds_of(lists: CandidateLists) -> tuple[DeviceKind, ...]:
     for _, at in sorted(lists.cost_tables.classes.items()):
         trains = lists.cost_tables.problem.allows(training_tasks(lists), at)
         rolls_out = lists.cost_tables.problem.allows(ROLLOUT, at) and host_violation(lists.cost_tables, at) is None
+        # The MILP counts devices by kind, so whatever decides what a device may do or costs is part of the key.
         like = (at.gpu.name, at.gpus_per_machine, at.is_spot, at.usd_per_gpu_hour, trains, rolls_out)
         merged.setdefault(like, []).append(at)
     return tuple(

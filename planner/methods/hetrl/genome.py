@@ -81,12 +81,15 @@ class GroupingDecoder:
     ) -> bool:
         """Place the chosen mesh of a group with training; return False if there is none or no room for it."""
         held = [(self.classes[c].key, n) for c, n in enumerate(genome.held[g]) if n]
+        # Only the largest classes count, as many as a mesh may have pools. Sorted by name they are the cache's key.
         held = sorted(held, key=lambda each: -each[1])[: self.max_blocks]
         options = self.lists.meshes(tasks, tuple(sorted(held)))
         if not options:
             return False
+        # A choice beyond the end of the list wraps around, since swaps change lists and keep choices.
         chosen = options[genome.choice[g][0] % len(options)]
         for pool in chosen.pools:
+            # A mesh with fewer units than chosen would be another mesh.
             if room[pool.device_class].take(pool.unit_gpus, pool.num_units) < pool.num_units:
                 return False
         pools[g] += chosen.pools
