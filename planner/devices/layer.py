@@ -98,6 +98,8 @@ def dense_s(gpu: GpuType, arch: Architecture, *, tensor: int, tokens: Q, kernels
 
     It includes matrix products, elementwise kernels and the fixed time of a layer.
     """
+    # Each device has 1 / tensor of all matrices. Inputs and results as wide as the hidden state are whole on each
+    # device.
     params = arch.matmul_params_per_layer / tensor
     heads = arch.head_dim * (2 * arch.num_heads + 2 * arch.num_kv_heads)
     wide = arch.num_mlp_matrices * arch.intermediate_size
@@ -187,6 +189,7 @@ def head_s(gpu: GpuType, arch: Architecture, *, tensor: int, tokens: Q, kernels:
         rows=tokens,
         kernels=kernels,
     )
+    # The loss reads and writes the logits several times. The host may be slower than all of it.
     rate = gpu.memory_bytes_per_s * gpu.efficiency.memory_fraction
     whole = linear + kernels.element_bytes * kernels.logit_passes * logits / rate
     return _larger(whole, 0 * tokens + kernels.host_s) if kernels.host_s else whole

@@ -57,6 +57,7 @@ def without_trainer(problem: Problem, trainer_region: str) -> Problem:
     A problem that is not a job's is returned as it is.
     """
     fleet = problem.fleet
+    # Fleets of jobs have only types that `cpu_type` made, and one entry of machines in each region.
     if not fleet.gpu_types or not all(
         gpu.startswith(f"{CPU}-") and kind.is_cpu for gpu, kind in fleet.gpu_types.items()
     ):
@@ -69,8 +70,10 @@ def without_trainer(problem: Problem, trainer_region: str) -> Problem:
         machines = region.machines[0]
         name = f"{CPU} of {region.name}"
         types[name] = _whole_core(fleet.gpu_types[machines.gpu], name, _share(region, machines.gpus_per_machine))
+        # The trainer's process is one more device of its region's host.
         num_workers = machines.gpus_per_machine - (region.name == trainer_region)
         regions.append(replace(region, machines=(replace(machines, gpu=name, gpus_per_machine=num_workers),)))
+    # Pins of generation are the operator's; those to the trainer's region alone follow from the trainer.
     pins = tuple(pin for pin in problem.rules.pins if pin[0] is Task.GENERATION or pin[1] != {trainer_region})
     return replace(
         problem,
@@ -82,6 +85,7 @@ def without_trainer(problem: Problem, trainer_region: str) -> Problem:
 def _problem(
     fleet: Fleet, needs: Needs, workload: Workload, limits: Limits, trainer_region: str, workers: frozenset[str]
 ) -> Problem:
+    # All tasks but generation run in the trainer's process, so they are pinned to its region.
     where = {task: workers if task is Task.GENERATION else frozenset({trainer_region}) for task in workload.tasks}
     rules = Rules(
         pins=tuple(where.items()),

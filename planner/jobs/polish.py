@@ -24,6 +24,7 @@ _TOLERANCE = 1e-9
 def polished(cost_tables: CostTables, found: Incumbent, workers_per_region: int) -> Incumbent:
     """Return a placement that is at least as good and has all workers in each region that generates."""
     rules = cost_tables.problem.rules
+    # One class after another, each change on top of those that were accepted before.
     for at in sorted(cost_tables.classes.values(), key=lambda at: at.key):
         if not rules.allows(Task.GENERATION, at.region.name, at.is_spot):
             continue

@@ -102,9 +102,9 @@ class EvaluationBudget:
 
         It is `INFEASIBLE` for None and for placements that the oracle rejects.
         """
-        asked = [placement for placement in placements if placement is not None]
-        self.num_evaluations += len(asked)
-        batch = evaluate_many(self.cost_tables, asked)
+        given = [placement for placement in placements if placement is not None]
+        self.num_evaluations += len(given)
+        batch = evaluate_many(self.cost_tables, given)
         estimate = iter(zip(batch.step_s.tolist(), batch.usd_per_hour.tolist(), batch.verdict.tolist(), strict=True))
         return [INFEASIBLE if each is None else self._loss(each, *next(estimate)) for each in placements]
 

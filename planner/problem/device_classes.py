@@ -52,6 +52,8 @@ def classes_of(fleet: Fleet) -> tuple[DeviceClass, ...]:
     regions = {region.name: region for region in fleet.regions}
     classes: list[DeviceClass] = []
     taken: dict[str, int] = {}
+    # Sorted, so that the numbers of equal names do not depend on the order of the file. None has no order and counts as
+    # 0.
     for at, num in sorted(merged.items(), key=lambda item: (*item[0][:5], item[0][5] or 0.0, item[0][6])):
         name, gpu, size, is_spot, fabric, price, rate = at
         plain = "/".join([name, gpu, str(size), *(["spot"] if is_spot else []), *([fabric] if fabric else [])])

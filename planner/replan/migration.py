@@ -55,6 +55,7 @@ def migration(
     that are gone.
     """
     stays, trainer_region = staying(running, lost or {}), trainer_region_of(cost_tables, target)
+    # Groups reload side by side, so the longest counts; so do restarts of several meshes.
     reload_s = [
         _reload_s(cost_tables, stays, group, trainer_region, policy) for group in target.groups if not group.trains
     ]
@@ -111,6 +112,8 @@ def restart_s(cost_tables: CostTables, running: Placement, stays: Uses, group: G
         for task in group.tasks
         if task in TRAINING
     )
+    # The state moves between the first pools' regions. Without a route, or if the old region is gone, the slowest
+    # fabric stands in.
     src = _region(cost_tables, before.pools[0]) if before else None
     dst = _region(cost_tables, group.pools[0])
     route = cost_tables.network.route(src, dst) if src and dst else None

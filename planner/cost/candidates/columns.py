@@ -136,8 +136,8 @@ def may_group(cost_tables: CostTables, tasks: tuple[Task, ...]) -> bool:
 
     Tasks that the trainer's process does itself must all be in actor training's group.
     """
-    limits, asked = cost_tables.problem.limits, set(cost_tables.problem.workload.tasks)
-    roles = limits.roles_on_trainer & asked
+    limits, of_workload = cost_tables.problem.limits, set(cost_tables.problem.workload.tasks)
+    roles = limits.roles_on_trainer & of_workload
     if roles and (set(tasks) & (roles | {Task.ACTOR_TRAINING})) and not (roles | {Task.ACTOR_TRAINING}) <= set(tasks):
         return False
     return limits.colocates or len(set(tasks) - roles) <= 1
@@ -237,7 +237,7 @@ def _no_worse(a: _Unit, b: _Unit, is_sync: bool) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshCandidates:
-    """Candidates of one group with training, by class; each list is made when it is asked for."""
+    """Candidates of one group with training, by class; each list is made at its first use."""
 
     cost_tables: CostTables
     tasks: tuple[Task, ...]

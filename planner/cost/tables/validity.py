@@ -151,10 +151,10 @@ def _inventory(cost_tables: CostTables, placement: Placement) -> Violation | Non
         units[pool.unit_gpus] = units.get(pool.unit_gpus, 0) + pool.num_units
     for key in sorted(held):
         if not fits(cost_tables.classes[key], held[key]):
-            asked = ", ".join(f"{num} x {size}" for size, num in sorted(held[key].items()))
+            wanted = ", ".join(f"{num} x {size}" for size, num in sorted(held[key].items()))
             at = cost_tables.classes[key]
             has = f"{at.num_machines} machines of {at.gpus_per_machine}"
-            return Violation(kind="inventory", what=f"{key}: units {asked} do not fit into {has}")
+            return Violation(kind="inventory", what=f"{key}: units {wanted} do not fit into {has}")
     return None
 
 

@@ -72,6 +72,7 @@ def without_gpu(
     for one in series:
         groups.setdefault(traits[one.gpu].silicon if by_silicon else one.gpu, []).append(one)
     for _, left in sorted(groups.items()):
+        # Types with the same silicon would reveal each other's parameters, so a group is left out as a whole.
         names = {one.gpu for one in left}
         folded = fit_all([one for one in series if one.gpu not in names], gpus)
         for one in left:

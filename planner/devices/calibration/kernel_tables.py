@@ -64,6 +64,7 @@ def _collective(
         gpu,
         "",
         kept,
+        # `scale` turns the table's sizes into bytes: aiconfigurator counts elements of two bytes.
         {"payload_bytes": lambda row: scale * float(row[size])},
         milliseconds(time_ms),
         tensor=num,
@@ -87,9 +88,12 @@ def matrix_products(rows: Iterable[Row]) -> Iterator[Series]:
 def attention_kernels(rows: Iterable[Row]) -> Iterator[Series]:
     """Yield the series of `aiconfigurator_attention_bf16.csv`."""
     kept = [row for row in rows if int(row["seq_len"]) >= MIN_TOKENS and not _is_warm(row)]
+    # The index of a shape decides in which quarter of cross-validation it is, so it must not depend on the order of
+    # rows.
     shapes = sorted({(int(row["heads"]), int(row["kv_heads"])) for row in kept})
     for (gpu, phase, heads, kv_heads), of in grouped(kept, "gpu", "phase", "heads", "kv_heads"):
         prefill = phase == "context"
+        # A prefill processes all tokens of its sequences, a decoding step one token of each.
         tokens = _tokens if prefill else number("batch")
         yield series_of(
             MeasuredTerm.PREFILL_ATTENTION if prefill else MeasuredTerm.DECODE_ATTENTION,

@@ -53,6 +53,7 @@ def aws(rows: Sequence[Row]) -> Egress:
     for row in rows:
         src, dst = f"aws:{row['src_region']}", row["dst_region"]
         usd = number(row, "usd_per_gb", f"AWS's transfer prices, {src} to {dst}")
+        # Traffic to another cloud has the price to the internet.
         if usd is not None and dst == "internet":
             internet[src] = usd
         elif usd is not None:

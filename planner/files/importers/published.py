@@ -136,6 +136,7 @@ def _multi_country() -> Imported:
         link
         for (a, b), (rtt_ms, gbit_per_s) in _DTFM_MS_GBPS.items()
         if {a, b} <= names
+        # The table has round trips; half of one is the delay in one direction.
         for link in _both_ways(a, b, one_way_ms=rtt_ms / 2, gbit_per_s=gbit_per_s)
     ]
     guesses = (
@@ -160,6 +161,7 @@ def _multi_continent() -> Imported:
     links = [
         link
         for (a, b), (rtt_ms, _) in _DTFM_MS_GBPS.items()
+        # The first six letters of a name are cloud and continent, such as `aws:us`.
         for link in _both_ways(a, b, one_way_ms=rtt_ms / 2, gbit_per_s=5.0 if a[:6] == b[:6] else 0.9)
     ]
     guesses = (

@@ -159,17 +159,17 @@ class PlacementGenome:
             # Pools are taken one after the other, so the second one sees the room that the first one left.
             units = held.setdefault(at.key, {})
             left = room(at, units, template.unit_gpus)
-            asked = round(share * at.num_gpus / template.unit_gpus / len(chosen))
-            num = self._num_units(template, trains, asked, left)
+            num_wanted = round(share * at.num_gpus / template.unit_gpus / len(chosen))
+            num = self._num_units(template, trains, num_wanted, left)
             if num:
                 units[template.unit_gpus] = units.get(template.unit_gpus, 0) + num
                 yield template.pool(at.key, num)
 
-    def _num_units(self, template: Template, trains: bool, asked: int, left: int) -> int:
-        """Return the number of units asked for, but at least the fewest that work and at most what is left."""
+    def _num_units(self, template: Template, trains: bool, num_wanted: int, left: int) -> int:
+        """Return the wanted number of units, but at least the fewest that work and at most what is left."""
         if not trains:
-            return min(max(asked, 1), left)
-        most = min(max(asked // template.pipeline, template.min_data), left // template.pipeline)
+            return min(max(num_wanted, 1), left)
+        most = min(max(num_wanted // template.pipeline, template.min_data), left // template.pipeline)
         most = min(most, self.cost_tables.problem.limits.max_data)
         data = max((n for n in validity.DATA if template.min_data <= n <= most), default=0)
         return data * template.pipeline

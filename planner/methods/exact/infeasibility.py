@@ -191,7 +191,7 @@ def _limits(problem: Problem) -> Iterator[_Removable]:
         value, free = getattr(problem.limits, name), getattr(STUDY, name)
         if value != free:
             yield _Removable(
-                fact=Fact(kind="limits", name=f"limits:{name}", what=f"the runtime's {name} is {_said(value)}"),
+                fact=Fact(kind="limits", name=f"limits:{name}", what=f"the runtime's {name} is {_words(value)}"),
                 without=partial(_with_limit, name, free),
             )
 
@@ -249,9 +249,9 @@ def _rules(problem: Problem) -> Iterator[_Removable]:
         )
 
     for pin in rules.pins:
-        yield _without_item("pins", pin, f"pin:{pin[0]}", f"{_named(pin[0])} may use only {_said(pin[1])}")
+        yield _without_item("pins", pin, f"pin:{pin[0]}", f"{_named(pin[0])} may use only {_words(pin[1])}")
     for item in rules.forbidden:
-        yield _without_item("forbidden", item, f"forbid:{item[0]}", f"{_named(item[0])} must not use {_said(item[1])}")
+        yield _without_item("forbidden", item, f"forbid:{item[0]}", f"{_named(item[0])} must not use {_words(item[1])}")
     for region in sorted(rules.forbidden_regions):
         yield _without_name("forbidden_regions", region, f"forbid:{region}", f"{region} must not be used")
     for region in sorted(rules.generating):
@@ -368,7 +368,7 @@ def _all_linked(of: _Relaxed) -> _Relaxed:
     return replace(of, problem=replace(of.problem, fleet=replace(fleet, links=links, regions=regions)))
 
 
-def _said(value: object) -> str:
+def _words(value: object) -> str:
     return ", ".join(sorted(map(str, value))) if isinstance(value, frozenset) else str(value)
 
 
