@@ -78,6 +78,7 @@ def _compared(problem: Problem, fact: Fact, now_s: Callable[[], float], should_s
     if fact.kind not in _UNLIMITED or should_stop():
         return fact
     field, objective, unit = _UNLIMITED[fact.kind]
+    # What is minimised becomes the quantity that the limit was on.
     goal = replace(problem.goal, **{field: None})  # type: ignore[arg-type]
     if goal.needs_prices:
         goal = replace(goal, objective=objective)
@@ -100,6 +101,7 @@ def _compared(problem: Problem, fact: Fact, now_s: Callable[[], float], should_s
 def is_feasible(cost_tables: CostTables, now_s: Callable[[], float], should_stop: Callable[[], bool]) -> bool | None:
     """Return whether there is any placement; None if `ExactSettings.feasibility_s` seconds did not decide it."""
     found: list[Incumbent] = []
+    # A gap of 1 is proved at once, and the first incumbent stops the search: any placement answers the question.
     outcome = Search(
         cost_tables=cost_tables,
         gap=1.0,
@@ -136,8 +138,11 @@ class _Oracle:
 
     def is_feasible(self, kept: Sequence[_Removable]) -> bool:
         """Return whether there is a placement if only these facts hold."""
+        # By identity, since equal facts may appear twice.
         places = frozenset(i for i, each in enumerate(self._every) if any(each is one for one in kept))
         if places not in self._known:
+            # Out of time: `True` keeps the fact that is being left out, so the conflict may be larger than needed but
+            # is not wrong.
             if self._should_stop():
                 self.is_cut = True
                 return True
@@ -146,6 +151,7 @@ class _Oracle:
                 if i not in places:
                     relaxed = each.without(relaxed)
             cost_tables = CostTables(relaxed.problem, relaxed.without_memory_of)
+            # Undecided counts as feasible, for the same reason.
             decided = is_feasible(cost_tables, self._now_s, self._should_stop)
             self.is_cut = self.is_cut or (decided is None and self._should_stop())
             self.is_undecided = self.is_undecided or decided is None
@@ -207,6 +213,7 @@ def _fleet(problem: Problem) -> Iterator[_Removable]:
             ),
             without=partial(_more_machines, at),
         )
+    # All links are one fact: without it every pair of regions has a fast one.
     if len(problem.fleet.regions) > 1:
         yield _Removable(
             fact=Fact(kind="link", name="links", what=_links_words(problem)),
@@ -242,6 +249,7 @@ def _rules(problem: Problem) -> Iterator[_Removable]:
     """Yield the operator's rules."""
     rules = problem.rules
 
+    # Rules that are one value. Entries of lists are dropped one by one below, so that a conflict names the entry.
     def changed(name: str, what: str, **fields: object) -> _Removable:
         return _Removable(
             fact=Fact(kind="rules", name=name, what=what),

@@ -148,12 +148,14 @@ def _worth(data: ProblemArrays, units: list[Tasks], choices: list[dict[int, int]
 
     Values are relative to each group's best class.
     """
+    # Samples per second and device on each class at the group's slowest task, as a share of the group's best class.
     own: list[dict[int, float]] = []
     for tasks, rows in zip(units, choices, strict=True):
         block = data.units(tasks)
         each = {c: float(np.min(block.rates[row] / block.gpus[row])) for c, row in rows.items()}
         best = max(each.values(), default=1.0)
         own.append({c: value / best for c, value in each.items()})
+    # Less the largest such share of any other group, which would lose the device.
     return [
         {
             c: value - max((other.get(c, 0.0) for h, other in enumerate(own) if h != g), default=0.0)

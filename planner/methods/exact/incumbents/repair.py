@@ -83,6 +83,7 @@ def _more(cost_tables: CostTables, now: _EvaluatedPlacement) -> _EvaluatedPlacem
             if found is None:
                 continue
             saved_s = now.step_s - found.step_s
+            # The rent may be 0, and egress may change either way, so the difference may be 0 or less.
             usd = max(found.usd - now.usd, 1e-9)
             if saved_s > _HELPS * now.step_s and saved_s / usd > most:
                 best, most = found, saved_s / usd

@@ -175,6 +175,7 @@ def _proto(model: LinearModel, *, relaxed: bool) -> model_pb2.ModelProto:
     variables.lower_bounds.extend(model.low)
     variables.upper_bounds.extend(model.high)
     variables.integers.extend([False] * model.num_variables if relaxed else model.whole)
+    # The format is sparse: variables without a cost and entries of 0 are left out, and ids ascend.
     paid = [i for i in at if model.cost[i] != 0.0]
     proto.objective.linear_coefficients.ids.extend(paid)
     proto.objective.linear_coefficients.values.extend(model.cost[i] for i in paid)

@@ -109,7 +109,9 @@ def shapes(of: ReachableUnits, on: Interval, settings: ExactSettings) -> list[In
     makes = made[:, 1] > 0
     if on.high_s <= on.low_s or not makes.any():
         return []
+    # Samples at the interval's lower end as a share of those at its upper end, for each unit: [num_units].
     each_first = np.clip(made[makes, 0] / made[makes, 1], settings.window_steepest, 1.0)
+    # A few representative shapes, without those that are nearly equal.
     firsts = np.quantile(each_first, settings.window_shapes)
     distinct: list[float] = []
     for first in firsts.tolist():

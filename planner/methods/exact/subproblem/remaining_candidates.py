@@ -308,11 +308,14 @@ def _near(
     most_window_s: float,
 ) -> ReachableUnits:
     """Return the units near enough to score in the time left, and to finish a sample within their window."""
+    # What the path needs beside this group's scoring; a unit whose transfer and the group's scoring exceed the rest is
+    # too far.
     others_s = least.train_s + least.generation_s + least.others_s
     if at.scores:
         own_s = at.scoring_s(data.samples) if len(at.rows) else own.score_s
         at = at.some(others_s + np.maximum(at.level_s + own_s, least.score_s) <= path_s)
     if at.generates:
+        # The longest window that the path leaves. A unit that makes nothing in it does not generate.
         window_s = min(path_s - least.train_s - least.score_s - least.others_s, most_window_s)
         at = _making(data, at, at.lag_s + at.block.starts_s[at.rows] <= window_s * (1 + 1e-6))
     return at
