@@ -87,6 +87,7 @@ def matmul_s(gpu: GpuType, *, flop: Q, moved_bytes: Q, rows: Q, kernels: Kernels
     fit = gpu.efficiency
     fraction = fit.matmul_fraction if kernels.matmul_fraction is None else kernels.matmul_fraction
     rate = (kernels.flop_per_s or gpu.matmul_flop_per_s) * fraction
+    # With few rows the arithmetic units are not filled: n rows reach n / (n + saturation) of the rate.
     return _larger(
         flop * (1 + fit.saturation_tokens / rows) / rate,
         moved_bytes / (gpu.memory_bytes_per_s * fit.memory_fraction),
@@ -217,6 +218,7 @@ def _eager_attention_s(
     It makes two products with the whole square of scores forward, four backward, and a number of passes over the
     square.
     """
+    # Products with the square of scores, each with two operations per element of a head.
     times, passes = (4, kernels.score_passes_backward) if backward else (2, kernels.score_passes)
     scores = tokens * sequence * (arch.num_heads / tensor)
     flop = times * 2 * arch.head_dim * scores

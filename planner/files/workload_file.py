@@ -160,6 +160,7 @@ def _has(file: WorkloadFile, role: Role) -> bool:
             return file.reward == "model" or (file.reward is None and critic)
         case "reference":
             return critic if file.reference is None else file.reference
+        # The critic follows from the algorithm; no key switches it on or off.
         case _:
             return critic
 

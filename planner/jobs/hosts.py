@@ -104,6 +104,7 @@ def _processes(fleet: Fleet, needs: Needs, trainer_region: str) -> Fleet:
     core = fleet.gpu_types.get(CPU) or gpu_types()[CPU]
     regions = []
     for region in fleet.regions:
+        # The trainer is one more process on its host.
         num = needs.workers_per_region + (region.name == trainer_region)
         gpu = _process(core, region, num)
         types[gpu.name] = gpu

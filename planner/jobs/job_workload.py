@@ -61,5 +61,6 @@ def rules_of_job(job: JobFile) -> Rules:
     if rollout:
         pins.append((Task.GENERATION, rollout))
     if job.regions.trainer is not None:
+        # All tasks of the trainer's process are where it is.
         pins += [(task, frozenset({job.regions.trainer})) for task in tasks_of_job(job) if task in ON_TRAINER]
     return Rules(pins=tuple(pins), generating=rollout, min_regions=job.regions.min)

@@ -53,6 +53,7 @@ def needs_s(cost_tables: CostTables, placement: Placement) -> Mapping[str, float
 def _with_all_workers(cost_tables: CostTables, placement: Placement, key: str, num_workers: int) -> Placement | None:
     """Return the placement with `num_workers` workers of the class `key`; None if they do not fit."""
     group = placement.group_of(Task.GENERATION)
+    # The class's pool is replaced or added; pools are sorted, so that equal placements are equal values.
     others = tuple(pool for pool in group.pools if pool.device_class != key)
     layouts = ((Task.GENERATION, Layout(tensor=1)),)
     pool = Pool(device_class=key, unit_gpus=1, num_units=num_workers, layouts=layouts)

@@ -20,6 +20,7 @@ def refusal(fleet: Fleet, needs: Needs, capabilities: Capabilities) -> Infeasibl
 
     A search may still find that several facts together allow no plan.
     """
+    # From what nobody can change on this fleet to what the operator pinned, then hosts and links.
     if what := _beyond(needs, capabilities):
         return _infeasible("limits", "runtime", what)
     if what := _pins(fleet, needs):

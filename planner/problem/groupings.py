@@ -37,6 +37,7 @@ def _partitions(tasks: Tasks) -> Iterator[Grouping]:
         yield ()
         return
     first, rest = tasks[0], tasks[1:]
+    # The first task is alone, or joins one of the groups of the rest. This yields each partition once.
     for others in _partitions(rest):
         yield ((first,), *others)
         for i, group in enumerate(others):

@@ -102,6 +102,8 @@ def _branched(
 
 def _ranges(change: ReplanStart) -> Iterator[tuple[float, float]]:
     """Yield limits (most seconds per step, most dollars per hour); narrow limits make tight programs."""
+    # Only what beats the running plan by the hysteresis is worth finding. If it does not run any more, anything that
+    # runs is.
     target = INFINITE if change.value is None else change.value / (1 + change.policy.hysteresis)
     if change.goal.objective is Objective.COST_AT_THROUGHPUT:
         yield change.goal.planned_step_s or SETTINGS.step_limits[-1] * change.last.step_s, target

@@ -128,6 +128,7 @@ def _pools_with_running_cuts(cost_tables: CostTables, group: Group, at: DeviceCl
     train = next(layout for task, layout in pool.layouts if task in TRAINING)
     rows = np.flatnonzero(found.unit == pool.unit_gpus)
     if len(rows):
+        # Micro-batch, sharding, recomputation and the number of pipelines stay open.
         rows = rows[found.cuts[pool.unit_gpus].pipeline[found.row[rows]] == train.pipeline]
     if found.generating is not None:
         rows = rows[found.generating.tensor[rows] == pool.layout(Task.GENERATION).tensor]

@@ -77,6 +77,7 @@ def unit_start_s(
     region = cost_tables.classes[pool.device_class].region.name
     route = cost_tables.network.route(trainer_region, region)
     models = cost_tables.problem.workload.models
+    # Two bytes per parameter of each task's model, over the route from the trainer's region.
     size = sum(2.0 * models[task].num_params for task in tasks)
     return policy.unit_start_s + (size / route.bytes_per_s if route else 0.0)
 
@@ -140,6 +141,7 @@ def _lost_s(cost_tables: CostTables, stays: Uses, group: Group, target: Placemen
     will, lost = uses(target), 0.0
     for pool in group.pools:
         use = use_of(group.tasks, pool)
+        # Devices of this use that go on in the target; what is lost with its machines is not in `stays`.
         left = will.get(pool.device_class, {}).get(use, 0)
         gone = max(0, min(pool.num_gpus, _num_staying(stays, group, pool)) - left) / pool.unit_gpus
         lost += gone * unit_rate(cost_tables, group.tasks, pool) * unit_stop_s(cost_tables, group.tasks, pool)

@@ -212,6 +212,7 @@ def _undominated_units(cost_tables: CostTables, tasks: tuple[Task, ...], at: Dev
     """
     kept: list[_Unit] = []
     is_sync = cost_tables.problem.workload.eta == 0
+    # Small units first, since a unit may replace others of its size and larger ones, never smaller ones.
     for each in sorted(_units(cost_tables, tasks, at), key=lambda each: each.unit_gpus):
         if not any(_no_worse(other, each, is_sync) for other in kept):
             kept = [other for other in kept if not _no_worse(each, other, is_sync)]
@@ -273,6 +274,8 @@ def _mesh_candidates(cost_tables: CostTables, tasks: tuple[Task, ...]) -> MeshCa
     usable = usable_classes(cost_tables, tasks) if may_group(cost_tables, tasks) else []
     if Task.GENERATION in tasks:
         usable = [at for at in usable if not host_violation(cost_tables, at)]
+    # Most machines of any class of a kind: meshes are listed once for that number, and smaller classes use a part of
+    # them.
     most: dict[MachineKind, int] = {}
     for at in usable:
         most[cost_tables.kind(at)] = max(most.get(cost_tables.kind(at), 0), at.num_machines)

@@ -82,6 +82,7 @@ def _critic_path(cost_tables: CostTables, placement: Placement, evaluation: Eval
     fixed = fixed_terms(cost_tables, placement)
     assert isinstance(fixed, FixedTerms)
     eta = cost_tables.problem.workload.eta
+    # This path equals (eta + 1) steps, so the transfer is what the other terms leave of it.
     weights_s = evaluation.step_s * (eta + 1) - fixed.training_s - fixed.critic_scoring_s
     terms = [("training", fixed.training_s), ("the critic's weights", weights_s)]
     terms += [("scoring where the critic infers", fixed.critic_scoring_s)]

@@ -70,6 +70,7 @@ class StepEstimate:
         """Times of each region that generates, sorted by name."""
         found = []
         for name, (weights_s, trajectories_s) in sorted(self.lags_s.items()):
+            # A window is what the path leaves of eta + 1 steps. By turns it is the phase of the whole mesh.
             left_s = (self.eta + 1) * self.step_s - self.before_s - weights_s - trajectories_s
             window_s = left_s if self.phase_s is None else self.phase_s
             found.append(

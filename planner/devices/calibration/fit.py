@@ -90,6 +90,7 @@ class _Rows:
         num: Counter[tuple[str, MeasuredTerm]] = Counter()
         for one in series:
             num[one.gpu, one.term] += len(one)
+        # All rows of one kind of time of one type together weigh 1.
         self.weights = np.concatenate([np.full(len(one), 1 / num[one.gpu, one.term]) for one in series])
 
     def residuals(self, x: FloatArray) -> FloatArray:

@@ -49,6 +49,7 @@ def without_model(
     """Yield predictions of all series, leaving out one model at a time."""
     for model in sorted({one.model for one in series if one.model}):
         rest = [one for one in series if one.model != model]
+        # Only series whose type has rows of this kind left to be fitted to.
         left = [one for one in series if one.model == model and _has_kind(rest, one)]
         if not left:
             continue

@@ -75,6 +75,7 @@ def _collective(
 def matrix_products(rows: Iterable[Row]) -> Iterator[Series]:
     """Yield the series of `aiconfigurator_gemm_bf16.csv`, one for each device and quarter of the shapes."""
     kept = [row for row in rows if min(int(row["n"]), int(row["k"])) >= MIN_SIDE]
+    # Sorted, so that a shape is in the same quarter whatever the order of rows.
     shapes = sorted({(int(row["n"]), int(row["k"])) for row in kept})
     part = {shape: _part(at) for at, shape in enumerate(shapes)}
     labelled = [{**row, "part": part[int(row["n"]), int(row["k"])]} for row in kept]

@@ -146,6 +146,7 @@ def _head_s(series: Series, arch: Architecture, gpu: GpuType, kernels: Kernels) 
     if series.variant == "forward":
         return layer.head_s(gpu, arch, tensor=series.tensor, tokens=tokens, kernels=kernels)
     fraction = kernels.matmul_fraction_backward or kernels.matmul_fraction
+    # The result is doubled below, so the passes over the logits are halved here.
     passes = replace(kernels, logit_passes=kernels.logit_passes_backward / 2, matmul_fraction=fraction, host_s=0.0)
     payload = kernels.element_bytes * tokens * arch.hidden_size
     reduce = collective.machine_all_reduce_s(gpu, payload_bytes=payload, num=series.tensor)

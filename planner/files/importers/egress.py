@@ -38,6 +38,7 @@ def skyplane(rows: Sequence[Row]) -> Egress:
     """Read `egress_prices/skyplane_egress_usd_per_gb.csv`: the newest date of each pair."""
     need_columns(rows, ("src_region", "dst_region", "usd_per_gb", "date"), "egress prices")
     prices: dict[tuple[str, str], float] = {}
+    # Oldest first, so that newer prices replace older ones.
     for row in sorted(rows, key=lambda row: row["date"]):
         pair = (row["src_region"], row["dst_region"])
         if (usd := number(row, "usd_per_gb", f"egress prices, {pair[0]} to {pair[1]}")) is not None:

@@ -160,6 +160,7 @@ class PhaseTwo:
         tasks = training_tasks(self.lists)
         most = self.lists.cost_tables.problem.limits.max_train_blocks
         held = [(at.key, n) for at, n in zip(self.classes, split.train, strict=True) if n]
+        # The largest classes, as many as a mesh may have pools, in the order of keys.
         held = sorted(sorted(held, key=lambda each: -each[1])[: min(2, most)])
         for mesh in self.lists.meshes(tasks, tuple(held))[: SETTINGS.meshes_tried] if held else ():
             group = Group(tasks=tasks, pools=mesh.pools)

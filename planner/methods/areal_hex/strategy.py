@@ -69,6 +69,7 @@ class PhaseOne:
         problem = given.cost_tables.problem
         self._lists, self._problem = given, problem
         self._tasks = training_tasks(given)
+        # As published, every episode has the mean length, so rollouts are priced with that instead of the distribution.
         uniform = replace(problem.workload, completion_tokens=_constant(problem.workload.completion_tokens))
         self._uniform = CandidateLists(CostTables(replace(problem, workload=uniform)))
         self.kinds = kinds_of(given)
@@ -81,6 +82,7 @@ class PhaseOne:
         for held in self._candidates():
             if is_over() and self._meshes:
                 break
+            # A kind's largest class stands for all of them. The mesh may be spread over several in phase 2.
             named: Held = tuple((self.kinds[k].like.key, n) for k, n in held)
             options = self._lists.meshes(self._tasks, named)
             if options:
@@ -150,6 +152,7 @@ class PhaseOne:
     def _inventory(self, model: LinearModel, chosen: list[int], meshes: list[TrainingMesh], numbers: list[int]) -> None:
         """Add rows for the devices of each kind and for the budget in dollars."""
         for k, kind in enumerate(self.kinds):
+            # Devices of kind k: of the chosen mesh, and of all rollout units of that kind.
             terms = [(z, float(dict(mesh.held).get(k, 0))) for z, mesh in zip(chosen, meshes, strict=True)]
             terms += [(n, float(o.pool.unit_gpus)) for n, (i, o) in zip(numbers, self._units, strict=True) if i == k]
             model.row(terms, high=float(kind.num_gpus))

@@ -74,6 +74,7 @@ class PlacementGenome:
     def _groups(self, labels: Keys) -> dict[int, tuple[Task, ...]]:
         limits = self.cost_tables.problem.limits
         slots: dict[int, list[Task]] = {}
+        # Roles of the trainer's process share actor training's slot, whatever their own keys say.
         actor = self._slot(self.tasks.index(Task.ACTOR_TRAINING), labels)
         for i, task in enumerate(self.tasks):
             is_on_trainer = task in limits.roles_on_trainer

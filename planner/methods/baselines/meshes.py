@@ -89,6 +89,8 @@ class MeshSearch:
         most = self.cost_tables.problem.limits.max_data
         choices = []
         for template, at in zip(same, classes, strict=True):
+            # Pipelines that the class has room for, and all numbers of them, most first. With many classes only the
+            # largest.
             room = min(at.num_units(template.unit_gpus) // template.pipeline, most)
             listed = [n * template.pipeline for n in reversed(validity.DATA) if template.min_data <= n <= room]
             choices.append(listed if len(classes) < MANY else listed[:1])

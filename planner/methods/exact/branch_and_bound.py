@@ -65,6 +65,7 @@ class BranchAndBound:
         """
         self.frontier.is_complete = self._open_nodes(bounds) and end is None
         while self.frontier.num_open and not self.budget.is_over:
+            # None if no open node is below the target: the gap is proved.
             node = self.frontier.take(self.incumbent.target)
             if node is None or (end is not None and not end.allows(node, self.incumbent.value)):
                 return

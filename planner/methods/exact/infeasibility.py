@@ -64,6 +64,7 @@ def conflict(problem: Problem, now_s: Callable[[], float], should_stop: Callable
     """
     every = list(_facts(problem))
     oracle = _Oracle(problem, every, now_s, should_stop)
+    # Infeasible without any fact: nothing that an operator could change helps.
     if not oracle.is_feasible([]):
         facts = (Fact(kind="shape", name="job", what=_HOPELESS),)
         return Infeasible(facts=facts, method="exact")
@@ -164,12 +165,14 @@ def _quickxplain(oracle: _Oracle, base: list[_Removable], facts: list[_Removable
 
     `is_new` says that base has grown since the last test.
     """
+    # The base alone conflicts, so none of these facts is needed.
     if is_new and not oracle.is_feasible(base):
         return []
     if len(facts) <= 1:
         return facts
     half = len(facts) // 2
     first, second = facts[:half], facts[half:]
+    # What the second half must contribute if all of the first holds, then what the first must contribute beside that.
     of_second = _quickxplain(oracle, base + first, second, bool(first))
     of_first = _quickxplain(oracle, base + of_second, first, bool(of_second))
     return of_first + of_second
@@ -226,6 +229,7 @@ def _links_words(problem: Problem) -> str:
     network, names = Network(problem.fleet), sorted(region.name for region in problem.fleet.regions)
     pairs = [(a, b) for a in names for b in names if a != b]
     missing = [f"from {a} to {b}" for a, b in pairs if network.route(a, b) is None]
+    # Every pair has a route, so it is the rates that are too low.
     if not missing:
         return "links between regions are no faster than measured"
     if len(missing) > _MOST_LINKS:

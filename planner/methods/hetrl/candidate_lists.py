@@ -237,6 +237,7 @@ def _window_s(cost_tables: CostTables, columns: Sequence[UnitColumn]) -> float:
     for column in columns:
         assert column.phase is not None
         key = column.unit.device_class
+        # Samples by each knot if all devices of the class were such units; the best of any units at each knot counts.
         each = cost_tables.classes[key].num_gpus / column.unit.unit_gpus * column.phase.samples
         best[key] = np.maximum(best.get(key, 0.0), each)
     made: FloatArray = np.sum(list(best.values()), axis=0)

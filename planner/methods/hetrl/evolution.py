@@ -70,6 +70,7 @@ class Evolution:
             guided = (
                 self._guided(parent, budget) if self._guide and self._rng.random() < SETTINGS.guided_share else None
             )
+            # A parent whose evaluation gives no direction is varied at random.
             child = guided or self._varied(parent.genome)
             if child not in self._known:
                 break
@@ -171,10 +172,12 @@ def relaid(decoder: GroupingDecoder, genome: GroupingGenome, rng: np.random.Gene
     """Return a child with another layout of one group on the devices of one class (levels 4 and 5)."""
     choice = np.array(genome.choice)
     g = int(rng.integers(len(choice)))
+    # A mesh has one choice for all its devices, in column 0; other groups have one for each class.
     c = 0
     if not decoder.trains[g]:
         used = np.flatnonzero(genome.held[g])
         c = int(rng.choice(used)) if len(used) else 0
+    # Layouts are sorted best first, so positions near the front are likelier.
     choice[g, c] = rng.geometric(SETTINGS.next_layout_odds) - 1
     return _genome(np.array(genome.held), choice)
 

@@ -113,6 +113,7 @@ class GroupingDecoder:
             return ()
         chosen = options[choice % len(options)].pool
         found = [chosen.resized(held // chosen.unit_gpus)] if held >= chosen.unit_gpus else []
+        # Devices that do not fill a chosen unit get the best unit that is small enough.
         rest = held % chosen.unit_gpus
         small = next((option.pool for option in options if option.pool.unit_gpus <= rest), None)
         if small:
@@ -161,6 +162,8 @@ class _Room:
 
     def take(self, size: int, num: int) -> int:
         """Take up to `num` units of this size and return how many there was room for."""
+        # As in the inventory rows of the exact method: units of at least k devices cover each machine in multiples of
+        # k.
         for each in {*self._held, size}:
             if each <= size:
                 held = sum(k * n for k, n in self._held.items() if k >= each)

@@ -159,6 +159,7 @@ class Descent:
         drawn = sizes_of(problem.workload, decoder.grouping, whole, self._rng, all_of_them=all_of_them)
         best = self._bounds.best_sizes(decoder.grouping)
         for turn in range(SETTINGS.drawn_genomes):
+            # Half of them with the sizes that have the least lower bound, half with drawn sizes.
             yield evolution.seeded(decoder, next(drawn) if turn % 2 else best, self._rng)
 
 

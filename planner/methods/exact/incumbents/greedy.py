@@ -56,6 +56,7 @@ def _take(data: ProblemArrays, free: dict[int, int], block: MeshArrays, row: int
     needed: dict[int, int] = {}
     for pool in block.columns[row].group.pools:
         at = data.class_at[pool.device_class]
+        # Machines, rounded up, that the pool's units fill. The pools of a mesh are of different classes.
         needed[at] = -(-pool.num_units // (data.classes[at].gpus_per_machine // pool.unit_gpus))
     if any(free[at] < num for at, num in needed.items()):
         return False

@@ -60,12 +60,13 @@ def repaired(
 
 def _evaluated(cost_tables: CostTables, placement: Placement) -> _EvaluatedPlacement | None:
     """Evaluate a placement without the goal's limits; None if it is invalid or there is no deadline."""
-    asked_s = cost_tables.problem.goal.max_step_s
+    deadline_s = cost_tables.problem.goal.max_step_s
     goal = replace(cost_tables.problem.goal, max_step_s=None, max_usd_per_hour=None)
     found = evaluate(cost_tables, placement, goal=goal)
-    if not isinstance(found, Evaluation) or asked_s is None:
+    if not isinstance(found, Evaluation) or deadline_s is None:
         return None
-    usd = found.usd_per_hour + found.usd_egress_per_hour * (found.step_s / asked_s - 1)
+    # Egress per hour as if steps took exactly the deadline, so that placements with different steps can be compared.
+    usd = found.usd_per_hour + found.usd_egress_per_hour * (found.step_s / deadline_s - 1)
     return _EvaluatedPlacement(placement=placement, step_s=found.step_s, usd=usd, binding=found.binding)
 
 

@@ -57,6 +57,7 @@ def _add_to_mesh(
     dollars.add_critic(at, critic.least_usd, regions)
     seconds = critic.least_s[regions].max(axis=1) + of.score_s[in_time]
     add_weighted_at_most(built.model, at, seconds / built.scale_s, _path(built))
+    # A mesh of two regions appears under both.
     for region in np.unique(regions).tolist():
         here = at[(regions == region).any(axis=1)]
         _forbid_far_sources(built, critic, training, region, [(x, 1.0) for x in here.tolist()])

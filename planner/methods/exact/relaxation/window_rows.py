@@ -80,6 +80,7 @@ def most_made(of: ReachableUnits, on: Interval) -> Floats:
 
 def _reached_s(knots_s: Floats, lag_s: Floats, samples: Floats, full: Floats) -> Floats:
     """Return `[num_rows]`: the window in which each table reaches `full` samples."""
+    # First knot with at least `full` samples, and where between it and the knot before the table reaches them.
     place = np.argmax(samples >= full[:, None], axis=1)
     before = np.maximum(place - 1, 0)
     rows = np.arange(len(full))
@@ -87,6 +88,7 @@ def _reached_s(knots_s: Floats, lag_s: Floats, samples: Floats, full: Floats) ->
     rise = np.where(high > low, high - low, 1.0)
     start_s, end_s = knots_s[rows, before], knots_s[rows, place]
     inside = start_s + np.clip((full - low) / rise, 0.0, 1.0) * (end_s - start_s)
+    # Beyond the grid the mean rate since the lag goes on.
     last = samples[:, -1]
     found: Floats = np.where(last >= full, inside, (knots_s[:, -1] - lag_s) * full / np.maximum(last, 1e-300) + lag_s)
     return found

@@ -249,6 +249,7 @@ class ProblemArrays:
 
     def _listed(self, tasks: Tasks, trainer_region: int | None) -> MeshList:
         """Return the meshes within the limits that `mesh_limits` states for the group, or within `max_s`."""
+        # Meshes of one pool are quick to list, so they are listed for all regions at once.
         key = (tasks, trainer_region) if self.num_blocks > 1 else (tasks, None)
         limits, may_pair = self.mesh_limits.get(key, (MeshTimeLimits(busy_s=self.max_s), any_pair))
         name = None if trainer_region is None else self.regions[trainer_region]

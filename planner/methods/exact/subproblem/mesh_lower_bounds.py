@@ -142,6 +142,7 @@ def _usd_seconds(data: ProblemArrays, tasks: Tasks, trainer_region: int | None) 
     whole = np.zeros(pairs.shape)
     for task in tasks:
         if task is not Task.GENERATION:
+            # Work is divided between both classes of a pair, so it costs no less than all of it on the cheaper one.
             each = data.known(("usd", task), partial(_usd_of, data, task))
             whole += np.minimum(each[:, None], each)
     return float(whole[pairs].min())
@@ -193,6 +194,7 @@ def _joined(data: ProblemArrays) -> Floats:
 
 def _joined_bytes_per_s(data: ProblemArrays) -> Floats:
     """Compute the rates of `_joined`."""
+    # Rates between regions are the same for all their classes, so one class stands for each region.
     some = {int(region): at for region, at in zip(data.class_region, data.classes, strict=True)}
     found = np.zeros((len(data.regions), len(data.regions)))
     for a, one in some.items():
@@ -216,6 +218,7 @@ def _seconds_of(data: ProblemArrays, task: Task) -> Floats:
         return _generation_s(data)
     if task in TRAINING:
         return _training_s(data, task)
+    # Scoring: both pools at their best rate, each with the whole class. One pool alone is on the diagonal.
     rates = np.array([_scoring_rate(data, task, c) for c in range(len(data.classes))])
     found: Floats = data.samples / (rates[:, None] + rates)
     np.fill_diagonal(found, data.samples / rates)

@@ -145,6 +145,7 @@ def _of_meshes(at: ReachableMeshes) -> GroupLowerBounds:
 def _of_units(data: ProblemArrays, at: ReachableUnits, window_s: float) -> GroupLowerBounds:
     scoring_s = at.scoring_s(data.samples)
     generating_s = 0.0
+    # At eta 0 generation's time is its window, not part of the group's busy time.
     if at.generates and not data.is_sync:
         generating_s = data.samples / float(at.fleet_total(at.rates))
     return GroupLowerBounds(
