@@ -116,6 +116,7 @@ def _processes(fleet: Fleet, needs: Needs, trainer_region: str) -> Fleet:
 def _process(core: GpuType, region: Region, num: int) -> GpuType:
     """Return the device type of one of `num` processes on a host."""
     share = _share(region, num)
+    # A host without a stated memory has no limit.
     memory = region.memory_bytes or _UNBOUNDED_BYTES
     return replace(
         core,
@@ -134,6 +135,7 @@ def _share(region: Region, num: int) -> float:
 
 def _whole_core(process: GpuType, name: str, share: float) -> GpuType:
     """Return the device type of the core that a process has a share of, with rates rounded to compare them."""
+    # Nine digits, since dividing by the share leaves rounding errors that would make equal cores differ.
     return replace(
         process,
         name=name,

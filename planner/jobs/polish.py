@@ -45,6 +45,7 @@ def needs_s(cost_tables: CostTables, placement: Placement) -> Mapping[str, float
     terms = fixed_terms(cost_tables, placement)
     assert isinstance(terms, FixedTerms), terms
     found: dict[str, float] = {}
+    # A region may have several classes; its slowest counts.
     for making in terms.making:
         found[making.region] = max(alone_s(cost_tables, terms, making), found.get(making.region, 0.0))
     return found

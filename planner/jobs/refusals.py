@@ -64,6 +64,7 @@ def _hosts(fleet: Fleet, needs: Needs) -> str | None:
     regions = sorted(fleet.regions, key=lambda region: region.name)
     trainer_regions = [region for region in regions if needs.may_train(region.name)]
     obstacles = [obstacle(fleet, needs, trainer_region) for trainer_region in trainer_regions]
+    # One region that passes is enough; otherwise the region that passed most checks gives the most useful reason.
     return None if None in obstacles else max((o for o in obstacles if o), key=lambda o: o[0])[1]
 
 

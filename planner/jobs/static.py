@@ -84,6 +84,7 @@ def _plan(network: Network, layout: _Layout, needs: Needs) -> Plan:
     workers = [
         Assignment(task=TaskKind.ROLLOUT, region=name, num_workers=needs.workers_per_region) for name in layout.rollouts
     ]
+    # Versions leave and samples return over routes of their own; the trainer's own region needs neither.
     return Plan(
         method=METHOD,
         trainer_region=trainer_region,

@@ -81,6 +81,7 @@ def fits(device_class: DeviceClass, units: dict[int, int]) -> bool:
     """
     held = 0
     for size in sorted(units, reverse=True):
+        # Units of at least this size cover each machine in multiples of it, since sizes are powers of two.
         held += units[size] * size
         if held > device_class.num_machines * (device_class.gpus_per_machine // size) * size:
             return False

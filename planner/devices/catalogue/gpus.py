@@ -62,6 +62,7 @@ def gpu_types() -> Mapping[str, GpuType]:
     """Return all packaged types by name, including `cpu`."""
     fits = {row["gpu"]: _efficiency(row) for row in packaged_rows("efficiency.csv")}
     types = [gpu_type_of_row(row, fits) for row in packaged_rows("gpus.csv")]
+    # The guess for one core stays, with its efficiency from the table if there is one.
     cpu = replace(CPU_CORE, efficiency=fits.get(CPU, CPU_CORE.efficiency))
     return MappingProxyType({gpu.name: gpu for gpu in (*types, cpu)})
 
