@@ -71,6 +71,7 @@ def cpu_of(measured: MeasuredSpeed, *, memory_bytes: int) -> GpuType:
     """Return the device type whose predictions match these times."""
     flop = 2.0 * _SIDE * _SIDE
     rates = [(rows, flop * rows / seconds) for rows, seconds in measured.product_s]
+    # The best measured rate is the peak, so large products reach all of it.
     peak = max(rate for _, rate in rates)
     # A product of n rows reaches peak n / (n + saturation): solve for the saturation at each n and take the median.
     saturation = float(np.median([rows * (peak / rate - 1) for rows, rate in rates]))

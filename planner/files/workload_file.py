@@ -69,6 +69,7 @@ def to_tree(workload: Workload) -> dict[str, Any]:
     shapes = {shape: asdict(shape) for shape in (actor, *used.values())}
     if len({shape.name for shape in shapes}) < len(shapes):
         raise ValueError("two different models of this workload have the same name; rename one of them")
+    # Every key is written, also where it equals its default, since some defaults depend on the algorithm.
     return {
         "schema": SCHEMA,
         "algorithm": workload.algorithm,

@@ -47,6 +47,7 @@ def workload_of_job(
         prompts_per_step=job.train.groups_per_step,
         group_size=job.algorithm.group_size,
         prompt_tokens=lengths.constant(job.sampling.prompt_tokens),
+        # Unmeasured completions have the maximum length, so that a plan does not become invalid when they are measured.
         completion_tokens=completion_tokens or lengths.constant(job.sampling.max_new_tokens),
         epochs_per_step=job.train.epochs,
         minibatches_per_step=job.train.minibatches,

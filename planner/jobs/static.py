@@ -63,6 +63,7 @@ def _layout(network: Network, regions: list[Region], needs: Needs, trainer_regio
     nearest = sorted(
         able, key=lambda name: (name not in pinned, name != trainer_region.name, weights_s(able[name], 0), name)
     )
+    # The trainer's region is one of them, whether it rolls out or not.
     if needs.max_regions is not None:
         nearest = nearest[: needs.max_regions - (trainer_region.name not in nearest[: needs.max_regions])]
     used = {trainer_region.name, *nearest}

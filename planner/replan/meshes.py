@@ -175,6 +175,7 @@ def _paired(
 ) -> Iterator[ClassMeshes]:
     for at in class_pairs:
         for both in product(sides[at[0].key], sides[at[1].key]):
+            # A mesh of one pool may move more devices than the pair, so none competes (None).
             yield part(
                 cost_tables,
                 tasks,

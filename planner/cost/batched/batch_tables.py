@@ -300,6 +300,7 @@ def _transfer_tables(cost_tables: CostTables, regions: list[str]) -> TransferTab
         "usd_per_step_to_trainer",
         "usd_per_step_from_trainer",
     )
+    # [num_regions, num_regions] each; inf where there is no route.
     tables = {name: np.full((size, size), np.inf) for name in names}
     half_s, critic = np.full((size, size), np.inf), np.full((3, size, size), np.inf)
     uplink, downlink = np.zeros(size), np.full(size, np.inf)
@@ -312,6 +313,7 @@ def _transfer_tables(cost_tables: CostTables, regions: list[str]) -> TransferTab
             for name in names if dst in start.transfers else ():
                 tables[name][h, r] = getattr(start.transfers[dst], name)
             if dst in start.transfers:
+                # What a version takes beside the link's own seconds: half a round trip.
                 half_s[h, r] = tables["weights_s"][h, r] - tables["link_s"][h, r]
             if trains_critic and (transfer := critic_transfer(cost_tables, src, dst)) is not None:
                 critic[:, h, r] = transfer.weights_s, transfer.link_s, transfer.usd_per_version

@@ -234,6 +234,7 @@ class _Rows:
             path_s = self.training_s + self._largest(transfers.critic_s[src], scores) + self.critic_scoring_s
             needs = np.maximum(needs, path_s / (self.workload.eta + 1))
             needs = np.maximum(needs, self._largest(transfers.critic_link_s[src], scores))
+        # Generation is a phase of its mesh, or has windows on devices of its own.
         if self.trains[generating]:
             step_s, active = self._by_turns(generating)
         else:
@@ -334,6 +335,7 @@ class _Rows:
         """Return the windows of some rows if these pools generate."""
         transfers, units = self.batch_tables.transfers, self.batch_tables.units
         weights_s, _ = self._weights(self._regions_of(pools, self.place) & self.is_away)
+        # At eta 0 the scoring of generation's group is part of the path already.
         others_s = (
             self._sum(self.batch_tables.grouping[group], SCORING) if self.workload.eta else np.zeros(self.num_rows)
         )

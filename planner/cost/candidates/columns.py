@@ -366,6 +366,7 @@ def ordered_pairs(
         if ends[0] == ends[1]:
             yield a, b
             continue
+        # A mesh over two regions that generates must train the actor, too (`validity`).
         if ends not in joined:
             joined[ends] = (trains_actor or Task.GENERATION not in tasks) and cost_tables.network.joins(*ends)
             if joined[ends]:

@@ -347,6 +347,7 @@ def _usd_per_step(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[Ge
     """
     transfers = terms.trainer.transfers
     usd = sum(transfers[name].usd_per_version for name in _receiving(terms, pools))
+    # Which pool makes how many samples is not counted, so all of them pay the most expensive route.
     usd += max(transfers[each.region].usd_per_step_to_trainer for each in pools)
     for group in terms.placement.groups:
         here = [transfers[name] for name in regions_of(cost_tables, group) if name != terms.trainer.name]

@@ -83,6 +83,7 @@ def _of_mesh(cost_tables: CostTables, group: Group) -> Iterator[Violation]:
 def _of_pool(cost_tables: CostTables, group: Group, pool: Pool, at: DeviceClass) -> Iterator[Violation]:
     """Yield the constraints that one pool of a group violates."""
     limits = cost_tables.problem.limits
+    # Layouts are in the order of the group's tasks, so that equal pools are equal values.
     if tuple(task for task, _ in pool.layouts) != group.tasks:
         yield Violation(
             kind="shape", what=f"{at.key}: a pool needs exactly one layout for each of {'+'.join(group.tasks)}"

@@ -70,6 +70,7 @@ def vidur_layers(rows: Iterable[Row]) -> Iterator[Series]:
     known = architectures()
     for (gpu, model, tensor), of in grouped(rows, "gpu", "model", "tp"):
         name = _VIDUR_MODELS[model]
+        # Attention is not part of this table, so a row depends on its tokens alone.
         yield series_of(
             MeasuredTerm.DENSE_LAYER,
             "vidur",

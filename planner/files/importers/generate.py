@@ -115,6 +115,7 @@ def _azure_offers(others: Sequence[Offer]) -> tuple[Offer, ...]:
     offers = []
     for instance, gpu, count, gbit in _AZURE:
         prices = [offer.usd_per_gpu_hour for offer in others if offer.gpu == gpu and not offer.is_spot]
+        # An accelerator that no other cloud offers on demand has no price, so its type is left out.
         if prices:
             offers.append(
                 Offer(

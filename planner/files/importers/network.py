@@ -198,6 +198,7 @@ def _measured(cells: Iterable[tuple[Pair, float | None, float | None]], what: st
         if pair in seen:
             raise ConfigError(f"{what}: {pair[0]} to {pair[1]} occurs twice; keep one row")
         seen.add(pair)
+        # Kept even without a throughput, since another table may lack the round trip.
         if rtt_ms is not None:
             rtt_s[pair] = rtt_ms / 1e3
         lacks = [name for name, value in (("throughput", bytes_per_s), ("round trip", rtt_ms)) if value is None]

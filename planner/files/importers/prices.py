@@ -180,6 +180,7 @@ def _prices(rows: Sequence[Row], cloud: str, network: Callable[[Row], float | No
         where = f"{region}, {instance}"
         try:
             gpu = gpu_name(row["AcceleratorName"])
+        # Unknown accelerators are named once, not refused: price lists have many.
         except ConfigError:
             unknown.add(row["AcceleratorName"])
             continue

@@ -117,6 +117,7 @@ def _hybrid() -> Imported:
         link
         for i, a in enumerate(names)
         for b in names[i + 1 :]
+        # Every pair is linked. A link that ends at an edge site has the edge's rate.
         for link in _both_ways(a, b, one_way_ms=10.0, gbit_per_s=1.0 if "edge" in a + b else 5.0)
     ]
     guesses = (

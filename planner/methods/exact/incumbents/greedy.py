@@ -30,6 +30,7 @@ def greedy(data: ProblemArrays, grouping: Grouping, trainer_region: int) -> Iter
         if not _add_other_meshes(data, free, groups, others):
             continue
         units = [tasks for tasks in others if not any(task in TRAINING for task in tasks)]
+        # Distant units have a shorter window: `slack` is how much more distant than the nearest generation may be.
         for slack in latencies if any(Task.GENERATION in tasks for tasks in units) else latencies[:1]:
             assigned = _assign_machines(data, dict(free), units, trainer_region, slack)
             if assigned is not None:
@@ -92,6 +93,7 @@ def _assign_machines(
     """Assign all free machines to the groups without training; None if some group gets none."""
     if not units:
         return {}
+    # The best kind of unit of each class for each group, by class.
     choices = [_best_rows(data, data.units(tasks), trainer_region, slack) for tasks in units]
     worth = _worth(data, units, choices)
     made = [np.zeros(len(tasks)) for tasks in units]
@@ -99,10 +101,12 @@ def _assign_machines(
     batches = {c: _batches(num, data.settings.greedy_batches) for c, num in sorted(free.items()) if num}
     # The slowest group takes a batch of the class on which it has the largest advantage over other groups.
     for _ in range(sum(len(each) for each in batches.values())):
+        # Seconds per step of each group with what it has so far; huge for a group without units.
         busy = [float(np.sum(data.samples / np.maximum(each, 1e-12))) for each in made]
         slowest = max(range(len(units)), key=lambda g: busy[g])
         useful = [c for c in batches if c in choices[slowest]]
         if not useful:
+            # The slowest group can take nothing more. If it has nothing at all, this is no placement.
             if max(busy) > IMPOSSIBLE_STEP_S:
                 return None
             break

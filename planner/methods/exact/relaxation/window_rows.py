@@ -174,6 +174,7 @@ def _rated(
     lag_s = np.full(len(data.regions), INFINITE)
     np.minimum.at(lag_s, of.region, of.lag_s)
     near = np.isfinite(lag_s)
+    # Largest ratio of what each route carries to g on the interval: [num_regions].
     caps = np.zeros(len(lag_s))
     with np.errstate(invalid="ignore"):
         caps[near] = np.nan_to_num(transfers.samples_per_s[near] * carried_s(on, lag_s[near]), nan=0.0, posinf=INFINITE)

@@ -218,8 +218,10 @@ def critic_link_s(data: ProblemArrays, subproblem: Subproblem) -> Floats:
     )
     if not scores or trains == scores:
         return found
+    # If the critic may be trained elsewhere, which links its weights take is not certain.
     if Task.ACTOR_TRAINING not in trains and subproblem.critic_regions != frozenset({subproblem.trainer_region}):
         return found
+    # Regions in which the subproblem says that the critic infers.
     is_known = [r for r, is_there in subproblem.critic_in if is_there]
     if Task.GENERATION in scores and not any(task in TRAINING for task in scores):
         # Generation and critic inference share units, so wherever samples are generated the critic infers, too.
@@ -247,6 +249,7 @@ def _in_time(data: ProblemArrays, subproblem: Subproblem, tasks: Tasks, most_s: 
         transfers, regions = data.transfers(subproblem.trainer_region), at.block.regions[at.rows]
         generation_s = phase_s(data, at.block, at.rows, transfers.weights_s + more_s + transfers.trajectories_s)
         at = replace(at, generation_s=generation_s, link_s=(transfers.link_s + more_s)[regions].max(axis=1))
+    # Regions that the subproblem closes to the critic's inference.
     if closed := _without_critic(subproblem, tasks):
         at = at.some(np.asarray(~np.isin(at.block.regions[at.rows], closed).any(axis=1)))
     keep = (at.busy_s <= most_s * (1 + _TOLERANCE)) & (at.link_s <= most_s * (1 + _TOLERANCE))
@@ -258,6 +261,7 @@ def _in_time(data: ProblemArrays, subproblem: Subproblem, tasks: Tasks, most_s: 
 def _reached(data: ProblemArrays, subproblem: Subproblem, tasks: Tasks, most_s: float) -> ReachableUnits:
     """Return the units of a group that match the subproblem, with lags for at least as many receivers as it has."""
     at = units_at(data, tasks, subproblem.trainer_region)
+    # Regions that the subproblem closes to the critic's inference.
     if closed := _without_critic(subproblem, tasks):
         at = at.some(~np.isin(at.region, closed))
     # The subproblem may limit the longest transfer from both sides.
@@ -269,6 +273,7 @@ def _reached(data: ProblemArrays, subproblem: Subproblem, tasks: Tasks, most_s: 
         return at
     more_s = critic_link_s(data, subproblem)
     if subproblem.receivers[0] > 1 or more_s.any():
+        # With more receivers on the uplink, and the critic's weights on the same links, versions arrive later.
         lag_s = lags(data.transfers(subproblem.trainer_region), subproblem.receivers[0], more_s)[at.region]
         at = replace(at, lag_s=lag_s, link_s=at.link_s + more_s[at.region])
     return _making(data, at, at.link_s <= most_s * (1 + _TOLERANCE))
