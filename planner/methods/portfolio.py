@@ -174,7 +174,7 @@ def auto(
         num += _evaluations(search(exact, closer_s, start=known.placements, gap=0.0))
     else:
         # Nothing was proved: half of what is left goes to the descent, which continues where the opening ended, and the
-        # rest to the broadest heuristic.
+        # rest to `hetrl_bounded`.
         num += descend((budget_s - known.elapsed_s()) / 2)
         if budget_s - known.elapsed_s() > _LEAST_S and not should_stop():
             num += _evaluations(search(hetrl_bounded, budget_s - known.elapsed_s()))

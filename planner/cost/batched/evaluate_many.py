@@ -149,8 +149,8 @@ class _Rows:
                 verdict[(verdict == PlacementVerdict.VALID) & ~holds] = int(code)
         rows = np.flatnonzero(verdict == PlacementVerdict.VALID)
         if len(rows):
-            # Times are computed only for rows that are still valid. Rows of others may have no route and would give
-            # NaN.
+            # Times are computed only for rows that are still valid; others may lack a route or have no valid units to
+            # look up.
             some = (
                 self if len(rows) == self.num_rows else _Rows(self.batch_tables, *(each[rows] for each in self.given))
             )

@@ -71,7 +71,8 @@ def inventory(text: str, topology_text: str | None = None, num_machines: int = 1
     changed: dict[str, GpuType] = {}
     for name, count in Counter(names).items():
         gpu = gpu_types()[name]
-        # A catalogue type with NVLink whose matrix shows PCIe gets the slower link, as a type of its own.
+        # A type with NVLink in the catalogue, but not between all pairs here, gets the slower link, as a type of its
+        # own.
         if link not in (None, LinkClass.NVLINK) and gpu.link_bytes_per_s > PCIE_BYTES_PER_S:
             gpu = replace(gpu, name=f"{name}@pcie", link_bytes_per_s=PCIE_BYTES_PER_S)
             changed[gpu.name] = gpu
@@ -82,7 +83,7 @@ def inventory(text: str, topology_text: str | None = None, num_machines: int = 1
 def link_class(text: str) -> LinkClass:
     """Read the matrix that `nvidia-smi topo -m` prints. Raises: ConfigError."""
     rows = [line.split() for line in _plain(text).splitlines()]
-    # Rows of accelerators. Network cards and the header have rows, too, but no `X` on the diagonal of the accelerators.
+    # Rows of accelerators. The header begins with `GPU0`, too, but has no `X`; rows of network cards have other names.
     lines = [row for row in rows if row and re.fullmatch(r"GPU\d+", row[0]) and "X" in row]
     if len(lines) < 2:
         raise ConfigError("nvidia-smi topo -m: no matrix of at least two accelerators; give its whole output")

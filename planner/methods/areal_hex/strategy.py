@@ -104,7 +104,7 @@ class PhaseOne:
             best = self._strategy_within(high, meshes)
             high *= SETTINGS.bracket_factor
         # Invariant: `best` attains its seconds, and nothing was found at `low`. The next `middle` starts from what
-        # `best` really attains, which is often far below what was asked for.
+        # `best` really attains, which is often far below the limit that it was found for.
         low = 0.0
         for _ in range(SETTINGS.bisection_steps if best else 0):
             assert best is not None
@@ -176,8 +176,8 @@ class PhaseOne:
                 used.append((num, option))
         if not used:
             return None
-        # The solver was only asked for `seconds` or less. Bisect over C with mesh and units fixed: `high` makes a
-        # step's samples.
+        # The program only demanded `seconds` or less. Bisect over C with mesh and units fixed: `high` makes a step's
+        # samples.
         low, high = mesh.busy_s, max(mesh.busy_s, seconds)
         for _ in range(SETTINGS.strategy_bisection_steps):
             middle = (low + high) / 2

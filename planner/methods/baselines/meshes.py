@@ -67,7 +67,7 @@ class MeshSearch:
             for counts in self._counts(shared, classes):
                 place = (shared[0].unit_gpus, *counts)
                 least = found[place].total_s if place in found else ceiling_s
-                # The bound takes no memory check and no table, and rules out most layouts.
+                # The bound needs neither a memory check nor a phase table, and rules out most layouts.
                 if self._least_s(shared[0], classes, counts) < least:
                     mesh = self._mesh(shared[0], classes, counts)
                     if mesh is not None and mesh.total_s < least:
