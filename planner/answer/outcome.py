@@ -69,6 +69,7 @@ class Incumbent:
         value = self.value(goal)
         if self.bound is None:
             return 1.0
+        # The bound may exceed the value by rounding, and a value of 0 cannot be undercut.
         return max(0.0, 1.0 - self.bound / value) if value > 0 else 0.0
 
 

@@ -86,6 +86,7 @@ def _of_group(cost_tables: CostTables, group: Group, placed: FixedTerms, best: S
             yield _seconds(subject, f"{task}: busy", placed.busy_s[task], words, _ROOFLINE)
         elif task is Task.GENERATION:
             words = "samples per step / samples per second of all generating units, each region within its route"
+            # Without a window of its own generation is a phase, which ends when the last sequences end.
             if group.trains or cost_tables.problem.workload.eta == 0:
                 words = "least seconds in which all units together finish a step's samples, the last sequences drained"
             yield _seconds(subject, f"{task}: busy", best.generation_s, words, _RENEWAL)

@@ -59,6 +59,7 @@ def evaluate(cost_tables: CostTables, placement: Placement, *, goal: Goal | None
         hourly_s = goal.max_step_s
     egress = best.usd_per_step * 3600 / hourly_s
     busy = {**placed.busy_s, Task.GENERATION: best.generation_s}
+    # `limited` and `idle` name pools by their index among those that generate. Equal pools differ by identity only.
     places = {id(each): i for i, each in enumerate(placed.making)}
     return Evaluation(
         step_s=step_s,

@@ -71,6 +71,7 @@ def cpu_of(measured: MeasuredSpeed, *, memory_bytes: int) -> GpuType:
     """Return the device type whose predictions match these times."""
     flop = 2.0 * _SIDE * _SIDE
     rates = [(rows, flop * rows / seconds) for rows, seconds in measured.product_s]
+    # The best measured rate is the peak, so large products reach all of it.
     peak = max(rate for _, rate in rates)
     # A product of n rows reaches peak n / (n + saturation): solve for the saturation at each n and take the median.
     saturation = float(np.median([rows * (peak / rate - 1) for rows, rate in rates]))
@@ -103,6 +104,7 @@ def _attention(times: tuple[tuple[int, float], ...], peak: float) -> tuple[float
     Seconds per token are fitted as a + b x length: b gives the fraction, and a / b the length.
     """
     (short, short_s), (long, long_s) = times
+    # Noise may make long sequences look faster per token than short ones; neither number may be negative.
     slope = max((long_s / long - short_s / short) / (long - short), 1e-15)
     start = max(long_s / long - slope * long, 0.0)
     fraction = 2.0 * _HEADS * _WIDTH / slope / peak
@@ -111,6 +113,7 @@ def _attention(times: tuple[tuple[int, float], ...], peak: float) -> tuple[float
 
 def measure(limit_s: float, now_s: Clock, cpu_s: Clock) -> MeasuredSpeed:
     """Run each kind of work several times for its share of the limit."""
+    # Random values, since zeros and denormal numbers may run at another speed.
     draw = np.random.default_rng(0)
 
     def array(*shape: int) -> npt.NDArray[np.float32]:
@@ -119,13 +122,17 @@ def measure(limit_s: float, now_s: Clock, cpu_s: Clock) -> MeasuredSpeed:
     def best_s(work: Callable[[], object], share_s: float) -> float:
         return _best_s(work, now_s, cpu_s, share_s)
 
+    # Products, for the peak and for how many rows reach it.
     matrix = array(_SIDE, _SIDE)
     each = _SHARES["products"] * limit_s / len(ROWS)
     products = tuple((rows, best_s(_product(array(rows, _SIDE), matrix), each)) for rows in ROWS)
+    # One row with a matrix larger than the caches: the rate of memory.
     whole, row = array(_STREAM_SIDE, _STREAM_SIDE), array(_STREAM_SIDE)
     stream = best_s(_product(whole, row), _SHARES["stream"] * limit_s)
     each = _SHARES["attention"] * limit_s / len(_SEQUENCES)
+    # Attention on two lengths, for slope and intercept of seconds per token.
     attention = tuple((long, best_s(_attend(array(3, _HEADS, long, _WIDTH)), each)) for long in _SEQUENCES)
+    # A thousand small operations a run, since one is shorter than a clock's resolution.
     small = array(8)
     operation = best_s(lambda: [np.add(small, small) for _ in range(1000)], _SHARES["operations"] * limit_s) / 1000
     return MeasuredSpeed(
@@ -162,4 +169,5 @@ def _best_s(work: Callable[[], object], now_s: Clock, cpu_s: Clock, share_s: flo
         begun = cpu_s()
         work()
         best, repeats = min(best, cpu_s() - begun), repeats + 1
+    # A coarse clock may show 0.
     return max(best, 1e-9)

@@ -87,6 +87,7 @@ def matmul_s(gpu: GpuType, *, flop: Q, moved_bytes: Q, rows: Q, kernels: Kernels
     fit = gpu.efficiency
     fraction = fit.matmul_fraction if kernels.matmul_fraction is None else kernels.matmul_fraction
     rate = (kernels.flop_per_s or gpu.matmul_flop_per_s) * fraction
+    # With few rows the arithmetic units are not filled: n rows reach n / (n + saturation) of the rate.
     return _larger(
         flop * (1 + fit.saturation_tokens / rows) / rate,
         moved_bytes / (gpu.memory_bytes_per_s * fit.memory_fraction),
@@ -98,6 +99,8 @@ def dense_s(gpu: GpuType, arch: Architecture, *, tensor: int, tokens: Q, kernels
 
     It includes matrix products, elementwise kernels and the fixed time of a layer.
     """
+    # Each device has 1 / tensor of all matrices. Inputs and results as wide as the hidden state are whole on each
+    # device.
     params = arch.matmul_params_per_layer / tensor
     heads = arch.head_dim * (2 * arch.num_heads + 2 * arch.num_kv_heads)
     wide = arch.num_mlp_matrices * arch.intermediate_size
@@ -187,6 +190,7 @@ def head_s(gpu: GpuType, arch: Architecture, *, tensor: int, tokens: Q, kernels:
         rows=tokens,
         kernels=kernels,
     )
+    # The loss reads and writes the logits several times. The host may be slower than all of it.
     rate = gpu.memory_bytes_per_s * gpu.efficiency.memory_fraction
     whole = linear + kernels.element_bytes * kernels.logit_passes * logits / rate
     return _larger(whole, 0 * tokens + kernels.host_s) if kernels.host_s else whole
@@ -214,6 +218,7 @@ def _eager_attention_s(
     It makes two products with the whole square of scores forward, four backward, and a number of passes over the
     square.
     """
+    # Products with the square of scores, each with two operations per element of a head.
     times, passes = (4, kernels.score_passes_backward) if backward else (2, kernels.score_passes)
     scores = tokens * sequence * (arch.num_heads / tensor)
     flop = times * 2 * arch.head_dim * scores

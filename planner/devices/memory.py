@@ -59,6 +59,8 @@ def activation_bytes_per_layer(
     """
     if recompute:
         return tokens * arch.hidden_size * element_bytes
+    # Widths of all queries, and of all keys (or all values). What is as wide as the hidden state is whole on each
+    # device; queries, keys, values, the MLP's inside and scores are divided by the tensor degree.
     query, cache = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
     split = kept.queries * query + kept.caches * cache
     if arch.qk_norm:

@@ -86,6 +86,7 @@ def load_capabilities() -> Capabilities:
             max_tensor=file.parallelism.tensor,
             max_pipeline=file.parallelism.pipeline,
             max_data=file.parallelism.data,
+            # The file has no keys for these two: a trainer is one process, and no devices are shared by turns.
             max_train_blocks=1,
             colocates=False,
             max_eta=file.max_staleness,

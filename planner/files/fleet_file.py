@@ -52,8 +52,8 @@ def to_tree(fleet: Fleet) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         **({"gpu_types": [dataclasses.asdict(gpu) for gpu in own]} if own else {}),
-        "regions": [_said(dataclasses.asdict(region), RegionEntry) for region in fleet.regions],
-        "links": [_said(dataclasses.asdict(link), LinkEntry) for link in fleet.links],
+        "regions": [_without_defaults(dataclasses.asdict(region), RegionEntry) for region in fleet.regions],
+        "links": [_without_defaults(dataclasses.asdict(link), LinkEntry) for link in fleet.links],
     }
 
 
@@ -73,6 +73,7 @@ def _contradictions(file: FleetFile) -> Iterator[str]:
         for name, times in Counter(names).items():
             if times > 1:
                 yield f"the {what} {name} is there {times} times; give each name once"
+    # The limit of one region's list is in its entry; this one is for all regions together.
     known = {region.name for region in file.regions}
     num = sum(len(region.machines) for region in file.regions)
     if num > MAX_MACHINES_ENTRIES:
@@ -105,10 +106,12 @@ def _link_refusals(link: LinkEntry, known: set[str]) -> Iterator[str]:
         else:
             yield f"{where} has both bytes_per_s and throughput_bits_per_s; leave out one of the two"
     rate = link.bytes_per_s if link.throughput_bits_per_s is None else link.throughput_bits_per_s / 8
+    # The tolerance is for rates that were converted from bits.
     if rate is not None and link.bytes_per_s_p50 is not None and link.bytes_per_s_p50 < rate * (1 - 1e-9):
         yield f"{where} has bytes_per_s_p50 {link.bytes_per_s_p50:g} below its tenth percentile, {rate:g}"
     if link.src_region == link.dst_region:
         yield f"{where} ends where it begins; the network inside a region is its fabric_bytes_per_s"
+    # A link from an unknown region to itself is reported once.
     for name in dict.fromkeys((link.src_region, link.dst_region)):
         if name not in known:
             yield f"{where} names {name}, which is no region of this fleet; its regions are {some(sorted(known))}"
@@ -135,9 +138,11 @@ def _region(entry: RegionEntry, types: dict[str, GpuType], cpu_core: GpuType) ->
     machines = []
     for each in entry.machines:
         name = gpu_name(each.gpu, types)
+        # Types of the file replace packaged ones of the same name.
         if name not in types:
             types[name] = packaged[name]
         machines.append(Machines(**each.model_dump() | {"gpu": name}))
+    # A region of cores only: its host is one machine, whose devices are worker processes.
     if not machines:
         num, gpu = cpu_type(cpu_core, num_cores=entry.num_cores, memory_bytes=entry.memory_bytes)
         types[gpu.name] = gpu
@@ -156,9 +161,9 @@ def _link(entry: LinkEntry) -> Link:
 # ---- writing ---------------------------------------------------------------------------------------------------------
 
 
-def _said(values: dict[str, Any], entry: type[Config]) -> dict[str, Any]:
+def _without_defaults(values: dict[str, Any], entry: type[Config]) -> dict[str, Any]:
     """Return these values without those that equal the defaults of the file's keys."""
     kept = {key: value for key, value in values.items() if value != entry.model_fields[key].default}
     if "machines" in kept:
-        kept["machines"] = [_said(each, MachinesEntry) for each in kept["machines"]]
+        kept["machines"] = [_without_defaults(each, MachinesEntry) for each in kept["machines"]]
     return kept

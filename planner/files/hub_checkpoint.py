@@ -43,6 +43,7 @@ def published_bytes(model_path: str) -> int | None:
 def _num_elements(path: Path) -> int:
     file_bytes = path.stat().st_size
     try:
+        # The length of the head comes first. Only the head is read, since it names the shapes of all tensors.
         with path.open("rb") as file:
             start = file.read(LENGTH_BYTES)
             head = start + file.read(head_bytes(start, file_bytes) - LENGTH_BYTES)

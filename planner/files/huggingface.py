@@ -31,6 +31,7 @@ def architecture_of_config(tree: object, name: str) -> Architecture:
         )
     try:
         return checked_shape(_READERS[kind](tree, name))
+    # Readers index required keys directly, so a missing key is its name.
     except KeyError as error:
         raise ConfigError(f"{name}: its config.json has no {error.args[0]}; is it complete?") from error
 
@@ -60,6 +61,8 @@ def _head_dim(hidden: int, heads: int, name: str) -> int:
 def _llama_like(tree: Mapping[str, Any], name: str) -> Architecture:
     """Return the architecture of the Llama and Qwen families."""
     kind, heads, hidden = tree["model_type"], _whole(tree, "num_attention_heads", name), _hidden(tree, name)
+    # Defaults as in `transformers`: as many key heads as query heads, and untied embeddings. Qwen2 always has biases,
+    # Qwen3 always normalises queries and keys; no key says so.
     return Architecture(
         name=name,
         hidden_size=hidden,
@@ -104,6 +107,7 @@ def _plain(
         head_dim=_head_dim(hidden, num_heads, name),
         intermediate_size=_whole(tree, inner, name),
         vocab_size=_whole(tree, "vocab_size", name),
+        # These families tie embeddings unless the file says otherwise.
         tied_embeddings=bool(tree.get("tie_word_embeddings", True)),
         qkv_bias=bias,
         num_mlp_matrices=2,

@@ -65,9 +65,11 @@ def to_tree(workload: Workload) -> dict[str, Any]:
     actor = workload.models[Task.ACTOR_TRAINING]
     roles = {"reward": Task.REWARD, "reference": Task.REFERENCE, "critic": Task.CRITIC_TRAINING}
     used = {role: workload.models[task] for role, task in roles.items() if task in workload.models}
+    # Equal shapes appear once. The file refers to shapes by name, so two shapes of one name could not be told apart.
     shapes = {shape: asdict(shape) for shape in (actor, *used.values())}
     if len({shape.name for shape in shapes}) < len(shapes):
         raise ValueError("two different models of this workload have the same name; rename one of them")
+    # Every key is written, also where it equals its default, since some defaults depend on the algorithm.
     return {
         "schema": SCHEMA,
         "algorithm": workload.algorithm,
@@ -103,6 +105,7 @@ def workload_schema() -> dict[str, Any]:
 
 def _disagreements(file: WorkloadFile) -> Iterator[str]:
     for key in ("prompt_tokens", "completion_tokens"):
+        # A distribution has several forms, of which exactly one is given.
         given = [name for name, value in getattr(file, key) if value is not None]
         if len(given) != 1:
             has = " and ".join(given) or "nothing"
@@ -158,6 +161,7 @@ def _has(file: WorkloadFile, role: Role) -> bool:
             return file.reward == "model" or (file.reward is None and critic)
         case "reference":
             return critic if file.reference is None else file.reference
+        # The critic follows from the algorithm; no key switches it on or off.
         case _:
             return critic
 
@@ -165,6 +169,7 @@ def _has(file: WorkloadFile, role: Role) -> bool:
 def _workload(file: WorkloadFile, sources: Sources) -> Workload:
     defined = {entry.name: _architecture(entry, sources) for entry in file.architectures}
     actor = _named(file.model, defined)
+    # A role without a model of its own has the actor's shape.
     of = {role: _named(file.models.get(role, file.model), defined) for role in _WHY_NOT if _has(file, role)}
     _check_lora(file.lora_rank, (actor, *(shape for role, shape in of.items() if role == "critic")))
     models = {Task.GENERATION: actor, Task.ACTOR_TRAINING: actor}
@@ -172,6 +177,7 @@ def _workload(file: WorkloadFile, sources: Sources) -> Workload:
     state = file.train_state_bytes_per_param or TRAIN_STATE_BYTES[file.optimizer]
     return Workload(
         algorithm=file.algorithm,
+        # In the order of `Task`, whatever the file's order.
         models={task: models[task] for task in Task if task in models},
         eta=file.eta,
         prompts_per_step=file.prompts_per_step,
@@ -246,6 +252,7 @@ def _measured(entry: CsvEntry, rows: Sequence[Mapping[str, str]]) -> Lengths:
         counts = [float(text) for text in chosen]
     except ValueError as error:
         raise ConfigError(f"{entry.path}, column {entry.column}: {error}; it must hold token counts") from error
+    # The comparison is false for nan, which is refused here with infinities.
     if not all(0 <= count <= MAX_TOKENS for count in counts) or max(counts) < 1:
         raise ConfigError(
             f"{entry.path}, column {entry.column}: token counts must be finite, from 0 to {MAX_TOKENS:g}, and not all 0"

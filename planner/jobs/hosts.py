@@ -57,6 +57,7 @@ def without_trainer(problem: Problem, trainer_region: str) -> Problem:
     A problem that is not a job's is returned as it is.
     """
     fleet = problem.fleet
+    # Fleets of jobs have only types that `cpu_type` made, and one entry of machines in each region.
     if not fleet.gpu_types or not all(
         gpu.startswith(f"{CPU}-") and kind.is_cpu for gpu, kind in fleet.gpu_types.items()
     ):
@@ -69,8 +70,10 @@ def without_trainer(problem: Problem, trainer_region: str) -> Problem:
         machines = region.machines[0]
         name = f"{CPU} of {region.name}"
         types[name] = _whole_core(fleet.gpu_types[machines.gpu], name, _share(region, machines.gpus_per_machine))
+        # The trainer's process is one more device of its region's host.
         num_workers = machines.gpus_per_machine - (region.name == trainer_region)
         regions.append(replace(region, machines=(replace(machines, gpu=name, gpus_per_machine=num_workers),)))
+    # Pins of generation are the operator's; those to the trainer's region alone follow from the trainer.
     pins = tuple(pin for pin in problem.rules.pins if pin[0] is Task.GENERATION or pin[1] != {trainer_region})
     return replace(
         problem,
@@ -82,6 +85,7 @@ def without_trainer(problem: Problem, trainer_region: str) -> Problem:
 def _problem(
     fleet: Fleet, needs: Needs, workload: Workload, limits: Limits, trainer_region: str, workers: frozenset[str]
 ) -> Problem:
+    # All tasks but generation run in the trainer's process, so they are pinned to its region.
     where = {task: workers if task is Task.GENERATION else frozenset({trainer_region}) for task in workload.tasks}
     rules = Rules(
         pins=tuple(where.items()),
@@ -100,6 +104,7 @@ def _processes(fleet: Fleet, needs: Needs, trainer_region: str) -> Fleet:
     core = fleet.gpu_types.get(CPU) or gpu_types()[CPU]
     regions = []
     for region in fleet.regions:
+        # The trainer is one more process on its host.
         num = needs.workers_per_region + (region.name == trainer_region)
         gpu = _process(core, region, num)
         types[gpu.name] = gpu
@@ -111,6 +116,7 @@ def _processes(fleet: Fleet, needs: Needs, trainer_region: str) -> Fleet:
 def _process(core: GpuType, region: Region, num: int) -> GpuType:
     """Return the device type of one of `num` processes on a host."""
     share = _share(region, num)
+    # A host without a stated memory has no limit.
     memory = region.memory_bytes or _UNBOUNDED_BYTES
     return replace(
         core,
@@ -129,6 +135,7 @@ def _share(region: Region, num: int) -> float:
 
 def _whole_core(process: GpuType, name: str, share: float) -> GpuType:
     """Return the device type of the core that a process has a share of, with rates rounded to compare them."""
+    # Nine digits, since dividing by the share leaves rounding errors that would make equal cores differ.
     return replace(
         process,
         name=name,

@@ -47,6 +47,7 @@ def workload_of_job(
         prompts_per_step=job.train.groups_per_step,
         group_size=job.algorithm.group_size,
         prompt_tokens=lengths.constant(job.sampling.prompt_tokens),
+        # Unmeasured completions have the maximum length, so that a plan does not become invalid when they are measured.
         completion_tokens=completion_tokens or lengths.constant(job.sampling.max_new_tokens),
         epochs_per_step=job.train.epochs,
         minibatches_per_step=job.train.minibatches,
@@ -61,5 +62,6 @@ def rules_of_job(job: JobFile) -> Rules:
     if rollout:
         pins.append((Task.GENERATION, rollout))
     if job.regions.trainer is not None:
+        # All tasks of the trainer's process are where it is.
         pins += [(task, frozenset({job.regions.trainer})) for task in tasks_of_job(job) if task in ON_TRAINER]
     return Rules(pins=tuple(pins), generating=rollout, min_regions=job.regions.min)

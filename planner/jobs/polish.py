@@ -24,6 +24,7 @@ _TOLERANCE = 1e-9
 def polished(cost_tables: CostTables, found: Incumbent, workers_per_region: int) -> Incumbent:
     """Return a placement that is at least as good and has all workers in each region that generates."""
     rules = cost_tables.problem.rules
+    # One class after another, each change on top of those that were accepted before.
     for at in sorted(cost_tables.classes.values(), key=lambda at: at.key):
         if not rules.allows(Task.GENERATION, at.region.name, at.is_spot):
             continue
@@ -44,6 +45,7 @@ def needs_s(cost_tables: CostTables, placement: Placement) -> Mapping[str, float
     terms = fixed_terms(cost_tables, placement)
     assert isinstance(terms, FixedTerms), terms
     found: dict[str, float] = {}
+    # A region may have several classes; its slowest counts.
     for making in terms.making:
         found[making.region] = max(alone_s(cost_tables, terms, making), found.get(making.region, 0.0))
     return found
@@ -52,6 +54,7 @@ def needs_s(cost_tables: CostTables, placement: Placement) -> Mapping[str, float
 def _with_all_workers(cost_tables: CostTables, placement: Placement, key: str, num_workers: int) -> Placement | None:
     """Return the placement with `num_workers` workers of the class `key`; None if they do not fit."""
     group = placement.group_of(Task.GENERATION)
+    # The class's pool is replaced or added; pools are sorted, so that equal placements are equal values.
     others = tuple(pool for pool in group.pools if pool.device_class != key)
     layouts = ((Task.GENERATION, Layout(tensor=1)),)
     pool = Pool(device_class=key, unit_gpus=1, num_units=num_workers, layouts=layouts)

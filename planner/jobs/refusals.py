@@ -20,6 +20,7 @@ def refusal(fleet: Fleet, needs: Needs, capabilities: Capabilities) -> Infeasibl
 
     A search may still find that several facts together allow no plan.
     """
+    # From what nobody can change on this fleet to what the operator pinned, then hosts and links.
     if what := _beyond(needs, capabilities):
         return _infeasible("limits", "runtime", what)
     if what := _pins(fleet, needs):
@@ -48,6 +49,7 @@ def _pins(fleet: Fleet, needs: Needs) -> str | None:
     if not names:
         return "the fleet has no region"
     pins = [("regions.trainer", needs.trainer_region)] if needs.trainer_region else []
+    # The first refusal counts. Unknown names come before forbidden ones, so that a typing error is reported as such.
     for key, name in (*pins, *(("regions.rollout", name) for name in sorted(needs.rollout_regions or ()))):
         if name not in names:
             return f"{key} names {name}, but the fleet has only {', '.join(names)}"
@@ -62,6 +64,7 @@ def _hosts(fleet: Fleet, needs: Needs) -> str | None:
     regions = sorted(fleet.regions, key=lambda region: region.name)
     trainer_regions = [region for region in regions if needs.may_train(region.name)]
     obstacles = [obstacle(fleet, needs, trainer_region) for trainer_region in trainer_regions]
+    # One region that passes is enough; otherwise the region that passed most checks gives the most useful reason.
     return None if None in obstacles else max((o for o in obstacles if o), key=lambda o: o[0])[1]
 
 
@@ -72,16 +75,19 @@ def obstacle(fleet: Fleet, needs: Needs, trainer_region: Region) -> tuple[int, s
     if not needs.has_room(trainer_region, trains=True, rolls_out=False):
         return 0, _shortage("the trainer", needs.bytes_for(trains=True, rolls_out=False), trainer_region)
     lacking = [r for r in workers if not needs.has_room(r, trains=r == trainer_region, rolls_out=True)]
+    # Regions that the operator pinned must all take part. Otherwise it is enough that one has room.
     if lacking and (needs.rollout_regions is not None or lacking == list(workers)):
         region = lacking[0]
         what = "the trainer and the rollout workers" if region == trainer_region else "the rollout workers"
         return 1, _shortage(what, needs.bytes_for(trains=region == trainer_region, rolls_out=True), region)
     able = [region for region in workers if region not in lacking]
     network = Network(fleet)
+    # Regions with room but without a measured route, each with the direction that lacks.
     missing = [(region, direction) for region in able if (direction := _unmeasured(network, trainer_region, region))]
     if missing and (needs.rollout_regions is not None or len(missing) == len(able)):
         src, dst = missing[0][1]
         return 2, f"no link was measured from {src} to {dst}"
+    # Regions that could take part: the trainer's own, and those with room and routes.
     used = {trainer_region.name, *(region.name for region in able)} - {region.name for region, _ in missing}
     if len(used) < needs.min_regions:
         why = f"; no link was measured from {missing[0][1][0]} to {missing[0][1][1]}" if missing else ""

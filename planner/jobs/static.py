@@ -36,6 +36,7 @@ def plan_static(fleet: Fleet, needs: Needs) -> Plan:
     trainer_regions = [
         r for r in regions if needs.may_train(r.name) and needs.has_room(r, trains=True, rolls_out=False)
     ]
+    # At most one layout for each region of the trainer.
     layouts = [
         layout
         for trainer_region in trainer_regions
@@ -62,6 +63,7 @@ def _layout(network: Network, regions: list[Region], needs: Needs, trainer_regio
     nearest = sorted(
         able, key=lambda name: (name not in pinned, name != trainer_region.name, weights_s(able[name], 0), name)
     )
+    # The trainer's region is one of them, whether it rolls out or not.
     if needs.max_regions is not None:
         nearest = nearest[: needs.max_regions - (trainer_region.name not in nearest[: needs.max_regions])]
     used = {trainer_region.name, *nearest}
@@ -83,6 +85,7 @@ def _plan(network: Network, layout: _Layout, needs: Needs) -> Plan:
     workers = [
         Assignment(task=TaskKind.ROLLOUT, region=name, num_workers=needs.workers_per_region) for name in layout.rollouts
     ]
+    # Versions leave and samples return over routes of their own; the trainer's own region needs neither.
     return Plan(
         method=METHOD,
         trainer_region=trainer_region,
@@ -107,6 +110,7 @@ def _binding(layout: _Layout, model_bytes: int | None) -> str:
     if model_bytes is None:
         return f"the delay {ends}: {rtt}; the model's size is not known here, so throughput was not weighed"
     seconds = weights_s(slowest, model_bytes)
+    # The seconds are transfer plus half a round trip, so the delay is the cause if that half is the larger part.
     cause = "delay" if slowest.rtt_s > seconds else "throughput"
     return (
         f"the {cause} {ends}: {model_bytes / 1e6:.1f} MB at {slowest.bytes_per_s * 8 / 1e9:.2f} Gbit/s and {rtt} "

@@ -52,6 +52,7 @@ class EvaluationBudget:
         self.goal = cost_tables.problem.goal
         self.num_evaluations = 0
         self.trace: list[Incumbent] = []
+        # The goal without limits, for placements that miss them and still guide a search.
         self._unlimited = replace(self.goal, max_step_s=None, max_usd_per_hour=None)
         self._budget_s, self._max_evals = budget_s, max_evals
         self._now_s, self._started_s = now_s, now_s()
@@ -101,9 +102,9 @@ class EvaluationBudget:
 
         It is `INFEASIBLE` for None and for placements that the oracle rejects.
         """
-        asked = [placement for placement in placements if placement is not None]
-        self.num_evaluations += len(asked)
-        batch = evaluate_many(self.cost_tables, asked)
+        given = [placement for placement in placements if placement is not None]
+        self.num_evaluations += len(given)
+        batch = evaluate_many(self.cost_tables, given)
         estimate = iter(zip(batch.step_s.tolist(), batch.usd_per_hour.tolist(), batch.verdict.tolist(), strict=True))
         return [INFEASIBLE if each is None else self._loss(each, *next(estimate)) for each in placements]
 
@@ -139,6 +140,8 @@ class EvaluationBudget:
             case PlacementVerdict.VALID:
                 pays = self.goal.objective is Objective.COST_AT_THROUGHPUT
                 loss = usd_per_hour if pays else step_s
+                # The batched oracle equals the oracle up to rounding only. What is kept and reported is the oracle's
+                # own.
                 if loss < self.best_loss and isinstance(estimate := evaluate(self.cost_tables, placement), Evaluation):
                     self._keep(placement, estimate)
                 return loss

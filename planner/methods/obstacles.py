@@ -80,6 +80,8 @@ def _missing_prices(problem: Problem, task: Task) -> list[Fact]:
 def _over_total_memory(cost_tables: CostTables) -> _Conflict:
     """Return the fewest tasks, largest first, of which one copy each exceeds the memory of all devices together."""
     workload, held = cost_tables.problem.workload, 0.0
+    # One copy of each task, not split and without activations, is the least that any placement holds. So what exceeds
+    # the sum over all devices fits nowhere. A device smaller than its reserve counts as 0.
     usable = sum(at.num_gpus * max(0.0, usable_bytes(at.gpu)) for at in cost_tables.classes.values())
     sizes = {task: resident_bytes(workload, task, Layout(tensor=1), 1) for task in workload.tasks}
     facts: list[Fact] = []
@@ -142,6 +144,7 @@ def _missing_route(problem: Problem) -> Fact:
     trainer_regions = sorted({at.region.name for at in allowed(problem, Task.ACTOR_TRAINING)})
     generating_regions = problem.rules.generating or {at.region.name for at in allowed(problem, Task.GENERATION)}
     network = Network(problem.fleet)
+    # The first missing direction in sorted order is named, so that the message is repeatable.
     for trainer_region in trainer_regions:
         for name in sorted(generating_regions):
             for src, dst in ((trainer_region, name), (name, trainer_region)):
@@ -191,6 +194,7 @@ def _with_free_machines(at: DeviceClass, problem: Problem) -> Problem:
     """Return the problem with machines of that class for free."""
 
     def paid(machines: Machines) -> Machines:
+        # A class has no list of its machines: these properties tell which entries it was merged from (`classes_of`).
         identity = (
             machines.gpu,
             machines.gpus_per_machine,
@@ -211,6 +215,8 @@ def _with_free_machines(at: DeviceClass, problem: Problem) -> Problem:
 def _liftables(problem: Problem) -> Iterator[_Liftable]:
     """Yield the rules and missing prices that can be dropped."""
     rules = problem.rules
+    # One fact for each entry, so that a conflict names the entry to change; two entries of one task differ in their
+    # index. `_minimal_conflict` drops facts from the last on, so rules that are often mere defaults come last.
     for i, pair in enumerate(rules.pins):
         fact = Fact(
             kind="rules", name=f"pins:{pair[0].value}:{i}", what=_rule_sentence(pair[0], "is pinned to", pair[1])

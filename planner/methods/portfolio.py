@@ -92,9 +92,10 @@ class _Known:
         """Return the seconds since the start."""
         return self.now_s() - self.began_s
 
-    def hear(self, new: Incumbent) -> None:
+    def record(self, new: Incumbent) -> None:
         """Evaluate a reported placement with the oracle and extend the trace if value or bound improve."""
         before = self.best
+        # A method's own numbers are not trusted, neither its value nor that its placement is valid.
         estimate = evaluate(self.cost_tables, new.placement)
         if not isinstance(estimate, Evaluation):
             return
@@ -102,6 +103,8 @@ class _Known:
         if before is not None and best.value(self.cost_tables.problem.goal) >= self.value:
             best = before
         value = best.value(self.cost_tables.problem.goal)
+        # Both bounds hold for the problem, so the higher one does. A bound above a value that was reached is wrong and
+        # is dropped.
         bounds = [credible(each.bound, value) for each in (new, before) if each is not None]
         bound = max((bound for bound in bounds if bound is not None), default=None)
         if before is not None and best is before and bound == before.bound:
@@ -114,6 +117,8 @@ class _Known:
         trace, best = tuple(self.trace), self.best
         if best is None:
             return replace(proved, num_evaluations=num_evaluations, method="auto")
+        # The gap counts, whichever method found the placement: the exact method's bound may meet a heuristic's
+        # incumbent.
         if best.gap(self.cost_tables.problem.goal) <= DEFAULT_GAP * (1 + BOUND_TOLERANCE):
             return Found(best=best, trace=trace, num_evaluations=num_evaluations, method="auto")
         return BudgetExhausted(best=best, bound=best.bound, trace=trace, num_evaluations=num_evaluations, method="auto")
@@ -138,18 +143,19 @@ def auto(
 
     def search(method: Callable[..., Outcome], budget_s: float, **more: object) -> Outcome:
         return method(
-            cost_tables, seed=seed, budget_s=budget_s, now_s=now_s, report=known.hear, should_stop=should_stop, **more
+            cost_tables, seed=seed, budget_s=budget_s, now_s=now_s, report=known.record, should_stop=should_stop, **more
         )
 
     def descend(budget_s: float, **more: int) -> int:
         budget = EvaluationBudget(
-            cost_tables, budget_s=budget_s, now_s=now_s, report=known.hear, should_stop=should_stop
+            cost_tables, budget_s=budget_s, now_s=now_s, report=known.record, should_stop=should_stop
         )
         descent.run(budget, known.value, **more)
         return budget.num_evaluations
 
     def opening() -> tuple[Placement, ...]:
         """Run the descent while it improves, and return the best placement."""
+        # More groupings take more rounds until each had its turn.
         num = len(groupings(cost_tables.problem))
         if cost_tables.problem.goal.counts_usd and num <= FEW_GROUPINGS:
             return ()
@@ -157,14 +163,18 @@ def auto(
         descend(min(budget_s - known.elapsed_s(), opening_s), patience=_PATIENCE + num // _GROUPINGS)
         return known.placements
 
+    # The exact method calls `opening` itself, after it has evaluated `start`.
     proved = search(exact, budget_s * (1 - _HEURISTICS_SHARE), start=start, opening=opening)
     if isinstance(proved, Infeasible):
         return replace(proved, method="auto")
     num = proved.num_evaluations
     if isinstance(proved, Found):
+        # The gap is proved, so the answer is good enough. Little time is spent on the best placement within it.
         closer_s = min(budget_s - known.elapsed_s(), known.elapsed_s() + _CLOSER_S)
         num += _evaluations(search(exact, closer_s, start=known.placements, gap=0.0))
     else:
+        # Nothing was proved: half of what is left goes to the descent, which continues where the opening ended, and the
+        # rest to `hetrl_bounded`.
         num += descend((budget_s - known.elapsed_s()) / 2)
         if budget_s - known.elapsed_s() > _LEAST_S and not should_stop():
             num += _evaluations(search(hetrl_bounded, budget_s - known.elapsed_s()))

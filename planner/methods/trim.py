@@ -19,8 +19,10 @@ def trimmed(cost_tables: CostTables, found: Incumbent) -> Incumbent:
     Methods that only look at seconds keep such pools: they slow nothing down, but they cost money.
     """
     best = found
+    # From the last pool to the first, so that removing one leaves the indices of the others valid.
     for place in sorted(found.evaluation.idle, reverse=True):
         group = best.placement.group_of(Task.GENERATION)
+        # A group needs a pool, even if it idles.
         if len(group.pools) == 1:
             break
         fewer = replace(group, pools=(*group.pools[:place], *group.pools[place + 1 :]))

@@ -52,6 +52,8 @@ def classes_of(fleet: Fleet) -> tuple[DeviceClass, ...]:
     regions = {region.name: region for region in fleet.regions}
     classes: list[DeviceClass] = []
     taken: dict[str, int] = {}
+    # Sorted, so that the numbers of equal names do not depend on the order of the file. None has no order and counts as
+    # 0.
     for at, num in sorted(merged.items(), key=lambda item: (*item[0][:5], item[0][5] or 0.0, item[0][6])):
         name, gpu, size, is_spot, fabric, price, rate = at
         plain = "/".join([name, gpu, str(size), *(["spot"] if is_spot else []), *([fabric] if fabric else [])])
@@ -79,6 +81,7 @@ def fits(device_class: DeviceClass, units: dict[int, int]) -> bool:
     """
     held = 0
     for size in sorted(units, reverse=True):
+        # Units of at least this size cover each machine in multiples of it, since sizes are powers of two.
         held += units[size] * size
         if held > device_class.num_machines * (device_class.gpus_per_machine // size) * size:
             return False

@@ -94,6 +94,7 @@ class Rules:
         """Return whether devices of that region, spot or not, may run that task."""
         if region in self.forbidden_regions or any(t is task and region in names for t, names in self.forbidden):
             return False
+        # A task may have several pins; all of them hold.
         if any(t is task and region not in names for t, names in self.pins):
             return False
         return not (is_spot and self.spot_for_rollouts_only and task is not Task.GENERATION)

@@ -24,6 +24,7 @@ def executable(problem: Problem, tasks: Tasks) -> bool:
     """Return whether the runtime can run exactly these tasks by turns on the devices of one group."""
     limits = problem.limits
     on_trainer = limits.roles_on_trainer & set(problem.workload.tasks)
+    # Roles of the trainer's process are all in actor training's group, and in no other.
     if Task.ACTOR_TRAINING in tasks:
         if not on_trainer <= set(tasks):
             return False
@@ -37,6 +38,7 @@ def _partitions(tasks: Tasks) -> Iterator[Grouping]:
         yield ()
         return
     first, rest = tasks[0], tasks[1:]
+    # The first task is alone, or joins one of the groups of the rest. This yields each partition once.
     for others in _partitions(rest):
         yield ((first,), *others)
         for i, group in enumerate(others):

@@ -23,6 +23,7 @@ def lognormal(*, median_tokens: float, sigma: float, cap_tokens: float) -> Lengt
     `sigma` is the standard deviation of the logarithm.
     """
     normal = NormalDist()
+    # The middle of each of NUM_QUANTILES equal parts, so that the mean of the quantiles is close to the true mean.
     places = ((i + 0.5) / NUM_QUANTILES for i in range(NUM_QUANTILES))
     return Lengths(
         quantiles=tuple(min(cap_tokens, median_tokens * math.exp(sigma * normal.inv_cdf(p))) for p in places)
@@ -33,5 +34,6 @@ def of_samples(samples: Sequence[float], cap_tokens: float = math.inf) -> Length
     """Return the distribution of these samples, cut at the cap. Raises: ValueError if there are none."""
     if not len(samples):
         raise ValueError("a distribution of lengths needs at least one sample, but there is none")
+    # The middle of each of NUM_QUANTILES equal parts, as in `lognormal`.
     places = (np.arange(NUM_QUANTILES) + 0.5) / NUM_QUANTILES
     return Lengths(quantiles=tuple(float(q) for q in np.quantile(np.minimum(samples, cap_tokens), places)))

@@ -65,6 +65,7 @@ predicted send more per hour. The plans of the same record cost at most 0.003 mo
 def with_margin(problem: Problem) -> Problem:
     """Return the problem with the margins of its regime in its goal. A problem without a limit is returned as it is."""
     goal, regime = problem.goal, _regime_of(problem)
+    # A margin is only for a limit that exists. Rent has no error, but the egress of versions that cross regions has.
     step_margin = 0.0 if goal.max_step_s is None else _STEP_MARGINS[regime]
     usd_margin = _USD_MARGIN if goal.max_usd_per_hour is not None and regime.has_several_regions else 0.0
     if (step_margin, usd_margin) == (goal.step_margin, goal.usd_margin):
@@ -81,6 +82,7 @@ def regime_words(problem: Problem) -> str:
 
 def _regime_of(problem: Problem) -> _Regime:
     eta, rules = problem.workload.eta, problem.rules
+    # Regions that a plan may use together.
     usable = {region.name for region in problem.fleet.regions} - rules.forbidden_regions
     return _Regime(
         eta="0" if eta == 0 else "1 to 2" if eta <= 2 else "3 and more",

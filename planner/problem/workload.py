@@ -52,6 +52,7 @@ class Lengths:
 
     def at(self, p: float) -> float:
         """Return the quantile at `p` in [0, 1], interpolated linearly and constant beyond the given ones."""
+        # Quantile i stands at (i + 0.5) / n.
         place = p * len(self.quantiles) - 0.5
         low = min(max(int(place // 1), 0), len(self.quantiles) - 1)
         high = min(low + 1, len(self.quantiles) - 1)
@@ -121,5 +122,6 @@ class Workload:
         as independent.
         """
         lengths = (self.prompt_tokens.quantiles, self.completion_tokens.quantiles)
+        # E[S^2] / E[S] = E[S] + Var[S] / E[S], and variances of independent lengths add up.
         variances = (sum(each * each for each in one) / len(one) - (sum(one) / len(one)) ** 2 for one in lengths)
         return self.tokens_per_sample + sum(variances) / self.tokens_per_sample

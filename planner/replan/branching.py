@@ -39,11 +39,13 @@ def placements(
     At most `most_moved` devices move. Nothing is yielded if nothing better than the running plan by the policy's
     hysteresis was found in time. The time is `limit_s` seconds, or twice as long while no placement that runs is known.
     """
+    # One node of the exact method's tree: the running grouping and one trainer's region, with generation's window open.
     node = Subproblem(
         grouping=tuple(group.tasks for group in change.running.groups), trainer_region=data.region_at[trainer_region]
     )
     began_s = now_s()
 
+    # Time is doubled until something runs, since the job stands still without an answer.
     def left_s(is_known: bool) -> float:
         return began_s + (limit_s if is_known else 2 * limit_s) - now_s()
 
@@ -56,6 +58,7 @@ def placements(
             built.model, limit_s=max(left_s(is_known), SETTINGS.least_program_s), gap=SETTINGS.gap
         )
 
+    # Later ranges are wider, and only needed while nothing runs within the earlier ones.
     for most in _ranges(change):
         is_known = change.value is not None
         for placement in _branched(change, node, most, solved, left_s):
@@ -73,6 +76,7 @@ def _branched(
     left_s: Callable[[bool], float],
 ) -> Iterator[Placement]:
     """Search the intervals of windows best first, within `most` (seconds per step, dollars per hour)."""
+    # Heap of (lower bound, order, interval). The order breaks ties, so that subproblems are never compared.
     parts = [(0.0, place, replace(node, window_s=ends)) for place, ends in enumerate(_windows(change))]
     num, is_known = len(parts), change.value is not None
     while parts and left_s(is_known) > 0:
@@ -98,6 +102,8 @@ def _branched(
 
 def _ranges(change: ReplanStart) -> Iterator[tuple[float, float]]:
     """Yield limits (most seconds per step, most dollars per hour); narrow limits make tight programs."""
+    # Only what beats the running plan by the hysteresis is worth finding. If it does not run any more, anything that
+    # runs is.
     target = INFINITE if change.value is None else change.value / (1 + change.policy.hysteresis)
     if change.goal.objective is Objective.COST_AT_THROUGHPUT:
         yield change.goal.planned_step_s or SETTINGS.step_limits[-1] * change.last.step_s, target

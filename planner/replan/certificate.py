@@ -33,11 +33,14 @@ def carried(bound: float | None, was: CostTables, now: CostTables) -> float | No
     None means that nothing is known.
     """
     old, new = was.problem, now.problem
+    # Anything but the fleet has changed: another goal, rule or workload has another optimum.
     if bound is None or replace(old, fleet=new.fleet) != new:
         return None
+    # New machines could make placements that the old bound never saw.
     if not now.classes or not _has_no_more(old.fleet, new.fleet):
         return None
     faster = max(stretch(was, now), *_ratios(was, now, {region.name for region in new.fleet.regions}))
+    # Nothing became faster, so every placement takes at least what it took before.
     if faster <= 1.0:
         return bound
     if faster == np.inf or new.goal.objective is Objective.COST_AT_THROUGHPUT:

@@ -71,6 +71,7 @@ class ReplanStart:
         loses speed and, where the operator demands several regions, one of them.
         """
         goal, cost_tables = self.goal, self.cost_tables
+        # Without a deadline and without demanded regions the first pool alone runs as well, if slower.
         if goal.max_step_s is None and not cost_tables.problem.rules.demands_regions:
             return None
         most_s = goal.planned_step_s or INFINITE

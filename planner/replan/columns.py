@@ -22,6 +22,7 @@ def units_for(cost_tables: CostTables, group: Group) -> tuple[UnitColumn, ...]:
 
 def _unit(cost_tables: CostTables, group: Group, pool: Pool) -> UnitColumn | None:
     at, one = cost_tables.classes.get(pool.device_class), replace(pool, num_units=1)
+    # The class may be gone, and rules may have changed, so the running unit is checked like any other.
     if at is None or any(of_group(cost_tables, replace(group, pools=(one,)))):
         return None
     price = cost_tables.pool(group.tasks, one)

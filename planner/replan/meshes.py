@@ -76,6 +76,7 @@ def small_single_pool_meshes(
         few = {each: on.take(np.flatnonzero(on.num_gpus <= most_gpus)) for each, on in whole.items()}
         return _columns((part(cost_tables, tasks, on, (each,), _ANY) for each, on in few.items()), ())
 
+    # The same classes and number give the same meshes, so the answer lasts beyond one change of the fleet.
     return cost_tables.known(("others", tasks, at, most_gpus), found, lasts=True)
 
 
@@ -90,14 +91,15 @@ def two_pool_meshes(
     if cost_tables.problem.limits.max_train_blocks < 2:
         return ()
     usable = mesh_candidates(cost_tables, tasks).usable
+    # Pools that may be half of a pair, by class. Classes without any are left out before pairs are formed.
     sides = {at.key: _sides(cost_tables, group, at, most_gpus) for at in usable}
     classes = [at for at in usable if sides[at.key]]
-    asked = (
+    class_pairs = (
         (a, b)
         for a, b in ordered_pairs(cost_tables, tasks, classes, max_s)
         if Task.ACTOR_TRAINING not in tasks or a.region.name in trainer_regions
     )
-    return _columns(_paired(cost_tables, tasks, asked, sides, time_limits), ())
+    return _columns(_paired(cost_tables, tasks, class_pairs, sides, time_limits), ())
 
 
 def merged(known: Sequence[MeshColumn], more: Iterable[MeshColumn]) -> tuple[MeshColumn, ...]:
@@ -126,6 +128,7 @@ def _pools_with_running_cuts(cost_tables: CostTables, group: Group, at: DeviceCl
     train = next(layout for task, layout in pool.layouts if task in TRAINING)
     rows = np.flatnonzero(found.unit == pool.unit_gpus)
     if len(rows):
+        # Micro-batch, sharding, recomputation and the number of pipelines stay open.
         rows = rows[found.cuts[pool.unit_gpus].pipeline[found.row[rows]] == train.pipeline]
     if found.generating is not None:
         rows = rows[found.generating.tensor[rows] == pool.layout(Task.GENERATION).tensor]
@@ -166,12 +169,13 @@ def _key(cost_tables: CostTables, group: Group, at: DeviceClass) -> tuple[object
 def _paired(
     cost_tables: CostTables,
     tasks: tuple[Task, ...],
-    asked: Iterable[tuple[DeviceClass, DeviceClass]],
+    class_pairs: Iterable[tuple[DeviceClass, DeviceClass]],
     sides: Mapping[str, Sequence[PairablePools]],
     time_limits: MeshTimeLimits,
 ) -> Iterator[ClassMeshes]:
-    for at in asked:
+    for at in class_pairs:
         for both in product(sides[at[0].key], sides[at[1].key]):
+            # A mesh of one pool may move more devices than the pair, so none competes (None).
             yield part(
                 cost_tables,
                 tasks,
@@ -197,6 +201,8 @@ def _mesh(cost_tables: CostTables, group: Group) -> MeshColumn | None:
     transfer = trainer_transfers(cost_tables, regions[0]).transfers.get(regions[-1])
     if transfer is None:
         return None
+    # The seconds depend on the machines' kinds, their connection and the route, not on how many machines there are. So
+    # most changes of the fleet reuse them.
     key = ("repair", group, tuple(map(cost_tables.kind, at)), tuple(cost_tables.edges(at)), transfer.samples_per_s)
     times = cost_tables.known(key, partial(_times, cost_tables, group, fitting, regions), lasts=True)
     usd_per_step = cost_tables.ring_usd_per_gbyte(regions) * cost_tables.gradient_bytes(group.tasks) / 1e9

@@ -55,6 +55,7 @@ def migration(
     that are gone.
     """
     stays, trainer_region = staying(running, lost or {}), trainer_region_of(cost_tables, target)
+    # Groups reload side by side, so the longest counts; so do restarts of several meshes.
     reload_s = [
         _reload_s(cost_tables, stays, group, trainer_region, policy) for group in target.groups if not group.trains
     ]
@@ -76,6 +77,7 @@ def unit_start_s(
     region = cost_tables.classes[pool.device_class].region.name
     route = cost_tables.network.route(trainer_region, region)
     models = cost_tables.problem.workload.models
+    # Two bytes per parameter of each task's model, over the route from the trainer's region.
     size = sum(2.0 * models[task].num_params for task in tasks)
     return policy.unit_start_s + (size / route.bytes_per_s if route else 0.0)
 
@@ -111,6 +113,8 @@ def restart_s(cost_tables: CostTables, running: Placement, stays: Uses, group: G
         for task in group.tasks
         if task in TRAINING
     )
+    # The state moves between the first pools' regions. Without a route, or if the old region is gone, the slowest
+    # fabric stands in.
     src = _region(cost_tables, before.pools[0]) if before else None
     dst = _region(cost_tables, group.pools[0])
     route = cost_tables.network.route(src, dst) if src and dst else None
@@ -137,6 +141,7 @@ def _lost_s(cost_tables: CostTables, stays: Uses, group: Group, target: Placemen
     will, lost = uses(target), 0.0
     for pool in group.pools:
         use = use_of(group.tasks, pool)
+        # Devices of this use that go on in the target; what is lost with its machines is not in `stays`.
         left = will.get(pool.device_class, {}).get(use, 0)
         gone = max(0, min(pool.num_gpus, _num_staying(stays, group, pool)) - left) / pool.unit_gpus
         lost += gone * unit_rate(cost_tables, group.tasks, pool) * unit_stop_s(cost_tables, group.tasks, pool)

@@ -95,6 +95,7 @@ def _of_class(key: str, was: Mapping[Use, int], will: Mapping[Use, int]) -> list
 
     Uses with the same tasks are paired first, then other uses; what remains becomes free or was free.
     """
+    # Devices that leave a use, and devices that start one. Uses that keep their number appear in neither.
     gone = {use: num - will.get(use, 0) for use, num in was.items() if num > will.get(use, 0)}
     come = {use: num - was.get(use, 0) for use, num in will.items() if num > was.get(use, 0)}
     moves: list[Move] = []

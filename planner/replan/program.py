@@ -84,14 +84,18 @@ def _add_meshes(change: ReplanStart, built: Relaxation, cost: float, most: float
     for x, group in built.mesh_choices():
         seconds = restart_s(change.cost_tables, change.running, change.stays, group, change.policy)
         restart_of.setdefault(group.tasks, []).append((x, -seconds))
+        # Devices of the mesh beyond those that have this use already.
         new = sum(
             max(0, pool.num_gpus - change.stays.get(pool.device_class, {}).get(use_of(group.tasks, pool), 0))
             for pool in group.pools
         )
+        # The limit on moves rules this mesh out by itself, which an upper bound of 0 says more tightly than a row.
         if new > most:
             built.model.high[x] = 0.0
         elif new:
             yield x, float(new)
+    # Meshes restart side by side: `longest` is at least the restart of each group's chosen mesh, and its cost is
+    # minimised.
     longest = built.model.variable(cost=cost)
     for terms in restart_of.values():
         built.model.row([(longest, 1.0), *terms], low=0.0)

@@ -95,12 +95,14 @@ class Replanner:
         """Placements found in advance, by the trainer's region that is lost."""
         self._now_s = now_s
         self._cost_tables = cost_tables
+        # The bound stays with the problem that it was proved for, however often the fleet changes later.
         self._proved = (bound, cost_tables)
         last = evaluate(cost_tables, incumbent)
         if not isinstance(last, Evaluation):
             raise ValueError(f"the oracle rejects the running plan: {last.what}")
         self._last = last
         self._trainer_regions = self._trained_in(incumbent)
+        # What can be computed before a change is, since an answer is needed quickly afterwards.
         self._warm()
 
     @property
@@ -154,6 +156,7 @@ class Replanner:
         if not rest.regions:
             return
         cost_tables = self._cost_tables.moved_to(replace(self._cost_tables.problem, fleet=rest))
+        # At most one placement comes back.
         for placement in self._searched(cost_tables, budget_s, seed):
             self.contingencies[trainer_region] = placement
 
@@ -248,6 +251,7 @@ class Replanner:
         if not isinstance(evaluation, Evaluation):
             return None
         moving = migration(self._cost_tables, self.incumbent, placement, self.policy, lost)
+        # While devices move the job stands still, so only this share of the horizon is left to make steps in.
         left = 1.0 - moving.total_s / self.policy.horizon_s
         value = objective_value(self._cost_tables.problem.goal, evaluation)
         return _Option(
@@ -272,6 +276,7 @@ class Replanner:
             num_moved=best.num_moved,
             is_within_limit=self._is_few(best),
             migration=best.migration,
+            # `kept` is the running plan on the changed fleet; without it the gain has no limit.
             gain=INFINITE if kept is None else kept.value / best.value,
             bound=carried(bound, proved_on, self._cost_tables),
             elapsed_s=self._now_s() - began_s,

@@ -136,6 +136,7 @@ class BatchTables:
             self._unit_at[key] = len(self._units) if isinstance(price, UnitCost) else -1
             if isinstance(price, UnitCost):
                 self._units.append((group, one, price))
+                # The array of units lacks the new row, so it is made again at the next use.
                 self._unit_rows = None
         return self._unit_at[key]
 
@@ -145,12 +146,14 @@ class BatchTables:
         if key not in self._mesh_at:
             priced = [self.cost_tables.pool(self.grouping[group], pool) for pool in pools]
             fits = [each for each in priced if isinstance(each, UnitCost)]
+            # A pool that does not fit into memory has a violation in place of its cost.
             if len(fits) < len(priced) or not self._is_allowed(group, pools):
                 self._mesh_at[key] = -1
             else:
                 rows = self._meshes.setdefault(group, [])
                 self._mesh_at[key] = len(rows)
                 rows.append((pools, fits))
+                # The array of this group's meshes lacks the new row, so it is made again at the next use.
                 self._mesh_rows.pop(group, None)
         return self._mesh_at[key]
 
@@ -165,6 +168,7 @@ class BatchTables:
         for i, group in enumerate(placement.groups):
             if group.trains:
                 number = self.mesh(i, group.pools)
+                # -1 is taken by groups without training, so invalid meshes get -2.
                 meshes.append(number if number >= 0 else -2)
                 continue
             meshes.append(-1)
@@ -211,6 +215,8 @@ class BatchTables:
             if price.phase is not None:
                 tables[row] = price.phase.samples
         classes = [self.class_of(pool) for _, pool, _ in self._units]
+        # Unused places of a batch point to the empty last row: it has rate 0, and its first sample at -inf never
+        # determines a maximum.
         return UnitTable(
             at_class=np.array([self._class_at[at.key] for at in classes] + [0]),
             region=np.array([self._region_at[at.region.name] for at in classes] + [0]),
@@ -294,6 +300,7 @@ def _transfer_tables(cost_tables: CostTables, regions: list[str]) -> TransferTab
         "usd_per_step_to_trainer",
         "usd_per_step_from_trainer",
     )
+    # [num_regions, num_regions] each; inf where there is no route.
     tables = {name: np.full((size, size), np.inf) for name in names}
     half_s, critic = np.full((size, size), np.inf), np.full((3, size, size), np.inf)
     uplink, downlink = np.zeros(size), np.full(size, np.inf)
@@ -306,6 +313,7 @@ def _transfer_tables(cost_tables: CostTables, regions: list[str]) -> TransferTab
             for name in names if dst in start.transfers else ():
                 tables[name][h, r] = getattr(start.transfers[dst], name)
             if dst in start.transfers:
+                # What a version takes beside the link's own seconds: half a round trip.
                 half_s[h, r] = tables["weights_s"][h, r] - tables["link_s"][h, r]
             if trains_critic and (transfer := critic_transfer(cost_tables, src, dst)) is not None:
                 critic[:, h, r] = transfer.weights_s, transfer.link_s, transfer.usd_per_version

@@ -132,6 +132,8 @@ class BatchedWindows:
         # The downlink carries the samples of all remote regions during the longest of their windows.
         far, far_more = np.where(self.is_away, made, 0.0), np.where(self.is_away, more, 0.0)
         carried_s = np.where(far > 0, self.window_s(step_s), 0.0).max(axis=1)
+        # Derivative of the longest window by the step: eta + 1, or 1 where the span of a step is shorter than the
+        # window.
         longer = np.full_like(carried_s, self.eta + 1)
         if self.eta:
             span_s = np.maximum(0.0, step_s - self.others_s)
@@ -184,10 +186,12 @@ class BatchedWindows:
 
         `below` and `above` are the ends of the bracket. A Newton step that leaves it is replaced by the middle.
         """
+        # Slopes may be 0 and ends infinite; such steps are not inside the bracket and are replaced below.
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             at = below[0] + (self.samples - below[1]) / below[2]
             if turn % 3 == 1:
                 at = np.where(above[0] < np.inf, above[0] - (above[1] - self.samples) / above[2], at)
+            # Without an upper end the bracket grows fourfold.
             middle = np.where(above[0] < np.inf, (below[0] + above[0]) / 2, 4 * below[0])
         is_inside = (at > below[0]) & (at < above[0]) & (turn % 3 < 2)
         found: FloatArray = np.where(is_inside, at, middle)

@@ -65,6 +65,7 @@ def evaluate_many(
     for i, placement in enumerate(placements):
         by_grouping.setdefault(tuple(group.tasks for group in placement.groups), []).append(i)
     for grouping, rows in by_grouping.items():
+        # A placement that lacks a task or has one twice stays unfit.
         if sorted(task for tasks in grouping for task in tasks) != sorted(cost_tables.problem.workload.tasks):
             continue
         batch_tables = batch_tables_of(cost_tables, grouping)
@@ -138,6 +139,7 @@ class _Rows:
         """Return the results of all rows."""
         step_s, usd = np.full(self.num_rows, np.inf), np.full(self.num_rows, np.inf)
         verdict = np.where(self.is_fit, int(PlacementVerdict.VALID), int(PlacementVerdict.UNFIT))
+        # The first violated constraint counts, in the order of the oracle's checks.
         if self.is_fit.any():
             for code, holds in (
                 (PlacementVerdict.INVENTORY, self._has_room()),
@@ -147,6 +149,8 @@ class _Rows:
                 verdict[(verdict == PlacementVerdict.VALID) & ~holds] = int(code)
         rows = np.flatnonzero(verdict == PlacementVerdict.VALID)
         if len(rows):
+            # Times are computed only for rows that are still valid; others may lack a route or have no valid units to
+            # look up.
             some = (
                 self if len(rows) == self.num_rows else _Rows(self.batch_tables, *(each[rows] for each in self.given))
             )
@@ -173,6 +177,8 @@ class _Rows:
                 PlacementVerdict.BUDGET
             )
             step_s = np.where(paid == np.inf, step_s, np.maximum(step_s, paid))
+        # With a demanded throughput the job makes no more steps per hour than that, so egress is spread over the
+        # deadline.
         is_throttled = goal.objective is Objective.COST_AT_THROUGHPUT and goal.max_step_s is not None
         hourly_s = np.full(self.num_rows, goal.max_step_s) if is_throttled else step_s
         return step_s, rent + usd_per_step * 3600 / hourly_s, verdict
@@ -228,6 +234,7 @@ class _Rows:
             path_s = self.training_s + self._largest(transfers.critic_s[src], scores) + self.critic_scoring_s
             needs = np.maximum(needs, path_s / (self.workload.eta + 1))
             needs = np.maximum(needs, self._largest(transfers.critic_link_s[src], scores))
+        # Generation is a phase of its mesh, or has windows on devices of its own.
         if self.trains[generating]:
             step_s, active = self._by_turns(generating)
         else:
@@ -328,10 +335,12 @@ class _Rows:
         """Return the windows of some rows if these pools generate."""
         transfers, units = self.batch_tables.transfers, self.batch_tables.units
         weights_s, _ = self._weights(self._regions_of(pools, self.place) & self.is_away)
+        # At eta 0 the scoring of generation's group is part of the path already.
         others_s = (
             self._sum(self.batch_tables.grouping[group], SCORING) if self.workload.eta else np.zeros(self.num_rows)
         )
         trainer_region = self.trainer_region[rows]
+        # Versions arrive after their lag, and samples must be back in the trainer's region before the window ends.
         return BatchedWindows(
             seconds=self.cost_tables.phase_seconds,
             tables=units.tables,
@@ -454,6 +463,7 @@ class _Rows:
             holds = holds & (num <= rules.max_regions)
         generating = next(i for i, tasks in enumerate(self.batch_tables.grouping) if Task.GENERATION in tasks)
         for name in rules.generating:
+            # A demanded region without devices rules out every placement.
             if name not in self.batch_tables.regions:
                 return np.zeros(self.num_rows, dtype=bool)
             holds = holds & self.in_region[generating][:, self.batch_tables.regions.index(name)]

@@ -96,6 +96,8 @@ def mesh_list(
     """
     found = MeshList(())
     if blocks != 2:
+        # `may_pair` is not part of the keys: callers derive it from the limits, and it only leaves out what the limits
+        # exclude.
         one = ("mesh", tasks, time_limits, first_region)
         found += cost_tables.known(
             one, lambda: MeshList(list(_of_one_class(cost_tables, tasks, time_limits, first_region, may_pair)))
@@ -114,6 +116,7 @@ def _unit_columns(cost_tables: CostTables, tasks: tuple[Task, ...]) -> Iterator[
     for at in usable_classes(cost_tables, tasks):
         if Task.GENERATION in tasks and host_violation(cost_tables, at):
             continue
+        # Classes with equal machines share the undominated units. Only name, region and rent are the class's own.
         kind = cost_tables.kind(at)
         for each in cost_tables.known(
             ("units", tasks, kind), partial(_undominated_units, cost_tables, tasks, at), lasts=True
@@ -133,8 +136,8 @@ def may_group(cost_tables: CostTables, tasks: tuple[Task, ...]) -> bool:
 
     Tasks that the trainer's process does itself must all be in actor training's group.
     """
-    limits, asked = cost_tables.problem.limits, set(cost_tables.problem.workload.tasks)
-    roles = limits.roles_on_trainer & asked
+    limits, of_workload = cost_tables.problem.limits, set(cost_tables.problem.workload.tasks)
+    roles = limits.roles_on_trainer & of_workload
     if roles and (set(tasks) & (roles | {Task.ACTOR_TRAINING})) and not (roles | {Task.ACTOR_TRAINING}) <= set(tasks):
         return False
     return limits.colocates or len(set(tasks) - roles) <= 1
@@ -172,6 +175,7 @@ def _units(cost_tables: CostTables, tasks: tuple[Task, ...], at: DeviceClass) ->
             stays = resident
             if Task.GENERATION not in cost_tables.without_memory_of:
                 stays += memory.served_bytes(workload, Task.GENERATION, tensor)
+            # Index in `SLOTS` of the most sequences that fit beside what stays resident; -1 if not even one fits.
             most = int(cost_tables.replica(at.gpu, tensor).slots(np.array([usable - stays]))[0])
             if most >= 0 and stays + transient <= usable:
                 yield _generating(cost_tables, tasks, at, unit, tensor, most, rates)
@@ -189,6 +193,7 @@ def _generating(
     """Return a unit that generates with as many sequences as fit into memory; fewer are never better."""
     replica, replicas = cost_tables.replica(at.gpu, tensor), unit // tensor
     load_s = cost_tables.load_s(at, tensor, num_gpus=None)
+    # Samples of all replicas by each knot of the time grid, [num_knots].
     made = replicas * cost_tables.shares(at.gpu, tensor, load_s)[most]
     generates = Layout(tensor=tensor)
     return _Unit(
@@ -207,6 +212,7 @@ def _undominated_units(cost_tables: CostTables, tasks: tuple[Task, ...], at: Dev
     """
     kept: list[_Unit] = []
     is_sync = cost_tables.problem.workload.eta == 0
+    # Small units first, since a unit may replace others of its size and larger ones, never smaller ones.
     for each in sorted(_units(cost_tables, tasks, at), key=lambda each: each.unit_gpus):
         if not any(_no_worse(other, each, is_sync) for other in kept):
             kept = [other for other in kept if not _no_worse(each, other, is_sync)]
@@ -232,7 +238,7 @@ def _no_worse(a: _Unit, b: _Unit, is_sync: bool) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshCandidates:
-    """Candidates of one group with training, by class; each list is made when it is asked for."""
+    """Candidates of one group with training, by class; each list is made at its first use."""
 
     cost_tables: CostTables
     tasks: tuple[Task, ...]
@@ -268,6 +274,8 @@ def _mesh_candidates(cost_tables: CostTables, tasks: tuple[Task, ...]) -> MeshCa
     usable = usable_classes(cost_tables, tasks) if may_group(cost_tables, tasks) else []
     if Task.GENERATION in tasks:
         usable = [at for at in usable if not host_violation(cost_tables, at)]
+    # Most machines of any class of a kind: meshes are listed once for that number, and smaller classes use a part of
+    # them.
     most: dict[MachineKind, int] = {}
     for at in usable:
         most[cost_tables.kind(at)] = max(most.get(cost_tables.kind(at), 0), at.num_machines)
@@ -328,6 +336,7 @@ def mesh_pairs(
 ) -> MeshPairs:
     """Return the meshes of two pools on two given classes that may train together."""
     a, b = at
+    # Only a mesh that generates in another region than it publishes from waits for versions and samples.
     transfer = None
     if a.region.name != b.region.name and Task.GENERATION in tasks:
         transfer = trainer_transfers(cost_tables, a.region.name).transfers[b.region.name]
@@ -357,6 +366,7 @@ def ordered_pairs(
         if ends[0] == ends[1]:
             yield a, b
             continue
+        # A mesh over two regions that generates must train the actor, too (`validity`).
         if ends not in joined:
             joined[ends] = (trains_actor or Task.GENERATION not in tasks) and cost_tables.network.joins(*ends)
             if joined[ends]:
@@ -383,6 +393,8 @@ def part(
 ) -> ClassMeshes:
     """Return the meshes of `found` for which these classes have enough machines and that are within the time limits."""
     sides = [(found.a, found.rows_a, at[0])] + ([(found.b, found.rows_b, at[1])] if found.b is not None else [])
+    # `found` belongs to a kind of machines. This class may have fewer of them: units of a pool fill whole machines, of
+    # which `held` devices are usable.
     fits = time_limits.holds_all(found.times)
     for of, rows, each in sides:
         fits &= of.num_units[rows] * of.unit[rows] <= of.held[rows] * each.num_machines

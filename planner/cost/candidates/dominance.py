@@ -54,6 +54,8 @@ def undominated(costs: FloatArray) -> BoolArray:
 def _beaten(kept: Ranks, rows: Ranks) -> BoolArray:
     """Return `[num_rows]`: whether any survivor in `kept` (`[num_columns, num_kept]`) dominates the row."""
     beaten = np.zeros(rows.shape[1], dtype=bool)
+    # Early survivors are the strongest and beat most rows, so they are compared first and only what is left goes on.
+    # Growing chunks bound the memory of a comparison.
     start, many = 0, _FIRST
     while start < kept.shape[1] and not beaten.all():
         left = np.flatnonzero(~beaten)

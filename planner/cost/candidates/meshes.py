@@ -121,6 +121,7 @@ def dominance_sums(
     Which sums can occur depends on whether other groups train or score, and on where the critic is.
     """
     models, size = cost_tables.problem.workload.models, len(next(iter(times.values())))
+    # Names as in the module's docstring: t training, s scoring, g generation.
     t = _sum([each for task, each in times.items() if task in TRAINING], size)
     s = _sum([each for task, each in times.items() if task in SCORING], size)
     g = times.get(Task.GENERATION)
@@ -131,6 +132,7 @@ def dominance_sums(
     used += [s] if trains_elsewhere else []
     if g is None:
         return used
+    # By turns generation adds to the group's sum and to each path through this group.
     with_g = [each + g for each in used] + ([g] if scores_elsewhere and trains_elsewhere else [])
     # If the critic's weights travel, there is a path of training and scoring without generation.
     critic = [task in tasks for task in (Task.CRITIC_INFERENCE, Task.CRITIC_TRAINING)]
@@ -176,6 +178,7 @@ def pairable_pools(cost_tables: CostTables, at: DeviceClass, found: PoolOptions)
     """Return the rows of `found` that may be one of two pools, grouped by kind."""
     found = blocks_worth_pairing(found)
     kind, _ = kinds(found)
+    # Rows of one kind stand together, so a kind is a slice. Its first row has the kind's phase table.
     found = found.take(np.argsort(kind, kind="stable"))
     kind = np.sort(kind)
     starts = np.flatnonzero(np.diff(kind, prepend=-1))
@@ -326,6 +329,7 @@ class MeshPairs:
         starts_a, ends_a, starts_b, ends_b = self.a.starts, self.a.ends, self.b.starts, self.b.ends
         rows_a, rows_b = np.zeros(len(kind_a), dtype=np.int64), np.zeros(len(kind_b), dtype=np.int64)
         for i, (of_a, of_b) in enumerate(zip(kind_a, kind_b, strict=True)):
+            # Seconds of all pairs of two kinds: [num_rows_a, num_rows_b].
             part = total[starts_a[of_a] : ends_a[of_a], starts_b[of_b] : ends_b[of_b]]
             row, column = divmod(int(part.argmin()), part.shape[1])
             rows_a[i], rows_b[i] = starts_a[of_a] + row, starts_b[of_b] + column
@@ -353,6 +357,7 @@ def _tables(cost_tables: CostTables, at: DeviceClass, found: PoolOptions) -> Flo
     made = found.generating
     assert made is not None
     tables = np.empty((len(found.unit), len(cost_tables.phase_seconds)))
+    # Rows with equal tensor degree and loading time share one table of shares: [num_slots, num_knots].
     for tensor in np.unique(made.tensor):
         for load_s in np.unique(made.load_s[made.tensor == tensor]):
             rows = np.flatnonzero((made.tensor == tensor) & (made.load_s == load_s))
@@ -372,6 +377,7 @@ def _costs(
     `ends` is (held, devices) of the first pool and of the second pool.
     """
     held_a, gpus_a, held_b, gpus_b = ends
+    # Units that use more of a machine fit wherever others fit, so `held` counts negatively.
     numbers = [-held_a, gpus_a, -held_b, gpus_b, *dominance_sums(cost_tables, tasks, times)]
     return np.stack([each.astype(float) for each in numbers], axis=1)
 

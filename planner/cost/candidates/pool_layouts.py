@@ -226,6 +226,7 @@ class _Part:
         few = rows.take(which)
         self.num_units = few.num_units
         self.unit = np.full(len(which), rows.tensor)
+        # Devices of a machine that units of this size can use.
         self.held = np.full(len(which), at.gpus_per_machine // rows.tensor * rows.tensor)
         self.is_full = few.sharding == FULL
         self.blocks = {task: each.blocks.take(which) for task, each in trained.items()}

@@ -66,6 +66,7 @@ def _path(cost_tables: CostTables, placement: Placement, evaluation: Evaluation,
     assert isinstance(fixed, FixedTerms)
     at = next(each for each in evaluation.regions if each.region == region)
     eta = cost_tables.problem.workload.eta
+    # The terms of the path in the order in which a version passes through them. Their sum is (eta + 1) steps.
     terms = [
         ("training", fixed.training_s),
         ("scoring", fixed.scoring_s),
@@ -81,6 +82,7 @@ def _critic_path(cost_tables: CostTables, placement: Placement, evaluation: Eval
     fixed = fixed_terms(cost_tables, placement)
     assert isinstance(fixed, FixedTerms)
     eta = cost_tables.problem.workload.eta
+    # This path equals (eta + 1) steps, so the transfer is what the other terms leave of it.
     weights_s = evaluation.step_s * (eta + 1) - fixed.training_s - fixed.critic_scoring_s
     terms = [("training", fixed.training_s), ("the critic's weights", weights_s)]
     terms += [("scoring where the critic infers", fixed.critic_scoring_s)]

@@ -60,6 +60,8 @@ def fixed_terms(cost_tables: CostTables, placement: Placement) -> FixedTerms | V
     """Return the terms of a placement without generation, or the first constraint that it violates."""
     if found := validity.violation(cost_tables, placement):
         return found
+    # Memory is checked only for placements of the plan space, and routes only if everything fits: the first violation
+    # counts.
     priced: list[list[UnitCost]] = []
     for group in placement.groups:
         of_group = [cost_tables.pool(group.tasks, pool) for pool in group.pools]
@@ -76,6 +78,7 @@ def fixed_terms(cost_tables: CostTables, placement: Placement) -> FixedTerms | V
         return critics
     busy = _busy_s(cost_tables, placement, priced)
     training_s, scoring_s, critic_scoring_s = _phases_s(cost_tables, placement, start, busy)
+    # Pools of generation's group, in the order of its pools, which `Evaluation.idle` refers to.
     making = tuple(
         GeneratingPool(
             region=cost_tables.classes[pool.device_class].region.name,
@@ -114,6 +117,7 @@ def _critics(cost_tables: CostTables, placement: Placement) -> dict[tuple[str, s
     if not {Task.CRITIC_TRAINING, Task.CRITIC_INFERENCE} <= set(cost_tables.problem.workload.models):
         return {}
     trains, scores = placement.group_of(Task.CRITIC_TRAINING), placement.group_of(Task.CRITIC_INFERENCE)
+    # The same group has the weights where it needs them.
     if trains is scores:
         return {}
     src = cost_tables.classes[trains.pools[0].device_class].region.name

@@ -89,6 +89,7 @@ class GenerationWindows:
         made = self.made(step_s)
         here, here_more = made.pop(self.trainer_region, (0.0, 0.0))
         far, far_more = sum(each[0] for each in made.values()), sum(each[1] for each in made.values())
+        # The downlink carries all remote samples during the longest of their windows.
         if far:
             carried_s, longer = self._carried_s(
                 max(self.window_s(name, step_s) for name in made if made[name][0]), step_s

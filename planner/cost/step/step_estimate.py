@@ -70,6 +70,7 @@ class StepEstimate:
         """Times of each region that generates, sorted by name."""
         found = []
         for name, (weights_s, trajectories_s) in sorted(self.lags_s.items()):
+            # A window is what the path leaves of eta + 1 steps. By turns it is the phase of the whole mesh.
             left_s = (self.eta + 1) * self.step_s - self.before_s - weights_s - trajectories_s
             window_s = left_s if self.phase_s is None else self.phase_s
             found.append(
@@ -189,6 +190,7 @@ def _windows(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[Generat
     for each in sorted(pools, key=lambda each: each.region):
         one = GeneratingUnits(count=each.num_units, rate=each.price.rates[Task.GENERATION], table=_table(each))
         units.setdefault(each.region, []).append(one)
+    # A window begins when training, scoring and other tasks on the same devices leave it, less each region's lag.
     return GenerationWindows(
         units=units,
         trainer_region=start.name,
@@ -237,6 +239,7 @@ def _by_turns(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[Genera
     eta = cost_tables.problem.workload.eta
     phase_s, lags_s = _phase_s(cost_tables, terms, pools), _lags_s(terms, pools)
     before_s = terms.training_s + terms.scoring_s
+    # The whole mesh generates at once, so each region's path has the same phase and differs in its transfers only.
     needs = [(f"path:{name}", (before_s + sum(lag_s) + phase_s) / (eta + 1)) for name, lag_s in sorted(lags_s.items())]
     needs += [*_group_needs(terms, phase_s), *_link_needs(terms, _receiving(terms, pools))]
     needs += _critic_needs(terms, eta)
@@ -259,6 +262,7 @@ def _phase_s(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[Generat
         cost_tables.phase_seconds,
         terms.trainer,
     )
+    # Samples by each knot of the time grid, [num_knots]: in the trainer's region, and of all others together.
     whole, remote = np.zeros(len(seconds)), np.zeros(len(seconds))
     for name in _names(pools):
         made = np.zeros(len(seconds))
@@ -323,6 +327,7 @@ def _link_needs(
 
     `with_critics` includes links that only the critic's weights use.
     """
+    # The critic's weights may take the same link as the actor's, so their seconds add up.
     links = {(terms.trainer.name, name): terms.trainer.transfers[name].link_s for name in receives}
     for ends, transfer in terms.critics.items():
         if with_critics or ends in links:
@@ -342,6 +347,7 @@ def _usd_per_step(cost_tables: CostTables, terms: FixedTerms, pools: Sequence[Ge
     """
     transfers = terms.trainer.transfers
     usd = sum(transfers[name].usd_per_version for name in _receiving(terms, pools))
+    # Which pool makes how many samples is not counted, so all of them pay the most expensive route.
     usd += max(transfers[each.region].usd_per_step_to_trainer for each in pools)
     for group in terms.placement.groups:
         here = [transfers[name] for name in regions_of(cost_tables, group) if name != terms.trainer.name]

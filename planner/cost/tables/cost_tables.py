@@ -109,6 +109,7 @@ class CostTables:
         if key not in self._meshes:
             workload = self.problem.workload
             placed = [(self.classes[pool.device_class], pool) for pool in pools]
+            # Distinct connections of the ring that the gradients take.
             edges = self.edges([at for at, _ in placed])
             times = {}
             for task in (task for task in tasks if task in TRAINING):
@@ -255,6 +256,7 @@ class CostTables:
             need = (resident + transient) / 1e9
             what = f"{'+'.join(tasks)} needs {need:.1f} GB a device of {at.key}, {usable / 1e9:.1f} GB are usable"
             return Violation(kind="memory", what=what)
+        # Scoring has a rate by itself. Generation's depends on the memory that is left for its caches.
         rates: dict[Task, float] = {
             task: 1 / self.scoring_s(task, at.gpu, layout.tensor) for task, layout in pool.layouts if task in SCORING
         }

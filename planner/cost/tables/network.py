@@ -73,6 +73,7 @@ class Network:
 
     @staticmethod
     def _over(hops: tuple[Region, ...], links: tuple[Link, ...]) -> Route:
+        # The slowest of all links and of the gateways that send or receive on the route.
         rates = [link.bytes_per_s for link in links]
         rates += [hop.wan_up_bytes_per_s for hop in hops[:-1] if hop.wan_up_bytes_per_s]
         rates += [hop.wan_down_bytes_per_s for hop in hops[1:] if hop.wan_down_bytes_per_s]

@@ -79,6 +79,7 @@ def _trainer_transfers(cost_tables: CostTables, name: str) -> TrainerRegion:
     workload, routes = cost_tables.problem.workload, cost_tables.network
     payload, sample = network.payload_bytes(workload), network.trajectory_bytes(workload)
     transfers = {}
+    # Regions without a route in both directions are left out, so a missing entry means unreachable.
     for region in sorted({at.region.name for at in cost_tables.classes.values()} | {name}):
         there, back = routes.route(name, region), routes.route(region, name)
         if there is not None and back is not None:
@@ -96,8 +97,10 @@ def _region_transfer(
     workload: Workload, there: network.Route, back: network.Route, payload: float, sample: float
 ) -> RegionTransfer:
     """Return the transfers over two routes. `payload` and `sample` are the bytes of one version and of one sample."""
+    # A route of one hop has not left the trainer's region: nothing is sent, and no link limits it.
     is_trainer_region = len(there.hops) == 1
     samples_gb = workload.samples_per_step * sample / 1e9
+    # The samples of a group travel together.
     to_s, from_s = (network.arrival_s(workload.group_size * sample, route) for route in (there, back))
     return RegionTransfer(
         region=there.hops[-1],

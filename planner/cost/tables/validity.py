@@ -37,6 +37,7 @@ def of_group(cost_tables: CostTables, group: Group) -> Iterator[Violation]:
     limits, rules, names = cost_tables.problem.limits, cost_tables.problem.rules, "+".join(group.tasks)
     if not group.pools:
         yield Violation(kind="shape", what=f"{names} has no devices")
+    # Roles that the runtime has in the trainer's process count as one task: they always share its devices.
     roles = limits.roles_on_trainer & set(cost_tables.problem.workload.tasks)
     if not limits.colocates and len(set(group.tasks) - roles) > 1:
         yield Violation(kind="limits", what=f"the runtime cannot run {names} by turns on the same devices")
@@ -47,6 +48,7 @@ def of_group(cost_tables: CostTables, group: Group) -> Iterator[Violation]:
         )
     for pool in group.pools:
         at = cost_tables.classes.get(pool.device_class)
+        # Without a class the remaining checks of this pool have nothing to compare with.
         if at is None:
             yield Violation(kind="inventory", what=f"the fleet has no device class {pool.device_class}")
             continue
@@ -68,6 +70,7 @@ def _of_mesh(cost_tables: CostTables, group: Group) -> Iterator[Violation]:
     if any(layout.sharding is Sharding.FULL for pool in group.pools for _, layout in pool.layouts):
         yield Violation(kind="shape", what="a mesh of several pools cannot shard its parameters fully")
     regions = [cost_tables.classes[key].region.name for key in keys]
+    # Gradients go around a ring, so the last pool needs a route to the first one, too.
     for a, b in pairwise((*regions, regions[0])):
         if not cost_tables.network.joins(a, b):
             yield Violation(kind="link", what=f"no route between {a} and {b}, which train together")
@@ -80,6 +83,7 @@ def _of_mesh(cost_tables: CostTables, group: Group) -> Iterator[Violation]:
 def _of_pool(cost_tables: CostTables, group: Group, pool: Pool, at: DeviceClass) -> Iterator[Violation]:
     """Yield the constraints that one pool of a group violates."""
     limits = cost_tables.problem.limits
+    # Layouts are in the order of the group's tasks, so that equal pools are equal values.
     if tuple(task for task, _ in pool.layouts) != group.tasks:
         yield Violation(
             kind="shape", what=f"{at.key}: a pool needs exactly one layout for each of {'+'.join(group.tasks)}"
@@ -90,8 +94,10 @@ def _of_pool(cost_tables: CostTables, group: Group, pool: Pool, at: DeviceClass)
         )
     if cost_tables.problem.goal.needs_prices and at.usd_per_gpu_hour is None:
         yield Violation(kind="rules", what=f"{at.key} has no price, and the objective is in dollars")
+    # Actor and critic train by turns on one mesh of processes, which has one layout.
     if len({layout for task, layout in pool.layouts if task in TRAINING}) > 1:
         yield Violation(kind="shape", what=f"{at.key}: tasks that train on the same devices have different layouts")
+    # At most one violation for each layout: the later checks assume what the earlier ones establish.
     for task, layout in pool.layouts:
         if not _is_listed(cost_tables, task, layout, pool):
             yield Violation(kind="shape", what=f"{at.key}: {task} cannot be laid out as {layout}")
@@ -117,9 +123,13 @@ def _is_listed(cost_tables: CostTables, task: Task, layout: Layout, pool: Pool) 
     if layout.tensor not in TENSOR or layout.batch not in BATCH:
         return False
     if task is Task.GENERATION:
+        # A unit may hold several replicas. All other fields must have their defaults.
         return pool.unit_gpus % layout.tensor == 0 and layout == Layout(tensor=layout.tensor, batch=layout.batch)
     if task not in TRAINING:
+        # Scoring uses the unit as one replica.
         return layout == Layout(tensor=pool.unit_gpus, batch=layout.batch)
+    # Training: a unit is one pipeline stage, and units must form whole pipelines. One replica has nothing to shard
+    # over, and fully sharded parameters leave no stages.
     data, rest = divmod(pool.num_units, layout.pipeline)
     return (
         layout.tensor == pool.unit_gpus
@@ -142,10 +152,10 @@ def _inventory(cost_tables: CostTables, placement: Placement) -> Violation | Non
         units[pool.unit_gpus] = units.get(pool.unit_gpus, 0) + pool.num_units
     for key in sorted(held):
         if not fits(cost_tables.classes[key], held[key]):
-            asked = ", ".join(f"{num} x {size}" for size, num in sorted(held[key].items()))
+            wanted = ", ".join(f"{num} x {size}" for size, num in sorted(held[key].items()))
             at = cost_tables.classes[key]
             has = f"{at.num_machines} machines of {at.gpus_per_machine}"
-            return Violation(kind="inventory", what=f"{key}: units {asked} do not fit into {has}")
+            return Violation(kind="inventory", what=f"{key}: units {wanted} do not fit into {has}")
     return None
 
 
@@ -157,6 +167,7 @@ def _regions(cost_tables: CostTables, placement: Placement) -> Violation | None:
         for group in placement.groups
         for pool in group.pools
     }
+    # All regions in use, and those that generate.
     names = {region for _, region in used}
     generating = {region for tasks, region in used if Task.GENERATION in tasks}
     if rules.max_regions is not None and len(names) > rules.max_regions:

@@ -268,6 +268,8 @@ def fresh_tails(workload: Workload) -> DrainIntervals:
     """Return the intervals between ends of sequences that start together."""
     ends = np.concatenate([[0.0], np.asarray(workload.completion_tokens.quantiles)])
     num = len(ends) - 1
+    # Between two neighbouring quantiles a share 1 / num of the sequences ends; `alive` is the share that runs before.
+    # The mean context there is the prompt and the middle of the interval.
     return DrainIntervals(
         tokens=np.diff(ends),
         alive=1 - np.arange(num) / num,

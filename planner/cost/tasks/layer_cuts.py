@@ -107,6 +107,7 @@ def enumerated(*, tensor: int, most_units: int, most_layers: int, max_pipeline: 
     for pipeline, data in product(PIPELINE, DATA):
         if pipeline > min(most_layers, max_pipeline) or data > max_data or pipeline * data > most_units:
             continue
+        # One replica has nothing to shard over, and stages keep their parameters whole.
         codes = [UNSHARDED] if data == 1 else [UNSHARDED, OPTIMIZER] if pipeline > 1 else [UNSHARDED, OPTIMIZER, FULL]
         rows += [
             (pipeline, data, code, again, size) for code, size, again in product(codes, MICRO_BATCH, (False, True))

@@ -54,6 +54,7 @@ class PhaseTable:
         place, last = int(self.seconds.searchsorted(seconds, side="right")) - 1, len(self.seconds) - 1
         if place < 0:
             return 0.0, 0.0
+        # Beyond the grid the mean rate goes on.
         if place == last:
             rate = self.samples.item(last) / self.seconds.item(last)
             return rate * seconds, rate

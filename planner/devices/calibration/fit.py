@@ -46,6 +46,7 @@ def fit_all(series: Sequence[Series], gpus: Mapping[str, GpuType]) -> Fit:
     """Fit all types of these series at once. Every parameter starts at the centre of its prior."""
     names = sorted({one.gpu for one in series})
     rows = _Rows(series, gpus, names)
+    # The vector of unknowns: what the programs share, then the parameters of each type, in the order of `names`.
     every = parameters.PROGRAM + parameters.DEVICE * len(names)
     centre, spread = parameters.centres(every), parameters.spreads(every)
     x = robust.minimise(
@@ -58,17 +59,20 @@ def fit_all(series: Sequence[Series], gpus: Mapping[str, GpuType]) -> Fit:
         iterations=_ITERATIONS,
         slopes=rows.slopes,
     )
+    # Where the measurements say little about a parameter, its value is mostly the prior's. `shares` tells how much they
+    # say.
     r = rows.residuals(x)
     shares = robust.informed(r, rows.slopes(x, r), spread=spread, weights=rows.weights, strength=STRENGTH)
+    # Each type's part of the vector.
     own = {gpu: slice(_SHARED + at * _OWN, _SHARED + (at + 1) * _OWN) for at, gpu in enumerate(names)}
     return Fit(
         program=x[:_SHARED],
         devices={gpu: x[part] for gpu, part in own.items()},
-        informed={gpu: _said(shares[part]) for gpu, part in own.items()},
+        informed={gpu: _informed_names(shares[part]) for gpu, part in own.items()},
     )
 
 
-def _said(shares: FloatArray) -> frozenset[str]:
+def _informed_names(shares: FloatArray) -> frozenset[str]:
     return frozenset(each.name for each, share in zip(parameters.DEVICE, shares, strict=True) if share > _INFORMED)
 
 
@@ -86,6 +90,7 @@ class _Rows:
         num: Counter[tuple[str, MeasuredTerm]] = Counter()
         for one in series:
             num[one.gpu, one.term] += len(one)
+        # All rows of one kind of time of one type together weigh 1.
         self.weights = np.concatenate([np.full(len(one), 1 / num[one.gpu, one.term]) for one in series])
 
     def residuals(self, x: FloatArray) -> FloatArray:

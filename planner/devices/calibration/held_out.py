@@ -49,6 +49,7 @@ def without_model(
     """Yield predictions of all series, leaving out one model at a time."""
     for model in sorted({one.model for one in series if one.model}):
         rest = [one for one in series if one.model != model]
+        # Only series whose type has rows of this kind left to be fitted to.
         left = [one for one in series if one.model == model and _has_kind(rest, one)]
         if not left:
             continue
@@ -72,6 +73,7 @@ def without_gpu(
     for one in series:
         groups.setdefault(traits[one.gpu].silicon if by_silicon else one.gpu, []).append(one)
     for _, left in sorted(groups.items()):
+        # Types with the same silicon would reveal each other's parameters, so a group is left out as a whole.
         names = {one.gpu for one in left}
         folded = fit_all([one for one in series if one.gpu not in names], gpus)
         for one in left:

@@ -64,6 +64,7 @@ def _collective(
         gpu,
         "",
         kept,
+        # `scale` turns the table's sizes into bytes: aiconfigurator counts elements of two bytes.
         {"payload_bytes": lambda row: scale * float(row[size])},
         milliseconds(time_ms),
         tensor=num,
@@ -74,6 +75,7 @@ def _collective(
 def matrix_products(rows: Iterable[Row]) -> Iterator[Series]:
     """Yield the series of `aiconfigurator_gemm_bf16.csv`, one for each device and quarter of the shapes."""
     kept = [row for row in rows if min(int(row["n"]), int(row["k"])) >= MIN_SIDE]
+    # Sorted, so that a shape is in the same quarter whatever the order of rows.
     shapes = sorted({(int(row["n"]), int(row["k"])) for row in kept})
     part = {shape: _part(at) for at, shape in enumerate(shapes)}
     labelled = [{**row, "part": part[int(row["n"]), int(row["k"])]} for row in kept]
@@ -87,9 +89,12 @@ def matrix_products(rows: Iterable[Row]) -> Iterator[Series]:
 def attention_kernels(rows: Iterable[Row]) -> Iterator[Series]:
     """Yield the series of `aiconfigurator_attention_bf16.csv`."""
     kept = [row for row in rows if int(row["seq_len"]) >= MIN_TOKENS and not _is_warm(row)]
+    # The index of a shape decides in which quarter of cross-validation it is, so it must not depend on the order of
+    # rows.
     shapes = sorted({(int(row["heads"]), int(row["kv_heads"])) for row in kept})
     for (gpu, phase, heads, kv_heads), of in grouped(kept, "gpu", "phase", "heads", "kv_heads"):
         prefill = phase == "context"
+        # A prefill processes all tokens of its sequences, a decoding step one token of each.
         tokens = _tokens if prefill else number("batch")
         yield series_of(
             MeasuredTerm.PREFILL_ATTENTION if prefill else MeasuredTerm.DECODE_ATTENTION,

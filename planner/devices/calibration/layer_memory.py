@@ -50,6 +50,8 @@ def predicted_bytes(row: LayerMemory, kept: KeptActivations | None = None) -> tu
     hidden = ELEMENT_BYTES * row.sequence * arch.hidden_size
     match row.part:
         case "first":
+            # Models with a gated MLP have rotary embeddings; the others learn a table of positions, which every device
+            # holds whole.
             positions = 0.0 if arch.num_mlp_matrices == 3 else row.sequence * arch.hidden_size
             return ELEMENT_BYTES * (arch.embedding_params / row.tensor + positions), hidden
         case "last":

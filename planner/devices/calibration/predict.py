@@ -109,6 +109,7 @@ def _layer_s(series: Series, arch: Architecture, gpu: GpuType, kernels: Kernels)
     if series.term is MeasuredTerm.HEAD:
         return _head_s(series, arch, gpu, kernels)
     length = series.columns["sequence"]
+    # Tensor parallelism sums the hidden states twice in a layer: after attention and after the MLP.
     payload = kernels.element_bytes * tokens * arch.hidden_size
     reduce = 2 * collective.machine_all_reduce_s(gpu, payload_bytes=payload, num=tensor)
     match series.term:
@@ -145,6 +146,7 @@ def _head_s(series: Series, arch: Architecture, gpu: GpuType, kernels: Kernels) 
     if series.variant == "forward":
         return layer.head_s(gpu, arch, tensor=series.tensor, tokens=tokens, kernels=kernels)
     fraction = kernels.matmul_fraction_backward or kernels.matmul_fraction
+    # The result is doubled below, so the passes over the logits are halved here.
     passes = replace(kernels, logit_passes=kernels.logit_passes_backward / 2, matmul_fraction=fraction, host_s=0.0)
     payload = kernels.element_bytes * tokens * arch.hidden_size
     reduce = collective.machine_all_reduce_s(gpu, payload_bytes=payload, num=series.tensor)
@@ -172,10 +174,12 @@ def _kernels(series: Series, gpu: GpuType, fit: DeviceFit, program: Program) -> 
     """Return how the profiled program runs a layer: eager float32 kernels for Sailor, fused kernels for the others."""
     arch = _arch(series)
     if series.numerics is Numerics.HALF:
+        # Kernels for grouped queries read a cached key more than once, the more query heads share it.
         reads = 1 + program.grouped_cache_reads * (arch.num_heads / arch.num_kv_heads - 1)
         return Kernels(cache_reads=reads)
     peaks = PEAKS[gpu.name]
     tensor32 = series.numerics is Numerics.TENSOR32
+    # The LLAMA program: rotary embeddings add passes over hidden states, and the gate one over the width of the MLP.
     gated = arch.num_mlp_matrices == 3
     return Kernels(
         element_bytes=4,

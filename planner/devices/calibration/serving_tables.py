@@ -38,6 +38,7 @@ def helix_layers(rows: Iterable[Row]) -> Iterator[Series]:
     known = architectures()
     kept = [row for row in rows if _helix_is_exact(row)]
     for (model, machine, phase), of in grouped(kept, "model", "machine", "phase"):
+        # Machines are named such as `a100` or `l4x2`; without a number it is one device.
         gpu, _, num = machine.partition("x")
         name = _HELIX_MODELS[model]
         prompt = phase == "prompt"
@@ -69,6 +70,7 @@ def vidur_layers(rows: Iterable[Row]) -> Iterator[Series]:
     known = architectures()
     for (gpu, model, tensor), of in grouped(rows, "gpu", "model", "tp"):
         name = _VIDUR_MODELS[model]
+        # Attention is not part of this table, so a row depends on its tokens alone.
         yield series_of(
             MeasuredTerm.DENSE_LAYER,
             "vidur",

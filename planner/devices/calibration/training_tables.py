@@ -92,6 +92,7 @@ def _forward_and_backward(
     length = _SEQUENCE.get(model, 2048.0)
     tf32 = gpu in _TF32 and (model, gpu) not in _PLAIN_RUNS
     for term, variant, column in zip(terms, ("forward", "backward"), ("fwd_s", "bwd_s"), strict=True):
+        # Tokens are micro-batch x length. `links` has an entry only for machines that share a PCIe bus.
         yield series_of(
             term,
             "sailor",
@@ -113,6 +114,7 @@ def _update(model: str, gpu: str, tensor: int, rows: list[Row]) -> Iterator[Seri
     times = [float(row["update_s"]) for row in rows if float(row["update_s"]) > 0]
     if not times:
         return
+    # Tied models have one embedding table; LLAMA has no learned positions.
     arch = profiled_architecture(model, tensor)
     params = _profiled_params(arch, tensor, tied=model == "GPT-Neo-2.7", positions=model != "LLAMA-3-8")
     yield Series(

@@ -40,6 +40,7 @@ def architecture(name: str) -> Architecture:
     key = name.lower().rpartition("/")[2]
     if key in known:
         return known[key]
+    # Without a name that is near, all are listed.
     near = difflib.get_close_matches(key, sorted(known), n=4, cutoff=0.5) or sorted(known)
     names = ", ".join(known[each].name for each in near)
     raise ConfigError(f"{name!r} is no known model; nearest: {names}; or give its shape, or its config.json")

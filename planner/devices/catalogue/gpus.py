@@ -62,6 +62,7 @@ def gpu_types() -> Mapping[str, GpuType]:
     """Return all packaged types by name, including `cpu`."""
     fits = {row["gpu"]: _efficiency(row) for row in packaged_rows("efficiency.csv")}
     types = [gpu_type_of_row(row, fits) for row in packaged_rows("gpus.csv")]
+    # The guess for one core stays, with its efficiency from the table if there is one.
     cpu = replace(CPU_CORE, efficiency=fits.get(CPU, CPU_CORE.efficiency))
     return MappingProxyType({gpu.name: gpu for gpu in (*types, cpu)})
 
@@ -85,6 +86,7 @@ def cpu_type(core: GpuType, *, num_cores: int, memory_bytes: int) -> tuple[int, 
     A device is one core, or several if each would have less than `CPU_MIN_BYTES` of memory. A `memory_bytes` of 0
     stands for the memory of `core` per core.
     """
+    # As many worker processes as memory holds, and at most one for each core.
     num = num_cores if memory_bytes == 0 else max(1, min(num_cores, memory_bytes // CPU_MIN_BYTES))
     cores = num_cores // num
     memory = core.memory_bytes * cores if memory_bytes == 0 else memory_bytes // num
@@ -116,6 +118,7 @@ def gpu_name(text: str, also: Iterable[str] = ()) -> str:
     keys = _names_by_key()
     if (known := keys.get(_key(text))) is not None:
         return known
+    # Names of the file's own types are suggested, too.
     candidates = {**keys, **{_key(name): name for name in own}}
     near = difflib.get_close_matches(_key(text), sorted(candidates), n=4, cutoff=0.5)
     names = list(dict.fromkeys(candidates[key] for key in near)) or sorted(own | gpu_types().keys())

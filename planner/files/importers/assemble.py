@@ -48,12 +48,14 @@ class Choice:
 def import_fleet(texts: Mapping[str, str], choice: Choice = Choice()) -> Imported:
     """Return the fleet that these texts describe; keys are file names. Raises: ConfigError."""
     tables = _Tables.of(texts)
-    measured, offers, home = tables.network(), tables.prices(), tables.home(choice.num_machines)
+    measured, offers, inventory = tables.network(), tables.prices(), tables.inventory(choice.num_machines)
     wanted = frozenset(gpu_name(gpu) for gpu in choice.gpus)
+    # Without a network table the regions are those of the price lists. Measured places that no link reaches are left
+    # out unless the caller names them.
     places = measured.places or tuple(dict.fromkeys(offer.region for offer in offers.offers))
     asked = [place for place in measured.unlinked if {place, region_of(place)} & {*choice.regions}]
     places = (*places, *(place for place in asked if place not in places))
-    stock = _stock(places, offers, home, choice, wanted)
+    stock = _stock(places, offers, inventory, choice, wanted)
     missing = tuple(remarks.of_asked(offers, places, stock, choice.regions, wanted))
     if not stock:
         raise ConfigError(
@@ -61,7 +63,8 @@ def import_fleet(texts: Mapping[str, str], choice: Choice = Choice()) -> Importe
             "or choose other regions and accelerators" + "".join(f"\n{remark}" for remark in missing)
         )
     links, unpriced = tables.priced(measured.among(stock))
-    types = {**gpu_types(), **{gpu.name: gpu for gpu in home.gpu_types}}
+    types = {**gpu_types(), **{gpu.name: gpu for gpu in inventory.gpu_types}}
+    # Types that nvidia-smi's topology changed replace packaged ones. The fleet carries only types that it uses.
     used = sorted({machines.gpu for each in stock.values() for machines in each})
     fleet = Fleet(
         regions=tuple(_region(name, stock[name]) for name in sorted(stock)),
@@ -72,7 +75,7 @@ def import_fleet(texts: Mapping[str, str], choice: Choice = Choice()) -> Importe
         *missing,
         *((remarks.of_links(measured),) if len(stock) > 1 and not links else ()),
         *remarks.of_unlinked(measured, stock, choice.regions),
-        *home.left_out,
+        *inventory.left_out,
         *remarks.of_prices(offers, choice.regions, wanted),
         *unpriced,
         *remarks.of_network(measured, stock, choice.regions),
@@ -121,6 +124,7 @@ class _Tables:
             parts.append(network.skyplane_runs(rates, round_trips))
         parts += self.read(TableKind.DTFM, network.dtfm)
         parts += self.read(TableKind.IBM, network.ibm_round_trips)
+        # Sailor's table has no round trips, so it is read last and takes those of the other tables.
         rtt_s = {pair: rtt for part in parts for pair, rtt in part.rtt_s.items()}
         parts += self.read(TableKind.SAILOR, lambda rows: network.sailor(rows, rtt_s))
         return network.merged(parts)
@@ -135,7 +139,7 @@ class _Tables:
         )
         return prices.merged([part for kind, reader in readers for part in self.read(kind, reader)])
 
-    def home(self, num_machines: int) -> NvidiaSmiInventory:
+    def inventory(self, num_machines: int) -> NvidiaSmiInventory:
         """Return the inventory of nvidia-smi's outputs, with the chosen number of machines of each."""
         topologies = self.plain(TableKind.TOPOLOGY)
         if len(topologies) > 1:
@@ -165,7 +169,7 @@ def _named(source: str) -> Iterator[None]:
 
 
 def _stock(
-    places: Sequence[str], offers: PriceTable, home: NvidiaSmiInventory, choice: Choice, wanted: Collection[str]
+    places: Sequence[str], offers: PriceTable, inventory: NvidiaSmiInventory, choice: Choice, wanted: Collection[str]
 ) -> dict[str, tuple[Machines, ...]]:
     """Return the machines of each place that the choice leaves. Raises: ConfigError for an unknown region."""
     unknown = [name for name in choice.regions if name not in {*places, *map(region_of, places), choice.home_region}]
@@ -175,6 +179,7 @@ def _stock(
     for place in places:
         if choice.regions and not {place, region_of(place)} & set(choice.regions):
             continue
+        # Of several instance types with one accelerator only the largest is rented.
         taken = [
             offer.machines(choice.num_machines)
             for offer in _largest(offers.in_region(region_of(place)))
@@ -182,8 +187,9 @@ def _stock(
         ]
         if taken:
             stock[place] = tuple(taken)
-    if home.machines and (not choice.regions or choice.home_region in choice.regions):
-        stock[choice.home_region] = (*stock.get(choice.home_region, ()), *home.machines)
+    # Machines of nvidia-smi's output are owned, not offered, so filters on accelerators do not concern them.
+    if inventory.machines and (not choice.regions or choice.home_region in choice.regions):
+        stock[choice.home_region] = (*stock.get(choice.home_region, ()), *inventory.machines)
     return stock
 
 

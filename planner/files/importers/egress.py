@@ -38,6 +38,7 @@ def skyplane(rows: Sequence[Row]) -> Egress:
     """Read `egress_prices/skyplane_egress_usd_per_gb.csv`: the newest date of each pair."""
     need_columns(rows, ("src_region", "dst_region", "usd_per_gb", "date"), "egress prices")
     prices: dict[tuple[str, str], float] = {}
+    # Oldest first, so that newer prices replace older ones.
     for row in sorted(rows, key=lambda row: row["date"]):
         pair = (row["src_region"], row["dst_region"])
         if (usd := number(row, "usd_per_gb", f"egress prices, {pair[0]} to {pair[1]}")) is not None:
@@ -53,6 +54,7 @@ def aws(rows: Sequence[Row]) -> Egress:
     for row in rows:
         src, dst = f"aws:{row['src_region']}", row["dst_region"]
         usd = number(row, "usd_per_gb", f"AWS's transfer prices, {src} to {dst}")
+        # Traffic to another cloud has the price to the internet.
         if usd is not None and dst == "internet":
             internet[src] = usd
         elif usd is not None:

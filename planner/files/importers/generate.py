@@ -55,6 +55,7 @@ def generated_fleet(
     """
     if num_gpus < num_regions:
         raise ValueError(f"{num_gpus} accelerators cannot fill {num_regions} regions")
+    # One stream in a fixed order: regions, instance types, numbers of machines. The same seed gives the same fleet.
     rng = np.random.default_rng(seed)
     stock = _stock(tables, clouds)
     places = _places(tables.network, stock, num_regions, clouds, rng)
@@ -98,6 +99,7 @@ def _stock(tables: Tables, clouds: Sequence[str]) -> Mapping[str, tuple[Offer, .
     by_region: dict[str, list[Offer]] = {}
     for offer in tables.prices.offers:
         by_region.setdefault(offer.region, []).append(offer)
+    # No price list has Azure, whose places all get the same offers.
     azure = _azure_offers(tables.prices.offers)
     stock = {}
     for place in tables.network.places:
@@ -113,6 +115,7 @@ def _azure_offers(others: Sequence[Offer]) -> tuple[Offer, ...]:
     offers = []
     for instance, gpu, count, gbit in _AZURE:
         prices = [offer.usd_per_gpu_hour for offer in others if offer.gpu == gpu and not offer.is_spot]
+        # An accelerator that no other cloud offers on demand has no price, so its type is left out.
         if prices:
             offers.append(
                 Offer(
@@ -136,6 +139,7 @@ def _places(
 ) -> tuple[str, ...]:
     """Draw regions, one cloud after the other, such that all pairs were measured."""
     measured = {(link.src_region, link.dst_region) for link in network.links}
+    # A shuffled queue for each cloud. Clouds take turns until there are enough regions or all queues are empty.
     queues = {cloud: [place for place in sorted(stock) if cloud_of(place) == cloud] for cloud in sorted(clouds)}
     for queue in queues.values():
         rng.shuffle(queue)
@@ -144,6 +148,7 @@ def _places(
         for cloud in queues:
             while queues[cloud] and len(chosen) < num_regions:
                 place = queues[cloud].pop()
+                # A place that lacks a direction to a chosen one can never be used later, so it is not put back.
                 if all((place, other) in measured and (other, place) in measured for other in chosen):
                     chosen.append(place)
                     break
@@ -158,12 +163,14 @@ def _chosen(offers: Sequence[Offer], rng: np.random.Generator) -> tuple[Offer, .
     """Draw one to three on-demand instance types with different accelerators, and some of their spot offers."""
     on_demand = [offer for offer in offers if not offer.is_spot]
     spot = {(offer.instance_type, offer.gpus_per_machine): offer for offer in offers if offer.is_spot}
+    # Large machines are more likely, as in clusters that train.
     weights = np.array([_LARGE if offer.gpus_per_machine >= _LARGE else 1 for offer in on_demand], dtype=float)
     order = rng.choice(len(on_demand), size=len(on_demand), replace=False, p=weights / weights.sum())
     num = int(rng.integers(1, 4))
     chosen: dict[str, Offer] = {}
     for i in order:
         if len(chosen) < num:
+            # A type with an accelerator that was drawn already is skipped.
             chosen.setdefault(on_demand[i].gpu, on_demand[i])
     also = (spot.get((offer.instance_type, offer.gpus_per_machine)) for offer in chosen.values())
     return (*chosen.values(), *(offer for offer in also if offer is not None and rng.random() < 0.5))

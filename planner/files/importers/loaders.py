@@ -65,6 +65,7 @@ def load_tables(data: Path) -> Tables:
 
     return Tables(
         network=network.skyplane_grid(rows("network_skyplane/grid.csv")),
+        # The order matters: of several prices for one offer the later table's counts.
         prices=prices.merged(
             (
                 prices.aws_spot(rows("gpu_prices/aws_spot_by_az.csv")),

@@ -80,6 +80,7 @@ def skyplane_runs(throughput_rows: Sequence[Row], rtt_rows: Sequence[Row]) -> Me
     found = _measured(
         (
             (pair, _BYTES_PER_GBIT * float(np.quantile(rates[pair], 0.1)) if pair in rates else None, rtts.get(pair))
+            # Pairs of which only one of both was measured stay in, so that they are named as gaps.
             for pair in sorted(rates.keys() | rtts.keys())
         ),
         "Skyplane's runs",
@@ -99,9 +100,11 @@ def _newest_runs(rows: Sequence[Row], column: str, what: str) -> dict[Pair, list
         if (
             value is None
             or "STANDARD" in (row.get("src_tier"), row.get("dst_tier"))
+            # Dates are ISO texts, which sort as dates. The empty text is before all of them.
             or row["date"] < dates.get(pair, "")
         ):
             continue
+        # A newer date discards what was collected for older ones.
         if row["date"] > dates.get(pair, ""):
             values[pair] = []
         dates[pair] = row["date"]
@@ -127,6 +130,7 @@ def dtfm(rows: Sequence[Row], scenario: str = "worldwide_10_regions") -> Measure
         where = f"DT-FM's table, {a} to {b}"
         gbit, rtt_ms = number(row, "throughput_gbps", where), number(row, "rtt_ms", where)
         rate = None if gbit is None else gbit * _BYTES_PER_GBIT
+        # The table has each pair once.
         cells += [((a, b), rate, rtt_ms), ((b, a), rate, rtt_ms)]
     if not cells:
         scenarios = ", ".join(sorted({row["scenario"] for row in rows}))
@@ -141,6 +145,8 @@ def sailor(rows: Sequence[Row], rtt_s: Mapping[Pair, float]) -> MeasuredNetwork:
     """
     names = ("src_zone", "dst_zone", "src_gpus_per_vm", "dst_gpus_per_vm", "max_gbytes_per_s", "cluster")
     need_columns(rows, names, "Sailor's table")
+    # Round trips between regions stand in for zones that were not measured. In reverse order, the first of several
+    # pairs of zones wins.
     by_region = {(region_of(src), region_of(dst)): rtt for (src, dst), rtt in sorted(rtt_s.items(), reverse=True)}
     best: dict[Pair, tuple[float, float]] = {}
     for row in rows:
@@ -150,6 +156,7 @@ def sailor(rows: Sequence[Row], rtt_s: Mapping[Pair, float]) -> MeasuredNetwork:
         if row["cluster"] != "gcp" or src == dst or rate is None:
             continue
         size = min(number(row, "src_gpus_per_vm", where) or 0, number(row, "dst_gpus_per_vm", where) or 0)
+        # Pairs (accelerators of the smaller machine, rate): the largest machines count, and the best of their rates.
         best[src, dst] = max(best.get((src, dst), (0.0, 0.0)), (size, rate * 1e9))
     cells = []
     for pair, (_, rate) in best.items():
@@ -186,10 +193,12 @@ def _measured(cells: Iterable[tuple[Pair, float | None, float | None]], what: st
     gaps: list[tuple[Pair, str]] = []
     rtt_s: dict[Pair, float] = {}
     seen: set[Pair] = set()
+    # Sorted, so that a fleet does not depend on the order of rows.
     for pair, bytes_per_s, rtt_ms in sorted(cells, key=lambda cell: cell[0]):
         if pair in seen:
             raise ConfigError(f"{what}: {pair[0]} to {pair[1]} occurs twice; keep one row")
         seen.add(pair)
+        # Kept even without a throughput, since another table may lack the round trip.
         if rtt_ms is not None:
             rtt_s[pair] = rtt_ms / 1e3
         lacks = [name for name, value in (("throughput", bytes_per_s), ("round trip", rtt_ms)) if value is None]

@@ -65,11 +65,14 @@ def inventory(text: str, topology_text: str | None = None, num_machines: int = 1
     names, left_out = reader(text)
     if not names and not left_out:
         raise ConfigError(f"nvidia-smi: no accelerator in its output; give what {', '.join(OUTPUTS[:-1])} print")
+    # The topology says something only about several accelerators.
     link = None if topology_text is None or len(names) < 2 else link_class(topology_text)
     machines: list[Machines] = []
     changed: dict[str, GpuType] = {}
     for name, count in Counter(names).items():
         gpu = gpu_types()[name]
+        # A type with NVLink in the catalogue, but not between all pairs here, gets the slower link, as a type of its
+        # own.
         if link not in (None, LinkClass.NVLINK) and gpu.link_bytes_per_s > PCIE_BYTES_PER_S:
             gpu = replace(gpu, name=f"{name}@pcie", link_bytes_per_s=PCIE_BYTES_PER_S)
             changed[gpu.name] = gpu
@@ -80,6 +83,7 @@ def inventory(text: str, topology_text: str | None = None, num_machines: int = 1
 def link_class(text: str) -> LinkClass:
     """Read the matrix that `nvidia-smi topo -m` prints. Raises: ConfigError."""
     rows = [line.split() for line in _plain(text).splitlines()]
+    # Rows of accelerators. The header begins with `GPU0`, too, but has no `X`; rows of network cards have other names.
     lines = [row for row in rows if row and re.fullmatch(r"GPU\d+", row[0]) and "X" in row]
     if len(lines) < 2:
         raise ConfigError("nvidia-smi topo -m: no matrix of at least two accelerators; give its whole output")
@@ -88,6 +92,7 @@ def link_class(text: str) -> LinkClass:
     whole = all(len(row) == len(lines) and row[i] == "X" for i, row in enumerate(matrix))
     if not whole or not all(_CELL.fullmatch(cell) for cell in cells):
         raise ConfigError("nvidia-smi topo -m: the matrix is incomplete; give its whole output")
+    # `NV12` is a direct link, anything else goes over PCIe or the processors. One slow pair slows every collective.
     direct = sum(bool(re.fullmatch(r"NV\d+", cell)) for cell in cells)
     return LinkClass.NVLINK if direct == len(cells) else LinkClass.MIXED if direct else LinkClass.PCIE
 
@@ -103,6 +108,7 @@ def _table(text: str) -> tuple[list[str], list[str]]:
     left_out: list[str] = []
     lines = _plain(text).splitlines()
     for i, line in enumerate(lines):
+        # Name and memory are on consecutive lines; whether partitions are enabled is on the third.
         card, memory = _CARD.match(line.strip()), _MEMORY.search(lines[i + 1]) if i + 1 < len(lines) else None
         if card is None or memory is None:
             continue
@@ -123,6 +129,7 @@ def _query(text: str) -> tuple[list[str], list[str]]:
     names: list[str] = []
     left_out: list[str] = []
     for line in lines:
+        # From the right, since a name may contain a comma.
         text_name, _, memory = (part.strip() for part in line.rpartition(","))
         match = re.fullmatch(r"(\d+)(?: MiB)?", memory)
         if not text_name or match is None:
@@ -143,6 +150,7 @@ def _sort(text_name: str, mib: str, names: list[str], left_out: list[str]) -> No
 def _listing(text: str) -> tuple[list[str], list[str]]:
     names: list[str] = []
     left_out: list[str] = []
+    # Split before each card, so that the lines of its partitions stay with it.
     cards = re.split(r"^(?=GPU \d+:)", _plain(text), flags=re.MULTILINE)
     for card in cards[1:]:
         head, *parts = card.splitlines()

@@ -90,6 +90,7 @@ def gcp(rows: Sequence[Row]) -> PriceTable:
     need_columns(rows, (*_INSTANCE, "SpotPrice", "date", "ZonesInSkyPilotCatalog"), "GCP's price list")
     newest: dict[tuple[str, str], Row] = {}
     for row in rows:
+        # Filter after the newest row was found: an offer may have been withdrawn since an older row.
         at = (row["InstanceType"], row["Region"])
         if at not in newest or row["date"] > newest[at]["date"]:
             newest[at] = row
@@ -120,6 +121,7 @@ def merged(parts: Sequence[PriceTable]) -> PriceTable:
     The network rate that any part states for an instance type holds for all offers of that type.
     """
     best = {_key(offer): offer for part in parts for offer in part.offers}
+    # One list states the network of an instance type, another its prices.
     networks = {
         (cloud_of(offer.region), offer.instance_type): offer.network_bytes_per_s
         for part in parts
@@ -178,6 +180,7 @@ def _prices(rows: Sequence[Row], cloud: str, network: Callable[[Row], float | No
         where = f"{region}, {instance}"
         try:
             gpu = gpu_name(row["AcceleratorName"])
+        # Unknown accelerators are named once, not refused: price lists have many.
         except ConfigError:
             unknown.add(row["AcceleratorName"])
             continue

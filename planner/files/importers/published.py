@@ -117,6 +117,7 @@ def _hybrid() -> Imported:
         link
         for i, a in enumerate(names)
         for b in names[i + 1 :]
+        # Every pair is linked. A link that ends at an edge site has the edge's rate.
         for link in _both_ways(a, b, one_way_ms=10.0, gbit_per_s=1.0 if "edge" in a + b else 5.0)
     ]
     guesses = (
@@ -136,6 +137,7 @@ def _multi_country() -> Imported:
         link
         for (a, b), (rtt_ms, gbit_per_s) in _DTFM_MS_GBPS.items()
         if {a, b} <= names
+        # The table has round trips; half of one is the delay in one direction.
         for link in _both_ways(a, b, one_way_ms=rtt_ms / 2, gbit_per_s=gbit_per_s)
     ]
     guesses = (
@@ -160,6 +162,7 @@ def _multi_continent() -> Imported:
     links = [
         link
         for (a, b), (rtt_ms, _) in _DTFM_MS_GBPS.items()
+        # The first six letters of a name are cloud and continent, such as `aws:us`.
         for link in _both_ways(a, b, one_way_ms=rtt_ms / 2, gbit_per_s=5.0 if a[:6] == b[:6] else 0.9)
     ]
     guesses = (

@@ -22,7 +22,7 @@ def of_links(measured: MeasuredNetwork) -> str:
 
 
 def of_unlinked(measured: MeasuredNetwork, stocked: Collection[str], asked: Sequence[str]) -> Iterator[str]:
-    """Yield a remark on each asked region that is in the fleet although no link reaches it."""
+    """Yield a remark on each requested region that is in the fleet although no link reaches it."""
     for place, why in measured.unlinked.items():
         if place in stocked and {place, region_of(place)} & {*asked}:
             yield f"{place}: no link reaches it, since most of its directions have {why}; no plan will cross to it"

@@ -56,8 +56,10 @@ def kind_of(text: str, source: str) -> TableKind:
         raise ConfigError(f"{source}: is empty")
     columns = frozenset(name.strip() for name in first.split(","))
     for kind, needed in _HEADERS:
+        # The first match counts: some tables have all columns of a later kind.
         if needed <= columns:
             return kind
+    # nvidia-smi's outputs have no columns to match, so patterns recognise their first line.
     if re.search(r"\bGPU0\b", first) and "CPU Affinity" in text:
         return TableKind.TOPOLOGY
     if re.match(r"GPU \d+:|name, *memory|.+, *\d+ MiB$|NVIDIA-SMI\b|No devices were found", first) or is_table(text):

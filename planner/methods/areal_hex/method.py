@@ -36,6 +36,7 @@ def search(
     def is_over() -> bool:
         return budget.spent() >= 1
 
+    # Phase 1 prices its candidates within a share of the budget, so that something is left for phase 2.
     first = PhaseOne(lists)
     first.prepare(lambda: budget.spent() > SETTINGS.prepare_share)
     second = PhaseTwo(lists, budget)
@@ -44,6 +45,7 @@ def search(
         strategy = first.solve(banned, is_over)
         if strategy is None:
             break
+        # The oracle's best of phase 2 is kept in `budget`. Phase 1 would find the same mesh again, so it is banned.
         second.run(strategy, first.kinds)
         banned |= {strategy.mesh}
     return budget.outcome("areal_hex")

@@ -61,11 +61,15 @@ class PhaseTwo:
         it.
         """
         train = np.zeros(len(self.classes), dtype=int)
+        # Largest blocks first, since few classes have room for them. A block that fits into no class is left out.
         for k, num in sorted(strategy.mesh.held, key=lambda each: -each[1]):
             of_kind = [c for c in self._of_kind(kinds[k]) if self.classes[c].num_gpus - train[c] >= num]
             if of_kind:
+                # Rates to the classes that train already, then (for the first block, and as a tie-break) to the whole
+                # fleet.
                 reach = {c: (self._rates[c] @ (train > 0), self._rates[c].sum()) for c in of_kind}
                 train[max(of_kind, key=lambda c: (reach[c], -c))] += num
+        # Rollouts fill classes of their kind from the best connected to the trainer's largest class outwards.
         rollout = np.zeros(len(self.classes), dtype=int)
         trainer_class = int(np.argmax(train))
         for k, num in enumerate(strategy.rollout):
@@ -78,16 +82,21 @@ class PhaseTwo:
 
     def _partitioned(self, strategy: Strategy, kinds: tuple[DeviceKind, ...]) -> Split:
         """Return METIS's two parts of all machines. The part with more devices of phase 1's training kinds trains."""
+        # A node is so many machines of one class that there are about `max_nodes` nodes. Edge weights: [num_nodes,
+        # num_nodes].
         bundle = -(-sum(at.num_machines for at in self.classes) // SETTINGS.max_nodes)
         nodes = [c for c, at in enumerate(self.classes) for _ in range(-(-at.num_machines // bundle))]
         weights = self._rates[np.ix_(nodes, nodes)]
+        # Target sizes of both parts are phase 1's. The range keeps a part from being empty.
         trained = sum(num for _, num in strategy.mesh.held)
         least, most = SETTINGS.part_range
         share = min(most, max(least, trained / max(1, trained + sum(strategy.rollout))))
         parts = metis.partition(weights, [share, 1 - share])
+        # Nodes of each class in each part, and devices that one node of the class stands for: [num_classes].
         whole = np.array([at.num_gpus for at in self.classes])
         inside = [np.bincount(np.array(nodes)[parts == p], minlength=len(whole)) for p in (0, 1)]
         per_node = whole / np.maximum(1, inside[0] + inside[1])
+        # The parts have no names. The one with more arithmetic trains, where phase 1's kinds count more.
         trained_classes = {c for k, _ in strategy.mesh.held for c in self._of_kind(kinds[k])}
         speed = np.array(
             [
@@ -96,6 +105,7 @@ class PhaseTwo:
             ]
         )
         part = max((0, 1), key=lambda p: (float((inside[p] * per_node) @ speed), -p))
+        # Nodes stand for fractions of machines, so round, and never exceed the class.
         train = np.minimum(whole, np.rint(inside[part] * per_node).astype(int))
         return _split(train, whole - train)
 
@@ -122,6 +132,8 @@ class PhaseTwo:
         the most lopsided links come first.
         """
         train, rollout = np.array(split.train), np.array(split.rollout)
+        # Positive if the class has better links to the pool that trains, negative if to the one that rolls out:
+        # [num_classes].
         pull = self._rates @ (train > 0) - self._rates @ (rollout > 0)
         order = sorted(range(len(self.classes)), key=lambda c: (-abs(float(pull[c])), c))
         for amount in ("machine", "unit", "half", "all"):
@@ -148,6 +160,7 @@ class PhaseTwo:
         tasks = training_tasks(self.lists)
         most = self.lists.cost_tables.problem.limits.max_train_blocks
         held = [(at.key, n) for at, n in zip(self.classes, split.train, strict=True) if n]
+        # The largest classes, as many as a mesh may have pools, in the order of keys.
         held = sorted(sorted(held, key=lambda each: -each[1])[: min(2, most)])
         for mesh in self.lists.meshes(tasks, tuple(held))[: SETTINGS.meshes_tried] if held else ():
             group = Group(tasks=tasks, pools=mesh.pools)
@@ -161,6 +174,8 @@ class PhaseTwo:
         options = {
             at.key: self.lists.units(ROLLOUT, at.key) for at, n in zip(self.classes, split.rollout, strict=True) if n
         }
+        # Samples per second of all rollout devices at full speed, with the best unit of each class, for a first
+        # estimate of the step.
         rate = sum(
             each[0].speed * n
             for at, n in zip(self.classes, split.rollout, strict=True)
@@ -169,6 +184,7 @@ class PhaseTwo:
         if rate <= 0:
             return ()
         workload = self.lists.cost_tables.problem.workload
+        # Window as in `PhaseOne`: eta + 1 steps less training and scoring. At eta 0 it is as long as generation takes.
         step_s = max(busy_s, workload.samples_per_step / rate)
         window_s = (workload.eta + 1) * step_s - busy_s if workload.eta else workload.samples_per_step / rate
         span_s = step_s if workload.eta else window_s
@@ -176,6 +192,7 @@ class PhaseTwo:
         for at, n in zip(self.classes, split.rollout, strict=True):
             if n and options[at.key]:
                 option = max(options[at.key], key=lambda each: each.made(window_s, span_s))
+                # The mesh occupies units of the same machines, so there may be room for fewer.
                 units = n // option.pool.unit_gpus
                 while units and not fits(at, _units(at, mesh, option.pool.unit_gpus, units)):
                     units -= 1

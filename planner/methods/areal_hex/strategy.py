@@ -69,6 +69,7 @@ class PhaseOne:
         problem = given.cost_tables.problem
         self._lists, self._problem = given, problem
         self._tasks = training_tasks(given)
+        # As published, every episode has the mean length, so rollouts are priced with that instead of the distribution.
         uniform = replace(problem.workload, completion_tokens=_constant(problem.workload.completion_tokens))
         self._uniform = CandidateLists(CostTables(replace(problem, workload=uniform)))
         self.kinds = kinds_of(given)
@@ -81,6 +82,7 @@ class PhaseOne:
         for held in self._candidates():
             if is_over() and self._meshes:
                 break
+            # A kind's largest class stands for all of them. The mesh may be spread over several in phase 2.
             named: Held = tuple((self.kinds[k].like.key, n) for k, n in held)
             options = self._lists.meshes(self._tasks, named)
             if options:
@@ -92,13 +94,17 @@ class PhaseOne:
         if not meshes or not self._units:
             return None
         goal = self._problem.goal
+        # The deadline is C, and the MILP itself minimises dollars: nothing to bisect.
         if goal.objective is Objective.COST_AT_THROUGHPUT and goal.planned_step_s is not None:
             return self._strategy_within(goal.planned_step_s, meshes)
+        # Widen the bracket until some strategy attains its upper end.
         high = SETTINGS.bracket_factor * min(mesh.busy_s for mesh in meshes)
         best = None
         while best is None and high < IMPOSSIBLE_STEP_S:
             best = self._strategy_within(high, meshes)
             high *= SETTINGS.bracket_factor
+        # Invariant: `best` attains its seconds, and nothing was found at `low`. The next `middle` starts from what
+        # `best` really attains, which is often far below the limit that it was found for.
         low = 0.0
         for _ in range(SETTINGS.bisection_steps if best else 0):
             assert best is not None
@@ -146,6 +152,7 @@ class PhaseOne:
     def _inventory(self, model: LinearModel, chosen: list[int], meshes: list[TrainingMesh], numbers: list[int]) -> None:
         """Add rows for the devices of each kind and for the budget in dollars."""
         for k, kind in enumerate(self.kinds):
+            # Devices of kind k: of the chosen mesh, and of all rollout units of that kind.
             terms = [(z, float(dict(mesh.held).get(k, 0))) for z, mesh in zip(chosen, meshes, strict=True)]
             terms += [(n, float(o.pool.unit_gpus)) for n, (i, o) in zip(numbers, self._units, strict=True) if i == k]
             model.row(terms, high=float(kind.num_gpus))
@@ -159,6 +166,7 @@ class PhaseOne:
         self, found: np.ndarray, seconds: float, chosen: list[int], meshes: list[TrainingMesh], numbers: list[int]
     ) -> Strategy | None:
         """Return the chosen strategy with the least seconds that it attains."""
+        # Exactly one binary is 1; solvers return it with a rounding error.
         mesh = meshes[int(np.argmax(found[chosen]))]
         rollout = [0] * len(self.kinds)
         used: list[tuple[int, UnitOption]] = []
@@ -168,6 +176,8 @@ class PhaseOne:
                 used.append((num, option))
         if not used:
             return None
+        # The program only demanded `seconds` or less. Bisect over C with mesh and units fixed: `high` makes a step's
+        # samples.
         low, high = mesh.busy_s, max(mesh.busy_s, seconds)
         for _ in range(SETTINGS.strategy_bisection_steps):
             middle = (low + high) / 2
@@ -202,6 +212,7 @@ def kinds_of(lists: CandidateLists) -> tuple[DeviceKind, ...]:
     for _, at in sorted(lists.cost_tables.classes.items()):
         trains = lists.cost_tables.problem.allows(training_tasks(lists), at)
         rolls_out = lists.cost_tables.problem.allows(ROLLOUT, at) and host_violation(lists.cost_tables, at) is None
+        # The MILP counts devices by kind, so whatever decides what a device may do or costs is part of the key.
         like = (at.gpu.name, at.gpus_per_machine, at.is_spot, at.usd_per_gpu_hour, trains, rolls_out)
         merged.setdefault(like, []).append(at)
     return tuple(

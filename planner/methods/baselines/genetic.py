@@ -96,6 +96,7 @@ def _seeded(seed: int) -> Iterator[None]:
     """Seed the interpreter's global generator, from which DEAP draws, and restore it afterwards."""
     from deap import algorithms
 
+    # DEAP takes no generator of its own, so the interpreter's state is saved and restored.
     state = algorithms.random.getstate()
     algorithms.random.seed(seed)
     try:

@@ -74,6 +74,7 @@ class PlacementGenome:
     def _groups(self, labels: Keys) -> dict[int, tuple[Task, ...]]:
         limits = self.cost_tables.problem.limits
         slots: dict[int, list[Task]] = {}
+        # Roles of the trainer's process share actor training's slot, whatever their own keys say.
         actor = self._slot(self.tasks.index(Task.ACTOR_TRAINING), labels)
         for i, task in enumerate(self.tasks):
             is_on_trainer = task in limits.roles_on_trainer
@@ -100,6 +101,7 @@ class PlacementGenome:
         ]
         able.sort(key=lambda i: float(keys[i, _USE]))
         if any(task in TRAINING for task in tasks):
+            # A mesh has one class or two; its group's first key decides.
             two = want < _TWO_BLOCKS and self.cost_tables.problem.limits.max_train_blocks > 1
             if Task.GENERATION in tasks and Task.ACTOR_TRAINING not in tasks:  # such a mesh must be in one region
                 able = [i for i in able if self.classes[i].region is self.classes[able[0]].region]
@@ -113,11 +115,14 @@ class PlacementGenome:
 
         None if a group gets nothing.
         """
+        # Units taken so far by class and size. Training comes first: a mesh needs whole pipelines, other groups take
+        # what is left.
         held: dict[str, dict[int, int]] = {}
         found: dict[int, Group] = {}
         for slot in sorted(groups, key=lambda s: not any(task in TRAINING for task in groups[s])):
             pools: list[Pool] = []
             for i in wanted[slot]:
+                # Share of this class among all groups that want it.
                 rivals = sum(float(keys[s, i, _WEIGHT]) for s in groups if i in wanted[s])
                 share = float(keys[slot, i, _WEIGHT]) / rivals if rivals else 1.0
                 pools += self._pools(groups[slot], self.classes[i], keys[slot, i], share, len(wanted[slot]), held)
@@ -142,27 +147,30 @@ class PlacementGenome:
         templates: Sequence[Template] = self._templates.of(tasks, at)
         trains = any(task in TRAINING for task in tasks)
         if trains and num_pools > 1:
+            # A mesh of several pools must not shard its parameters fully (`validity`).
             templates = [each for each in templates if not each.is_fully_sharded]
         if not templates:
             return
         first = templates[int(keys[_LAYOUT] * len(templates))]
         chosen = [first]
         if not trains and keys[_SECOND] < _TWO_POOLS:
+            # Keys below the threshold are stretched to [0, 1), so that they choose among all layouts.
             chosen.append(templates[int(keys[_SECOND] / _TWO_POOLS * len(templates))])
         for template in chosen:
+            # Pools are taken one after the other, so the second one sees the room that the first one left.
             units = held.setdefault(at.key, {})
             left = room(at, units, template.unit_gpus)
-            asked = round(share * at.num_gpus / template.unit_gpus / len(chosen))
-            num = self._num_units(template, trains, asked, left)
+            num_wanted = round(share * at.num_gpus / template.unit_gpus / len(chosen))
+            num = self._num_units(template, trains, num_wanted, left)
             if num:
                 units[template.unit_gpus] = units.get(template.unit_gpus, 0) + num
                 yield template.pool(at.key, num)
 
-    def _num_units(self, template: Template, trains: bool, asked: int, left: int) -> int:
-        """Return the number of units asked for, but at least the fewest that work and at most what is left."""
+    def _num_units(self, template: Template, trains: bool, num_wanted: int, left: int) -> int:
+        """Return the wanted number of units, but at least the fewest that work and at most what is left."""
         if not trains:
-            return min(max(asked, 1), left)
-        most = min(max(asked // template.pipeline, template.min_data), left // template.pipeline)
+            return min(max(num_wanted, 1), left)
+        most = min(max(num_wanted // template.pipeline, template.min_data), left // template.pipeline)
         most = min(most, self.cost_tables.problem.limits.max_data)
         data = max((n for n in validity.DATA if template.min_data <= n <= most), default=0)
         return data * template.pipeline

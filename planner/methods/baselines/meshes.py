@@ -67,6 +67,7 @@ class MeshSearch:
             for counts in self._counts(shared, classes):
                 place = (shared[0].unit_gpus, *counts)
                 least = found[place].total_s if place in found else ceiling_s
+                # The bound needs neither a memory check nor a phase table, and rules out most layouts.
                 if self._least_s(shared[0], classes, counts) < least:
                     mesh = self._mesh(shared[0], classes, counts)
                     if mesh is not None and mesh.total_s < least:
@@ -88,6 +89,8 @@ class MeshSearch:
         most = self.cost_tables.problem.limits.max_data
         choices = []
         for template, at in zip(same, classes, strict=True):
+            # Pipelines that the class has room for, and all numbers of them, most first. With many classes only the
+            # largest.
             room = min(at.num_units(template.unit_gpus) // template.pipeline, most)
             listed = [n * template.pipeline for n in reversed(validity.DATA) if template.min_data <= n <= room]
             choices.append(listed if len(classes) < MANY else listed[:1])
@@ -111,6 +114,7 @@ class MeshSearch:
             workload = self.cost_tables.problem.workload
             speed = 0.0
             if task in TRAINING:
+                # A pipeline of p units finishes one micro-batch per stage time, so each unit has 1 / p of that.
                 speed = layout.micro_batch / training.stage_s(workload, task, at, layout, 1) / layout.pipeline
             elif task in SCORING:
                 speed = 1 / scoring.sample_s(workload, task, at.gpu, layout.tensor)
@@ -124,9 +128,12 @@ class MeshSearch:
         priced = [
             (pool, price) for pool in pools if isinstance(price := self.cost_tables.pool(self.tasks, pool), UnitCost)
         ]
+        # Some pool does not fit into memory.
         if len(priced) < len(pools):
             return None
         samples = self.cost_tables.problem.workload.samples_per_step
+        # All roles take turns, so their seconds add up: training from the mesh, scoring from joint rates, generation as
+        # a phase that all pools finish together.
         total = sum(each.total_s for each in self.cost_tables.mesh(self.tasks, pools).times.values())
         for task in self.tasks:
             if task in SCORING:

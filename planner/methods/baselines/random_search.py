@@ -23,6 +23,7 @@ def search(
     budget = EvaluationBudget(cost_tables, budget_s=budget_s, now_s=now_s, report=report, should_stop=should_stop)
     genome, rng = PlacementGenome(cost_tables), np.random.default_rng(seed)
     while not budget.is_over:
+        # Keys that decode to nothing cost no evaluation. The clock ends the loop even if all of them do.
         placement = genome.placement(rng.random(genome.length))
         if placement is not None:
             budget.evaluate(placement)

@@ -50,6 +50,7 @@ def search(
     rest = tuple(task for task in cost_tables.problem.workload.tasks if task is not Task.GENERATION)
     meshes, rollouts = MeshSearch(cost_tables, templates, rest), _Rollouts(cost_tables, templates)
     for classes in class_sets(cost_tables, templates, rest):
+        # `ceiling_s` falls as better placements are found, so later classes list fewer meshes.
         for mesh in meshes.best(classes, budget.ceiling_s):
             if budget.is_over:
                 return budget.outcome("streamrl")
@@ -59,6 +60,7 @@ def search(
 
 def _split(budget: EvaluationBudget, rollouts: "_Rollouts", rest: tuple[Task, ...], mesh: SearchedMesh) -> None:
     """Try the generation pools beside one mesh, by ascending lower bounds, until none can beat the incumbent."""
+    # Neither a mesh that costs more than the best placement nor one that is slower can be part of a better one.
     if _least_usd(budget.cost_tables, mesh.pools) >= budget.best_loss or mesh.total_s >= budget.ceiling_s:
         return
     options = [
@@ -69,6 +71,7 @@ def _split(budget: EvaluationBudget, rollouts: "_Rollouts", rest: tuple[Task, ..
     ]
     options.sort(key=lambda option: option[0])
     for least, pools, ordered in options:
+        # Bounds ascend, so no later option can be better either.
         if least >= budget.best_loss:
             return
         groups = (Group(tasks=_GENERATION, pools=pools), Group(tasks=rest, pools=ordered))
@@ -102,6 +105,7 @@ class _Rollouts:
             if self.cost_tables.problem.allows(_GENERATION, at):
                 for template in self.templates.of(_GENERATION, at):
                     layout = template.layouts[0][1]
+                    # One replica is a whole unit, and batch 0 runs as many sequences as memory holds.
                     if layout.tensor == template.unit_gpus and not layout.batch:
                         single.setdefault(template.layouts, []).append((at, template))
         for each in single.values():
@@ -116,6 +120,8 @@ class _Rollouts:
             sizes = []
             for at, template in chosen:
                 most = room(at, held.get(at.key, {}), template.unit_gpus)
+                # For throughput more devices never hurt. In dollars smaller pools matter, but with many classes there
+                # are too many.
                 is_few = is_dollars and len(chosen) < MANY
                 fewer = [2**i for i in range(most.bit_length()) if 2**i < most] if is_few else []
                 sizes.append([*fewer, most] if most else [])
@@ -131,8 +137,10 @@ class _Rollouts:
         transfers = trainer_transfers(
             self.cost_tables, self.cost_tables.classes[mesh[0].device_class].region.name
         ).transfers
+        # The version and its samples take at least as long as for the nearest pool; inf if no pool has a route.
         there = [transfers.get(self.cost_tables.classes[pool.device_class].region.name) for pool in pools]
         lag_s = min((each.weights_s + each.trajectories_s for each in there if each), default=float("inf"))
+        # The path of a step (`planner.cost.oracle`). At eta >= 1 engines also work at most one step per step.
         path = (rest_s + lag_s + phase_s) / (workload.eta + 1)
         return max(rest_s, path) if workload.eta == 0 else max(rest_s, path, busy_s)
 
@@ -145,6 +153,7 @@ class _Rollouts:
                 for pool in pools
                 if isinstance(price := self.cost_tables.pool(_GENERATION, pool), UnitCost)
             ]
+            # A pool without a price does not fit into memory.
             tables = [(float(pool.num_units), price.phase) for pool, price in priced if price.phase is not None]
             if len(priced) < len(pools):
                 times = (float("inf"), float("inf"))

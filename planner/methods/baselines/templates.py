@@ -73,9 +73,11 @@ class Templates:
         template = Template(
             unit_gpus=unit, layouts=layouts, pipeline=pipeline, min_data=1, is_fully_sharded=Sharding.FULL in shardings
         )
+        # Without sharding all pipelines need the same memory, so one is enough.
         if not shardings:
             return template if most and self._fits(template, at, 1) else None
         listed = [n for n in validity.DATA if 1 < n <= most]
+        # More replicas shard the state into smaller parts: if the most do not fit, none do.
         if not listed or not self._fits(template, at, listed[-1]):
             return None
         return replace(template, min_data=next(n for n in listed if self._fits(template, at, n)))
@@ -89,10 +91,13 @@ class Templates:
                 for p, sharding, recompute, micro_batch in product(
                     validity.PIPELINE, Sharding, (False, True), validity.MICRO_BATCH
                 )
+                # A pipeline needs a layer for each stage; pipelines do not shard their parameters fully (`validity`).
                 if p <= most and not (p > 1 and sharding is Sharding.FULL)
             ]
         if task is not Task.GENERATION:
             return [Layout(tensor=unit)]
+        # A batch limit is of use only where generation has devices and a window of its own. 0 stands for as many
+        # sequences as fit.
         batches = (0,) if trains or problem.workload.eta == 0 else validity.BATCH
         return [Layout(tensor=size, batch=batch) for size in validity.TENSOR if unit % size == 0 for batch in batches]
 

@@ -43,6 +43,7 @@ def search(
             break
         for mesh in meshes.best(classes, budget.ceiling_s):
             for pools in orders(cost_tables, mesh):
+                # Meshes were listed for an older incumbent; it may have improved since.
                 if least_value(cost_tables, mesh) < budget.best_loss:
                     budget.evaluate(Placement(groups=(Group(tasks=tasks, pools=pools),)))
     return budget.outcome("verl")

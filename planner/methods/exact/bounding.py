@@ -46,6 +46,8 @@ class NodeBounds:
     def model(self, node: OpenNode) -> Relaxation | None:
         """Return the model of a node for placements that are better than the target; None if it has none such."""
         minimises_usd, target = self.data.minimises_usd, self.incumbent.target
+        # The target limits what is minimised, dollars or seconds. Fine levels are worth their binaries only near the
+        # end.
         return build_relaxation(
             self.data,
             node.subproblem,

@@ -65,6 +65,7 @@ class BranchAndBound:
         """
         self.frontier.is_complete = self._open_nodes(bounds) and end is None
         while self.frontier.num_open and not self.budget.is_over:
+            # None if no open node is below the target: the gap is proved.
             node = self.frontier.take(self.incumbent.target)
             if node is None or (end is not None and not end.allows(node, self.incumbent.value)):
                 return
@@ -84,16 +85,20 @@ class BranchAndBound:
         """Open a node for each grouping and trainer's region; return False if time ended before all were open."""
         nodes, is_whole = [], True
         for grouping in groupings(bounds.data.cost_tables.problem):
+            # Time is over: nodes that are not opened have no bound, so nothing will be proved.
             if self.budget.is_over and self.incumbent.best is not None:
                 is_whole = False
                 break
             for trainer_region in range(len(bounds.data.regions)):
                 subproblem = Subproblem(grouping=grouping, trainer_region=trainer_region)
+                # A node starts with a bound that needs no list of meshes. Nodes at infinity have no placement and are
+                # never opened.
                 bound = bounds.without_model(subproblem, is_listed=False)
                 if bound < INFINITE:
                     node = OpenNode(subproblem=subproblem, bound=bound, stage=BoundingStage.MESH_LIST)
                     nodes.append(self.frontier.add(node))
         known = self.incumbent
+        # The limits are the least over all open nodes, so they hold only if none is missing.
         if is_whole and bounds.data.max_s < INFINITE:
             limit_listed_meshes(bounds.data, (node.subproblem for node in self.frontier.below(known.target)))
         self.observe(
@@ -103,6 +108,8 @@ class BranchAndBound:
 
     def _work_on(self, node: OpenNode, bounds: NodeBounds) -> Children:
         """Do what the stage of a node says, and return what is left of it."""
+        # First stage: list the group's meshes, which gives a better bound. The model is built at the next turn, if
+        # there is one.
         if node.stage is BoundingStage.MESH_LIST:
             bound = max(node.bound, bounds.without_model(node.subproblem, is_listed=True))
             return (replace(node, bound=bound, stage=BoundingStage.RELAXATION),) if bound < INFINITE else ()
@@ -112,8 +119,10 @@ class BranchAndBound:
         solution = bounds.solve(node, built)
         bound = bounds.in_units(built, solution.bound)
         self.observe(ModelSolved(relaxation=built, solution=solution, bound=bound))
+        # Infeasible within the limits: nothing here beats the incumbent.
         if solution.is_infeasible:
             return self._closed(INFINITE)
+        # A part lies within its parent, so the parent's bound holds too, whatever rounding did to this one.
         bound = max(node.bound, bound)
         if node.stage is BoundingStage.RELAXATION:
             return self._after_relaxation(node, built, solution.values, bound)

@@ -56,6 +56,7 @@ def divided_by_window(built: Relaxation, values: Floats, gap: float) -> Parts:
     if at is None:
         return ()
     low, high = built.window_range_s
+    # A narrower interval would hardly change the model.
     if high - low <= min(settings.narrowest_window, gap / settings.narrowest_window_per_gap) * high:
         return ()
     middle = inner_point(at, low, high, settings.division_margin)
@@ -164,6 +165,7 @@ def _regions(built: Relaxation, values: Floats, task: Task) -> set[int]:
 
 def _shared(built: Relaxation, values: Floats, scores: list[int]) -> dict[int, float]:
     """Return by region the seconds of the critic's weights on links of the actor's that are not counted yet."""
+    # Where generation has the actor's weights, no version travels.
     if any(Task.GENERATION in tasks and Task.ACTOR_TRAINING in tasks for tasks in built.subproblem.grouping):
         return {}
     if built.generating is not None:

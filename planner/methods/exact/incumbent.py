@@ -56,6 +56,7 @@ class IncumbentRecord:
         if not isinstance(evaluation, Evaluation):
             return None
         new = Incumbent(placement=placement, evaluation=evaluation, bound=bound, elapsed_s=self.elapsed_s())
+        # An improvement within rounding is none, so that the search does not report the same placement again and again.
         if self.best is not None and new.value(self.cost_tables.problem.goal) >= self.value * (1 - _ROUNDING):
             return None
         return self._accepted(new)

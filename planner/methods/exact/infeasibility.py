@@ -64,6 +64,7 @@ def conflict(problem: Problem, now_s: Callable[[], float], should_stop: Callable
     """
     every = list(_facts(problem))
     oracle = _Oracle(problem, every, now_s, should_stop)
+    # Infeasible without any fact: nothing that an operator could change helps.
     if not oracle.is_feasible([]):
         facts = (Fact(kind="shape", name="job", what=_HOPELESS),)
         return Infeasible(facts=facts, method="exact")
@@ -78,6 +79,7 @@ def _compared(problem: Problem, fact: Fact, now_s: Callable[[], float], should_s
     if fact.kind not in _UNLIMITED or should_stop():
         return fact
     field, objective, unit = _UNLIMITED[fact.kind]
+    # What is minimised becomes the quantity that the limit was on.
     goal = replace(problem.goal, **{field: None})  # type: ignore[arg-type]
     if goal.needs_prices:
         goal = replace(goal, objective=objective)
@@ -100,6 +102,7 @@ def _compared(problem: Problem, fact: Fact, now_s: Callable[[], float], should_s
 def is_feasible(cost_tables: CostTables, now_s: Callable[[], float], should_stop: Callable[[], bool]) -> bool | None:
     """Return whether there is any placement; None if `ExactSettings.feasibility_s` seconds did not decide it."""
     found: list[Incumbent] = []
+    # A gap of 1 is proved at once, and the first incumbent stops the search: any placement answers the question.
     outcome = Search(
         cost_tables=cost_tables,
         gap=1.0,
@@ -136,8 +139,11 @@ class _Oracle:
 
     def is_feasible(self, kept: Sequence[_Removable]) -> bool:
         """Return whether there is a placement if only these facts hold."""
+        # By identity, since equal facts may appear twice.
         places = frozenset(i for i, each in enumerate(self._every) if any(each is one for one in kept))
         if places not in self._known:
+            # Out of time: `True` keeps the fact that is being left out, so the conflict may be larger than needed but
+            # is not wrong.
             if self._should_stop():
                 self.is_cut = True
                 return True
@@ -146,6 +152,7 @@ class _Oracle:
                 if i not in places:
                     relaxed = each.without(relaxed)
             cost_tables = CostTables(relaxed.problem, relaxed.without_memory_of)
+            # Undecided counts as feasible, for the same reason.
             decided = is_feasible(cost_tables, self._now_s, self._should_stop)
             self.is_cut = self.is_cut or (decided is None and self._should_stop())
             self.is_undecided = self.is_undecided or decided is None
@@ -158,12 +165,14 @@ def _quickxplain(oracle: _Oracle, base: list[_Removable], facts: list[_Removable
 
     `is_new` says that base has grown since the last test.
     """
+    # The base alone conflicts, so none of these facts is needed.
     if is_new and not oracle.is_feasible(base):
         return []
     if len(facts) <= 1:
         return facts
     half = len(facts) // 2
     first, second = facts[:half], facts[half:]
+    # What the second half must contribute if all of the first holds, then what the first must contribute beside that.
     of_second = _quickxplain(oracle, base + first, second, bool(first))
     of_first = _quickxplain(oracle, base + of_second, first, bool(of_second))
     return of_first + of_second
@@ -191,7 +200,7 @@ def _limits(problem: Problem) -> Iterator[_Removable]:
         value, free = getattr(problem.limits, name), getattr(STUDY, name)
         if value != free:
             yield _Removable(
-                fact=Fact(kind="limits", name=f"limits:{name}", what=f"the runtime's {name} is {_said(value)}"),
+                fact=Fact(kind="limits", name=f"limits:{name}", what=f"the runtime's {name} is {_words(value)}"),
                 without=partial(_with_limit, name, free),
             )
 
@@ -207,6 +216,7 @@ def _fleet(problem: Problem) -> Iterator[_Removable]:
             ),
             without=partial(_more_machines, at),
         )
+    # All links are one fact: without it every pair of regions has a fast one.
     if len(problem.fleet.regions) > 1:
         yield _Removable(
             fact=Fact(kind="link", name="links", what=_links_words(problem)),
@@ -219,6 +229,7 @@ def _links_words(problem: Problem) -> str:
     network, names = Network(problem.fleet), sorted(region.name for region in problem.fleet.regions)
     pairs = [(a, b) for a in names for b in names if a != b]
     missing = [f"from {a} to {b}" for a, b in pairs if network.route(a, b) is None]
+    # Every pair has a route, so it is the rates that are too low.
     if not missing:
         return "links between regions are no faster than measured"
     if len(missing) > _MOST_LINKS:
@@ -242,6 +253,7 @@ def _rules(problem: Problem) -> Iterator[_Removable]:
     """Yield the operator's rules."""
     rules = problem.rules
 
+    # Rules that are one value. Entries of lists are dropped one by one below, so that a conflict names the entry.
     def changed(name: str, what: str, **fields: object) -> _Removable:
         return _Removable(
             fact=Fact(kind="rules", name=name, what=what),
@@ -249,9 +261,9 @@ def _rules(problem: Problem) -> Iterator[_Removable]:
         )
 
     for pin in rules.pins:
-        yield _without_item("pins", pin, f"pin:{pin[0]}", f"{_named(pin[0])} may use only {_said(pin[1])}")
+        yield _without_item("pins", pin, f"pin:{pin[0]}", f"{_named(pin[0])} may use only {_words(pin[1])}")
     for item in rules.forbidden:
-        yield _without_item("forbidden", item, f"forbid:{item[0]}", f"{_named(item[0])} must not use {_said(item[1])}")
+        yield _without_item("forbidden", item, f"forbid:{item[0]}", f"{_named(item[0])} must not use {_words(item[1])}")
     for region in sorted(rules.forbidden_regions):
         yield _without_name("forbidden_regions", region, f"forbid:{region}", f"{region} must not be used")
     for region in sorted(rules.generating):
@@ -368,7 +380,7 @@ def _all_linked(of: _Relaxed) -> _Relaxed:
     return replace(of, problem=replace(of.problem, fleet=replace(fleet, links=links, regions=regions)))
 
 
-def _said(value: object) -> str:
+def _words(value: object) -> str:
     return ", ".join(sorted(map(str, value))) if isinstance(value, frozenset) else str(value)
 
 

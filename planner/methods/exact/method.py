@@ -44,5 +44,7 @@ def search(
     ).run()
     if not isinstance(found, Infeasible):
         return found
+    # The proof alone says that there is no placement. The conflict says why, and gets some time even if the budget is
+    # over.
     until_s = max(until_s, now_s() + DEFAULT_SETTINGS.conflict_s)
     return conflict(cost_tables.problem, now_s, lambda: should_stop() or now_s() > until_s)

@@ -59,6 +59,7 @@ class EarlyEnd:
         if self.programs_left == 0:
             return False
         self.programs_left -= node.stage is BoundingStage.PROGRAM
+        # Listing meshes takes no patience, only models that improve nothing do.
         is_model = node.stage is not BoundingStage.MESH_LIST
         self._num_waited = self._num_waited + is_model if value == self.value else 0
         self.value = value

@@ -115,8 +115,10 @@ class CandidateLists:
             ]
             if may_group(self.cost_tables, tasks):
                 found += [option for key, num in able for option in self._single_pool_options(tasks, key, num)]
+                # At most two pools, whatever the limits allow: the callers give at most two classes.
                 if len(able) > 1 and self.cost_tables.problem.limits.max_train_blocks > 1:
                     found += self._two_pool_options(tasks, able[0], able[1])
+            # Few options are enough: genomes choose by position, and busy seconds are a good order.
             self._meshes[tasks, held] = tuple(sorted(found, key=lambda each: each.busy_s))[: SETTINGS.max_meshes]
         return self._meshes[tasks, held]
 
@@ -136,6 +138,7 @@ class CandidateLists:
         ):
             return None
         found = self._single_pool_meshes(tasks, self.cost_tables.classes[key])
+        # Rows of `found` are undominated meshes of one pool; keep those with few enough devices.
         num = found.a.num_gpus[found.rows_a]
         rows = np.flatnonzero(num <= num_gpus)
         if not len(rows):
@@ -164,6 +167,7 @@ class CandidateLists:
 
         Between regions both orders are tried, since the first pool's region publishes versions.
         """
+        # The fastest few pools on either side.
         a, b = self._pairable_pools(tasks, *first), self._pairable_pools(tasks, *second)
         if not a.pools or not b.pools:
             return
@@ -192,6 +196,7 @@ class CandidateLists:
         at = self.cost_tables.classes[key]
         known = (tasks, self.cost_tables.kind(at), at.num_machines)
         if known not in self._blocks:
+            # Classes with equal machines share these. Fully sharded layouts cannot be joined to another pool.
             found = self.options(tasks, at)
             found = found.take(~found.is_full)
             alone_s = [
@@ -232,6 +237,7 @@ def _window_s(cost_tables: CostTables, columns: Sequence[UnitColumn]) -> float:
     for column in columns:
         assert column.phase is not None
         key = column.unit.device_class
+        # Samples by each knot if all devices of the class were such units; the best of any units at each knot counts.
         each = cost_tables.classes[key].num_gpus / column.unit.unit_gpus * column.phase.samples
         best[key] = np.maximum(best.get(key, 0.0), each)
     made: FloatArray = np.sum(list(best.values()), axis=0)

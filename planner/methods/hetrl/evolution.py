@@ -70,6 +70,7 @@ class Evolution:
             guided = (
                 self._guided(parent, budget) if self._guide and self._rng.random() < SETTINGS.guided_share else None
             )
+            # A parent whose evaluation gives no direction is varied at random.
             child = guided or self._varied(parent.genome)
             if child not in self._known:
                 break
@@ -111,13 +112,16 @@ def seeded(decoder: GroupingDecoder, sizes: tuple[int, ...], rng: np.random.Gene
     for g in order:
         usable = np.array(decoder.usable[g])
         left, at = sizes[g], -1
+        # A mesh has few pools; other groups may be spread over all classes.
         blocks = decoder.max_blocks if decoder.trains[g] else num
         while left and blocks and (usable & (free > 0)).any():
             weights = np.where(usable, free, 0).astype(float)
             if at >= 0:
+                # The free class with the best link to the class taken last; ties are broken at random.
                 near = np.where(weights > 0, decoder.nearness[at], -1.0)
                 at = int(rng.choice(np.flatnonzero(near == near.max())))
             else:
+                # The first class, in proportion to its free devices.
                 at = int(rng.choice(num, p=weights / weights.sum()))
             taken = min(left, int(free[at]))
             held[g, at] += taken
@@ -154,6 +158,8 @@ def swapped(decoder: GroupingDecoder, genome: GroupingGenome, rng: np.random.Gen
             if pairs:
                 i, j = pairs[int(rng.integers(len(pairs)))]
                 num = amount(decoder, int(min(held[a, i], held[b, j])), rng)
+                # Both groups keep their sizes: `num` devices of class i go from a to b, and as many of class j from b
+                # to a.
                 held[a, i] -= num
                 held[a, j] += num
                 held[b, j] -= num
@@ -166,10 +172,12 @@ def relaid(decoder: GroupingDecoder, genome: GroupingGenome, rng: np.random.Gene
     """Return a child with another layout of one group on the devices of one class (levels 4 and 5)."""
     choice = np.array(genome.choice)
     g = int(rng.integers(len(choice)))
+    # A mesh has one choice for all its devices, in column 0; other groups have one for each class.
     c = 0
     if not decoder.trains[g]:
         used = np.flatnonzero(genome.held[g])
         c = int(rng.choice(used)) if len(used) else 0
+    # Layouts are sorted best first, so positions near the front are likelier.
     choice[g, c] = rng.geometric(SETTINGS.next_layout_odds) - 1
     return _genome(np.array(genome.held), choice)
 
@@ -177,6 +185,7 @@ def relaid(decoder: GroupingDecoder, genome: GroupingGenome, rng: np.random.Gene
 def mutated(decoder: GroupingDecoder, genome: GroupingGenome, rng: np.random.Generator) -> GroupingGenome:
     """Return a child in which one group exchanges all its devices of a class for others."""
     held = _with_idle(decoder, genome)
+    # Any group but the idle row, which is last.
     g = int(rng.integers(len(held) - 1))
     for i in rng.permutation(np.flatnonzero(held[g])):
         # Exchange class i for any class j of any other group until nothing of class i is left.

@@ -36,6 +36,7 @@ class Bounds:
         self._problem = lists.cost_tables.problem
         self._classes = [at for _, at in sorted(lists.cost_tables.classes.items())]
         self._num = sum(at.num_gpus for at in self._classes)
+        # In large fleets counts are rounded up to multiples: more devices never take longer, so a bound remains valid.
         self._multiple = -(-self._num // SETTINGS.max_device_counts)
         self._counts = np.minimum(np.arange(-(-self._num // self._multiple) + 1) * self._multiple, self._num)
         """Numbers of devices, rising from 0. That of n devices is found at n over `_multiple`, rounded up."""
@@ -88,16 +89,17 @@ class Bounds:
         """Return the bound on the objective that follows from one on seconds per step."""
         goal = self._problem.goal
         most_s = goal.planned_step_s
+        # Even the bound misses the deadline, so no placement meets it.
         if most_s is not None and step_s > most_s:
             return float("inf")
         if goal.objective is not Objective.COST_AT_THROUGHPUT or most_s is None:
             return step_s
         # Dollars: each task's work at the best price per work of any class, over the deadline.
-        cost_tables = np.array([at.usd_per_gpu_hour or 0.0 for at in self._classes])
+        usd_per_hour = np.array([at.usd_per_gpu_hour or 0.0 for at in self._classes])
         usd = 0.0
         for task in self._problem.workload.tasks:
             with np.errstate(divide="ignore", invalid="ignore"):
-                each = np.where(self.rate(task) > 0, cost_tables / self.rate(task), np.inf)
+                each = np.where(self.rate(task) > 0, usd_per_hour / self.rate(task), np.inf)
             usd += self.work(task) * float(each.min())
         return usd / most_s
 
@@ -106,11 +108,13 @@ class Bounds:
         eta = self._problem.workload.eta
         train, score, rest, busy = (np.zeros(len(sizes)) for _ in range(4))
         for g, group in enumerate(grouping):
+            # Index of each row's device count in the tables, rounded up.
             at = -(-sizes[:, g] // self._multiple)
             train = np.maximum(train, self._sum_s([task for task in group if task in TRAINING])[at])
             scores = self._sum_s([task for task in group if task in SCORING])[at]
             score = np.maximum(score, scores)
             if eta:
+                # At eta 0 a group's busy time is part of the path already.
                 busy = np.maximum(busy, self._group_s(group)[at])
             if Task.GENERATION in group:
                 # At eta >= 1 scoring by generation's own group takes its part of the window.
@@ -163,6 +167,7 @@ class Bounds:
         made = np.zeros((len(grid), len(self._classes)))
         for c, seconds, samples in tables:
             made[:, c] = np.maximum(made[:, c], np.interp(grid, seconds, samples))
+        # The last time on the grid at which the best devices still make too little; before it no window can end.
         bound = np.zeros(len(sizes))
         for seconds, rates in zip(grid, made, strict=True):
             bound[self._best(rates, sizes) < self._problem.workload.samples_per_step] = seconds
@@ -201,10 +206,12 @@ class Bounds:
         if task in TRAINING:
             if not self._lists.cost_tables.problem.allows((task,), at):
                 return [0.0] * len(TENSOR)
+            # Training: the best layout of each unit size, per device.
             found = self._lists.options((task,), at)
             each = found.blocks[task].samples_per_s / found.num_gpus
             return [float(each[found.unit == size].max(initial=0.0)) for size in TENSOR]
         cost_tables = self._lists.cost_tables
+        # One rate for all sizes: `units` has the undominated ones only, and its best is an optimistic estimate of each.
         if task is Task.GENERATION or not self._lists.units((task,), at.key):
             return [self._unit_rate(task, at)] * len(TENSOR)
         return [

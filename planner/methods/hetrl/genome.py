@@ -81,12 +81,15 @@ class GroupingDecoder:
     ) -> bool:
         """Place the chosen mesh of a group with training; return False if there is none or no room for it."""
         held = [(self.classes[c].key, n) for c, n in enumerate(genome.held[g]) if n]
+        # Only the largest classes count, as many as a mesh may have pools. Sorted by name they are the cache's key.
         held = sorted(held, key=lambda each: -each[1])[: self.max_blocks]
         options = self.lists.meshes(tasks, tuple(sorted(held)))
         if not options:
             return False
+        # A choice beyond the end of the list wraps around, since swaps change lists and keep choices.
         chosen = options[genome.choice[g][0] % len(options)]
         for pool in chosen.pools:
+            # A mesh with fewer units than chosen would be another mesh.
             if room[pool.device_class].take(pool.unit_gpus, pool.num_units) < pool.num_units:
                 return False
         pools[g] += chosen.pools
@@ -110,6 +113,7 @@ class GroupingDecoder:
             return ()
         chosen = options[choice % len(options)].pool
         found = [chosen.resized(held // chosen.unit_gpus)] if held >= chosen.unit_gpus else []
+        # Devices that do not fill a chosen unit get the best unit that is small enough.
         rest = held % chosen.unit_gpus
         small = next((option.pool for option in options if option.pool.unit_gpus <= rest), None)
         if small:
@@ -158,6 +162,8 @@ class _Room:
 
     def take(self, size: int, num: int) -> int:
         """Take up to `num` units of this size and return how many there was room for."""
+        # As in the inventory rows of the exact method: units of at least k devices cover each machine in multiples of
+        # k.
         for each in {*self._held, size}:
             if each <= size:
                 held = sum(k * n for k, n in self._held.items() if k >= each)

@@ -40,6 +40,7 @@ def guided(
         return _shortened(decoder, parent, estimate, subject, rng)
     if kind == "link":
         return _leave_region(decoder, parent, subject.partition(">")[2], rng)
+    # What is left is the trainer's uplink or a budget. One region less that receives versions relieves both.
     remote = [each.region for each in estimate.regions if each.weights_s > 0]
     return _leave_region(decoder, parent, str(rng.choice(remote)), rng) if remote else None
 
@@ -64,6 +65,7 @@ def _shortened(
         case 2:
             return _leave_region(decoder, genome, name, rng)
         case _:
+            # By turns with training there is no layout of generation alone to choose.
             if decoder.trains[generator] or rng.random() < SETTINGS.more_generators_share:
                 return _add_devices(decoder, genome, estimate, generator, rng)
             return _relaid(decoder, genome, generator, name)
@@ -106,6 +108,7 @@ def _give_back(
     """Return a child in which the group that waits most gives devices back."""
     held = np.array(genome.held)
     busy = _busy_s(decoder, estimate)
+    # The noise makes repeated calls on one parent choose different groups.
     g = min(range(len(held)), key=lambda b: busy[b] * rng.uniform(*SETTINGS.give_back_noise))
     used = np.flatnonzero(held[g])
     if not len(used):
@@ -141,9 +144,11 @@ def _reassign_idle(
     g = _group_with(decoder, Task.GENERATION)
     if placement is None or decoder.trains[g]:
         return None
+    # `idle` has indices of pools, which exist only in the decoded placement.
     key = placement.groups[g].pools[int(rng.choice(estimate.idle))].device_class
     c = next(c for c, at in enumerate(decoder.classes) if at.key == key)
     held = np.array(genome.held)
+    # Without a taker the devices become free, which at least saves their rent.
     takers = [b for b in range(len(held)) if b != g and not decoder.trains[b] and decoder.usable[b][c]]
     if takers:
         held[int(rng.choice(takers)), c] += held[g, c]

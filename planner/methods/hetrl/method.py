@@ -72,9 +72,11 @@ def _run(budget: EvaluationBudget, seed: int, *, bounded: bool) -> None:
     bounds = Bounds(lists) if bounded else None
     arms = []
     for i, grouping in enumerate(groupings(problem)):
+        # Each grouping has a random stream of its own, so that its draws do not depend on the other groupings.
         draw = _drawer(lists, grouping, np.random.default_rng([seed, i]), bounds)
         arms.append(GroupingArm(draw, bounds.of_grouping(grouping) if bounds else 0.0))
     if bounded:
+        # A small budget goes to the groupings with the best bounds, instead of a first look at all.
         num_affordable = int(budget.evaluations_within(1.0) / SETTINGS.evaluations_per_grouping)
         arms = by_bound(arms)[: max(SETTINGS.least_groupings, num_affordable)]
     before = -1
@@ -97,6 +99,7 @@ def _drawer(
 
     def draw() -> SizesArm:
         sizes = next(endless)
+        # Evolution draws from its own stream, so that later size vectors do not depend on how long it ran.
         children = np.random.default_rng(rng.integers(1 << 63))
         evolution = Evolution(decoder, sizes, children, guided_moves.guided if bounds else None)
         return SizesArm(evolution, bounds.of_sizes(grouping, sizes) if bounds else 0.0)

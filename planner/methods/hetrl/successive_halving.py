@@ -35,9 +35,11 @@ def halve(
     `alive` says whether an arm is worth pulling at all; arms that are not are dropped.
     """
     remaining = list(arms)
+    # The arms are halved until one is left, which has the last rung for itself.
     rungs = max(1, ceil(log2(max(1, len(remaining)))) + 1)
     for rung in range(rungs):
         start = budget.spent()
+        # This rung gets an equal part of what it and the later rungs have left.
         end = start + (until - start) / (rungs - rung)
         # The time of a rung is divided equally among its arms, by deadlines.
         for i, arm in enumerate(remaining):
@@ -101,15 +103,18 @@ class GroupingArm:
         return self._failures >= SETTINGS.max_failed_size_vectors
 
     def pull(self, budget: EvaluationBudget, until: float) -> None:
-        # The number of inner arms is a power of two that the budget allows two generations each.
         """Halve old and new size vectors until that fraction of the whole budget is spent."""
+        # The number of inner arms is a power of two that the budget allows two generations each.
         evaluations = budget.evaluations_within(until - budget.spent())
         num = min(SETTINGS.max_size_vectors, max(1, int(evaluations / (2 * (SETTINGS.population + SETTINGS.children)))))
         num = 1 << (num.bit_length() - 1)
+        # Half of the inner arms are the best size vectors so far, the other half are new. There is at least one arm.
         old = self._kept[: max(1, num // 2)] if num > 1 else self._kept[:1]
         arms = [*old, *(self._draw() for _ in range(max(num - len(old), 0 if old else 1)))]
         kept = halve(arms, budget, until, alive=lambda arm: _may_win(arm, budget))
         self._failures = 0 if any(arm.best_loss < INFEASIBLE for arm in kept) else self._failures + len(arms)
+        # Size vectors that were not pulled this time stay known. The best come first, since `best_loss` reads the
+        # first.
         known = {id(arm): arm for arm in [*kept, *self._kept]}
         self._kept = sorted(known.values(), key=lambda arm: arm.best_loss)[: SETTINGS.max_size_vectors]
 

@@ -114,7 +114,10 @@ def class_speeds(lists: CandidateLists, bounds: Bounds) -> ClassSpeeds:
     whole = np.array([at.num_gpus for at in classes])
     names = sorted({at.region.name for at in classes})
     region = np.array([names.index(at.region.name) for at in classes])
+    # From regions to classes: [num_regions, num_regions] becomes [num_classes, num_classes].
     lag_s, critic_s = (each[np.ix_(region, region)] for each in (transfers.weights_s, transfers.critic_s))
+    # Training state of the first models, in the order of tasks. Spread over a whole class it is what each device keeps
+    # at least.
     state_bytes = [float(memory.trained_bytes(workload, task, of_layout(Layout(tensor=1), 1))[0]) for task in trained]
     states = [sum(state_bytes[:num]) for num in range(len(trained) + 1)]
     steps = {task: _steps(lists, bounds, task) for task in workload.tasks}
@@ -167,6 +170,7 @@ class DeviceAssigner:
 
     def genomes(self, decoder: GroupingDecoder, num: int) -> Iterator[GroupingGenome]:
         """Yield the `num` most promising genomes of a grouping by estimate, best first."""
+        # Every combination of meshes that fits into the fleet, one mesh for each group that trains.
         trains = [g for g, each in enumerate(decoder.trains) if each]
         options = [self._mesh_options(decoder.grouping[g], may_pair=len(trains) == 1) for g in trains]
         mesh_choices = [each for each in product(*options) if self._fits(each)][: SETTINGS.max_combinations]
@@ -176,6 +180,7 @@ class DeviceAssigner:
         step_s = self._step_s(decoder, trains, mesh_choices, assignments)
         proposed: set[GroupingGenome] = set()
         alike = [0] * len(mesh_choices)
+        # Rows by estimate, best first. A row with an infinite estimate has a group that cannot work.
         for row in np.argsort(step_s, kind="stable").tolist():
             if len(proposed) >= num or not np.isfinite(step_s[row]):
                 return
@@ -213,6 +218,8 @@ class DeviceAssigner:
             for part in (
                 SETTINGS.mesh_shares if len(self._classes) <= MANY_CLASSES else SETTINGS.mesh_shares_of_many_classes
             ):
+                # Shares ascend: a share whose fastest mesh needs no more devices than a smaller one's would be a
+                # duplicate.
                 num = max(1, round(part * at.num_gpus))
                 found = self._lists.quickest(tasks, at.key, num)
                 if found is not None and found[0] > known:
@@ -235,6 +242,8 @@ class DeviceAssigner:
                 nums = [(c, max(1, round(part * int(self._whole[c])))) for c, part in ((a, part_a), (b, part_b))]
                 found = self._lists.meshes(tasks, tuple((self._classes[c].key, num) for c, num in nums))
                 if found and len(found[0].pools) > 1:
+                    # The list may have swapped the pools. The first pool's region publishes, so its class is the
+                    # trainer's.
                     at = next(c for c in (a, b) if self._classes[c].key == found[0].pools[0].device_class)
                     yield _MeshDevices(
                         held=self._by_class(*nums), at=at, train_s=found[0].busy_s, score_s=0.0, gen_s=0.0
@@ -262,16 +271,20 @@ class DeviceAssigner:
             meshes[:, g] = [mesh_choice[place].held for mesh_choice in mesh_choices]
         if not units:
             return _Assignments(held=meshes, which=np.arange(len(mesh_choices)))
+        # Versions leave from the class on which the actor trains: [num_combinations].
         actor = next(i for i, g in enumerate(trains) if Task.ACTOR_TRAINING in decoder.grouping[g])
         trainer_class = np.array([mesh_choice[actor].at for mesh_choice in mesh_choices])
         is_near, is_joined = self._fleet.is_near(trainer_class), np.isfinite(self._lag_s[trainer_class])
         generating = [Task.GENERATION in decoder.grouping[g] for g in units]
         speeds = np.array([self._speeds(decoder, g) for g in units])
+        # The estimate of generation is rough, so several variants compete: how slow it counts, and near classes only or
+        # any.
         variants = (
             [(favour, near) for favour in SETTINGS.generation_slowdowns for near in (True, False)]
             if any(generating)
             else [(1.0, False)]
         )
+        # If every class is near, the limit changes nothing.
         if is_near.all():
             variants = [each for each in variants if not each[1]]
         found = [meshes.copy() for _ in variants]

@@ -66,6 +66,7 @@ class Descent:
         It ends when every grouping that may beat `value` rests, or when `patience` rounds found nothing better.
         """
         waited = 0
+        # A run may have a better incumbent or more time than the one before, so groupings at rest get another chance.
         for arm in self._arms:
             arm.failures = 0
         if not self._arms and budget.cost_tables.problem.asks_for_speed_alone:
@@ -75,6 +76,7 @@ class Descent:
             for _ in range(1 if self._arms else self._num_first):
                 if not self._is_dry and not budget.is_over:
                     self._open(budget, min(value, budget.best_loss))
+            # `value` may come from another method; only what is below it counts as progress.
             waited = 0 if budget.best_loss < value else waited + 1
             value = min(value, budget.best_loss)
             hopeful = [arm for arm in self._arms if arm.failures < SETTINGS.max_failures and arm.bound < value]
@@ -118,6 +120,7 @@ class Descent:
     def _open(self, budget: EvaluationBudget, value: float) -> None:
         """Open the next grouping that has a valid placement."""
         for bound, grouping in self._waiting:
+            # Nothing in this grouping can be better. It is dropped for good, since the incumbent only improves.
             if bound >= value:
                 continue
             decoder = grouping_decoder(self._lists, grouping)
@@ -156,14 +159,17 @@ class Descent:
         drawn = sizes_of(problem.workload, decoder.grouping, whole, self._rng, all_of_them=all_of_them)
         best = self._bounds.best_sizes(decoder.grouping)
         for turn in range(SETTINGS.drawn_genomes):
+            # Half of them with the sizes that have the least lower bound, half with drawn sizes.
             yield evolution.seeded(decoder, next(drawn) if turn % 2 else best, self._rng)
 
 
 def _step(budget: EvaluationBudget, arm: _Arm, rng: np.random.Generator) -> None:
     """Evaluate the children of the arm's best genome and keep the best one if it is better."""
+    # Guided children need the oracle's evaluation of the parent, which the batched oracle does not give.
     if arm.explained is None:
         placement = arm.decoder.placement(arm.genome)
         arm.explained = None if placement is None else budget.explain(placement)
+    # Without duplicates, but in the order in which they were made, so that a seed repeats its answer.
     children = list(dict.fromkeys(child for child in _children(arm, rng) if child not in arm.known))
     arm.known.update(children)
     losses = budget.losses([arm.decoder.placement(child) for child in children])

@@ -73,6 +73,7 @@ def _class_choices(fleet: ClassSpeeds, grouping: Grouping) -> list[tuple[tuple[i
     """Return the choices of one class for each group that trains: tuples of (group, class, devices)."""
     trains = [g for g, tasks in enumerate(grouping) if any(task in TRAINING for task in tasks)]
     whole = fleet.whole.tolist()
+    # One mesh takes a class, whole or (if other groups need devices) half. Two meshes on one class halve it.
     if len(trains) == 1:
         parts = (1,) if len(grouping) == 1 else (1, 2)
         return [((trains[0], c, -(-whole[c] // part)),) for c in fleet.strong for part in parts]

@@ -30,6 +30,7 @@ def greedy(data: ProblemArrays, grouping: Grouping, trainer_region: int) -> Iter
         if not _add_other_meshes(data, free, groups, others):
             continue
         units = [tasks for tasks in others if not any(task in TRAINING for task in tasks)]
+        # Distant units have a shorter window: `slack` is how much more distant than the nearest generation may be.
         for slack in latencies if any(Task.GENERATION in tasks for tasks in units) else latencies[:1]:
             assigned = _assign_machines(data, dict(free), units, trainer_region, slack)
             if assigned is not None:
@@ -56,6 +57,7 @@ def _take(data: ProblemArrays, free: dict[int, int], block: MeshArrays, row: int
     needed: dict[int, int] = {}
     for pool in block.columns[row].group.pools:
         at = data.class_at[pool.device_class]
+        # Machines, rounded up, that the pool's units fill. The pools of a mesh are of different classes.
         needed[at] = -(-pool.num_units // (data.classes[at].gpus_per_machine // pool.unit_gpus))
     if any(free[at] < num for at, num in needed.items()):
         return False
@@ -91,6 +93,7 @@ def _assign_machines(
     """Assign all free machines to the groups without training; None if some group gets none."""
     if not units:
         return {}
+    # The best kind of unit of each class for each group, by class.
     choices = [_best_rows(data, data.units(tasks), trainer_region, slack) for tasks in units]
     worth = _worth(data, units, choices)
     made = [np.zeros(len(tasks)) for tasks in units]
@@ -98,10 +101,12 @@ def _assign_machines(
     batches = {c: _batches(num, data.settings.greedy_batches) for c, num in sorted(free.items()) if num}
     # The slowest group takes a batch of the class on which it has the largest advantage over other groups.
     for _ in range(sum(len(each) for each in batches.values())):
+        # Seconds per step of each group with what it has so far; huge for a group without units.
         busy = [float(np.sum(data.samples / np.maximum(each, 1e-12))) for each in made]
         slowest = max(range(len(units)), key=lambda g: busy[g])
         useful = [c for c in batches if c in choices[slowest]]
         if not useful:
+            # The slowest group can take nothing more. If it has nothing at all, this is no placement.
             if max(busy) > IMPOSSIBLE_STEP_S:
                 return None
             break
@@ -148,12 +153,14 @@ def _worth(data: ProblemArrays, units: list[Tasks], choices: list[dict[int, int]
 
     Values are relative to each group's best class.
     """
+    # Samples per second and device on each class at the group's slowest task, as a share of the group's best class.
     own: list[dict[int, float]] = []
     for tasks, rows in zip(units, choices, strict=True):
         block = data.units(tasks)
         each = {c: float(np.min(block.rates[row] / block.gpus[row])) for c, row in rows.items()}
         best = max(each.values(), default=1.0)
         own.append({c: value / best for c, value in each.items()})
+    # Less the largest such share of any other group, which would lose the device.
     return [
         {
             c: value - max((other.get(c, 0.0) for h, other in enumerate(own) if h != g), default=0.0)

@@ -20,7 +20,7 @@ _HELPS = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Judged:
+class _EvaluatedPlacement:
     """A placement with its evaluation, whatever the goal's limits."""
 
     placement: Placement
@@ -58,18 +58,19 @@ def repaired(
     return now.placement if now.usd < worth_usd else None
 
 
-def _evaluated(cost_tables: CostTables, placement: Placement) -> _Judged | None:
+def _evaluated(cost_tables: CostTables, placement: Placement) -> _EvaluatedPlacement | None:
     """Evaluate a placement without the goal's limits; None if it is invalid or there is no deadline."""
-    asked_s = cost_tables.problem.goal.max_step_s
+    deadline_s = cost_tables.problem.goal.max_step_s
     goal = replace(cost_tables.problem.goal, max_step_s=None, max_usd_per_hour=None)
     found = evaluate(cost_tables, placement, goal=goal)
-    if not isinstance(found, Evaluation) or asked_s is None:
+    if not isinstance(found, Evaluation) or deadline_s is None:
         return None
-    usd = found.usd_per_hour + found.usd_egress_per_hour * (found.step_s / asked_s - 1)
-    return _Judged(placement=placement, step_s=found.step_s, usd=usd, binding=found.binding)
+    # Egress per hour as if steps took exactly the deadline, so that placements with different steps can be compared.
+    usd = found.usd_per_hour + found.usd_egress_per_hour * (found.step_s / deadline_s - 1)
+    return _EvaluatedPlacement(placement=placement, step_s=found.step_s, usd=usd, binding=found.binding)
 
 
-def _more(cost_tables: CostTables, now: _Judged) -> _Judged | None:
+def _more(cost_tables: CostTables, now: _EvaluatedPlacement) -> _EvaluatedPlacement | None:
     """Return the placement with one more unit, in a group that binds, that saves most seconds per dollar.
 
     The result is None if no unit helps.
@@ -83,6 +84,7 @@ def _more(cost_tables: CostTables, now: _Judged) -> _Judged | None:
             if found is None:
                 continue
             saved_s = now.step_s - found.step_s
+            # The rent may be 0, and egress may change either way, so the difference may be 0 or less.
             usd = max(found.usd - now.usd, 1e-9)
             if saved_s > _HELPS * now.step_s and saved_s / usd > most:
                 best, most = found, saved_s / usd
@@ -96,7 +98,7 @@ def _binds(group: Group, binding: str) -> bool:
     return binding == "group:" + "+".join(group.tasks)
 
 
-def _fewer(cost_tables: CostTables, now: _Judged, most_s: float) -> _Judged | None:
+def _fewer(cost_tables: CostTables, now: _EvaluatedPlacement, most_s: float) -> _EvaluatedPlacement | None:
     """Return the cheapest placement with one unit less that keeps the deadline; None if there is none."""
     best = None
     for placement in _smaller(now.placement):

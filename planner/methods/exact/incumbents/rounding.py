@@ -17,6 +17,7 @@ _WHOLE = 1e-6
 
 def rounded(built: Relaxation, values: Floats) -> Placement | None:
     """Return a placement near the point, not evaluated yet; None if the most likely meshes do not go together."""
+    # A copy, since fixing meshes changes bounds that the search still needs.
     model = built.model.copy()
     for chosen in built.meshes.values():
         likeliest = int(chosen.at[int(values[chosen.at].argmax())])
@@ -30,6 +31,7 @@ def rounded(built: Relaxation, values: Floats) -> Placement | None:
     for units in built.units.values():
         counts[units.at] = np.floor(counts[units.at] + _WHOLE)
     _fill(built, fixed.values, counts)
+    # Rounding left a group without any unit.
     if any(counts[units.at].sum() < 1 for units in built.units.values()):
         return None
     return built.placement(counts)

@@ -94,6 +94,7 @@ class LinearModel:
 
         A variable may appear several times.
         """
+        # Solvers reject repeated entries. Most rows have none, and for them the dictionary is all the work.
         merged = dict(terms)
         if len(merged) < len(terms):
             merged = {}
@@ -102,6 +103,7 @@ class LinearModel:
         place = len(self.row_low)
         self.row_low.append(low)
         self.row_high.append(high)
+        # Sorted by variable, so that equal models have equal arrays.
         entries = sorted(each for each in merged.items() if each[1] != 0.0)
         self.row_at += [place] * len(entries)
         self.entry_at += [variable for variable, _ in entries]

@@ -43,6 +43,7 @@ def solve_relaxed(model: LinearModel) -> Solution:
     except StatusNotOk:
         # GLOP gives up on some bases. Then nothing is known.
         return Solution(values=None, objective=INFINITE, bound=-INFINITE, is_infeasible=False, is_complete=False)
+    # Objectives are bounded below, so the combined reason can only mean infeasible.
     reason = result.termination.reason
     if reason == _REASON.TERMINATION_REASON_INFEASIBLE or reason == _REASON.TERMINATION_REASON_INFEASIBLE_OR_UNBOUNDED:
         return Solution(values=None, objective=INFINITE, bound=INFINITE, is_infeasible=True, is_complete=True)
@@ -50,6 +51,7 @@ def solve_relaxed(model: LinearModel) -> Solution:
         return Solution(values=None, objective=INFINITE, bound=-INFINITE, is_infeasible=False, is_complete=False)
     best = result.solutions[0]
     values = _dense(best.primal_solution.variable_values, model.num_variables)
+    # The bound is computed from the duals, whatever tolerances GLOP used.
     duals = _dense(best.dual_solution.dual_values, len(model.row_low))
     return Solution(
         values=values,
@@ -125,6 +127,7 @@ def solve_whole(
         return Solution(values=None, objective=INFINITE, bound=INFINITE, is_infeasible=True, is_complete=True)
     # The dual bound holds even if time ended the search.
     bound = result.termination.objective_bounds.dual_bound
+    # Time may have ended before a solution was found; the bound alone is still of use.
     values = None
     objective = INFINITE
     if result.solutions and result.solutions[0].HasField("primal_solution"):
@@ -175,6 +178,7 @@ def _proto(model: LinearModel, *, relaxed: bool) -> model_pb2.ModelProto:
     variables.lower_bounds.extend(model.low)
     variables.upper_bounds.extend(model.high)
     variables.integers.extend([False] * model.num_variables if relaxed else model.whole)
+    # The format is sparse: variables without a cost and entries of 0 are left out, and ids ascend.
     paid = [i for i in at if model.cost[i] != 0.0]
     proto.objective.linear_coefficients.ids.extend(paid)
     proto.objective.linear_coefficients.values.extend(model.cost[i] for i in paid)

@@ -89,7 +89,9 @@ def _with_phases(
 ) -> Relaxation:
     """Return a model that has only the variables of the step and its phases: tau in its range, T and S >= 0."""
     model, least = LinearModel(), candidates.least
+    # Times in units of the limit, so that rows have entries of about 1.
     scale_s = most_s if most_s < INFINITE else 1.0
+    # tau is at least the busiest group and the path's share of a step; rounding must not exclude the true value.
     low_s = max(subproblem.step_s[0], least.busy_s, least.path_s() / data.ends)
     return Relaxation(
         data=data,

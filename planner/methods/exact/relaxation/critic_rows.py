@@ -27,8 +27,10 @@ def add_critic(built: Relaxation, dollars: DollarTerms) -> bool:
         return True
     trains = next(tasks for tasks in built.subproblem.grouping if Task.CRITIC_TRAINING in tasks)
     scores = next(tasks for tasks in built.subproblem.grouping if Task.CRITIC_INFERENCE in tasks)
+    # The same group has the weights where it needs them.
     if trains == scores:
         return True
+    # `add_mesh` and `add_units` have made the variables of all groups before.
     inferring = built.meshes[scores] if scores in built.meshes else built.units[scores]
     training = built.meshes[trains]
     critic = CriticTransfers.between(built.data, training.of, inferring.of, built.candidates)
@@ -55,6 +57,7 @@ def _add_to_mesh(
     dollars.add_critic(at, critic.least_usd, regions)
     seconds = critic.least_s[regions].max(axis=1) + of.score_s[in_time]
     add_weighted_at_most(built.model, at, seconds / built.scale_s, _path(built))
+    # A mesh of two regions appears under both.
     for region in np.unique(regions).tolist():
         here = at[(regions == region).any(axis=1)]
         _forbid_far_sources(built, critic, training, region, [(x, 1.0) for x in here.tolist()])
@@ -75,11 +78,14 @@ def _add_to_units(
     built.forbid(inferring.at, ~in_time)
     if not in_time.any():
         return False
+    # Units where the weights arrive in time, with the transfer to each of them: [num_near_units].
     near = inferring.some(np.flatnonzero(in_time))
     transfer_s = least[near.of.region]
     steps = highest_level(data, built.model, near, transfer_s, built.scale_s, built.is_fine)
     add_at_most(built.model, [*steps, *built.scoring[inferring.of.block.tasks]], _path(built))
     add_waiting(built, near, transfer_s + near.of.level_s, built.candidates.most_after_train_s, _path(built))
+    # Some sources may be too far for this region, and weights that cross regions cost egress: both need the region's
+    # binary.
     for region in np.unique(near.of.region).tolist():
         if not critic.near[region].all():
             _forbid_far_sources(built, critic, training, region, [(built.used(near, region), 1.0)])

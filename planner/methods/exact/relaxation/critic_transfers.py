@@ -38,6 +38,7 @@ class CriticTransfers:
         regions = trains.block.source_region
         sources = np.unique(regions[trains.rows])
         transfers = [[data.critic_s(k, r) for k in sources.tolist()] for r in range(len(data.regions))]
+        # [num_regions, num_sources] each.
         transfer_s, link_s = np.moveaxis(np.array(transfers, dtype=np.float64), 2, 0)
         if isinstance(scores, ReachableMeshes):
             score_s = float(scores.score_s.min())

@@ -57,6 +57,7 @@ def add_generation(built: Relaxation, dollars: DollarTerms, units: UnitVariables
         T + S + B + max over used units u of (lag_u + first_u) <= (eta + 1) tau
     """
     data, model, scale_s = built.data, built.model, built.scale_s
+    # y in the range that the other groups' bounds leave.
     low, high = built.candidates.window_s
     built.window, built.generating = model.variable(low / scale_s, high / scale_s), units
     path, steps = [(built.train, 1.0), (built.score, 1.0), *others], [(built.step, float(data.ends))]

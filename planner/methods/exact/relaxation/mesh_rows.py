@@ -22,6 +22,8 @@ def add_mesh(built: Relaxation, dollars: DollarTerms, tasks: Tasks) -> None:
     Exact at integer points: a mesh has its seconds in the cost model, transfers included. The last row is the path of a
     step: its training, scoring and generation follow each other, and eta + 1 steps overlap.
     """
+    # One binary for each mesh that is left in the subproblem. Equality with 1 makes every sum below the chosen mesh's
+    # value.
     model, scale_s, of = built.model, built.scale_s, built.candidates.meshes[tasks]
     at = model.variables(np.ones(len(of.rows)), whole=True)
     built.meshes[tasks] = MeshVariables(of=of, at=at)

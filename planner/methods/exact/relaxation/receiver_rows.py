@@ -26,6 +26,7 @@ def add_receivers(built: Relaxation, dollars: DollarTerms, units: UnitVariables)
     link_s = transfers.link_s + critic_link_s(built.data, built.subproblem)
     for region in np.unique(of.region[of.region != built.subproblem.trainer_region]).tolist():
         is_slow = link_s[region] > built.low_s
+        # Binaries make the program harder, so a region gets one only if a row needs it.
         if not (is_slow or transfers.up_s > 0 or dollars.counts):
             continue
         binary = built.used(units, region)
@@ -33,7 +34,9 @@ def add_receivers(built: Relaxation, dollars: DollarTerms, units: UnitVariables)
         if is_slow:
             add_at_most(model, [(binary, float(link_s[region]) / built.scale_s)], [(built.step, 1.0)])
         dollars.add_receiver(binary, region)
+    # All samples are paid at the most expensive route in use.
     dollars.add_most_expensive_route(model)
+    # Without a cap on the uplink the number of receivers makes no difference.
     used = [(binary, 1.0) for binary in built.receivers]
     if transfers.up_s <= 0:
         return True

@@ -23,6 +23,7 @@ def add_region_rules(built: Relaxation) -> None:
         at = data.region_at.get(name, -1)
         generating = chosen_regions(built.meshes, built.units, Task.GENERATION)
         model.row([(x, weight) for x, region, weight in generating if region == at], low=1.0)
+    # Without limits on their number, regions need no binaries.
     if rules.max_regions is None and rules.min_regions <= 1:
         return
     used: Terms = []

@@ -105,6 +105,7 @@ class Relaxation:
         Valid, since units never hold more than all devices of a class: the left side is at most 1.
         """
         of, here = units.of, units.at[units.of.region == region]
+        # Several families of rows ask for the same region; they share one binary.
         key = tuple(here.tolist())
         if key in self._used:
             return self._used[key]
@@ -153,6 +154,7 @@ class Relaxation:
         for tasks in self.subproblem.grouping:
             if tasks in self.meshes:
                 chosen = self.meshes[tasks]
+                # Exactly one binary is 1 in an integer point. In a relaxed point this is the likeliest mesh.
                 row = int(chosen.of.rows[int(values[chosen.at].argmax())])
                 groups.append(chosen.of.block.columns[row].group)
                 continue

@@ -44,10 +44,12 @@ def busy_time_variable(
     added. Two neighbouring tangents are off by at most `error`.
     """
     most = float(rates @ np.array([model.high[i] for i in at.tolist()]))
+    # No candidate has a rate: crossed bounds make the model infeasible.
     if most <= 0.0:
         return model.variable(longest + 1.0, longest)
     rate = total(model, at, rates, most)
     seconds = model.variable(1.0 / most, longest)
+    # Points between the shortest and the longest busy time, and those at which the search found the tangents too low.
     points = [*_points(1.0 / most, longest, error), *(1.0 / each for each in cuts if each > 0)]
     model.rows(rate, [point * point for point in points], seconds, [2 * point for point in points])
     return seconds

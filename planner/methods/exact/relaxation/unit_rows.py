@@ -22,11 +22,13 @@ def add_units(built: Relaxation, dollars: DollarTerms, tasks: Tasks) -> bool:
     generation.
     """
     data, model, of = built.data, built.model, built.candidates.units[tasks]
+    # Counts of units, up to what each class holds.
     units = UnitVariables(of=of, at=model.variables(of.most, whole=True))
     built.units[tasks] = units
     scoring = _scoring_seconds(built, units)
     busy, generating = list(scoring), units
     if of.generates:
+        # Units of remote regions may score and yet idle in generation, so those that generate may be fewer.
         generating = generating_units(built, units)
         busy += [] if data.is_sync else [(full_rate_seconds(built, generating), 1.0)]
     if busy:
@@ -34,6 +36,7 @@ def add_units(built: Relaxation, dollars: DollarTerms, tasks: Tasks) -> bool:
     if scoring:
         add_scoring_phase(built, units, scoring)
     if of.generates:
+        # The range of the other tasks' time by which the search may have divided this subproblem.
         low, high = (each / built.scale_s for each in built.subproblem.others_s)
         if scoring and (low > 0 or high < INFINITE):
             model.row(scoring, low=low, high=high)

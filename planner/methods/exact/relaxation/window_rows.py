@@ -80,6 +80,7 @@ def most_made(of: ReachableUnits, on: Interval) -> Floats:
 
 def _reached_s(knots_s: Floats, lag_s: Floats, samples: Floats, full: Floats) -> Floats:
     """Return `[num_rows]`: the window in which each table reaches `full` samples."""
+    # First knot with at least `full` samples, and where between it and the knot before the table reaches them.
     place = np.argmax(samples >= full[:, None], axis=1)
     before = np.maximum(place - 1, 0)
     rows = np.arange(len(full))
@@ -87,6 +88,7 @@ def _reached_s(knots_s: Floats, lag_s: Floats, samples: Floats, full: Floats) ->
     rise = np.where(high > low, high - low, 1.0)
     start_s, end_s = knots_s[rows, before], knots_s[rows, place]
     inside = start_s + np.clip((full - low) / rise, 0.0, 1.0) * (end_s - start_s)
+    # Beyond the grid the mean rate since the lag goes on.
     last = samples[:, -1]
     found: Floats = np.where(last >= full, inside, (knots_s[:, -1] - lag_s) * full / np.maximum(last, 1e-300) + lag_s)
     return found
@@ -109,7 +111,9 @@ def shapes(of: ReachableUnits, on: Interval, settings: ExactSettings) -> list[In
     makes = made[:, 1] > 0
     if on.high_s <= on.low_s or not makes.any():
         return []
+    # Samples at the interval's lower end as a share of those at its upper end, for each unit: [num_units].
     each_first = np.clip(made[makes, 0] / made[makes, 1], settings.window_steepest, 1.0)
+    # A few representative shapes, without those that are nearly equal.
     firsts = np.quantile(each_first, settings.window_shapes)
     distinct: list[float] = []
     for first in firsts.tolist():
@@ -170,6 +174,7 @@ def _rated(
     lag_s = np.full(len(data.regions), INFINITE)
     np.minimum.at(lag_s, of.region, of.lag_s)
     near = np.isfinite(lag_s)
+    # Largest ratio of what each route carries to g on the interval: [num_regions].
     caps = np.zeros(len(lag_s))
     with np.errstate(invalid="ignore"):
         caps[near] = np.nan_to_num(transfers.samples_per_s[near] * carried_s(on, lag_s[near]), nan=0.0, posinf=INFINITE)

@@ -156,6 +156,7 @@ class ProblemArrays:
         self.class_at = {each.key: i for i, each in enumerate(self.classes)}
         self.regions = tuple(sorted({each.region.name for each in self.classes}))
         self.region_at = {name: i for i, name in enumerate(self.regions)}
+        # Region of each class, [num_classes].
         self.class_region = np.array([self.region_at[each.region.name] for each in self.classes], dtype=np.int64)
         self.mesh_limits: dict[tuple[Tasks, int | None], tuple[MeshTimeLimits, MayPair]] = {}
         """Limits of the meshes of each group that trains; without an entry, all that take at most `max_s` are listed.
@@ -248,6 +249,7 @@ class ProblemArrays:
 
     def _listed(self, tasks: Tasks, trainer_region: int | None) -> MeshList:
         """Return the meshes within the limits that `mesh_limits` states for the group, or within `max_s`."""
+        # Meshes of one pool are quick to list, so they are listed for all regions at once.
         key = (tasks, trainer_region) if self.num_blocks > 1 else (tasks, None)
         limits, may_pair = self.mesh_limits.get(key, (MeshTimeLimits(busy_s=self.max_s), any_pair))
         name = None if trainer_region is None else self.regions[trainer_region]
@@ -261,6 +263,8 @@ class ProblemArrays:
         at_class = np.array([self.class_at[each.unit.device_class] for each in columns], dtype=np.int64)
         sizes = [each.unit.unit_gpus for each in columns]
         of_class = [self.classes[c] for c in at_class.tolist()]
+        # `most` counts whole units within machines, `shares` all devices of the class over the unit's size, which may
+        # be more.
         held = [at.num_units(size) for at, size in zip(of_class, sizes, strict=True)]
         shares = [at.num_gpus / size for at, size in zip(of_class, sizes, strict=True)]
         return UnitArrays(
@@ -276,6 +280,7 @@ class ProblemArrays:
             samples=np.array([each.samples for each in phases]) if phases else np.zeros((len(columns), 0)),
             overlaps=overlaps_of([each.phase.overlap if each.phase else NONE for each in columns]),
             first_s=np.array([each.first_s for each in phases]) if phases else np.zeros(len(columns)),
+            # The knot before the first one with samples: interpolation makes some from there on.
             starts_s=np.array([each.seconds[max(int(np.argmax(each.samples > 0)) - 1, 0)] for each in phases])
             if phases
             else np.zeros(len(columns)),
@@ -288,6 +293,8 @@ class ProblemArrays:
         def total(which: tuple[Task, ...]) -> Floats:
             return np.array([sum(each.times[t] for t in tasks if t in which) for each in columns], dtype=np.float64)
 
+        # [num_meshes, 2]: one entry for each pool. A mesh of one pool repeats its first entry, or has `lacking` in
+        # second place.
         def both(of: Callable[[MeshColumn], Sequence[int]], lacking: int | None) -> Ints:
             found = [of(each) for each in columns]
             ends = [(each[0], each[1] if len(each) > 1 else each[0] if lacking is None else lacking) for each in found]
@@ -315,6 +322,7 @@ class ProblemArrays:
         def joined(of: Callable[[ClassMeshes], Floats]) -> Floats:
             return np.concatenate([np.zeros(0), *(of(part) for part in listed.parts)])
 
+        # As in `_meshes_of`, but filled part by part from arrays, without making an object of each mesh.
         def both(of: Callable[[ClassMeshes, int], Ints | int], lacking: int | None) -> Ints:
             found = [np.zeros((0, 2), dtype=np.int64)]
             for part in listed.parts:
@@ -327,6 +335,7 @@ class ProblemArrays:
         regions = both(lambda part, pool: self.region_at[part.at[pool].region.name], None)
         gpus = both(lambda part, pool: part.pools[pool][0].unit[part.pools[pool][1]], 1)
         num = both(lambda part, pool: part.pools[pool][0].num_units[part.pools[pool][1]], 0)
+        # The empty arrays in front give the result its type and shape if the list has no parts.
         makes = [part.generating(self.cost_tables) for part in listed.parts]
         return MeshArrays(
             tasks=tasks,
@@ -348,12 +357,15 @@ class ProblemArrays:
         found = between.trainer_transfers(self.cost_tables, self.regions[trainer_region])
         transfers = [found.transfers.get(name) for name in self.regions]
 
+        # [num_regions]; inf for a region without a route.
         def each(name: str) -> Floats:
             return np.array(
                 [np.inf if transfer is None else getattr(transfer, name) for transfer in transfers], dtype=np.float64
             )
 
         link_s = each("link_s")
+        # A version takes link time and half a round trip. They are kept apart, since only the first grows where regions
+        # share the uplink.
         rtt_s = each("weights_s") - np.where(np.isfinite(link_s), link_s, 0.0)
         return TransferArrays(
             trainer_region=trainer_region,

@@ -67,6 +67,7 @@ def limit_listed_meshes(data: ProblemArrays, subproblems: Iterable[Subproblem]) 
                 least[tasks, trainer_region] = tuple(map(min, phases, least.get((tasks, trainer_region), phases)))
     path_s = data.ends * data.max_s * (1 + _TOLERANCE)
     for (tasks, region), (train_s, score_s, generation_s, others_s) in least.items():
+        # What the path leaves for a mesh beside the other tasks of generation's group.
         left_s = path_s - others_s
         limits = MeshTimeLimits(
             busy_s=data.max_s, path_s=left_s, train_s=train_s, score_s=score_s, after_s=generation_s
@@ -142,6 +143,7 @@ def _usd_seconds(data: ProblemArrays, tasks: Tasks, trainer_region: int | None) 
     whole = np.zeros(pairs.shape)
     for task in tasks:
         if task is not Task.GENERATION:
+            # Work is divided between both classes of a pair, so it costs no less than all of it on the cheaper one.
             each = data.known(("usd", task), partial(_usd_of, data, task))
             whole += np.minimum(each[:, None], each)
     return float(whole[pairs].min())
@@ -193,6 +195,7 @@ def _joined(data: ProblemArrays) -> Floats:
 
 def _joined_bytes_per_s(data: ProblemArrays) -> Floats:
     """Compute the rates of `_joined`."""
+    # Rates between regions are the same for all their classes, so one class stands for each region.
     some = {int(region): at for region, at in zip(data.class_region, data.classes, strict=True)}
     found = np.zeros((len(data.regions), len(data.regions)))
     for a, one in some.items():
@@ -216,6 +219,7 @@ def _seconds_of(data: ProblemArrays, task: Task) -> Floats:
         return _generation_s(data)
     if task in TRAINING:
         return _training_s(data, task)
+    # Scoring: both pools at their best rate, each with the whole class. One pool alone is on the diagonal.
     rates = np.array([_scoring_rate(data, task, c) for c in range(len(data.classes))])
     found: Floats = data.samples / (rates[:, None] + rates)
     np.fill_diagonal(found, data.samples / rates)
@@ -229,6 +233,7 @@ def _training_s(data: ProblemArrays, task: Task) -> Floats:
     counts.
     """
     workload, num = data.cost_tables.problem.workload, len(data.classes)
+    # Bounds of a pool alone, the best rate of any of its layouts, and bounds of pairs.
     alone_s, rates, found = np.full(num, INFINITE), np.zeros(num), np.full((num, num), INFINITE)
     blocks = [_blocks(data, task, c) for c in range(num)]
     for c, (whole, paired) in enumerate(blocks):
@@ -243,10 +248,13 @@ def _training_s(data: ProblemArrays, task: Task) -> Floats:
         # Arrays are [num_layouts of this class, num_classes].
         region = data.class_region[c]
         each = {name: getattr(paired, name)[:, None] for name in _USED}
+        # Gradients between regions share the link; within a region the pool's own ring counts.
         slowest = np.where(data.class_region == region, INFINITE, joined[region, data.class_region])
         rate = np.minimum(each["ring_bytes_per_s"], np.maximum(slowest, 1e-9) / each["flows"])
+        # Ring all-reduce over data + 1 pipelines: 2 data hops with payload / (data + 1) bytes each.
         shared = each["payload_bytes"] / (each["data"] + 1) / rate + each["ring_latency_s"]
         reduce_s = np.where(each["payload_bytes"] > 0, 2 * each["data"] * shared, 0.0)
+        # Both pools share a minibatch by speed, but each runs at least one micro-batch.
         together = workload.samples_per_step / workload.minibatches_per_step / (each["samples_per_s"] + rates)
         one = np.maximum(each["stage_s"], together) + each["bubble_s"] + reduce_s + each["update_s"]
         found[c] = times * one.min(axis=0)
@@ -285,10 +293,12 @@ def _generation_s(data: ProblemArrays) -> Floats:
     for at in data.classes:
         made = np.zeros(len(cost_tables.phase_seconds))
         for tensor in (size for size in TENSOR if size <= at.gpus_per_machine):
+            # A mesh within one machine loads over its link, a larger one over the fabric. A bound takes the better.
             loads = [
                 cost_tables.load_s(at, tensor, num_gpus=num) for num in (at.gpus_per_machine, at.gpus_per_machine + 1)
             ]
             for load_s in loads:
+                # Best number of sequences at each knot: [num_knots].
                 shares = cost_tables.shares(at.gpu, tensor, load_s).max(axis=0)
                 made = np.maximum(made, at.num_gpus // tensor * shares)
         tables.append(made)

@@ -232,11 +232,13 @@ def phase_s(data: ProblemArrays, block: MeshArrays, rows: Ints, transfer_s: Floa
 
 def _units_at(data: ProblemArrays, tasks: Tasks, trainer_region: int) -> ReachableUnits:
     block, transfers = data.units(tasks), data.transfers(trainer_region)
+    # Keep units that the trainer's region reaches, and that a limit of one region allows.
     keep = np.isfinite(transfers.scoring_s[block.at_region])
     if data.cost_tables.problem.rules.max_regions == 1:
         keep &= block.at_region == trainer_region
     rows = np.flatnonzero(keep)
     region = block.at_region[rows]
+    # Columns of `rates` that belong to scoring tasks.
     scored = [i for i, task in enumerate(tasks) if task in SCORING]
     generates = Task.GENERATION in tasks
     none = np.zeros(len(rows))

@@ -145,6 +145,7 @@ def _of_meshes(at: ReachableMeshes) -> GroupLowerBounds:
 def _of_units(data: ProblemArrays, at: ReachableUnits, window_s: float) -> GroupLowerBounds:
     scoring_s = at.scoring_s(data.samples)
     generating_s = 0.0
+    # At eta 0 generation's time is its window, not part of the group's busy time.
     if at.generates and not data.is_sync:
         generating_s = data.samples / float(at.fleet_total(at.rates))
     return GroupLowerBounds(
@@ -217,8 +218,10 @@ def critic_link_s(data: ProblemArrays, subproblem: Subproblem) -> Floats:
     )
     if not scores or trains == scores:
         return found
+    # If the critic may be trained elsewhere, which links its weights take is not certain.
     if Task.ACTOR_TRAINING not in trains and subproblem.critic_regions != frozenset({subproblem.trainer_region}):
         return found
+    # Regions in which the subproblem says that the critic infers.
     is_known = [r for r, is_there in subproblem.critic_in if is_there]
     if Task.GENERATION in scores and not any(task in TRAINING for task in scores):
         # Generation and critic inference share units, so wherever samples are generated the critic infers, too.
@@ -246,6 +249,7 @@ def _in_time(data: ProblemArrays, subproblem: Subproblem, tasks: Tasks, most_s: 
         transfers, regions = data.transfers(subproblem.trainer_region), at.block.regions[at.rows]
         generation_s = phase_s(data, at.block, at.rows, transfers.weights_s + more_s + transfers.trajectories_s)
         at = replace(at, generation_s=generation_s, link_s=(transfers.link_s + more_s)[regions].max(axis=1))
+    # Regions that the subproblem closes to the critic's inference.
     if closed := _without_critic(subproblem, tasks):
         at = at.some(np.asarray(~np.isin(at.block.regions[at.rows], closed).any(axis=1)))
     keep = (at.busy_s <= most_s * (1 + _TOLERANCE)) & (at.link_s <= most_s * (1 + _TOLERANCE))
@@ -257,6 +261,7 @@ def _in_time(data: ProblemArrays, subproblem: Subproblem, tasks: Tasks, most_s: 
 def _reached(data: ProblemArrays, subproblem: Subproblem, tasks: Tasks, most_s: float) -> ReachableUnits:
     """Return the units of a group that match the subproblem, with lags for at least as many receivers as it has."""
     at = units_at(data, tasks, subproblem.trainer_region)
+    # Regions that the subproblem closes to the critic's inference.
     if closed := _without_critic(subproblem, tasks):
         at = at.some(~np.isin(at.region, closed))
     # The subproblem may limit the longest transfer from both sides.
@@ -268,6 +273,7 @@ def _reached(data: ProblemArrays, subproblem: Subproblem, tasks: Tasks, most_s: 
         return at
     more_s = critic_link_s(data, subproblem)
     if subproblem.receivers[0] > 1 or more_s.any():
+        # With more receivers on the uplink, and the critic's weights on the same links, versions arrive later.
         lag_s = lags(data.transfers(subproblem.trainer_region), subproblem.receivers[0], more_s)[at.region]
         at = replace(at, lag_s=lag_s, link_s=at.link_s + more_s[at.region])
     return _making(data, at, at.link_s <= most_s * (1 + _TOLERANCE))
@@ -308,11 +314,14 @@ def _near(
     most_window_s: float,
 ) -> ReachableUnits:
     """Return the units near enough to score in the time left, and to finish a sample within their window."""
+    # What the path needs beside this group's scoring; a unit whose transfer and the group's scoring exceed the rest is
+    # too far.
     others_s = least.train_s + least.generation_s + least.others_s
     if at.scores:
         own_s = at.scoring_s(data.samples) if len(at.rows) else own.score_s
         at = at.some(others_s + np.maximum(at.level_s + own_s, least.score_s) <= path_s)
     if at.generates:
+        # The longest window that the path leaves. A unit that makes nothing in it does not generate.
         window_s = min(path_s - least.train_s - least.score_s - least.others_s, most_window_s)
         at = _making(data, at, at.lag_s + at.block.starts_s[at.rows] <= window_s * (1 + 1e-6))
     return at

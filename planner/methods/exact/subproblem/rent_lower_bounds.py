@@ -33,6 +33,7 @@ def least_usd(
     meshes are listed already.
     """
     usd = 0.0
+    # Groups have devices of their own, so their least rents add up.
     for tasks in grouping:
         if not any(task in TRAINING for task in tasks):
             usd += units_usd(data, units_at(data, tasks, trainer_region), least, most_s)
