@@ -54,9 +54,11 @@ class AuditJournal:
             is_new = not path.exists()
             file = path.open("ab+")
             try:
+                # The lock comes first: another trainer may be in the middle of the line that would be cut.
                 _lock(path, file)
                 cut_bytes = _cut_torn_line(file)
                 position = _position(path, file)
+                # The file's name must survive a power cut before its lines are relied on.
                 if is_new:
                     sync(path.parent)
             except BaseException:
@@ -187,6 +189,7 @@ def _position(path: Path, file: BinaryIO) -> ChainEnd:
     size = file.seek(0, os.SEEK_END)
     if size == 0:
         return ChainEnd(0, START_OF_CHAIN)
+    # The size without the last byte, which is the newline of the last whole line.
     start = _after_newline_before(file, size - 1)
     if size - start > MAX_LINE_BYTES:
         raise ConfigError(
@@ -196,6 +199,7 @@ def _position(path: Path, file: BinaryIO) -> ChainEnd:
     file.seek(start)
     line = file.read(size - 1 - start)
     try:
+        # Only the last line is read: its number and hash are all that the next line needs.
         return ChainEnd(from_line(line, str(path)).n + 1, chain_hash(line))
     except CorruptFrame as error:
         raise ConfigError(f"{error}; the last line is damaged, cut it off to continue the file") from error

@@ -182,10 +182,12 @@ def _accounts_text(report: Report) -> str:
     shown = report.forks[-SHOWN_FORKS:]
     accounts = [report.surviving, *(fork.account for fork in shown)]
     headings = ["SURVIVING", *(_fork_heading(fork) for fork in shown)]
+    # With a single fork both columns would be the same.
     if len(report.forks) == 1:
         accounts, headings = accounts[:1], ["ALL"]
     rows = [["", *headings]]
     rows += [[name, *(cell(account) for account in accounts)] for name, cell in _rows(accounts)]
+    # The names are aligned to the left, the numbers to the right.
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = (
         "  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
@@ -212,6 +214,7 @@ def _rows(accounts: Sequence[Account]) -> list[_Row]:
     def optional(name: str, field: Callable[[Account], int]) -> list[_Row]:
         return [(name, lambda a: _count(field(a)))] if any(field(account) for account in accounts) else []
 
+    # The rows are the same for all columns: a reason or an age that any account has gets one.
     ages = sorted({age for account in accounts for age in account.tokens_by_staleness})[:SHOWN_ROWS]
     return [
         ("steps", lambda a: _count(a.steps)),

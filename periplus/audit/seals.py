@@ -115,11 +115,13 @@ class SealCheck:
         """Note an entry of a fork that a seal must cover. One that comes before any seal of its fork is a finding."""
         if not isinstance(record, SEALED):
             return
+        # Lines wait here, as "loose", until a seal that holds covers them.
         if self._loose is None:
             self._loose = (at, place)
         self._num_loose += 1
         if fork.opened.schema != SCHEMA:
             return
+        # From the fork's first seal on, a line of these kinds must be followed by a seal.
         if fork in self._key_of:
             self._awaited = record
         elif isinstance(record, _CERTIFIED_ONLY):
@@ -138,6 +140,7 @@ class SealCheck:
         self._key_of.setdefault(fork, seal.key)
         self.keys.add(seal.key)
         self.num_seals += 1
+        # The hash chain makes the seal cover all lines before it, those of other forks as well.
         self.num_sealed = at + 1
         self._loose, self._num_loose = None, 0
 
