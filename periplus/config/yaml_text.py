@@ -177,6 +177,7 @@ class _Reader:
         """Return the value that begins with this event, and its number of nested levels of lists and mappings."""
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, depth)
+        # Every value counts, so that a text with repeated aliases cannot grow without bound.
         self._count(1, event)
         if isinstance(event, yaml.ScalarEvent):
             scalar = self._scalar(event)
@@ -187,6 +188,7 @@ class _Reader:
             _refuse(f"lists and mappings are nested more than {MAX_DEPTH} deep", event)
         if event.anchor is not None:
             self._anchors[event.anchor] = None
+        # The number of values below is kept with the anchor, so that each alias costs as many as it stands for.
         begun = self._num
         is_list = isinstance(event, yaml.SequenceStartEvent)
         if event.tag not in (None, "!", _TAG + ("seq" if is_list else "map")):
@@ -241,6 +243,7 @@ class _Reader:
                 _refuse(f"the key {key!r} is given twice", event)
             else:
                 own[key] = value
+        # A mapping's own keys win over merged ones, wherever `<<` stands.
         return {**merged, **own}, height + 1
 
     def _key(self, event: Any) -> str | None:

@@ -177,17 +177,21 @@ def filled_in(section: AlgorithmSection, *, max_new_tokens: int, optimizer_lr: f
     Options that the algorithm does not use stay None.
     """
     s = section
+    # Options of this algorithm alone have one default; those of several algorithms have a default for each.
     values = {name: default for name, default in _OWN[s.name].items() if getattr(s, name) is None}
     if "critic_lr" in values:
         values["critic_lr"] = optimizer_lr
     for option in _in_use(s):
         if getattr(s, option) is None:
             values[option] = _CHOICES[option][s.name][0]
+    # These defaults depend on options that the lines above may just have filled in.
     if values.get("loss_aggregation", s.loss_aggregation) == "constant" and s.loss_constant_tokens is None:
         values["loss_constant_tokens"] = 1 if s.name == "rloo" else max_new_tokens
+    # A correction brings its own bounds: the cap of truncation, or the interval of masking.
     bounds = {"truncated": {"importance_cap": 2.0}, "masked": {"importance_low": 0.5, "importance_high": 5.0}}
     for option, default in bounds.get(s.importance_correction, {}).items():
         values[option] = default if getattr(s, option) is None else getattr(s, option)
+    # In the loss the expected gradient of k1 is 0, so that it is the default for the reward alone.
     if s.kl_coefficient and s.kl_estimator is None:
         values["kl_estimator"] = "k1" if values.get("kl_in", s.kl_in) == "reward" else "k3"
     return s.model_copy(update=values)
@@ -224,6 +228,7 @@ def _inapplicable(s: AlgorithmSection) -> list[str]:
                 f"algorithm.{option} is {value}, but {s.name} accepts only {' or '.join(allowed)}; set "
                 f"algorithm.{option}={' or '.join(allowed)}"
             )
+    # The value that will run: as given, or else the algorithm's default.
     aggregation = s.loss_aggregation or _CHOICES["loss_aggregation"][s.name][0]
     if s.loss_constant_tokens is not None and aggregation != "constant":
         is_possible = "constant" in _CHOICES["loss_aggregation"][s.name]

@@ -125,12 +125,14 @@ def error_detail(error: errors.PeriplusError) -> bytes:
 
 def translate(error: grpc.aio.AioRpcError, address: str) -> errors.PeriplusError:
     """Return the PeriplusError for an error that gRPC raised in a call to `address`."""
+    # A detail comes only from a server of ours, and says more than gRPC's status.
     for key, value in error.trailing_metadata() or ():
         if key == _DETAIL_KEY and isinstance(value, bytes):
             detail = common_pb2.ErrorDetail.FromString(value)
             return errors.from_reason(detail.reason, detail.message)
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.TimedOut(f"no answer from {address} in time; is it overloaded, or is a link down?")
+    # CANCELLED comes from the other side: our own cancellation raises CancelledError instead.
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return errors.Unreachable(f"cannot reach {address}; is it running, and is the address right?")
     if error.code() == grpc.StatusCode.UNIMPLEMENTED:
@@ -151,6 +153,7 @@ def remote_errors(address: str) -> Iterator[None]:
     try:
         yield
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+        # A cancellation of the caller has priority over the error that it caused.
         _stay_cancelled(error)
         raise _ours(error, address) from error
     except BaseExceptionGroup as group:

@@ -39,6 +39,7 @@ def no_room(path: Path, error: OSError, needed_bytes: int = 0) -> StorageError |
     found = _file_system(path)
     free_bytes = None if found is None else found.f_bavail * found.f_frsize
     if found is not None and free_bytes is not None and error.errno == errno.ENOSPC:
+        # ENOSPC also means that no inode is free. Then waiting for space does not help.
         has_bytes = free_bytes >= max(needed_bytes, _SMALLEST_FILE_BYTES)
         if found.f_files and not found.f_favail and has_bytes:
             return StorageError(
@@ -93,11 +94,13 @@ def replacing(path: Path) -> Iterator[BufferedWriter]:
         with partial.open("wb") as file:
             yield file
             file.flush()
+            # The content must be on disk before the name points to it, or a power cut may leave an empty file.
             os.fsync(file.fileno())
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+    # The rename itself is durable only with the folder.
     sync(path.parent)
 
 

@@ -63,6 +63,7 @@ async def wait_for_stop(stop_on_stdin_eof: bool, on_waiting: Callable[[], None] 
     try:
         if stop_on_stdin_eof:
             _watch_stdin(loop, stop)
+        # Only now: a parent that reads the ready file may send a signal at once.
         if on_waiting is not None:
             on_waiting()
         return await stopped

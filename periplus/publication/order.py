@@ -54,6 +54,7 @@ def check_opening(opening: Opening, *, max_content_bytes: int) -> None:
     content_cap = min(max_content_bytes, MAX_DECLARED_BYTES)
     _check(len(o.job_id) <= MAX_JOB_ID_BYTES, "length of the job's id", len(o.job_id), o)
     _check(0 <= o.content_bytes <= content_cap, f"content_bytes (0 to {content_cap})", o.content_bytes, o)
+    # Each chunk costs its holder memory, so that their number must suit the size of the state.
     chunks_cap = min(MAX_CHUNKS, SPARE_CHUNKS + o.content_bytes // MIN_CONTENT_BYTES_A_CHUNK)
     _check(0 < o.max_chunks <= chunks_cap, f"max_chunks (1 to {chunks_cap})", o.max_chunks, o)
     cap_bytes = payload_cap(o.content_bytes, o.max_chunks)
@@ -62,6 +63,7 @@ def check_opening(opening: Opening, *, max_content_bytes: int) -> None:
     _check(o.base is None or o.base < o.policy, "base (older than the policy)", o.base, o)
     num_digest_bytes = DIGEST_BYTES if is_delta else 0
     _check(len(o.base_digest) == num_digest_bytes, "base digest", o.base_digest[:64].hex(), o)
+    # One level of attestation only, which also bounds this recursion.
     if o.attested is not None:
         _check(o.attested.opening.attested is None, "attestation (by another derived one)", "nested", o)
         check_opening(o.attested.opening, max_content_bytes=max_content_bytes)
@@ -90,12 +92,14 @@ def admit(opening: Opening, *, newest: Policy | None, newest_digest: bytes, high
     state.
     """
     check_fork(opening, highest_fork)
+    # A bundle is no state, so that only its fork matters. Without any version yet, every state without a base may come.
     if opening.kind is PublicationKind.BUNDLE or (newest is None and opening.base is None):
         return Admission.NEW
     if newest is not None and opening.policy == newest:
         return Admission.REPEAT
     if newest is not None and opening.policy < newest:
         raise Fenced(f"{opening} would roll back what is at {newest}; stop publishing it")
+    # An anchor needs no base. A delta must start from exactly the state that is here, by version and by digest.
     if opening.base is not None and (opening.base, opening.base_digest) != (newest, newest_digest):
         digests = f"{opening.base_digest.hex()[:16]}, held {newest_digest.hex()[:16]}"
         raise WrongBase(
@@ -165,6 +169,7 @@ class StreamChecker:
         Raises: CorruptFrame, Forged.
         """
         opening = self._begun(closing)
+        # Counts first, then the root over the chunks' hashes, and the signature last, as it costs the most.
         _check(len(self._hashes) == closing.num_chunks, "closing after so many chunks", len(self._hashes), opening)
         _check(
             self._payload_bytes == closing.payload_bytes, "closing after so many bytes", self._payload_bytes, opening
@@ -193,6 +198,7 @@ class StreamChecker:
         payload_bytes = self._payload_bytes + num_bytes
         cap_bytes = opening.max_payload_bytes
         _check(payload_bytes <= cap_bytes, f"payload (at most {cap_bytes} bytes)", payload_bytes, opening)
+        # Sizes and order were cheap to check; only now is the chunk hashed and its signature verified.
         content_hash = self._trust.check_chunk(opening, chunk)
         self._hashes.append(content_hash)
         self._payload_bytes = payload_bytes

@@ -114,6 +114,7 @@ def checkpoint_files(directory: Path) -> tuple[SafetensorsFile, ...]:
     shard_of = _weight_map(index_path)
     files = tuple(open_safetensors(directory / shard) for shard in sorted(set(shard_of.values())))
     file_of: dict[str, str] = {}
+    # The header of each shard counts: it may hold a tensor that the index does not list, or lack one that it does.
     for file in files:
         if twice := file_of.keys() & file.tensors.keys():
             name = min(twice)
@@ -133,6 +134,7 @@ def _weight_map(index_path: Path) -> dict[str, str]:
             raise ValueError("it lists no tensor")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFrame(f"{index_path} is not an index of shards: {error}; download it again") from error
+    # An index is a stranger's file, and must not lead out of its directory.
     for shard in set(shard_of.values()):
         if Path(shard).name != shard:
             raise CorruptFrame(f"{index_path} names a shard outside its directory: {shard!r}")

@@ -99,11 +99,13 @@ def _planned_files(old: CheckpointDirectory, layout: StateLayout) -> tuple[Plann
     if not layout.lines:
         return (single_file(layout),)
     file_of = {name: file.path.name for file in old.files for name in file.tensors}
+    # Tensors with a new name go into the last file.
     last = old.files[-1].path.name
     planned = []
     for file in old.files:
         lines = tuple(line for line in layout.lines if file_of.get(line.name, last) == file.path.name)
         kept = tuple(TensorLayout(name=name, dtype=t.dtype, shape=t.shape) for name, t in file.tensors.items())
+        # The same tensors: the old header serves as it is, with its order and metadata.
         if set(lines) == set(kept):
             planned.append(PlannedFile(name=file.path.name, head=file.head, lines=kept))
         elif lines:
@@ -139,6 +141,7 @@ def _other_files(old: CheckpointDirectory) -> tuple[tuple[Path, ...], tuple[Path
     others: list[Path] = []
     left_out: list[Path] = []
     for folder, folders, names in os.walk(old.directory):
+        # Changing the list in place keeps os.walk out of hidden folders, and fixes the order.
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = Path(folder, name)
@@ -170,6 +173,7 @@ def open_target(folder: Path, files: tuple[PlannedFile, ...], *, existing: bool 
             for line in planned.lines:
                 place[line.name] = (descriptor, at)
                 at += line.num_bytes
+            # The file gets its full size at once, so that spans may be written in any order.
             if not existing:
                 _write_all(descriptor, planned.head, 0)
                 os.ftruncate(descriptor, at)

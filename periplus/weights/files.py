@@ -235,6 +235,7 @@ def _head_tree(head: FileHead) -> dict[str, Any]:
 def _head(tree: Any) -> FileHead:
     if tree["schema"] != SCHEMA:
         raise ValueError(f"schema {tree['schema']!r}")
+    # An unknown codec is no damage: a newer build can read the file.
     if tree["codec"] != int(CodecId.WEIGHTS):
         raise UnknownCodec(f"codec {tree['codec']!r}; this build reads {int(CodecId.WEIGHTS)}: install a newer one")
     num_parts = _count(tree, "num_parts")

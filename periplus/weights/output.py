@@ -50,6 +50,7 @@ def making_file(destination: Path, *, force: bool) -> Iterator[Workplace]:
 
     with _making(destination, check) as work:
         yield work
+        # Somebody may have made the file during the work.
         check()
         work.product.replace(destination)
 
@@ -84,8 +85,10 @@ def _check_directory(destination: Path, sources: Sequence[Path], force: bool) ->
         raise Conflict(f"{destination} is there and is no directory; give another name")
     if not force:
         raise Conflict(f"{destination} is there already; give another name, or --force to replace it")
+    # Even --force removes only what looks like a checkpoint, never a home directory that was named by mistake.
     if not any((destination / name).is_file() for name in (SINGLE_FILE, INDEX_FILE)):
         raise Conflict(f"{destination} is no checkpoint (it has no {SINGLE_FILE}): --force replaces nothing else")
+    # Replacing a directory removes what is in it, such as the inputs or the current directory.
     for source in (*sources, Path.cwd()):
         if place in source.resolve().parents or place == Path.cwd():
             raise Conflict(f"{destination} holds {source}, so that it cannot be replaced; give another name")

@@ -75,10 +75,12 @@ def digest(state: WeightState, what: str, progress: Progress) -> bytes:
     done_bytes, total_bytes, digests = 0, content_bytes(state), []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         try:
+            # Tensors are hashed in parallel and taken in order.
             for tensor, digest in zip(state.values(), pool.map(tensor_digest, state.values()), strict=True):
                 digests.append(digest)
                 done_bytes += tensor.data.size
                 progress(what, done_bytes, total_bytes)
+        # On Ctrl-C the tensors that are not begun are not hashed.
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -91,6 +93,7 @@ def _why_not(found: CheckpointDirectory, digest: bytes, head: FileHead) -> str:
         return ""
     if digest == head.base_digest:
         return "it is what the delta starts from: not yet applied"
+    # Neither state: name the first difference that a person can act on, from the coarsest on.
     ours = {line.name: line for line in found.layout.lines}
     theirs = {line.name: line for line in head.layout.lines}
     for what, names in (

@@ -67,6 +67,7 @@ def _segments(counts: Ints, logarithms: Ints, one: int, entry: int, prices: Ints
     total = np.zeros(counts.shape[1], np.int64)
     for first in range(counts.shape[0]):
         total[:] = 0
+        # Adding row after row to `total` [tokens] gives the counts of each run first..last without summing it anew.
         for last in range(first, counts.shape[0]):
             used, entries, price = np.int64(0), np.int64(0), np.int64(0)
             for token in range(counts.shape[1]):
@@ -83,6 +84,7 @@ def _segments(counts: Ints, logarithms: Ints, one: int, entry: int, prices: Ints
             while used >> (length + 1):
                 length += 1
             price += used * (length * one + logarithms[((used << 8) >> length) & 255])
+            # Three entries' worth of bits stand for the table's kind and size: TABLE_BITS / ENTRY_BITS.
             prices[first, last] = price + (entries + 3) * entry
 
 
@@ -193,6 +195,7 @@ def _price(table: Table, counts: Ints) -> int:
 def _to_symbols(table: Table) -> npt.NDArray[np.int32]:
     """Return the table's entries as zigzag differences and ABSENT."""
     unit, absent = 1 + table.coarse, _absent(table.coarse)
+    # `before` is the entry of the next smaller magnitude that occurs; the likeliest token stands before the first.
     symbols, before = [], MAX_CODE
     for kind in table.codes.tolist():
         expected = before
@@ -202,7 +205,9 @@ def _to_symbols(table: Table) -> npt.NDArray[np.int32]:
                 continue
             delta = (code - expected) // unit
             symbols.append(2 * delta if delta >= 0 else -2 * delta - 1)
+            # The second side is expected to equal the first.
             expected = code
+            # The next class is expected to equal the entry away from zero, or the other one if that does not occur.
             if side == 0 or not kind[0]:
                 before = code
     return np.array(symbols, np.int32)
@@ -217,6 +222,7 @@ def _from_symbols(symbols: npt.NDArray[np.int32], coarse: bool) -> Table:
         for side, symbol in enumerate(sides):
             if symbol == absent:
                 continue
+            # Undo the zigzag: odd symbols are negative differences.
             code = expected + unit * (-(symbol + 1) // 2 if symbol & 1 else symbol // 2)
             if not 1 <= code <= MAX_CODE:
                 raise CorruptFrame(f"a table's entry is {code}; expected 1 to {MAX_CODE}")

@@ -59,6 +59,7 @@ def _best_offsets(best: Ints, changed: Ints, template: Ints, price: Ints, offset
 
     A group in which nothing changed may be "dead" instead (`reach + 1`).
     """
+    # `price` has the prices of the zigzag symbols of -reach to reach, and last that of a dead group.
     reach = (price.size - 2) // 2
     top = best.shape[2] - 1
     total = np.int64(0)
@@ -70,6 +71,7 @@ def _best_offsets(best: Ints, changed: Ints, template: Ints, price: Ints, offset
             cost = price[2 * offset if offset >= 0 else -2 * offset - 1]
             for r in range(best.shape[1]):
                 cost += best[g, r, min(max(template[r] + offset, 1), top)]
+                # Prices only grow, so that a sum above the best one so far cannot win.
                 if cost >= least:
                     break
             if cost < least:
