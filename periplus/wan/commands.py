@@ -54,6 +54,7 @@ def parse_value(property_: LinkProperty, text: str) -> float:
         return float(word == "on")
     if property_ is LinkProperty.RATE and word == "unlimited":
         return math.inf
+    # A number and its unit, as in `100mbit` or `100 mbit/s`.
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)(?:/s)?", word)
     unit = _UNITS.get(property_, {}).get(match[2]) if match else None
     if match is None or unit is None or (property_ is LinkProperty.RATE and float(match[1]) == 0):

@@ -54,13 +54,17 @@ def line_chart(
     if not shown:
         return _empty(title, unit)
     xs = [x for one in shown for x, _ in one.points]
+    # The x axis always holds 0 and 1, so that even a single point has an axis.
     across = Axis(min(0.0, *xs), max(1.0, *xs), _LEFT, _LEFT + _PLOT_W)
     up = _vertical([y for one in shown for _, y in one.points], logarithmic=logarithmic, from_zero=from_zero)
     body = _grid(up, tick)
+    # Steps are whole numbers: the axis may offer halves when it is short.
     body += [_x_tick(across.at(value), f"{value:,.0f}") for value in across.ticks() if value == int(value)]
     body.append(_x_title(x_label))
+    # Positions come after thinning, since a long run has more points than the chart has pixels.
     for one in shown:
         body += _drawn(one, [(across.at(x), up.at(y)) for x, y in _thinned(one.points)])
+    # A faint series only underlies its smoothed one, and needs no entry of its own.
     body += _legend([one for one in shown if one.style != "faint"] if len(shown) > 1 else [])
     spoken = "; ".join(
         f"{one.label} from {tick(one.points[0][1])} to {tick(one.points[-1][1])}"
@@ -78,6 +82,7 @@ def histogram(title: str, counts: Mapping[int, int], *, bound: int | None, unit:
     total = sum(counts.values())
     if not total:
         return _empty(title, unit)
+    # One more column than the largest key, so that something stands to the right of the bound's line.
     last = max(max(counts), bound or 0) + 1
     step = _PLOT_W / (last + 1)
     up = _vertical([max(counts.values()) / total], logarithmic=False, from_zero=True)
@@ -90,6 +95,7 @@ def histogram(title: str, counts: Mapping[int, int], *, bound: int | None, unit:
             colour = "bad" if bound is not None and key > bound else "c1"
             body.append(_bar(colour, middle - wide / 2, y, wide, up.start - y, radius=2))
             body.append(_words("value", middle, y - 6, f"{share * 100:.1f} %"))
+        # Beyond that the labels would touch.
         if last <= 24 or key % 5 == 0:
             body.append(_x_tick(middle, str(key)))
     if bound is not None:

@@ -32,6 +32,7 @@ def advance(said: Said, before: ViewState, event: Event, after: ViewState) -> tu
         case JobChanged():
             if (before.job_state, before.reason) == (after.job_state, after.reason):
                 return said, ()
+            # Without a reason of its own a job's line says what it does, until the trainer reports phases.
             doing = after.activities[-1].text if after.activities and not after.phase and not after.ended else ""
             reason = f": {after.reason or doing}" if after.reason or doing else ""
             return said, (_line(after, f"job {after.name or after.job_id} {after.job_state}{reason}"),)

@@ -29,6 +29,7 @@ _MARKS = "●○■▲"
 
 def terminal_svg(lines: Sequence[Sequence[Segment]], theme: TerminalTheme, *, label: str) -> str:
     """Return the lines as one SVG document. `label` is its title for screen readers."""
+    # The picture is as wide as its longest line, in cells of a fixed size.
     columns = max((sum(segment.cell_length for segment in line) for line in lines), default=0)
     width, height = columns * CELL + 2 * _MARGIN[0], len(lines) * ROW + 2 * _MARGIN[1]
     group = svg.element(
@@ -48,6 +49,7 @@ def _row(line: Sequence[Segment], row: int, theme: TerminalTheme) -> Iterator[Ma
     for segment in line:
         colour = _colour(segment.style or Style(), theme)
         bold = bool(segment.style and segment.style.bold)
+        # Characters of one kind are drawn together: fewer shapes, and no gaps between them.
         for kind, text in _runs(segment.text):
             x, y = column * CELL, row * ROW
             column += len(text)
@@ -55,6 +57,7 @@ def _row(line: Sequence[Segment], row: int, theme: TerminalTheme) -> Iterator[Ma
                 case "text":
                     yield _words(text, x, y, colour, bold=bold)
                 case "bar":
+                    # A bar's last character may be any eighth of a cell.
                     wide = sum(_EIGHTHS[c] for c in text) * CELL
                     yield svg.element("rect", x=x, y=y + 3, width=wide, height=ROW - 6, rx=1.5, fill=colour)
                 case "braille":
