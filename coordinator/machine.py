@@ -352,12 +352,12 @@ def _rollout_reported(draft: _Draft, job_id: str, report: TaskReport) -> None:
     # A failed worker was restarted by its agent as often as it may be. As long as one is left, the job goes on slower.
     if all(status.report is not None and status.report.state is TaskState.FAILED for status in rollouts):
         log_file = f"; its log is {report.files.log}" if report.files else ""
-        on = f"; {_resume_advice(job)}" if job.files else ""
+        advice = f"; {_resume_advice(job)}" if job.files else ""
         _end(
             draft,
             job_id,
             JobState.FAILED,
-            f"no rollout worker is left; the last one failed: {report.message}{log_file}{on}",
+            f"no rollout worker is left; the last one failed: {report.message}{log_file}{advice}",
         )
 
 
@@ -526,7 +526,7 @@ def _waits_for(state: State, job: Job) -> str:
     """Return the reason why a pending job cannot be planned yet, or an empty string if it can."""
     free, missing = free_regions(state), unsettled_pairs(state, free_regions(state))
     if len(free) < job.request.min_regions:
-        taken = ", ".join(f"{name} runs {by}" for name, by in sorted(occupants(state).items()))
+        taken = ", ".join(f"{name} runs {job_id}" for name, job_id in sorted(occupants(state).items()))
         return f"waits for {job.request.min_regions} free regions, {len(free)} there" + (f" ({taken})" if taken else "")
     # A plan made with unmeasured links would be made again once they are measured.
     if missing:

@@ -92,8 +92,8 @@ def submit(
     """Submit the job in FILE, with keys such as optimizer.lr overridden by KEY=VALUE, and print its id."""
     job_file, checkpoint = job_to_submit(file, overrides, resume, may_change=change)
     # Mistakes in the job are found here, before it waits for regions.
-    for left in check_job(job_file):
-        _say(left)
+    for unchecked in check_job(job_file):
+        _say(unchecked)
     form = Output(output)
     # The id makes a repeated request harmless: the coordinator answers it with the same job.
     request = control_pb2.SubmitJobRequest(request_id=uuid.uuid4().hex, job_json=job_file.to_json())

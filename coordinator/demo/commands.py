@@ -95,8 +95,8 @@ def demo(
                 f"{resume} needs at least {job.regions.min} regions (regions.min), but only {len(names)} would be "
                 f"emulated; name as many of {', '.join(network.regions)} with --regions"
             )
-    for left in check_job(job):
-        click.echo(left, err=True)
+    for unchecked in check_job(job):
+        click.echo(unchecked, err=True)
     settings = DemoSettings(
         job=job,
         resume=checkpoint,

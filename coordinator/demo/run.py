@@ -175,7 +175,7 @@ class _Demo:
         num_links = num_regions * (num_regions - 1)
         deadline_s = clock.monotonic_s() + JOIN_DEADLINE_S
         self._doing(f"waiting for {num_regions} regions to join and measure {num_links} links")
-        told: set[tuple[str, str]] = set()
+        announced: set[tuple[str, str]] = set()
         while True:
             # A service that has ended would never join; its log says more than a timeout.
             self._services.check()
@@ -183,10 +183,10 @@ class _Demo:
             measured = [link for link in fleet.links if link.throughput_bits_per_s > 0]
             for link in measured:
                 pair = (link.src_region, link.dst_region)
-                if pair not in told:
-                    told.add(pair)
+                if pair not in announced:
+                    announced.add(pair)
                     self._doing(
-                        f"link {len(told)} of {num_links}: {' -> '.join(pair)}, {link.rtt_s * 1e3:.0f} ms, "
+                        f"link {len(announced)} of {num_links}: {' -> '.join(pair)}, {link.rtt_s * 1e3:.0f} ms, "
                         f"{link.throughput_bits_per_s / 1e6:.0f} Mbit/s"
                     )
             if len(fleet.regions) == num_regions and len(measured) == num_links:

@@ -99,21 +99,21 @@ class CheckedManifest:
 
     def _groups(self, fork: Fork) -> None:
         manifest = self.manifest
-        there = self.groups.at(fork, manifest.covers)
+        sweep = self.groups.at(fork, manifest.covers)
         # Without the ancestors' lines the journal gives only a lower bound.
-        next_group = there.next_group
+        next_group = sweep.next_group
         if manifest.next_group != next_group and (_is_complete(fork) or manifest.next_group < next_group):
             self._contradicts("next_group", manifest.next_group, next_group)
         # One more group than the manifest lists is enough to find one that it lacks, and bounds the work by its length.
         missing = [
             group
-            for group in _first_of(there.waiting, len(manifest.open_groups) + 1)
+            for group in _first_of(sweep.waiting, len(manifest.open_groups) + 1)
             if group not in manifest.open_groups and group < manifest.next_group
         ]
         if missing:
             without = f"without {missing[:SHOWN]}"
             self._contradicts("open_groups", without, "every group that is leased and has not ended")
-        if over := sorted(group for group in manifest.open_groups if group in there.ended):
+        if over := sorted(group for group in manifest.open_groups if group in sweep.ended):
             self._contradicts("open_groups", f"with {over[:SHOWN]}", "no group that has ended")
 
     def _progress(self, fork: Fork) -> None:

@@ -59,14 +59,14 @@ class Sealer:
 
     def seal(self, n: int, prev: bytes) -> SealEntry:
         """Return the seal that becomes line `n`, after a line with the hash `prev`."""
-        of = self._certificate
-        signature = self._key.sign(_signed_bytes(of, n, prev))
-        return SealEntry(key=of.public_key, certificate=of.signature, signature=signature)
+        certificate = self._certificate
+        signature = self._key.sign(_signed_bytes(certificate, n, prev))
+        return SealEntry(key=certificate.public_key, certificate=certificate.signature, signature=signature)
 
 
 def _signed_bytes(certificate: Certificate, n: int, prev: bytes) -> bytes:
-    of_whom = certificate.signed_bytes
-    return _CONTEXT + struct.pack("<I", len(of_whom)) + of_whom + certificate.signature + struct.pack("<Q", n) + prev
+    subject = certificate.signed_bytes
+    return _CONTEXT + struct.pack("<I", len(subject)) + subject + certificate.signature + struct.pack("<Q", n) + prev
 
 
 class SealCheck:

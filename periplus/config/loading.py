@@ -340,12 +340,12 @@ def _indices(location: Sequence[int | str]) -> Callable[[_Path], str | None]:
     For a list on the path to the key it returns the entry that holds the key; for a list below the key's section it
     returns the first entry; for any other list None.
     """
-    there = tuple(map(str, location))
+    names = tuple(map(str, location))
 
     def index_of(path: _Path) -> str | None:
-        if there[: len(path)] == path and len(there) > len(path):
-            return there[len(path)]
-        return "0" if path[: len(there) - 1] == there[:-1] else None
+        if names[: len(path)] == path and len(names) > len(path):
+            return names[len(path)]
+        return "0" if path[: len(names) - 1] == names[:-1] else None
 
     return index_of
 

@@ -525,8 +525,8 @@ def _disagreements(job: JobFile) -> list[str]:
         if not _is_finite(job.environment.config):
             refusals.append("environment.config holds a number that is infinite or NaN; give finite numbers")
         refusals += [
-            f"environment.config.{key} is set, but the job decides it: set {ours} instead"
-            for key, ours in (("seed", "seed"), ("size", "data.size"))
+            f"environment.config.{key} is set, but the job decides it: set {job_key} instead"
+            for key, job_key in (("seed", "seed"), ("size", "data.size"))
             if key in job.environment.config
         ]
     refusals += algorithm.disagreements(

@@ -225,18 +225,18 @@ async def _aborting(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterato
     except grpc.aio.BaseError:  # an error of gRPC itself about this call
         raise
     except Exception as error:  # the root of a call: the caller must learn of any error
-        ours = first_of(error) if isinstance(error, ExceptionGroup) else None
-        if ours is None:
+        answer = first_of(error) if isinstance(error, ExceptionGroup) else None
+        if answer is None:
             log.exception("call_crashed")
-            ours = errors.PeriplusError(errors.explained_error(error))
-        await _abort(context, ours)
+            answer = errors.PeriplusError(errors.explained_error(error))
+        await _abort(context, answer)
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> errors.PeriplusError | None:
     """Return the first PeriplusError inside an exception group, or None if the group holds any other exception."""
     found = errors.leaves(group)
-    ours = [leaf for leaf in found if isinstance(leaf, errors.PeriplusError)]
-    return ours[0] if len(ours) == len(found) else None
+    own_errors = [leaf for leaf in found if isinstance(leaf, errors.PeriplusError)]
+    return own_errors[0] if len(own_errors) == len(found) else None
 
 
 def _stay_cancelled(error: BaseException) -> None:

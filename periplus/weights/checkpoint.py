@@ -126,8 +126,8 @@ def _index(raw: bytes, old: CheckpointDirectory, files: tuple[PlannedFile, ...],
     if layout == old.layout:
         return raw
     tree: dict[str, Any] = json.loads(raw)
-    told = tree.get("metadata")
-    metadata = told if isinstance(told, dict) else {}
+    found = tree.get("metadata")
+    metadata = found if isinstance(found, dict) else {}
     metadata["total_size"] = layout.content_bytes
     if "total_parameters" in metadata:
         metadata["total_parameters"] = sum(math.prod(line.shape) for line in layout.lines)

@@ -94,12 +94,15 @@ def _why_not(found: CheckpointDirectory, digest: bytes, head: FileHead) -> str:
     if digest == head.base_digest:
         return "it is what the delta starts from: not yet applied"
     # Neither state: name the first difference that a person can act on, from the coarsest on.
-    ours = {line.name: line for line in found.layout.lines}
-    theirs = {line.name: line for line in head.layout.lines}
+    found_lines = {line.name: line for line in found.layout.lines}
+    expected_lines = {line.name: line for line in head.layout.lines}
     for what, names in (
-        ("lacks", theirs.keys() - ours.keys()),
-        ("also has", ours.keys() - theirs.keys()),
-        ("has another dtype or shape of", {name for name in ours.keys() & theirs if ours[name] != theirs[name]}),
+        ("lacks", expected_lines.keys() - found_lines.keys()),
+        ("also has", found_lines.keys() - expected_lines.keys()),
+        (
+            "has another dtype or shape of",
+            {name for name in found_lines.keys() & expected_lines if found_lines[name] != expected_lines[name]},
+        ),
     ):
         if names:
             return f"it {what} {min(names)!r}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")

@@ -157,8 +157,8 @@ def steps_between(old: _Bits, new: _Bits) -> _Ints:
 
 def _keys(bits: _Bits, modulus: int) -> _Ints:
     """Return the place of each bit pattern on the ordered number line: negative floats reversed below positive ones."""
-    wide, sign = bits.astype(np.int64), modulus // 2
-    return np.where(wide & sign, (modulus - 1) ^ wide, wide | sign)
+    bits_64, sign = bits.astype(np.int64), modulus // 2
+    return np.where(bits_64 & sign, (modulus - 1) ^ bits_64, bits_64 | sign)
 
 
 def _bits(tensor: Tensor) -> _Bits:

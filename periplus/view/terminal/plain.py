@@ -72,10 +72,10 @@ def _advance_step(said: Said, before: ViewState, after: ViewState) -> tuple[Said
 
 
 def _step(state: ViewState) -> str:
-    of = f"/{state.steps_total}" if state.steps_total else ""
+    total = f"/{state.steps_total}" if state.steps_total else ""
     bound = "" if state.staleness_bound is None else f"/{state.staleness_bound}"
     words = [
-        f"step {state.step}{of}",
+        f"step {state.step}{total}",
         f"reward {state.rewards[-1].value:.3f}" if state.rewards else "",
         f"accuracy {units.percent(state.accuracies[-1].value)}" if state.accuracies else "",
         f"staleness max {units.short(state.values.get('staleness_max', state.staleness_max))}{bound}",

@@ -58,8 +58,8 @@ def _row(line: Sequence[Segment], row: int, theme: TerminalTheme) -> Iterator[Ma
                     yield _words(text, x, y, colour, bold=bold)
                 case "bar":
                     # A bar's last character may be any eighth of a cell.
-                    wide = sum(_EIGHTHS[c] for c in text) * CELL
-                    yield svg.element("rect", x=x, y=y + 3, width=wide, height=ROW - 6, rx=1.5, fill=colour)
+                    bar_width = sum(_EIGHTHS[c] for c in text) * CELL
+                    yield svg.element("rect", x=x, y=y + 3, width=bar_width, height=ROW - 6, rx=1.5, fill=colour)
                 case "braille":
                     yield _path("".join(_braille(text, x, y)), colour, 3.2, cap="round")
                 case "line":

@@ -43,14 +43,14 @@ def _best_residuals(
                 cost[level] = k * cost_changed[level] + (n - k) * cost_unchanged[level]
             for level in range(1, num_levels):
                 # "Never changes" costs its symbol alone, and is allowed only where nothing changed.
-                least, by = (price[price.size - 1], reach + 1) if k == 0 else (far, 0)
+                least, chosen = (price[price.size - 1], reach + 1) if k == 0 else (far, 0)
                 for residual in range(max(-reach, 1 - level), min(reach, num_levels - 1 - level) + 1):
                     symbol = 2 * residual if residual >= 0 else -2 * residual - 1
                     total = cost[level + residual] + price[symbol]
                     if total < least:
-                        least, by = total, residual
+                        least, chosen = total, residual
                 best[g, r, level] = least
-                which[g, r, level] = by
+                which[g, r, level] = chosen
 
 
 @kernel
@@ -64,9 +64,9 @@ def _best_offsets(best: Ints, changed: Ints, template: Ints, price: Ints, offset
     top = best.shape[2] - 1
     total = np.int64(0)
     for g in range(best.shape[0]):
-        least, by = np.int64(1) << 62, 0
+        least, chosen = np.int64(1) << 62, 0
         if changed[g].sum() == 0:
-            least, by = price[price.size - 1], reach + 1
+            least, chosen = price[price.size - 1], reach + 1
         for offset in range(-reach, reach + 1):
             cost = price[2 * offset if offset >= 0 else -2 * offset - 1]
             for r in range(best.shape[1]):
@@ -75,8 +75,8 @@ def _best_offsets(best: Ints, changed: Ints, template: Ints, price: Ints, offset
                 if cost >= least:
                     break
             if cost < least:
-                least, by = cost, offset
-        offsets[g] = by
+                least, chosen = cost, offset
+        offsets[g] = chosen
         total += least
     return int(total)
 

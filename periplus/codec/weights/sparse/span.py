@@ -135,8 +135,8 @@ def _changes_at(base: BaseSpan, new: Bits, positions: Positions) -> Changes:
 
 def _on_number_line(bits: Bits, width: int) -> Ints:
     # Flip all bits of a negative number, and set the sign bit of a positive one: bit patterns then order like numbers.
-    wide = bits.astype(np.int64)
-    return np.where(wide >> (width - 1), wide ^ ((1 << width) - 1), wide | (1 << (width - 1)))
+    bits_64 = bits.astype(np.int64)
+    return np.where(bits_64 >> (width - 1), bits_64 ^ ((1 << width) - 1), bits_64 | (1 << (width - 1)))
 
 
 def encode_span(base: BaseSpan, changes: Changes) -> bytes:
