@@ -202,8 +202,10 @@ def logs(job_id: str, task: str, follow: bool, all_forks: bool, runs_dir: Path |
         folders = _log_folders(found, runs_dir)
         if not any(folder.is_dir() for folder in folders):
             raise NotFound(await _elsewhere(remote, found, folders[-1]))
+        # Where the newest fork begins is found over the logs of all tasks, even if only one is shown.
         tail = runs.RunTail({} if all_forks else runs.newest_fork_starts(runs.log_files(folders, found.job_id, "")))
         while True:
+            # The state is read before the lines, so that lines written up to the job's end are still printed.
             found = await remote.job(found.job_id) if follow else found
             files = runs.log_files(folders, found.job_id, task)
             for file, line in tail.new_lines(files):

@@ -119,6 +119,7 @@ def evaluations_ended(fork: Fork, findings: Findings, place: str) -> None:
         group = min(fork.open_evals)
         message = f"{len(fork.open_evals)} groups, such as {group}, were leased for an evaluation, and none used them"
         findings.add(Code.EVAL_CONTRADICTS, place, message, group=group, groups=len(fork.open_evals))
+        # Reported once: later lines start afresh.
         fork.open_evals.clear()
 
 
@@ -129,6 +130,7 @@ def published(fork: Fork, version: int, findings: Findings, place: str) -> None:
         count = version + 1 - fork.next_published
         message = f"{missing} was never published" + (f", nor {count - 1} versions after it" if count > 1 else "")
         findings.add(Code.PUBLISH_MISSING, place, message, policy=missing, versions=count)
+        # The missing versions count as published from here on, so that they are reported once.
         fork.next_published = version + 1
 
 
@@ -269,6 +271,7 @@ def _claims(fork: Fork, batch: ConsumedBatch, findings: Findings, place: str) ->
     if record.root != root:
         message = "the root of the batch does not follow from its samples"
         findings.add(Code.ROOT_WRONG, place, message, found=record.root.hex(), expected=root.hex())
+    # A line lists only ages that some token has.
     ages = {age: tokens for age, tokens in sorted(batch.ages.items()) if tokens}
     if dict(record.staleness_tokens) != ages:
         found = {str(age): tokens for age, tokens in sorted(record.staleness_tokens.items())}

@@ -230,6 +230,7 @@ class Fork:
         A lease of this worker comes first, because numbers of leases repeat from fork to fork. If there is none, a
         lease that another worker had is returned.
         """
+        # Limits do not count here: a lease of a dead branch is found as well.
         found = [fork.leases[key] for fork, _ in self.segments() if key in fork.leases]
         own = (leased for leased in found if leased.lease.worker_id == worker_id)
         return next(own, found[0] if found else None)

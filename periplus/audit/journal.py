@@ -76,6 +76,7 @@ class AuditJournal:
 
         `seal(number, hash of the line before)` makes a second line, which is flushed in one piece with the first.
         """
+        # The position is now behind the added line: the seal becomes the next one, and signs that line's hash.
         n = self._add(record, time_s)
         if seal is not None:
             self._add(seal(*self._position), time_s)
@@ -95,6 +96,7 @@ class AuditJournal:
         """
         if not self._lines:
             return
+        # Writing to a file that was removed would succeed, and its lines would be lost.
         self._check_is_there()
         data = b"\n".join(self._lines) + b"\n"
         with explained(self._path, len(data)):
@@ -207,6 +209,7 @@ def _position(path: Path, file: BinaryIO) -> ChainEnd:
 
 def _after_newline_before(file: BinaryIO, end: int) -> int:
     """Return the offset just after the last newline before `end`, or 0 if there is none."""
+    # Read backwards in blocks: the last line may be long, and the file much longer.
     while end > 0:
         start = max(0, end - _TAIL_BYTES)
         file.seek(start)

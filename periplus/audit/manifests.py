@@ -68,6 +68,7 @@ class CheckedManifest:
 
     def _unrecorded(self, fork: Fork | None) -> str:
         manifest = self.manifest
+        # The line comes after the manifest. It may be missing only if the trainer died between the two.
         resumed = any(f.opened.manifest == self.kept.digest for f in self.walk.history.forks)
         interrupted = fork is not None and not fork.ended and fork.head == manifest.policy
         if resumed or interrupted:

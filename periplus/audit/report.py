@@ -141,6 +141,7 @@ def _account_tree(account: Account) -> Tree:
 
 
 def _evidence_text(report: Report) -> str:
+    # What is normal is left out: each of these texts is empty in a clean run that has ended.
     torn = f", a torn line of {report.torn_bytes} bytes at its end" if report.torn_bytes else ""
     going = "" if report.is_ended or not report.forks else "; still going, or killed: it has no end"
     pruned = f", {report.pruned_results} results whose frames were pruned" if report.pruned_results else ""

@@ -162,6 +162,8 @@ class SealCheck:
         if self._key_of.get(fork, seal.key) != seal.key:
             return "the fork's earlier seals are of another key"
         job_id = fork.opened.job_id
+        # A seal carries only the certificate's signature. Job and fork come from the `open` line, so that a certificate
+        # of another job or fork does not verify.
         certificate = Certificate(job_id=job_id, fork=fork.number, public_key=seal.key, signature=seal.certificate)
         if not is_signed_by(seal.key, seal.signature, _signed_bytes(certificate, at, prev)):
             return "its key did not sign the journal up to this line"

@@ -325,7 +325,9 @@ class Walk:
 
     def _lost(self, fork: Fork, lost: LostEntry) -> None:
         key = (lost.lease_id, lost.group, lost.sample)
+        # A loss may be of a lease that an earlier fork granted: the newest one with these numbers counts.
         leased = next((f.leases[key] for f in reversed(self.history.forks) if key in f.leases), None)
+        # A result ends a lease, unless its sample is unfinished (abandoned): such a lease is lost as well.
         if leased is None or leased.lost_at >= 0 or (leased.returned_at >= 0 and not leased.abandoned):
             what = "was never granted" if leased is None else "ended before"
             self._say(Code.LOST_CONTRADICTS, f"lease {lost.lease_id} is lost, but it {what}", lease=lost.lease_id)

@@ -390,6 +390,7 @@ def _check(t: Trajectory) -> None:
     for ids in (t.prompt_ids, t.completion_ids):
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) <= MAX_ID:
             raise ValueError(f"lease {t.lease_id}: ids {ids.min()} to {ids.max()}; 0 to {MAX_ID} are carried")
+    # Compared by bits: context values are not stored, and must come back exactly, which -0.0 would not.
     if t.logprobs.view(np.int32)[~t.mask].any():
         raise ValueError(f"lease {t.lease_id}: a token of context has a log-probability; it must be 0.0")
 

@@ -161,6 +161,7 @@ def overlay(model: type[Config], tree: Mapping[str, Any], over: Mapping[str, Any
         field = model.model_fields.get(key)
         section, known = _section_of(field.annotation) if field else None, result.get(key)
         is_section = section is not None and isinstance(value, dict) and isinstance(known, dict)
+        # Only two mappings can be merged: a section that is null or absent is replaced as a whole.
         result[key] = overlay(section, known, value) if section and is_section and known else value
     return result
 
@@ -215,6 +216,7 @@ def _check_key(model: type[Config], path: Sequence[str], source: str, known_else
 def validate(model: type[M], tree: object, source: str, known_elsewhere: KnownElsewhere | None = None) -> M:
     """Return the model that a tree describes. Raises: ConfigError with the first errors, one per line."""
     try:
+        # Strict validation accepts JSON's types from JSON text alone, such as a list for a tuple.
         return model.model_validate_json(json.dumps(tree))
     except pydantic.ValidationError as error:
         details, num = error.errors(include_url=False)[:MAX_REFUSALS], error.error_count()
@@ -327,6 +329,7 @@ def _paths(model: type[Config], index_of: Callable[[_Path], str | None], at: _Pa
     for name, field in model.model_fields.items():
         path = (*at, name)
         yield path
+        # A list of sections is known by its first entry's type, if it has one.
         entry = _entry(field.annotation, 0)
         if section := _section_of(field.annotation):
             yield from _paths(section, index_of, path)
@@ -356,6 +359,7 @@ def _place_at(model: type[Config], location: Sequence[int | str]) -> _Place | No
     for part in location:
         if place is None:
             return None
+        # A section is entered by a key's name; anything else by an index or a key of a mapping.
         if section := _section_of(place.annotation):
             field = section.model_fields.get(str(part))
             place = _Place(field.annotation, tuple(field.metadata)) if field else None

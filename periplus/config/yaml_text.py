@@ -91,9 +91,11 @@ def _no_constant(name: str) -> NoReturn:
 
 def _check_size(value: Any, source: str) -> None:
     """Check the depth and the number of values. Raises: ConfigError if either exceeds its limit."""
+    # Level by level and without recursion, since the depth is what is to be limited.
     level, depth, num = [value], 0, 1
     while level := [each for each in level if isinstance(each, (dict, list))]:
         depth += 1
+        # A mapping's keys count as values too.
         num += sum(len(each) * (2 if isinstance(each, dict) else 1) for each in level)
         if depth > MAX_DEPTH:
             raise ConfigError(_too_deep(source))
@@ -204,6 +206,7 @@ class _Reader:
         found = self._anchors[event.anchor]
         if found is None:
             _refuse(f"the alias {event.anchor!r} refers to the value that contains it", event)
+        # An alias costs as much as a copy would: this bounds the "billion laughs" attack.
         value, num, height = found
         self._count(num, event)
         if depth + height > MAX_DEPTH:
@@ -251,6 +254,7 @@ class _Reader:
         if isinstance(event, yaml.AliasEvent):
             key, _ = self._alias(event, 0)
         elif isinstance(event, yaml.ScalarEvent):
+            # A plain `<<` merges; in quotes it is an ordinary key.
             if self._tag(event) == _TAG + "merge":
                 return None
             key, _ = self._value(event, 0)

@@ -246,6 +246,7 @@ def _off_policy(section: AlgorithmSection, staleness: int) -> list[str]:
             f"staleness is {staleness} and algorithm.importance_correction is none: the loss would be wrong for "
             "stale tokens; set algorithm.importance_correction=truncated or masked, or staleness=0"
         )
+    # The corrections that use each option.
     users = {
         "importance_level": ("truncated", "masked"),
         "importance_cap": ("truncated",),
@@ -270,6 +271,7 @@ def _kl(section: AlgorithmSection) -> list[str]:
             for option in ("kl_estimator", "kl_in")
             if getattr(section, option) is not None
         ]
+    # The paper's objective has no such term.
     if section.name == "dapo":
         return [
             f"algorithm.kl_coefficient is {section.kl_coefficient}, but dapo has no KL penalty; set "
@@ -285,6 +287,7 @@ def _kl(section: AlgorithmSection) -> list[str]:
 
 def _other(section: AlgorithmSection, max_new_tokens: int) -> list[str]:
     refusals = []
+    # A baseline that is the mean of a group of one is the sample itself.
     if section.group_size == 1 and section.name not in GROUPLESS:
         refusals.append(
             f"algorithm.group_size is 1, but {section.name} compares the samples of a group: every advantage would be "

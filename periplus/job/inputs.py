@@ -179,6 +179,7 @@ def _remote(path: Path, what: str) -> str:
     parts = path.relative_to(here).parts if path.is_relative_to(here) else ()
     if parts and parts[0].endswith(":"):
         return "addresses are not supported yet: download it first; "
+    # ORGANISATION/NAME is how the Hub names things, unless such a directory exists here.
     if len(parts) == 2 and not _is_dir(here / parts[0]):
         name = "/".join(parts)
         return f"{what} of the Hugging Face Hub are not downloaded yet: `hf download {name} --local-dir DIR` does; "

@@ -148,6 +148,7 @@ def changes_between(before: JobFile, after: JobFile) -> tuple[JobChange, ...]:
 
 
 def _check_changes(run_dir: Path, changes: Sequence[JobChange], *, may_change: bool) -> None:
+    # Fixed keys first: --change would not help with these.
     refused = [(change, reason) for change in changes if (reason := _fixed(change.key))]
     if refused:
         lines = [f"  {each.key}: {each.before} in the run, {each.after} now: {reason}" for each, reason in refused]

@@ -185,6 +185,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:  # the stubs of a method handler know only the synchronous form
+        # Wrap the handler so that every error leaves through `_aborting`. Unary and streaming answers need two
+        # wrappers.
         handler = await continuation(handler_call_details)
         if handler is None:
             return None  # gRPC answers UNIMPLEMENTED
@@ -206,6 +208,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
         async def stream(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
             async with _aborting(context):
+                # A handler may be a generator of answers, or a coroutine that writes them itself.
                 responses = inner_stream(request, context)
                 if isinstance(responses, AsyncIterator):
                     async for response in responses:

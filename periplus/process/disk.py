@@ -58,6 +58,8 @@ def open_regular(path: str, flags: int) -> int:
     It does not wait for the writer of a pipe. Raises: OSError, also if the path is a pipe or a device, because reading
     those might never end.
     """
+    # Opened first and examined then, so that the path cannot be exchanged in between; O_NONBLOCK keeps a pipe from
+    # waiting.
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
@@ -105,6 +107,7 @@ def replacing(path: Path) -> Iterator[BufferedWriter]:
 
 
 def _file_system(path: Path) -> os.statvfs_result | None:
+    # The file itself may not exist yet: its nearest existing folder is on the same file system.
     for folder in (path, *path.parents):
         try:
             return os.statvfs(folder)

@@ -147,6 +147,7 @@ def read_header(data: Buffer, offset: int, epoch: int) -> Header | None:
         return None
     head = bytes(data[offset : offset + _RECORD.size])
     magic, length, sequence, promised, checksum = _RECORD.unpack(head)
+    # The checksum is seeded with the epoch: a header from an older file in the same disk blocks does not pass.
     if magic != _RECORD_MAGIC or _CRC.unpack_from(data, end - _CRC.size)[0] != _crc(head, epoch):
         return None
     return (

@@ -409,6 +409,7 @@ class Spool:
             segment.file.append(parts)
         except OSError as error:
             try:
+                # Cut off what was written in part: the next append then begins where this one did.
                 segment.file.truncate(segment.num_bytes)
             except OSError:
                 self._failed = f"{path} holds a half-written record that cannot be cut ({error})"

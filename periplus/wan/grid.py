@@ -116,6 +116,7 @@ def _figure(text: str | None, column: str, where: str, *, above_zero: bool) -> f
     try:
         value = float(text)
     except ValueError:
+        # Text that is no number is refused by the check below, with the same message.
         value = math.nan
     if not math.isfinite(value) or value < 0 or (above_zero and value == 0):
         raise errors.ConfigError(f"{where}: {column} is {text!r}; it must be a positive number, or empty")

@@ -85,6 +85,7 @@ def plan(old: CheckpointDirectory, layout: StateLayout) -> DirectoryContent:
     others, left_out = _other_files(old)
     files = _planned_files(old, layout)
     index_path = old.directory / INDEX_FILE
+    # A single file has no index, and so has a state without tensors.
     is_single = [file.path.name for file in old.files] == [SINGLE_FILE] or not layout.lines
     index = None if is_single else _index(index_path.read_bytes(), old, files, layout)
     return DirectoryContent(files=files, index=index, others=others, left_out=left_out)
@@ -123,10 +124,12 @@ def _ordered(name: str, lines: tuple[TensorLayout, ...], metadata: Mapping[str, 
 
 
 def _index(raw: bytes, old: CheckpointDirectory, files: tuple[PlannedFile, ...], layout: StateLayout) -> bytes:
+    # The file stays byte for byte as it was.
     if layout == old.layout:
         return raw
     tree: dict[str, Any] = json.loads(raw)
     found = tree.get("metadata")
+    # Keys that other tools put there are kept; the sums over tensors are made anew.
     metadata = found if isinstance(found, dict) else {}
     metadata["total_size"] = layout.content_bytes
     if "total_parameters" in metadata:
@@ -219,6 +222,7 @@ def copy_others(old: CheckpointDirectory, planned: DirectoryContent, folder: Pat
         (folder / relative).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(old.directory / relative, folder / relative)
         sync(folder / relative)
+    # The names of the files are durable only with their folders.
     for made in _folders(folder):
         sync(made)
 

@@ -170,6 +170,7 @@ def _check_base(base: CheckpointDirectory, delta: DeltaReader, progress: Progres
     found = digest(base.state, f"hashing {base.directory}", progress)
     if found == delta.head.base_digest:
         return
+    # The most likely mistake gets its own message.
     if found == delta.head.result_digest:
         raise WrongBase(f"{base.directory} is what {delta.path} leads to ({found.hex()}): there is nothing to apply")
     raise WrongBase(

@@ -99,6 +99,7 @@ def _making(destination: Path, check: Callable[[], None]) -> Iterator[Workplace]
     with disk_errors(f"cannot write {destination}"):
         if not destination.parent.is_dir():
             raise NotFound(f"{destination.parent} does not exist; make that directory first")
+        # Before the work, which may take minutes; and once more after it, by the caller.
         check()
         folder = Path(tempfile.mkdtemp(prefix=".periplus-", dir=destination.parent))
         try:
@@ -111,10 +112,12 @@ def _making(destination: Path, check: Callable[[], None]) -> Iterator[Workplace]
 def _swap_in(work: Workplace) -> None:
     earlier = work.folder / "earlier"
     try:
+        # A directory cannot be replaced by a rename if it holds files: move it aside first.
         if work.destination.is_dir() and any(work.destination.iterdir()):
             work.destination.rename(earlier)
         work.product.rename(work.destination)
     finally:
+        # The second rename failed: put the earlier one back.
         if earlier.exists() and not os.path.lexists(work.destination):
             earlier.rename(work.destination)
 
@@ -133,6 +136,7 @@ def disk_errors(what: str) -> Iterator[None]:
 @contextmanager
 def terminable() -> Iterator[None]:
     """Make SIGTERM unwind the stack as Ctrl-C does, so that nothing is left behind."""
+    # Python allows signal handlers in the main thread alone.
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -26,6 +26,7 @@ def copy_tensors(base: WeightState, layout: StateLayout, target: Target, progres
     done_bytes = 0
     for line in layout.lines:
         tensor = base.get(line.name)
+        # A tensor of another dtype or shape has no old bytes to keep: the delta writes all of it.
         if tensor is None or (tensor.dtype, tensor.shape) != (line.dtype, line.shape):
             continue
         for start in range(0, tensor.data.size, WRITE_BYTES):
@@ -56,6 +57,7 @@ def _write(update: Update, target: Target) -> None:
     if update.positions is None:
         target.write(update.name, update.start * width, np.ascontiguousarray(values).view(np.uint8).data)
     elif len(update.positions):
+        # Read, change and write the range around the changes: three calls in place of one for each element.
         first, stop = int(update.positions.min()), int(update.positions.max()) + 1
         held = target.read(update.name, first * width, (stop - first) * width)
         np.frombuffer(held, values.dtype)[update.positions - first] = values

@@ -209,6 +209,7 @@ def _charts(state: ViewState, elapsed_s: float, width: int, rows: int, narrow: b
 
 
 def _curve_panel(state: ViewState, elapsed_s: float, width: int, rows: int) -> Panel:
+    # One place for three things in turn: activities, the loss of the warm-up, and the reward.
     warming_up = not state.rewards and state.warmup_losses
     points = state.warmup_losses if warming_up else state.rewards
     if not points:

@@ -420,6 +420,7 @@ def join_steps(tokens: Steps, rests: Positions, direct: int, steps: Steps) -> No
         if kind < direct:
             magnitude = kind + 1
         else:
+            # The leading bit and the class's bit below it, then the raw bits.
             half = (kind - direct) & 1
             width = ((kind - direct) >> 1) + 2
             magnitude = ((2 | half) << width) + np.int64(rests[i])

@@ -58,6 +58,7 @@ def levels(found: LevelMap) -> Bytes:
     top = contexts.MAX_LEVEL // found.spacing
     expected = np.clip(found.template[None, :] + found.offsets[:, None], 1, top)
     sums = np.clip(expected + found.residuals, 1, top) * found.spacing
+    # The special values beyond the largest mark cells and groups that never change.
     sums[found.residuals > contexts.MAX_RESIDUAL] = 0
     sums[found.offsets > contexts.MAX_SHIFT] = 0
     return np.asarray(sums, np.uint8)
@@ -67,6 +68,7 @@ def table(found: LevelMap, num_exponents: int) -> Bytes:
     """Return the level [G, 2 x num_exponents] of each row of sign and exponent. Both signs have the same level."""
     cells = levels(found)
     rows = np.zeros((len(cells), 2, num_exponents), np.uint8)
+    # Templates go from the highest exponent down, rows from the lowest up.
     last = found.first_exponent - cells.shape[1] + 1
     rows[:, :, last : found.first_exponent + 1] = cells[:, None, ::-1]
     return rows.reshape(len(cells), 2 * num_exponents)

@@ -166,6 +166,7 @@ def _fill(counts: Ints, coarse: bool) -> list[Table]:
     """
     unit, one = 1 + coarse, 1 << contexts.COST_BITS
     logs = _logs(np.maximum(counts, 1))
+    # [tables, classes, sides] distance of each count to the table's largest, rounded to the unit.
     below = (2 * (logs.max(axis=(1, 2), keepdims=True) - logs) // unit + one // 2) // one * unit
     codes = np.where(counts > 0, MAX_CODE - np.minimum(below, (MAX_CODE - 1) // unit * unit), 0)
     sizes = [int(np.flatnonzero(table.any(axis=1))[-1]) + 1 for table in codes]
@@ -182,6 +183,7 @@ def _logs(counts: Ints) -> Ints:
 def _price(table: Table, counts: Ints) -> int:
     """Return the price of the counted tokens and of the table's entries."""
     weights = contexts.code_weights()
+    # A one-sided table has the same entry for both directions.
     both = np.broadcast_to(table.codes, (len(table.codes), 2)).ravel().tolist()
     total = contexts.log2(sum(weights[code] for code in both))
     tokens = counts.ravel().tolist()[: len(both)]
