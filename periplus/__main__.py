@@ -125,6 +125,7 @@ def main() -> None:
     The exit skips the interpreter's clean-up if a thread with native code still runs (`periplus.process.threads`).
     """
     never_fail_to_encode((sys.stdout, sys.stderr))
+    # Warnings of libraries go to the log of a service, and do not mix with a command's output.
     logging.captureWarnings(True)
     code = run(sys.argv[1:])
     if threads.is_any_running():

@@ -99,10 +99,9 @@ def _frames_that_no_line_points_at(walk: Walk, evidence: Evidence, findings: Fin
 
 def _checkpoints(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidence) -> None:
     # A checkpoint has two witnesses: its directory, and its line in the journal. Each is looked up in the other.
-    lines = {c.policy: (fork, at, c) for fork in walk.history.forks for at, c in fork.checkpoints}
-    present = {k.manifest.policy for k in evidence.checkpoints if k.manifest} | {
-        _named(k) for k in evidence.checkpoints
-    }
+    lines = {entry.policy: (fork, at, entry) for fork in walk.history.forks for at, entry in fork.checkpoints}
+    named = {_named(folder) for folder in evidence.checkpoints}
+    present = named | {folder.manifest.policy for folder in evidence.checkpoints if folder.manifest}
     # Trainers remove the oldest checkpoints first; one that is missing among newer ones was taken away.
     oldest = min((policy for policy in present if policy is not None), default=None)
     for policy, (_, at, _) in sorted(lines.items()):
@@ -261,8 +260,9 @@ def spools(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidenc
     for fork in walk.history.forks:
         granted.update(fork.leases.keys())
         for returned in fork.results:
-            r = returned.result
-            digests.setdefault((r.lease_id, r.group, r.sample, r.worker_id), set()).add(r.digest)
+            result = returned.result
+            key_of_worker = (result.lease_id, result.group, result.sample, result.worker_id)
+            digests.setdefault(key_of_worker, set()).add(result.digest)
     jobs = {fork.opened.job_id for fork in walk.history.forks}
     counts = []
     for spool in evidence.spools:

@@ -129,7 +129,7 @@ def _weight_map(index_path: Path) -> dict[str, str]:
     try:
         if index_path.stat().st_size > MAX_INDEX_BYTES:
             raise ValueError(f"it has {index_path.stat().st_size} bytes, at most {MAX_INDEX_BYTES}")
-        shard_of = {str(k): str(v) for k, v in json.loads(index_path.read_bytes())["weight_map"].items()}
+        shard_of = {str(name): str(shard) for name, shard in json.loads(index_path.read_bytes())["weight_map"].items()}
         if not shard_of:
             raise ValueError("it lists no tensor")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -98,6 +98,7 @@ def run(grid_: str, control: str, regions: str, ready_file: Path | None, stop_on
             lifecycle.write_ready_file(ready_file, {"control": bound})
         click.echo(f"control {bound}", err=True)
 
+    # The usual event loop wakes up to a millisecond late, which is too coarse for short delays.
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         reason = runner.run(app.run(network, control, stop_on_stdin_eof=stop_on_stdin_eof, on_ready=ready))
     return errors.EXIT_INTERRUPTED if reason is lifecycle.ShutdownReason.SIGINT else errors.EXIT_OK

@@ -58,7 +58,7 @@ def _row(line: Sequence[Segment], row: int, theme: TerminalTheme) -> Iterator[Ma
                     yield _words(text, x, y, colour, bold=bold)
                 case "bar":
                     # A bar's last character may be any eighth of a cell.
-                    bar_width = sum(_EIGHTHS[c] for c in text) * CELL
+                    bar_width = sum(_EIGHTHS[character] for character in text) * CELL
                     yield svg.element("rect", x=x, y=y + 3, width=bar_width, height=ROW - 6, rx=1.5, fill=colour)
                 case "braille":
                     yield _path("".join(_braille(text, x, y)), colour, 3.2, cap="round")
@@ -67,9 +67,11 @@ def _row(line: Sequence[Segment], row: int, theme: TerminalTheme) -> Iterator[Ma
                     steps = svg.path("M", x, y + ROW / 2, "h", len(text) * CELL)
                     yield _path(steps, colour, _LINES[text[0]], dashes=dashes)
                 case "frame":
-                    yield _path("".join(_frame(c, x + i * CELL, y) for i, c in enumerate(text)), colour, 1.0)
+                    yield _path(
+                        "".join(_frame(character, x + i * CELL, y) for i, character in enumerate(text)), colour, 1.0
+                    )
                 case "mark":
-                    yield from (_mark(c, x + i * CELL, y, colour) for i, c in enumerate(text))
+                    yield from (_mark(character, x + i * CELL, y, colour) for i, character in enumerate(text))
 
 
 def _runs(text: str) -> Iterator[tuple[str, str]]:
