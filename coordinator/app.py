@@ -87,12 +87,16 @@ async def serving(config: CoordinatorConfig, server: grpc.aio.Server) -> AsyncIt
     version = importlib.metadata.version("periplus")
     service = CoordinatorService(writer, config.heartbeat_s, version, _job_id, authority.certify)
     control_pb2_grpc.add_CoordinatorServicer_to_server(service, server)
+    # The server starts after the writer's tasks, because its calls wait for events to be applied.
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(work()) for work in (writer.run, writer.run_planner, writer.run_ticks)]
         try:
             await server.start()
             yield
         finally:
+            # Open streams end first, with an error that tells agents and watchers to try again. The server then has
+            # only short calls to wait for, and they still need the writer. The tasks run without end, so that they must
+            # be cancelled.
             writer.close()
             await server.stop(STOP_GRACE_S)
             for task in running:

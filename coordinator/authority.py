@@ -29,6 +29,7 @@ def open_authority(path: Path | None) -> JobAuthority:
         if not path.exists():
             _make(path)
         with path.open("rb") as file:
+            # The mode is read from the open file, so that the file that is checked is the one that is read.
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             text = file.read(2 * KEY_BYTES + 2)
     except OSError as error:
@@ -45,12 +46,15 @@ def _make(path: Path) -> None:
     partial = partial_path(path)
     partial.unlink(missing_ok=True)
     try:
+        # The mode is set at creation: at no time can another user open the key.
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(JobAuthority.generate().private_bytes.hex().encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
         try:
+            # A link, unlike a rename, fails if the name exists: of two processes that make a key, both use the first
+            # one's.
             os.link(partial, path)
         except FileExistsError:
             return

@@ -32,11 +32,14 @@ def _refusal_reason(state: State, request: CertificateRequested) -> str:
         )
     if job.ended:
         return f"job {job.job_id} has {job.state}; its trainer has nothing to publish"
+    # Another region's agent must not get a key certified for a job whose trainer it does not run.
     if job.trainer is None or job.trainer.region != region:
         where = job.trainer.region if job.trainer else "no region yet"
         return f"the trainer of job {job.job_id} is placed in {where}, not in {region}"
+    # The trainer of an earlier fork may still run after the job was resumed.
     if job.fork != request.fork:
         return f"job {job.job_id} is at fork {job.fork}; a trainer of fork {request.fork} is not followed"
+    # An empty key means that this fork has none yet; the same key again is a repeated request.
     if job.trainer_key not in (b"", request.public_key):
         return (
             f"fork {job.fork} of job {job.job_id} has a trainer with another key already; a second one needs a new "

@@ -47,6 +47,7 @@ def resolve(config: CoordinatorConfig) -> CoordinatorConfig:
     if bool(config.wan) != bool(config.region):
         given, missing = ("--wan", "--region") if config.wan else ("--region", "--wan")
         raise ConfigError(f"{given} is given without {missing}: both place the coordinator in the WAN emulator")
+    # A region is heard at least once per heartbeat.
     if config.silent_after_s <= config.heartbeat_s:
         raise ConfigError(
             f"silent_after_s is {config.silent_after_s}, not above heartbeat_s {config.heartbeat_s}: every region "

@@ -57,6 +57,7 @@ _ROLE_TO_PB = {Role.TRAINER: control_pb2.ROLE_TRAINER, Role.ROLLOUT: control_pb2
 
 def hello_from_pb(message: control_pb2.Hello) -> Hello:
     """Return an agent's hello. Raises: ConfigError for an invalid region name, WireError if a field is missing."""
+    # Region names become parts of file names and of task ids.
     if not re.fullmatch(REGION_NAME, message.region):
         raise ConfigError(
             f"region name {message.region[:80]!r} is not usable; use up to 63 letters, digits and : . _ - "
@@ -160,6 +161,7 @@ def order_to_pb(order: Order, certify: Callable[[str, int, bytes], Certificate])
                 dst_region=order.dst_region, gateway_address=order.gateway_address, payload_bytes=order.payload_bytes
             )
             return control_pb2.CoordinatorMessage(epoch=order.epoch, probe=probe)
+        # The certificate is signed only here, so that the state machine needs no private key.
         case SendCertificate():
             return control_pb2.CoordinatorMessage(epoch=order.epoch, certificate=_certified_to_pb(order, certify))
         case RefuseCertificate():
@@ -173,6 +175,7 @@ def _certified_to_pb(
     answer = control_pb2.CertificateAnswer(job_id=order.job_id, fork=order.fork)
     try:
         answer.certificate.CopyFrom(certificate_to_pb(certify(order.job_id, order.fork, order.public_key)))
+    # A key for which anybody could sign: the trainer gets a refusal, and the session of its region goes on.
     except ValueError as error:
         answer.refused = f"the trainer's key cannot be certified: {error}"
     return answer

@@ -41,6 +41,7 @@ class JobLog:
 
     def append(self, time_s: float, news: Job | Record | State) -> None:
         """Add one event and drop old ones that exceed the limits."""
+        # The job was resumed. Sequence numbers go on, so that watchers of the earlier fork see the new events.
         if isinstance(news, Job) and news.fork > self._fork:
             self._fork = news.fork
             self._events.clear()
@@ -50,6 +51,7 @@ class JobLog:
             pictures = [event for event in self._events if isinstance(event.news, State)]
             if len(pictures) > MAX_PICTURES:
                 self._events.remove(pictures[0])
+        # State changes are kept while there is anything else to drop.
         if len(self._events) > MAX_EVENTS:
             oldest = next((event for event in self._events if not isinstance(event.news, Job)), self._events[0])
             self._events.remove(oldest)

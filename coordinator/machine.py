@@ -91,6 +91,7 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect,
     draft = _Draft(state)
     match event:
         case HeartbeatSeen() | LinkMeasured() | TaskReported() | StepRecorded() | CertificateRequested():
+            # A message that is not accepted changes nothing, not even the time at which the region was last seen.
             if not _accept(draft, event.stamp, now_s):
                 return state, ()
             _agent_event(draft, event, now_s)
@@ -110,6 +111,7 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect,
             _tick(draft, now_s)
         case _:
             assert_never(event)
+    # An error above leaves the draft behind, so that the caller's state is unchanged.
     _settle(draft, now_s)
     return draft.state, tuple(draft.effects)
 
@@ -127,6 +129,7 @@ class _Draft:
     def put_job(self, job: Job) -> None:
         before = self.state.jobs.get(job.job_id)
         self.state = replace(self.state, jobs={**self.state.jobs, job.job_id: job})
+        # Watchers are told of changes of state and reason only; a job is also replaced for counters and reports.
         if before is None or (before.state, before.reason) != (job.state, job.reason):
             self.effects.append(Publish(job.job_id, job))
 
@@ -150,6 +153,7 @@ def _accept(draft: _Draft, stamp: Stamp, now_s: float) -> bool:
     region = draft.state.regions[stamp.region]
     if stamp.sequence <= region.last_sequence:
         return False
+    # Any message shows that the agent is there, also after it was counted as silent.
     draft.put_region(stamp.region, replace(region, last_sequence=stamp.sequence, last_seen_s=now_s, connected=True))
     return True
 
@@ -196,6 +200,7 @@ def _take_inventory(draft: _Draft, hello: Hello, rebooted: bool) -> None:
             if status.region == hello.region and task_id not in present
         }
         draft.put_job(replace(job, tasks={**job.tasks, **tasks}))
+    # The present tasks come before the lost trainers: such a report may end a job, which then is not live below.
     for report in hello.tasks:
         _report(draft, hello.region, report)
     for job in live_jobs(draft.state):
@@ -226,6 +231,7 @@ def _tick(draft: _Draft, now_s: float) -> None:
         if region.connected and now_s - region.last_seen_s > settings.silent_after_s:
             _disconnect(draft, name)
     probe = draft.state.probe
+    # A lost probe would block all others, since only one runs at a time.
     if probe and now_s - probe.ordered_at_s >= settings.probe_timeout_s:
         pair = (probe.src_region, probe.dst_region)
         draft.state = replace(draft.state, probe=None, unmeasured={**draft.state.unmeasured, pair: now_s})
@@ -259,6 +265,7 @@ def _count_sent(draft: _Draft, name: str, event: HeartbeatSeen) -> None:
         job = draft.state.jobs.get(job_id)
         if job is None:
             continue  # the job was submitted to an earlier coordinator process
+        # The agent reports sums since its start; `counted` carries them over its restarts.
         none = SentBytes(boot_id=boot_id, counter_bytes=0)
         seen = {(name, dst): job.sent.get((name, dst), none).counted(boot_id, n) for dst, n in counters.items()}
         draft.put_job(replace(job, sent={**job.sent, **seen}))
@@ -267,6 +274,7 @@ def _count_sent(draft: _Draft, name: str, event: HeartbeatSeen) -> None:
 def _measure(draft: _Draft, event: LinkMeasured, now_s: float) -> None:
     state, pair = draft.state, (event.stamp.region, event.dst_region)
     link = MeasuredLink(rtt_s=event.rtt_s, throughput_bits_per_s=event.throughput_bits_per_s, measured_at_s=now_s)
+    # The measurement may be late, of a probe that was given up: the probe that runs now is then left alone.
     under_way = state.probe if state.probe and (state.probe.src_region, state.probe.dst_region) != pair else None
     unmeasured = {other: at_s for other, at_s in state.unmeasured.items() if other != pair}
     draft.state = replace(state, links={**state.links, pair: link}, unmeasured=unmeasured, probe=under_way)
@@ -310,9 +318,11 @@ def _trainer_reported(draft: _Draft, job_id: str, report: TaskReport) -> None:
 def _end_by_trainer(draft: _Draft, job: Job, ended: TaskState, message: str) -> None:
     assert job.trainer is not None
     where = f"the trainer in {job.trainer.region}"
+    # A trainer that saved its state and ended, or was stopped by its agent, has done what the cancellation wanted.
     if job.cancelling and ended is not TaskState.FAILED:
         how = f", but {where} did not end cleanly: {message}" if message and job.files else ""
         _end(draft, job.job_id, JobState.CANCELLED, f"cancelled by the operator{how}; {_resume_advice(job)}")
+    # A short job may end before it was ever reported as running, and only a running job may succeed.
     elif ended is TaskState.SUCCEEDED:
         _advance(draft, job.job_id, JobState.RUNNING)
         _end(draft, job.job_id, JobState.SUCCEEDED, "")
@@ -339,14 +349,15 @@ def _resume_advice(job: Job) -> str:
 def _rollout_reported(draft: _Draft, job_id: str, report: TaskReport) -> None:
     job = draft.state.jobs[job_id]
     rollouts = [status for status in job.tasks.values() if status.role is Role.ROLLOUT]
+    # A failed worker was restarted by its agent as often as it may be. As long as one is left, the job goes on slower.
     if all(status.report is not None and status.report.state is TaskState.FAILED for status in rollouts):
         log_file = f"; its log is {report.files.log}" if report.files else ""
-        on = f"; {_resume_advice(job)}" if job.files else ""
+        advice = f"; {_resume_advice(job)}" if job.files else ""
         _end(
             draft,
             job_id,
             JobState.FAILED,
-            f"no rollout worker is left; the last one failed: {report.message}{log_file}{on}",
+            f"no rollout worker is left; the last one failed: {report.message}{log_file}{advice}",
         )
 
 
@@ -354,6 +365,7 @@ def _record(draft: _Draft, name: str, job_id: str, record: Record) -> None:
     job = draft.state.jobs.get(job_id)
     if job is None or job.ended or job.trainer is None or job.trainer.region != name or job.last_record == record:
         return
+    # Records may arrive again or late after a broken session; the version that an operator sees never goes back.
     policy = max(job.policy, record.policy) if job.policy else record.policy
     draft.put_job(replace(job, policy=policy, last_record=record, phase=_phase(job, record)))
     _advance(draft, job_id, JobState.RUNNING)
@@ -415,6 +427,7 @@ def _submit(draft: _Draft, event: JobSubmitted, now_s: float) -> None:
     fork = 0
     if request.resume_policy:
         fork = max(request.resume_policy.fork, before.fork if before else 0) + 1
+    # A resumed job is new in all but its id and its byte counts, and moves to the end of the queue.
     jobs = {other: job for other, job in draft.state.jobs.items() if other != job_id}
     draft.state = replace(draft.state, jobs=jobs, requests={**draft.state.requests, event.request_id: job_id})
     sent = before.sent if before else {}
@@ -424,16 +437,20 @@ def _submit(draft: _Draft, event: JobSubmitted, now_s: float) -> None:
 def _cancel(draft: _Draft, prefix: str) -> None:
     job = find_job(draft.state, prefix)
     job_id = job.job_id
+    # A repeated cancellation is no error, so that a client may send it again when an answer was lost.
     if job.state is JobState.CANCELLED:
         return
     if job.ended:
         raise StateError(f"job {job_id} has already {job.state}; there is nothing to cancel")
     trainer = job.trainer
+    # No trainer has started, so that no state needs to be saved.
     if trainer is None or trainer.report is None:
         _end(draft, job_id, JobState.CANCELLED, f"cancelled by the operator before it ran; {_resume_advice(job)}")
+    # The order to stop goes out with the desired tasks; the job ends when the trainer reports its end.
     elif draft.state.regions[trainer.region].connected:
         waits = f"cancelling: the trainer in {trainer.region} saves its state"
         draft.put_job(replace(job, cancelling=True, reason=waits))
+    # The order waits for the region to return. A second cancellation gives up the trainer's last state.
     elif not job.cancelling:
         waits = f"cancelling: waits for {trainer.region}, which is disconnected; cancel again to give it up"
         draft.put_job(replace(job, cancelling=True, reason=waits))
@@ -484,6 +501,7 @@ def _tasks(job_id: str, placement: PlacedRoles) -> dict[str, TaskStatus]:
 def _settle(draft: _Draft, now_s: float) -> None:
     _settle_jobs(draft)
     _settle_probe(draft, now_s)
+    # Every region is compared after every event, so that no rule above can forget to send an order.
     for name, region in draft.state.regions.items():
         tasks = desired_tasks(draft.state, name)
         # An order would end the tasks that it does not list, so none goes to a region with an unknown job.
@@ -508,10 +526,12 @@ def _waits_for(state: State, job: Job) -> str:
     """Return the reason why a pending job cannot be planned yet, or an empty string if it can."""
     free, missing = free_regions(state), unsettled_pairs(state, free_regions(state))
     if len(free) < job.request.min_regions:
-        taken = ", ".join(f"{name} runs {by}" for name, by in sorted(occupants(state).items()))
+        taken = ", ".join(f"{name} runs {job_id}" for name, job_id in sorted(occupants(state).items()))
         return f"waits for {job.request.min_regions} free regions, {len(free)} there" + (f" ({taken})" if taken else "")
+    # A plan made with unmeasured links would be made again once they are measured.
     if missing:
         return f"waits for the links to be measured, {len(missing)} to go"
+    # The planner would only repeat its proof.
     if free == job.infeasible_on:
         return f"does not fit the free regions ({job.conflict}); waits for those in use"
     return ""

@@ -65,6 +65,7 @@ def fleet_of(state: State, regions: frozenset[str]) -> Fleet:
 def placement(outcome: PlanOutcome) -> PlacedRoles | Infeasible | PlannerFailed:
     """Reduce the planner's answer to what the machine uses. The best plan when time ended is as good as any."""
     match outcome:
+        # A plan that is not proved best is used as well: waiting for a better one would cost more than it saves.
         case Found(best=plan) | BudgetExhausted(best=Plan() as plan):
             rollouts = {a.region: a.num_workers for a in plan.assignments if a.task is TaskKind.ROLLOUT}
             return PlacedRoles(

@@ -68,9 +68,11 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
 
     async def SubmitJob(self, request: control_pb2.SubmitJobRequest, context: Any) -> control_pb2.SubmitJobResponse:
         """Validate and submit a job, and return it. A repeated request with the same request id gets the same job."""
+        # The client has checked the job too, but the coordinator trusts no client's file.
         job = JobFile.from_json(request.job_json)
         if bool(request.resume_from) != request.HasField("resume_policy"):
             raise ConfigError("resume_from and resume_policy go together: a run directory, and the policy found in it")
+        # The id is a proposal: the machine ignores it for a repeated request and for a resumed job.
         job_id = self._make_job_id(job.name)
         wanted = JobRequest(
             name=job.name,
@@ -82,6 +84,7 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         )
         request_id = request.request_id or job_id
         state = await self._writer.apply(JobSubmitted(request_id, job_id, wanted))
+        # The request id leads to the job also if an earlier call with the same id made it.
         return control_pb2.SubmitJobResponse(job=convert.job_to_pb(state.jobs[state.requests[request_id]]))
 
     async def GetJob(self, request: control_pb2.GetJobRequest, context: Any) -> control_pb2.Job:

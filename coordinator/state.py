@@ -219,6 +219,8 @@ class SentBytes:
 
     def counted(self, boot_id: str, counter_bytes: int) -> "SentBytes":
         """Return the counts after one more reading of the counter."""
+        # The counter restarts with the agent process. A reading below the last one means the same, whatever the boot
+        # id.
         begins_anew = boot_id != self.boot_id or counter_bytes < self.counter_bytes
         before_bytes = self.total_bytes if begins_anew else self.before_bytes
         return SentBytes(boot_id=boot_id, counter_bytes=counter_bytes, before_bytes=before_bytes)
@@ -314,6 +316,7 @@ def find_job(state: State, prefix: str) -> Job:
 
     Raises: NotFound if there is none, Conflict with the candidates if there are several.
     """
+    # A whole id counts even if it is the beginning of another.
     if prefix in state.jobs:
         return state.jobs[prefix]
     matches = [job_id for job_id in state.jobs if prefix and job_id.startswith(prefix)]
@@ -332,6 +335,7 @@ def doing(state: State, job: Job) -> str:
     if job.ended or job.placement is None:
         return ""
     ready, trainer_region = ready_regions(state), job.placement.trainer_region
+    # The trainer's own region is reported apart, because the phase is then only the last one known.
     away = sorted(set(job.placement.regions) - ready - {trainer_region})
     others = [f"{', '.join(away)} {'is' if len(away) == 1 else 'are'} disconnected"] if away else []
     if trainer_region not in ready:
@@ -354,6 +358,7 @@ def occupants(state: State) -> dict[str, str]:
         if report.state not in ENDED
     }
     placed = {name: job.job_id for job in live_jobs(state) if job.placement for name in job.placement.regions}
+    # Where both apply, the placed job counts.
     return ending | placed
 
 
@@ -396,6 +401,8 @@ def _task(state: State, job: Job, task_id: str, role: Role) -> AssignedTask:
         fork=job.fork,
         resume_from=job.request.resume_from,
         plan_json=job.placement.plan_json,
+        # Only the trainer is told to stop. Its rollout workers run until it has ended, when no task is desired any
+        # more.
         stopping=job.cancelling and role is Role.TRAINER,
         authority_key=state.authority_key,
     )

@@ -62,6 +62,7 @@ class AgentSession:
     def put(self, order: Order) -> None:
         """Queue an order. If MAX_OUTBOX orders already wait, end the session."""
         if len(self._orders) >= MAX_OUTBOX:
+            # The agent joins again and is then sent its whole set of tasks, so that no order is lost with the queue.
             self.end(TimedOut(f"region {order.region} left {MAX_OUTBOX} orders unread; join again"))
         self._orders.append(order)
         self._changed.set()
@@ -73,6 +74,7 @@ class AgentSession:
 
     async def get(self) -> Order:
         """Wait for the next order and return it. Raises: the error with which the session ended."""
+        # Once the session has ended, orders that still wait are not sent: they belong to a fenced or broken session.
         while not self._orders or self._ended:
             if self._ended:
                 raise self._ended
@@ -114,6 +116,7 @@ class Writer:
 
     async def leave(self, region: str, session: AgentSession) -> None:
         """Remove a session that has ended for any reason, and tell the machine if it had joined."""
+        # A fenced session was removed already, and its epoch's place must not be cleared twice.
         if self._sessions.get((region, session.epoch)) is session:
             del self._sessions[(region, session.epoch)]
             log_event(log, logging.INFO, "session_over", region=region, epoch=session.epoch)
@@ -127,6 +130,8 @@ class Writer:
         """
         with self._watching(job_id):
             while True:
+                # Both are read before the log: an event that is added while this loop yields wakes the wait below, and
+                # the last events are still sent when the job ends meanwhile.
                 news, ended = self._news, self.state.jobs[job_id].ended
                 for event in self._log(job_id).after(after_sequence):
                     after_sequence = event.sequence
@@ -141,6 +146,7 @@ class Writer:
         """Apply the queued events one by one, until this task is cancelled."""
         while True:
             event, session, done = await self._events.get()
+            # The caller gave up before its turn came, for example because its call's deadline passed.
             if done.cancelled():
                 continue
             try:
@@ -148,16 +154,19 @@ class Writer:
             except PeriplusError as error:
                 done.set_exception(error)
                 continue
+            # The session must be known before the effects, which may hold orders for it.
             if isinstance(event, RegionJoined) and session:
                 self._open(event, session)
             for effect in effects:
                 self._perform(effect)
+            # The caller goes on only when all effects are performed, such as the news of its job being in the log.
             done.set_result(self.state)
 
     async def run_planner(self) -> None:
         """Run the planner for each RunPlanner effect and apply its answer, until this task is cancelled."""
         while True:
             order = await self._plans.get()
+            # The search runs in a thread on a state that never changes, while the writer goes on to newer ones.
             await self.apply(await asyncio.to_thread(self._plan, self.state, order))
 
     async def run_ticks(self) -> None:
@@ -216,6 +225,7 @@ class Writer:
         self._wake()
 
     def _wake(self) -> None:
+        # Those who wait hold the old object; those who come later wait for the new one.
         self._news.set()
         self._news = asyncio.Event()
 

@@ -77,6 +77,7 @@ def run(arguments: Sequence[str]) -> int:
 def _failed(error: Exception) -> int:
     """Print why the command failed, and return its exit code."""
     cause = errors.innermost(error)
+    # An error without a file's name comes from the output stream, for example on a full disk.
     if isinstance(cause, OSError) and cause.errno in _NO_ROOM and cause.filename is None:
         _drop_output()
         with contextlib.suppress(OSError):
@@ -85,6 +86,7 @@ def _failed(error: Exception) -> int:
     if isinstance(cause, errors.PeriplusError):
         click.echo(f"error: {errors.explained_error(error)}", err=True)
         return errors.meaning(cause).exit_code
+    # Everything below is unexpected: a service logs its traceback, and others show it on demand.
     if logging.getLogger().handlers:  # the command is a service, which keeps a log
         log.exception("command_crashed")
     elif os.environ.get(TRACEBACK_VARIABLE):
@@ -123,6 +125,7 @@ def main() -> None:
     The exit skips the interpreter's clean-up if a thread with native code still runs (`periplus.process.threads`).
     """
     never_fail_to_encode((sys.stdout, sys.stderr))
+    # Warnings of libraries go to the log of a service, and do not mix with a command's output.
     logging.captureWarnings(True)
     code = run(sys.argv[1:])
     if threads.is_any_running():

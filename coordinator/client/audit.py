@@ -77,6 +77,7 @@ def audit_command(run: Path, spools: tuple[Path, ...], authorities: tuple[bytes,
         raise NotFound(f"{run} does not exist; give the directory of a run, such as runs/JOB-ID")
     line = ProgressLine.of_files(write_to_stderr, can_redraw=sys.stderr.isatty(), began_s=clock.monotonic_s())
     report = audit_run(run, spools, progress_on(line, clock.monotonic_s), authorities)
+    # The progress line must be gone before the report, which may go to the same terminal.
     line.clear()
     form = Output(output)
     click.echo(report_text(report) if form is Output.TABLE else render_tree(report_tree(report), form))

@@ -91,9 +91,11 @@ def submit(
 ) -> None:
     """Submit the job in FILE, with keys such as optimizer.lr overridden by KEY=VALUE, and print its id."""
     job_file, checkpoint = job_to_submit(file, overrides, resume, may_change=change)
-    for left in check_job(job_file):
-        _say(left)
+    # Mistakes in the job are found here, before it waits for regions.
+    for unchecked in check_job(job_file):
+        _say(unchecked)
     form = Output(output)
+    # The id makes a repeated request harmless: the coordinator answers it with the same job.
     request = control_pb2.SubmitJobRequest(request_id=uuid.uuid4().hex, job_json=job_file.to_json())
     if checkpoint is not None:
         set_resumption(request, checkpoint)
@@ -110,10 +112,12 @@ def submit(
         if not (wait or watch):
             _print_job(submitted, form)
             return
+        # With -o json or yaml, standard output holds only the final tree, so the live view goes to standard error.
         if watch:
             await _show(remote, submitted, Console(stderr=form is not Output.TABLE))
         else:
             await _until_ended(remote, submitted.job_id)
+        # A watch ends on an event; the files and the reason are read from the job as it is after its end.
         ended = await remote.job(submitted.job_id)
         _print_job(ended, form)
         await _say_what_is_left(remote, ended)
@@ -198,8 +202,10 @@ def logs(job_id: str, task: str, follow: bool, all_forks: bool, runs_dir: Path |
         folders = _log_folders(found, runs_dir)
         if not any(folder.is_dir() for folder in folders):
             raise NotFound(await _elsewhere(remote, found, folders[-1]))
+        # Where the newest fork begins is found over the logs of all tasks, even if only one is shown.
         tail = runs.RunTail({} if all_forks else runs.newest_fork_starts(runs.log_files(folders, found.job_id, "")))
         while True:
+            # The state is read before the lines, so that lines written up to the job's end are still printed.
             found = await remote.job(found.job_id) if follow else found
             files = runs.log_files(folders, found.job_id, task)
             for file, line in tail.new_lines(files):
@@ -350,6 +356,7 @@ def _assignments(found: control_pb2.Job) -> list[dict[str, str]]:
 async def _elsewhere(remote: Coordinator, found: control_pb2.Job, folder: Path) -> str:
     if await _is_gone(remote, found):
         return f"the logs of {found.job_id} are gone: {found.files.run_dir} was removed from this machine"
+    # Log files stay on the hosts of the job's agents, so that the answer names these hosts.
     placed = {each["region"] for each in _assignments(found)}
     fleet = await remote.fleet()
     hosts = [f"{region.name} on {region.inventory.hostname}" for region in fleet.regions if region.name in placed]

@@ -119,6 +119,7 @@ def view_event(event: control_pb2.JobEvent) -> Event | None:
                 links=tuple(map(_link, event.fleet.links)),
                 at_s=event.time_s,
             )
+    # A newer coordinator may send kinds of event that this version cannot show.
     return None
 
 

@@ -35,6 +35,7 @@ def fleet_tree(fleet: control_pb2.Fleet, now_s: float) -> tuple[Tree, list[str]]
             age_s=round(max(0.0, now_s - each.measured_at_s), 3),
         )
         for each in fleet.links
+        # A link without a measurement is listed with a throughput of 0.
         if each.throughput_bits_per_s > 0
     )
     return to_tree(Fleet(regions=regions, links=links, gpu_types=gpu_types())), left_out

@@ -248,6 +248,7 @@ def _file_lines(tree: Tree, is_gone: bool) -> list[tuple[str, str]]:
     if is_gone:
         return [("run directory", f"{files['run_dir']} is gone, with its report, logs and checkpoints")]
     checkpoint = str(Policy(**files["checkpoint"])) if files["checkpoint"] else ""
+    # The report is written last, by the agent: a job may have ended before its report is known.
     done, ended = tree["state"] == JobState.SUCCEEDED, tree["state"] in ENDED_STATES
     later = (
         f"none yet, the trainer may still be ending; `periplus job report {shlex.quote(files['run_dir'])}` writes one"

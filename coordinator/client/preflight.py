@@ -32,6 +32,7 @@ def check_job(job: JobFile) -> tuple[str, ...]:
     Raises: ConfigError if the job cannot run, PeriplusError if the child process failed.
     """
     check_inputs(job)
+    # The built-in model needs no torch: only its tokenizer is used.
     needed: tuple[str, ...] = (
         ("tokenizers",) if job.model.path.startswith(BUILTIN_PREFIX) else ("tokenizers", "torch", "transformers")
     )
@@ -42,6 +43,7 @@ def check_job(job: JobFile) -> tuple[str, ...]:
     found = _ask_child(job)
     if "reason" in found:
         raise errors.from_reason(str(found["reason"]), str(found["message"]))
+    # The child stops early on a large data set, so that submitting stays fast.
     if found["prompts"] < found["problems"]:
         return (f"{found['prompts']} of {found['problems']} prompts were checked; the trainer checks all at its start",)
     return ()
@@ -50,6 +52,7 @@ def check_job(job: JobFile) -> tuple[str, ...]:
 def _ask_child(job: JobFile) -> dict[str, Any]:
     # -P keeps a folder named `trainer` in the current directory from being imported in place of the package.
     command = [sys.executable, "-P", "-m", "trainer.preflight"]
+    # The job goes in on standard input, and the answer is the last line of standard output.
     try:
         done = subprocess.run(
             command, input=job.to_json(), capture_output=True, text=True, timeout=DEADLINE_S, check=False
@@ -61,6 +64,8 @@ def _ask_child(job: JobFile) -> dict[str, Any]:
         ) from error
     try:
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    # Without an answer, the exit status tells why: the child limits its own processor time and memory, because settings
+    # of an environment may ask for any amount of either.
     except (IndexError, ValueError) as error:
         if done.returncode == -signal.SIGXCPU:
             raise ConfigError(

@@ -20,6 +20,7 @@ def log_files(folders: Sequence[Path], job_id: str, task: str) -> tuple[Path, ..
     files = sorted(file for folder in folders for file in folder.glob("*.log"))
     if not task:
         return tuple(files)
+    # Agents make the log's name from the task's id by the same replacements.
     wanted = task.removeprefix(f"{job_id}/").replace(":", "-").replace("/", "-")
     chosen = tuple(file for file in files if file.stem == wanted)
     if not chosen:

@@ -76,23 +76,27 @@ def demo(
 
     KEY=VALUE overrides dotted keys of the job file, such as optimizer.lr=1e-3.
     """
+    # The clock starts first: the time that a demo reports includes its checks.
     launched_s = clock.monotonic_s()
     flags = {"steps": steps, "staleness": staleness, "seed": seed, "reward.name": "shuffled" if control else None}
+    # Later overrides win: the named options override KEY=VALUE, and both override the file.
     changes = [f"{key}={value}" for key, value in flags.items() if value is not None]
     network = grid.load(wan, tuple(name.strip() for name in regions.split(",") if name.strip()))
     names = _regions(wan, regions, network.regions)
+    # A job must wait for all emulated regions. A resumed run keeps its own number unless the regions are named anew.
     width = [f"regions.min={len(names)}"] if regions or resume is None else []
     start = file or (example_file() if resume is None else None)
     job, checkpoint = job_to_submit(start, [*width, *overrides, *changes], resume, may_change=change)
     if checkpoint is not None:
+        # The resumed run goes on in its own directory, which need not be below --work-dir.
         job = in_directory_of(checkpoint, job)
         if job.regions.min > len(names):
             raise ConfigError(
                 f"{resume} needs at least {job.regions.min} regions (regions.min), but only {len(names)} would be "
                 f"emulated; name as many of {', '.join(network.regions)} with --regions"
             )
-    for left in check_job(job):
-        click.echo(left, err=True)
+    for unchecked in check_job(job):
+        click.echo(unchecked, err=True)
     settings = DemoSettings(
         job=job,
         resume=checkpoint,

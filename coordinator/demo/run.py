@@ -79,6 +79,8 @@ async def run_demo(settings: DemoSettings) -> int:
         demo = _Demo(settings, services, console)
         try:
             return await demo.run()
+        # The services stop before their logs are moved, so that the logs are complete. What is left of the run can be
+        # told only then, because a trainer may still write a checkpoint while it stops.
         finally:
             await services.stop(lambda: demo.num_interrupts >= INTERRUPTS_TO_GIVE_UP)
             if demo.run_directory is not None:
@@ -107,6 +109,7 @@ class _Demo:
     async def run(self) -> int:
         """Run every step of the demo and return the exit code. An interrupt at any step leads to a clean end."""
         loop = asyncio.get_running_loop()
+        # A handler replaces KeyboardInterrupt, so that an interrupt first cancels the job, which writes a checkpoint.
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt)
         starting = asyncio.ensure_future(self._start())
@@ -118,6 +121,7 @@ class _Demo:
             if not await self._unless_interrupted(joining):
                 return EXIT_INTERRUPTED
             submitted = await remote.submit(self._request())
+            # The events are recorded from the first one on, before the trainer itself makes the directory.
             run = RunDirectory(self._settings.work_dir / self._settings.job.output.dir / submitted.job_id)
             run.create()
             self.run_directory = run
@@ -136,6 +140,7 @@ class _Demo:
         await asyncio.wait({work, interrupted}, return_when=asyncio.FIRST_COMPLETED)
         interrupted.cancel()
         if work.done():
+            # This raises the error with which the work ended, if any.
             work.result()
             return True
         work.cancel()
@@ -149,6 +154,8 @@ class _Demo:
         settings, services = self._settings, self._services
         regions = settings.regions
         self._doing(f"starting the emulated network ({settings.wan}): {', '.join(regions)}")
+        # Each service needs the address of those before it: agents and coordinator connect through the emulated
+        # network.
         ready = await services.start(
             "wan", ["wan", "run", "--grid", settings.wan, "--regions", ",".join(regions), "--control", "127.0.0.1:0"]
         )
@@ -168,17 +175,18 @@ class _Demo:
         num_links = num_regions * (num_regions - 1)
         deadline_s = clock.monotonic_s() + JOIN_DEADLINE_S
         self._doing(f"waiting for {num_regions} regions to join and measure {num_links} links")
-        told: set[tuple[str, str]] = set()
+        announced: set[tuple[str, str]] = set()
         while True:
+            # A service that has ended would never join; its log says more than a timeout.
             self._services.check()
             fleet = await remote.fleet()
             measured = [link for link in fleet.links if link.throughput_bits_per_s > 0]
             for link in measured:
                 pair = (link.src_region, link.dst_region)
-                if pair not in told:
-                    told.add(pair)
+                if pair not in announced:
+                    announced.add(pair)
                     self._doing(
-                        f"link {len(told)} of {num_links}: {' -> '.join(pair)}, {link.rtt_s * 1e3:.0f} ms, "
+                        f"link {len(announced)} of {num_links}: {' -> '.join(pair)}, {link.rtt_s * 1e3:.0f} ms, "
                         f"{link.throughput_bits_per_s / 1e6:.0f} Mbit/s"
                     )
             if len(fleet.regions) == num_regions and len(measured) == num_links:
@@ -202,12 +210,15 @@ class _Demo:
     async def _watch(self, remote: Coordinator, job_id: str, run: RunDirectory) -> ViewState | None:
         """Watch the job to its end and return what the view then showed; None if the user gave up waiting."""
         job = self._settings.job
+        # The view counts from the launch of the demo, as time since 1970.
         launched_at_s = clock.unix_s() - (clock.monotonic_s() - self._settings.launched_s)
         start = ViewState(steps_total=job.steps, staleness_bound=job.staleness, started_at_s=launched_at_s)
         events = recorded(self._events(remote, job_id), run)
         watching = asyncio.ensure_future(watch(events, self._console, self._settings.live, start=start))
         guarding = asyncio.ensure_future(self._guard(remote, job_id))
         try:
+            # The watcher ends with the job. The guard ends when the user gives up waiting, or fails if a service has
+            # ended.
             await asyncio.wait({watching, guarding}, return_when=asyncio.FIRST_COMPLETED)
             if watching.done():
                 return watching.result()
@@ -228,6 +239,7 @@ class _Demo:
                 self._say("stopping: the trainer writes a checkpoint first (Ctrl-C twice more gives up waiting)")
                 with contextlib.suppress(PeriplusError):  # the job may have ended by itself; the watcher then shows it
                     await remote.cancel(job_id)
+            # Wait for the next interrupt, but not longer than CHECK_S, so that the services are checked meanwhile.
             self._interrupted.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._interrupted.wait(), CHECK_S)
@@ -241,10 +253,12 @@ class _Demo:
     # ---- after it -------------------------------------------------------------------------------------------------
 
     async def _conclude(self, ended: control_pb2.Job, state: ViewState, run: RunDirectory, wan: str) -> int:
+        # The emulator counts every byte between regions; its counts are lost when it stops with the demo.
         async with WanControl(wan) as emulator:
             counted = sum(count.delivered_bytes for count in await emulator.counters())
         wall_s = clock.monotonic_s() - self._settings.launched_s
         append_line(run.logs / SESSIONS_FILE, finite_json.dumps({"wan_bytes": counted, "wall_s": round(wall_s, 3)}))
+        # The session is noted also for a cancelled job: the sums of a resumed run need it.
         if job_state(ended) == JobState.CANCELLED:
             return EXIT_INTERRUPTED
         raise_outcome(ended)
@@ -258,6 +272,7 @@ class _Demo:
             wan_bytes_from=WanCounter.EMULATOR if all_known else None,
             wall_s=sum(session["wall_s"] for session in sessions) if all_known else None,
         )
+        # The report reads the summary file.
         write_atomically(run.summary, summary_json(summary) + "\n")
         write_report(run)
         await self._audit(run)
@@ -285,6 +300,7 @@ class _Demo:
         """After all services stopped, tell where an unfinished run's report and logs are and how to resume the run."""
         if self._is_done:
             return
+        # A finished run has printed all this already. Here the report is of the part that ran.
         try:
             self._say(f"report: {write_report(run)}")
         except PeriplusError as error:

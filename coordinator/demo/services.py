@@ -47,12 +47,15 @@ class Services:
 
         Raises: PeriplusError if the process ends before it is ready, TimedOut after READY_DEADLINE_S.
         """
+        # A region's name may contain a colon, which is not usable in file names everywhere.
         file_name = name.replace(":", "-")
         ready_file, log = self._folder / f"{file_name}.ready.json", self._folder / f"{file_name}.log"
         command = [sys.executable, "-m", "periplus", *arguments, "--ready-file", str(ready_file), "--stop-on-stdin-eof"]
         popen = _spawn(command, log)
         self._running.append(Service(name=name, popen=popen, log=log))
         deadline_s = clock.monotonic_s() + READY_DEADLINE_S
+        # A service writes its ready file once it accepts calls. It can only be polled for, as can the end of the
+        # process.
         while not ready_file.exists():
             if popen.poll() is not None:
                 raise PeriplusError(f"{name} ended before it was ready; its log ends with: {_end_of_log(log)}")
@@ -77,11 +80,13 @@ class Services:
         """
         agents = [service for service in self._running if service.name.startswith(AGENT)]
         others = [service for service in self._running if service not in agents]
+        # Agents go first: their trainers write checkpoints meanwhile, and need the network and the coordinator for it.
         for wave in (agents, others):
             for service in wave:
                 service.popen.terminate()
             deadline_s = clock.monotonic_s() + STOP_GRACE_S
             while any(service.popen.poll() is None for service in wave):
+                # Repeating the kill each round is harmless; the loop ends when the processes are gone.
                 if in_a_hurry() or clock.monotonic_s() > deadline_s:
                     for service in wave:
                         service.popen.kill()
@@ -100,6 +105,7 @@ class Services:
 
 
 def _spawn(command: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
+    # In a session of its own the child does not get the terminal's Ctrl-C, which the demo alone answers.
     with log.open("ab") as output:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True)
 

@@ -105,17 +105,21 @@ def account(segments: Segments, unaccounted: int) -> Account:
         _leases(total, fork, limit)
         _results(total, fork, limit)
         _batches(total, fork, limit, used)
+        # Lines at or beyond `limit` are on a dead branch of this fork, and do not count.
         own = {sample for sample, found in fork.accepted.items() if found.at < limit}
         dropped = _drops(total, fork, limit)
+        # Evaluation samples count in each fork: a restored trainer evaluates anew, and may number its groups alike.
         evals = {sample for sample in own if fork.is_eval(sample[0])}
         measured = {(s.group, s.sample) for at, measured in fork.evals if at < limit for s in measured.samples}
         total.measured += len(measured)
         total.pending += len(evals - measured - dropped)
         total.accepted += len(evals)
+        # Training samples go into sets over all forks, because a restore accepts some of them a second time.
         accepted |= own - evals
         ended |= dropped
     total.accepted += len(accepted)
     total.pending += len(accepted - ended - used.keys())
+    # A step that is repeated after a restore is not counted here: its first run lies beyond the limit.
     total.trained_twice = sum(count - 1 for count in used.values())
     return total
 
@@ -133,12 +137,16 @@ def _leases(total: Account, fork: Fork, limit: int) -> None:
         if leased.at >= limit:
             continue
         total.leased += 1
+        # A line number of -1 means never. What came first ends the lease: a result after a loss does not count as
+        # returned.
         if 0 <= leased.returned_at < limit and not 0 <= leased.lost_at < leased.returned_at:
             total.returned += 1
         elif 0 <= leased.lost_at < limit:
             total.lost[leased.lost_why] += 1
+        # The sample was leased again with no line that ends this lease.
         elif leased.superseded:
             total.unaccounted += 1
+        # No line ends the lease, but nobody waits for it: its sample came by another lease, or its group has ended.
         elif _is_released(fork, leased, limit):
             total.released += 1
         else:
@@ -148,6 +156,7 @@ def _leases(total: Account, fork: Fork, limit: int) -> None:
 def _is_released(fork: Fork, leased: Leased, limit: int) -> bool:
     sample = (leased.lease.group, leased.lease.sample)
     accepted = fork.accepted.get(sample)
+    # `limit` stands for never.
     ends = (fork.group_ended_at.get(sample[0], limit), fork.measured_at.get(sample, limit))
     return (accepted is not None and accepted.at < limit) or min(ends) < limit
 
@@ -157,10 +166,13 @@ def _results(total: Account, fork: Fork, limit: int) -> None:
         if returned.at >= limit:
             continue
         result = returned.result
+        # A restored trainer reads the kept frames again; the first result for each of them has been counted.
         if returned.is_replay:
             total.replayed += 1
             continue
         total.completed += 1
+        # The mean length of what was sampled must include samples that were given up: long ones are given up more
+        # often, and training on the rest would favour short ones.
         counts_as_sampled = result.verdict in (AdmissionVerdict.ACCEPTED, AdmissionVerdict.ABANDONED)
         match result.verdict:
             case AdmissionVerdict.DUPLICATE:
@@ -183,6 +195,7 @@ def _batches(total: Account, fork: Fork, limit: int, used: Counter[SampleKey]) -
             continue
         total.steps += 1
         samples = batch.consume.samples
+        # A sample is used up by a step that does not train, too.
         used.update((sample.group, sample.sample) for sample in samples)
         if not batch.consume.trained:
             total.steps_not_trained += 1
@@ -214,6 +227,7 @@ def unaccounted_for(fork: Fork, newest_before: int, findings: Findings, place: s
     for sample, accepted in fork.all_waiting():
         if fork.accepted.get(sample) is not accepted:  # it is inherited, and may have been leased again
             continue
+        # A sample is as old as its oldest token.
         oldest = min((run.policy.version for run in accepted.result.policies), default=last)
         if not fork.is_eval(sample[0]) and oldest + fork.opened.bound < last:
             count += 1
@@ -234,16 +248,20 @@ def newest_trained_group(fork: Fork) -> int:
 
 def _skipped_groups(fork: Fork, newest_before: int) -> list[tuple[int, int]]:
     """Return the ranges (first, one after the last) of training groups that the fork never leased."""
+    # A fork that leased nothing new has only opened groups of its ancestors again, which need not be all.
     own = _trained_groups(fork)
     newest = max(own, default=-1)
     if newest <= newest_before or not own:
         return []
+    # If the ancestors' lines are in another file, numbers below the fork's own first group are not known.
     has_history = fork.opened.parent is None or fork.parent is not None
     first = 0 if has_history else min(own)
+    # Groups that this history knows without a lease of this fork: accepted, waiting or ended before.
     known = own | {sample[0] for sample in fork.accepted} | fork.pending.keys()
     for segment, limit in fork.segments():
         known |= {group for group, at in segment.group_ended_at.items() if at < limit}
     in_order = sorted(group for group in known if first <= group <= newest)
+    # Each known group is paired with the one before it; a distance above one is a range that was skipped.
     befores = [first - 1, *in_order]
     return [(before + 1, group) for before, group in zip(befores, in_order, strict=False) if group > before + 1]
 

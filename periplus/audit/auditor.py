@@ -94,10 +94,12 @@ def audit(evidence: Evidence) -> Report:
     found = kept.check(walk, evidence, findings)
     spools = kept.spools(walk, evidence, findings, found)
     forks = walk.history.forks
+    # Group numbers rise over the whole journal, so each fork is checked against the newest group of those before it.
     unaccounted, newest = [], -1
     for fork in forks:
         unaccounted.append(unaccounted_for(fork, newest, findings, f"{AUDIT_FILE}:{fork.at + 1}"))
         newest = max(newest, newest_trained_group(fork))
+    # The trainer that started last owns the run: what it cannot see is dead.
     survivor = forks[-1] if forks else None
     surviving = account(list(survivor.segments()), unaccounted[-1]) if survivor else None
     reports = tuple(_of_fork(fork, lost, survivor) for fork, lost in zip(forks, unaccounted, strict=True))

@@ -27,6 +27,7 @@ def consume(history: History, fork: Fork, at: int, record: ConsumeEntry, finding
             found=str(record.policy),
             expected=str(fork.head),
         )
+    # Everything is recomputed from the accepted samples, and only then compared with what the line claims.
     batch = ConsumedBatch(at, record)
     seen: set[SampleKey] = set()
     for used in record.samples:
@@ -41,6 +42,7 @@ def consume(history: History, fork: Fork, at: int, record: ConsumeEntry, finding
     _whole_groups(fork, record.samples, findings, place)
     _claims(fork, batch, findings, place)
     _violations(fork, batch, findings, place)
+    # The state moves on even if the line was wrong, so that one contradiction is not reported again at each later line.
     fork.add_batch(batch)
     for group, sample in seen:
         fork.consumed_at.setdefault((group, sample), at)
@@ -52,6 +54,7 @@ def consume(history: History, fork: Fork, at: int, record: ConsumeEntry, finding
 def drop(fork: Fork, at: int, record: DropEntry, findings: Findings, place: str) -> None:
     """Check that a `drop` line lists exactly the accepted samples of its group, and end the group."""
     group = record.group
+    # Samples that an ancestor accepted need not be listed: a restored trainer may not have taken them in again yet.
     accepted = dict(fork.pending.get(group, {}))
     own = {sample for sample, found in accepted.items() if fork.accepted.get((group, sample)) is found}
     problems = []
@@ -70,6 +73,7 @@ def drop(fork: Fork, at: int, record: DropEntry, findings: Findings, place: str)
     for problem in problems:
         findings.add(Code.DROP_CONTRADICTS, place, f"group {group} is dropped ({record.why}): {problem}", group=group)
     fork.drops.append((at, record))
+    # An evaluation group has the one sample 0, which ends even if the line lists none.
     if fork.is_eval(group):
         fork.open_evals.discard(group)
         for sample in listed | {0}:
@@ -83,6 +87,7 @@ def evaluate(fork: Fork, at: int, record: EvalEntry, findings: Findings, place: 
     """Check the samples of an `eval` line: accepted, leased for an evaluation, and sampled by the named policy."""
     for used in record.samples:
         sample = (used.group, used.sample)
+        # The sample is used up even if something is wrong with it.
         found = fork.take(sample)
         fork.open_evals.discard(used.group)
         problem = ""
@@ -114,6 +119,7 @@ def evaluations_ended(fork: Fork, findings: Findings, place: str) -> None:
         group = min(fork.open_evals)
         message = f"{len(fork.open_evals)} groups, such as {group}, were leased for an evaluation, and none used them"
         findings.add(Code.EVAL_CONTRADICTS, place, message, group=group, groups=len(fork.open_evals))
+        # Reported once: later lines start afresh.
         fork.open_evals.clear()
 
 
@@ -124,6 +130,7 @@ def published(fork: Fork, version: int, findings: Findings, place: str) -> None:
         count = version + 1 - fork.next_published
         message = f"{missing} was never published" + (f", nor {count - 1} versions after it" if count > 1 else "")
         findings.add(Code.PUBLISH_MISSING, place, message, policy=missing, versions=count)
+        # The missing versions count as published from here on, so that they are reported once.
         fork.next_published = version + 1
 
 
@@ -150,6 +157,7 @@ def _trained(
     sample = (used.group, used.sample)
     names: dict[str, object] = {"group": used.group, "sample": used.sample, "digest": used.digest.hex()}
     what = f"sample {used.sample} of group {used.group}"
+    # The checks go from the worst on: trained twice, group dropped, evaluation, other content, never accepted.
     found = fork.waiting(sample)
     before = fork.consumed(sample)
     if sample in seen or before is not None:
@@ -159,6 +167,7 @@ def _trained(
     if fork.group_ended(used.group) is not None:
         findings.add(Code.TRAINED_AFTER_DROP, place, f"{what} is trained on, and its group was dropped", **names)
         return None
+    # This is a finding, but its tokens were trained on and are counted below.
     if fork.is_eval(used.group):
         findings.add(Code.TRAINED_EVAL, place, f"{what} is trained on, and was leased for an evaluation", **names)
     if found is not None:
@@ -171,6 +180,7 @@ def _trained(
                 **names,
             )
         return found
+    # Not accepted in this history: look in the dead branches for the very same content, the newest first.
     elsewhere = [
         other.accepted[sample]
         for other in reversed(history.forks)
@@ -214,6 +224,7 @@ def _is_future(consumer: Policy, sampled_by: Policy, lineage: Lineage) -> bool:
 
 def _violations(fork: Fork, batch: ConsumedBatch, findings: Findings, place: str) -> None:
     bound = fork.opened.bound
+    # Age is the step's version less the version that sampled the token; up to `bound` is allowed.
     old = {age: tokens for age, tokens in sorted(batch.ages.items()) if age > bound}
     batch.stale = sum(old.values())
     if old:
@@ -238,6 +249,7 @@ def _whole_groups(fork: Fork, samples: Sequence[UsedSample], findings: Findings,
     for used in samples:
         groups.setdefault(used.group, Counter())[used.sample] += 1
     for group, found in groups.items():
+        # With `size` different numbers, of which the largest is size - 1, each of 0 to size - 1 is there.
         if len(found) != size or max(found) != size - 1:
             shown = sorted(found)[:SHOWN]
             findings.add(
@@ -259,6 +271,7 @@ def _claims(fork: Fork, batch: ConsumedBatch, findings: Findings, place: str) ->
     if record.root != root:
         message = "the root of the batch does not follow from its samples"
         findings.add(Code.ROOT_WRONG, place, message, found=record.root.hex(), expected=root.hex())
+    # A line lists only ages that some token has.
     ages = {age: tokens for age, tokens in sorted(batch.ages.items()) if tokens}
     if dict(record.staleness_tokens) != ages:
         found = {str(age): tokens for age, tokens in sorted(record.staleness_tokens.items())}
@@ -269,5 +282,6 @@ def _claims(fork: Fork, batch: ConsumedBatch, findings: Findings, place: str) ->
 
 def _extend_root(fork: Fork, record: ConsumeEntry) -> None:
     before = fork.roots.get(record.policy.version)
+    # Without the root before, which lies in another file, no later root can be checked.
     if before is not None:
         fork.roots[record.policy.version + 1] = next_batches_root(before, record.root)

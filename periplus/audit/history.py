@@ -230,6 +230,7 @@ class Fork:
         A lease of this worker comes first, because numbers of leases repeat from fork to fork. If there is none, a
         lease that another worker had is returned.
         """
+        # Limits do not count here: a lease of a dead branch is found as well.
         found = [fork.leases[key] for fork, _ in self.segments() if key in fork.leases]
         own = (leased for leased in found if leased.lease.worker_id == worker_id)
         return next(own, found[0] if found else None)
@@ -250,12 +251,15 @@ class Fork:
         """Take over the training samples that the ancestors had accepted and not used at the branching line."""
         if self.parent is None:
             return
+        # This bounds the search for ended groups: above it, no ancestor has to be asked.
         self.newest_ended_before = max(self.parent.newest_ended, self.parent.newest_ended_before)
+        # Evaluations are not inherited: a restored trainer runs them anew.
         own = [
             (sample, found)
             for sample, found in self.parent.accepted.items()
             if found.at < self.branch_at and not self.parent.is_eval(sample[0])
         ]
+        # The parent's own result wins over the one that it had inherited itself.
         of_all = dict(self.parent.inherited) | dict(own)
         self.inherited = [(sample, found) for sample, found in of_all.items() if not self.has_ended(sample)]
         for sample, found in self.inherited:

@@ -54,9 +54,11 @@ class AuditJournal:
             is_new = not path.exists()
             file = path.open("ab+")
             try:
+                # The lock comes first: another trainer may be in the middle of the line that would be cut.
                 _lock(path, file)
                 cut_bytes = _cut_torn_line(file)
                 position = _position(path, file)
+                # The file's name must survive a power cut before its lines are relied on.
                 if is_new:
                     sync(path.parent)
             except BaseException:
@@ -74,6 +76,7 @@ class AuditJournal:
 
         `seal(number, hash of the line before)` makes a second line, which is flushed in one piece with the first.
         """
+        # The position is now behind the added line: the seal becomes the next one, and signs that line's hash.
         n = self._add(record, time_s)
         if seal is not None:
             self._add(seal(*self._position), time_s)
@@ -93,6 +96,7 @@ class AuditJournal:
         """
         if not self._lines:
             return
+        # Writing to a file that was removed would succeed, and its lines would be lost.
         self._check_is_there()
         data = b"\n".join(self._lines) + b"\n"
         with explained(self._path, len(data)):
@@ -187,6 +191,7 @@ def _position(path: Path, file: BinaryIO) -> ChainEnd:
     size = file.seek(0, os.SEEK_END)
     if size == 0:
         return ChainEnd(0, START_OF_CHAIN)
+    # The size without the last byte, which is the newline of the last whole line.
     start = _after_newline_before(file, size - 1)
     if size - start > MAX_LINE_BYTES:
         raise ConfigError(
@@ -196,6 +201,7 @@ def _position(path: Path, file: BinaryIO) -> ChainEnd:
     file.seek(start)
     line = file.read(size - 1 - start)
     try:
+        # Only the last line is read: its number and hash are all that the next line needs.
         return ChainEnd(from_line(line, str(path)).n + 1, chain_hash(line))
     except CorruptFrame as error:
         raise ConfigError(f"{error}; the last line is damaged, cut it off to continue the file") from error
@@ -203,6 +209,7 @@ def _position(path: Path, file: BinaryIO) -> ChainEnd:
 
 def _after_newline_before(file: BinaryIO, end: int) -> int:
     """Return the offset just after the last newline before `end`, or 0 if there is none."""
+    # Read backwards in blocks: the last line may be long, and the file much longer.
     while end > 0:
         start = max(0, end - _TAIL_BYTES)
         file.seek(start)

@@ -78,7 +78,11 @@ def _frames_that_no_line_points_at(walk: Walk, evidence: Evidence, findings: Fin
             if place in walk.first_verdict_by:
                 continue
             where, what = f"frame {frame}[{index}]", f"sample {seen.sample} of group {seen.group}"
+            # Workers sample only with published policies: one that the journal never reaches shows that its end was cut
+            # off.
             future = next((run.policy for run in seen.policies if not walk.history.reached(run.policy)), None)
+            # Results are written in the order of the frames, so that only those behind the epoch's last result may lack
+            # one.
             newest = walk.newest_verdict.get(frame.epoch)
             if future and not evidence.num_later_lines:
                 message = f"{what} was sampled by {future}, which the journal never reaches: its end is missing"
@@ -94,10 +98,11 @@ def _frames_that_no_line_points_at(walk: Walk, evidence: Evidence, findings: Fin
 
 
 def _checkpoints(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidence) -> None:
-    lines = {c.policy: (fork, at, c) for fork in walk.history.forks for at, c in fork.checkpoints}
-    present = {k.manifest.policy for k in evidence.checkpoints if k.manifest} | {
-        _named(k) for k in evidence.checkpoints
-    }
+    # A checkpoint has two witnesses: its directory, and its line in the journal. Each is looked up in the other.
+    lines = {entry.policy: (fork, at, entry) for fork in walk.history.forks for at, entry in fork.checkpoints}
+    named = {_named(folder) for folder in evidence.checkpoints}
+    present = named | {folder.manifest.policy for folder in evidence.checkpoints if folder.manifest}
+    # Trainers remove the oldest checkpoints first; one that is missing among newer ones was taken away.
     oldest = min((policy for policy in present if policy is not None), default=None)
     for policy, (_, at, _) in sorted(lines.items()):
         if policy not in present:
@@ -107,6 +112,7 @@ def _checkpoints(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptE
             message = f"checkpoint {policy} does not exist, and is not among the oldest, which may be removed"
             findings.add(Code.MANIFEST_MISSING, f"{AUDIT_FILE}:{at + 1}", message, policy=str(policy))
     groups = GroupsAt()
+    # In the order of the lines that they cover, because `groups` only moves forward over the journal.
     for checkpoint in sorted(evidence.checkpoints, key=_covers):
         place = f"checkpoints/{checkpoint.name}"
         for part, problem in checkpoint.bad_parts.items():
@@ -136,6 +142,7 @@ def _covers(checkpoint: KeptCheckpoint) -> int:
 
 
 def _settings(walk: Walk, evidence: Evidence, findings: Findings) -> None:
+    # config.yaml is written at each start, so that it belongs to the newest fork alone.
     for fork in walk.history.forks[-1:]:
         for name, expected in evidence.settings.items():
             found = getattr(fork.opened, name)
@@ -158,6 +165,7 @@ def _config(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEviden
         return
     if evidence.config is None:
         kept.notes.append("config.yaml does not exist: settings that the journal does not repeat are not known")
+    # A trainer that died before its first line has already written its own config.yaml.
     elif evidence.newest_started > fork.number:
         kept.notes.append(f"config.yaml is of fork {evidence.newest_started}, which has no lines: it is not verified")
     else:
@@ -175,6 +183,7 @@ def _final(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidenc
     """Check that the model in final/ is the last published version of the newest fork that succeeded."""
     done = next((fork for fork in reversed(walk.history.forks) if fork.ended == "succeeded"), None)
     published = done.published.get(done.head) if done else None
+    # The run goes on: the model may be newer than the lines that are audited.
     if evidence.num_later_lines:
         return
     if evidence.final_problem:
@@ -200,11 +209,13 @@ def _metrics(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvide
         kept.notes.append(f"metrics.jsonl is not compared with the journal: {evidence.metrics_problem}")
     if evidence.num_later_lines:
         return  # the run goes on
+    # Only what metrics.jsonl has beyond the journal is a contradiction, because it may itself be incomplete.
     for policy in evidence.steps:
         fork = walk.history.by_number(policy.fork)
         if fork is not None and policy.version > fork.head.version:
             message = f"a step made {policy}; the journal ends its fork at {fork.head}"
             findings.add(Code.METRICS_AHEAD, "metrics.jsonl", message, policy=str(policy))
+        # Forks before the journal's first one wrote their lines in another file.
         elif fork is None and walk.history.forks and policy.fork >= walk.history.forks[0].number:
             findings.add(Code.METRICS_AHEAD, "metrics.jsonl", f"a step made {policy}, of no fork in the journal")
     evaluated = {record.policy for fork in walk.history.forks for _, record in fork.evals}
@@ -243,13 +254,15 @@ def spools(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidenc
     """
     if not evidence.spools:
         return ()
+    # A trajectory is found by its lease and worker. A lease may have several results, and numbers repeat in each fork.
     digests: dict[tuple[int, int, int, str], set[bytes]] = {}
     granted: Counter[tuple[int, int, int]] = Counter()
     for fork in walk.history.forks:
         granted.update(fork.leases.keys())
         for returned in fork.results:
-            r = returned.result
-            digests.setdefault((r.lease_id, r.group, r.sample, r.worker_id), set()).add(r.digest)
+            result = returned.result
+            key_of_worker = (result.lease_id, result.group, result.sample, result.worker_id)
+            digests.setdefault(key_of_worker, set()).add(result.digest)
     jobs = {fork.opened.job_id for fork in walk.history.forks}
     counts = []
     for spool in evidence.spools:
@@ -264,6 +277,7 @@ def spools(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidenc
                 continue
             key = (seen.lease_id, seen.group, seen.sample)
             known = digests.get((*key, seen.worker_id), set())
+            # Committed means that the trainer got it: whatever its verdict was, a line tells of it.
             if seen.digest in known:
                 committed += 1
                 continue

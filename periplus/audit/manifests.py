@@ -43,12 +43,15 @@ class CheckedManifest:
         manifest, walk = self.manifest, self.walk
         if self.kept.name != str(manifest.policy):
             self._contradicts("policy", str(manifest.policy), self.kept.name)
+        # Nothing below can be compared with lines that are missing.
         if manifest.covers > walk.num_lines:
             message = f"it covers {manifest.covers} lines; the journal has {walk.num_lines}: its end is missing"
             self._say(Code.JOURNAL_TRUNCATED, message, covers=manifest.covers, lines=walk.num_lines)
             return ""
+        # The chain hash at that line fixes every line before it.
         if walk.chain_at(manifest.covers) != manifest.prev:
             self._contradicts("audit.prev", manifest.prev.hex(), walk.chain_at(manifest.covers).hex())
+        # Without a line, the fork's number tells to which history the manifest belongs.
         fork = line[0] if line else walk.history.by_number(manifest.policy.fork)
         note = self._unrecorded(fork) if line is None else ""
         if line is not None and line[2].manifest != self.kept.digest:
@@ -65,6 +68,7 @@ class CheckedManifest:
 
     def _unrecorded(self, fork: Fork | None) -> str:
         manifest = self.manifest
+        # The line comes after the manifest. It may be missing only if the trainer died between the two.
         resumed = any(f.opened.manifest == self.kept.digest for f in self.walk.history.forks)
         interrupted = fork is not None and not fork.ended and fork.head == manifest.policy
         if resumed or interrupted:
@@ -77,12 +81,14 @@ class CheckedManifest:
         manifest = self.manifest
         if manifest.job_id != fork.opened.job_id:
             self._contradicts("job_id", manifest.job_id, fork.opened.job_id)
+        # A fork whose ancestors' lines are in another file has no root to compare with.
         root = fork.roots.get(manifest.policy.version)
         if root is not None and manifest.batches_root != root:
             self._contradicts("batches_root", manifest.batches_root.hex(), root.hex())
         parents = fork.lineage.parents
         if _is_complete(fork) and manifest.parents != parents:
             self._contradicts("parents", [str(p) for p in manifest.parents[:SHOWN]], [str(p) for p in parents[:SHOWN]])
+        # The parent is the checkpoint before this one, in this fork or else the one that it was restored from.
         index = bisect_left(fork.checkpoints, manifest.policy, key=lambda line: line[1].policy)
         earlier = fork.checkpoints[index - 1][1] if index else None
         parent = earlier.policy if earlier else fork.opened.parent
@@ -94,20 +100,21 @@ class CheckedManifest:
 
     def _groups(self, fork: Fork) -> None:
         manifest = self.manifest
-        there = self.groups.at(fork, manifest.covers)
-        next_group = there.next_group
+        sweep = self.groups.at(fork, manifest.covers)
+        # Without the ancestors' lines the journal gives only a lower bound.
+        next_group = sweep.next_group
         if manifest.next_group != next_group and (_is_complete(fork) or manifest.next_group < next_group):
             self._contradicts("next_group", manifest.next_group, next_group)
         # One more group than the manifest lists is enough to find one that it lacks, and bounds the work by its length.
         missing = [
             group
-            for group in _first_of(there.waiting, len(manifest.open_groups) + 1)
+            for group in _first_of(sweep.waiting, len(manifest.open_groups) + 1)
             if group not in manifest.open_groups and group < manifest.next_group
         ]
         if missing:
             without = f"without {missing[:SHOWN]}"
             self._contradicts("open_groups", without, "every group that is leased and has not ended")
-        if over := sorted(group for group in manifest.open_groups if group in there.ended):
+        if over := sorted(group for group in manifest.open_groups if group in sweep.ended):
             self._contradicts("open_groups", f"with {over[:SHOWN]}", "no group that has ended")
 
     def _progress(self, fork: Fork) -> None:
@@ -193,6 +200,7 @@ class _Sweep:
                 self.waiting.pop(value, None)
             else:
                 self.next_group = max(self.next_group, value + 1)
+                # A lease of a group that has ended is a finding of its own; the group does not wait again.
                 if kind is _Kind.LEASED and value not in self.ended:
                     self.waiting[value] = None
 
@@ -211,6 +219,7 @@ class _Kind(Enum):
 
 
 def _events(fork: Fork) -> Iterator[tuple[int, _Kind, int | ConsumedBatch]]:
+    # Only the lines that this fork's history sees; evaluations are no part of a checkpoint.
     for segment, limit in fork.segments():
         for group, at in segment.group_leased_at.items():
             if at < limit and segment.items[group][1] is Purpose.TRAIN:

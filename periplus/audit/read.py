@@ -107,6 +107,9 @@ def read_run(root: Path, spools: Sequence[Path], progress: Progress, authorities
     run = RunDirectory(root)
     if not run.audit.is_file():
         raise NotFound(f"{root} holds no {run.audit.name}; is it the directory of a run that has begun?")
+    # The order matters while a trainer writes. The journal's size is taken first, so that every other file is at least
+    # as new as the audited lines; lines that came meanwhile are read last, since they tell what was pruned under the
+    # reader.
     num_bytes = run.audit.stat().st_size
     metrics = _metrics(run)
     final, final_problem = _final(run.final, progress)
@@ -202,6 +205,7 @@ def _settings(text: bytes | None, source: str) -> Mapping[str, object]:
     """Return the settings of a job file that an `open` line repeats, by the names of that line; empty if unreadable."""
     try:
         job = parse((text or b"").decode("utf-8"), source)
+    # A config.yaml that cannot be parsed is reported by its hash (kept.py).
     except (PeriplusError, *_UNREADABLE):
         return {}
     places = {
@@ -212,6 +216,7 @@ def _settings(text: bytes | None, source: str) -> Mapping[str, object]:
         "algorithm": ("algorithm", "name"),
     }
     found = {name: _at(job, path) for name, path in places.items()}
+    # Values of another type cannot be compared with a line's.
     return {name: value for name, value in found.items() if type(value) in (int, str)}
 
 
@@ -285,6 +290,7 @@ def _read_store(folder: Path, name: str, decode: _Decode, progress: Progress) ->
         try:
             frames[position] = tuple(witness(t) for t in decode(bytes(record.data)))
         except WireError as error:
+            # No trajectories: a line that points here then knows that the frame exists and is damaged.
             frames[position] = ()
             damaged[f"frame {position}"] = str(error)
     return _Store(frames=frames, damaged=damaged)
@@ -307,6 +313,7 @@ def _checkpoint(folder: Path, progress: Progress) -> KeptCheckpoint | None:
         raw = _read_start(folder / MANIFEST, MAX_MANIFEST_BYTES)
     except OSError:
         return None
+    # The hash is of the very bytes that are parsed, as the journal's line has it.
     digest = blake3(raw).digest()
     try:
         data = json.loads(raw)
@@ -316,6 +323,7 @@ def _checkpoint(folder: Path, progress: Progress) -> KeptCheckpoint | None:
         problem = f"it is not a manifest: {error!r:.200}"
         return KeptCheckpoint(name=folder.name, digest=digest, manifest=None, problem=problem)
     bad = {name: problem for name, hash_ in listed.items() if (problem := _part_problem(folder, name, hash_, progress))}
+    # The weights are read only if their hash is right, since they are the bulk of the work.
     rounded = None if bad or _ROUNDED_PART not in listed else _rounded(folder / _ROUNDED_PART)
     return KeptCheckpoint(name=folder.name, digest=digest, manifest=manifest, bad_parts=bad, rounded=rounded)
 
@@ -347,6 +355,7 @@ def _count(value: Any) -> int:
 def _part_problem(folder: Path, name: str, expected: str, progress: Progress) -> str:
     path = folder / name
     try:
+        # A manifest must not lead the reader out of the checkpoint's folder.
         if Path(name).name != name or not path.is_file():
             return "the manifest lists this part, and it does not exist"
         size = path.stat().st_size

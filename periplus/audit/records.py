@@ -304,10 +304,12 @@ def from_line(line: bytes, where: str) -> JournalLine:
     """
     try:
         data = json.loads(line)
+        # The kind decides which keys there must be; the schema of an `open` line decides about the older form.
         record_type, fields = _KINDS[checked_label(data["kind"])]
         if record_type is OpenEntry and data["schema"] == UNSEALED_SCHEMA:
             fields = _UNSEALED_OPEN[1]
         values = {f.attribute: f.of_json(data[f.key]) for f in fields}
+        # All expected keys are there (a missing one is a KeyError), so that a different number means unknown ones.
         if len(data) != len(fields) + len(_HEAD):
             odd = sorted(data.keys() - {f.key for f in fields} - set(_HEAD))
             raise ValueError(f"keys {odd!r:.60} are unknown to {SCHEMA}")
@@ -317,6 +319,7 @@ def from_line(line: bytes, where: str) -> JournalLine:
             time_s=checked_number(data["t"]),
             record=record_type(**values),
         )
+        # Two spellings of one line would have two hashes. Only the writer's own is accepted.
         is_as_written = _rendered(data, fields) == line
     except KeyError as error:
         raise CorruptFrame(f"{where}: no key or kind {error} in {SCHEMA}: {line[:80]!r}") from error

@@ -93,47 +93,47 @@ def _fork_tree(fork: ForkReport) -> Tree:
     }
 
 
-def _account_tree(a: Account) -> Tree:
-    abandoned = a.abandoned_tokens
+def _account_tree(account: Account) -> Tree:
+    abandoned = account.abandoned_tokens
     return {
-        "steps": a.steps,
-        "steps_not_trained": a.steps_not_trained,
-        "leased": a.leased,
-        "returned": a.returned,
-        "lost": dict(sorted(a.lost.items())),
-        "released": a.released,
-        "outstanding": a.outstanding,
-        "unaccounted": a.unaccounted,
-        "completed": a.completed,
-        "replayed": a.replayed,
-        "accepted": a.accepted,
-        "duplicates": a.duplicates,
-        "refused": dict(sorted(a.refused.items())),
+        "steps": account.steps,
+        "steps_not_trained": account.steps_not_trained,
+        "leased": account.leased,
+        "returned": account.returned,
+        "lost": dict(sorted(account.lost.items())),
+        "released": account.released,
+        "outstanding": account.outstanding,
+        "unaccounted": account.unaccounted,
+        "completed": account.completed,
+        "replayed": account.replayed,
+        "accepted": account.accepted,
+        "duplicates": account.duplicates,
+        "refused": dict(sorted(account.refused.items())),
         "abandoned": {
             "samples": len(abandoned),
             "mean_tokens": sum(abandoned) / len(abandoned) if abandoned else None,
             "max_tokens": max(abandoned, default=None),
         },
-        "trained": a.trained,
-        "trained_by_frame": a.trained_by_frame,
-        "trained_by_digest_only": a.trained - a.trained_by_frame,
-        "trained_tokens": a.trained_tokens,
-        "trained_twice": a.trained_twice,
-        "skipped": a.skipped,
-        "dropped": dict(sorted(a.dropped.items())),
-        "groups_dropped": dict(sorted(a.groups_dropped.items())),
-        "measured": a.measured,
-        "pending": a.pending,
-        "staleness_tokens": {str(age): tokens for age, tokens in sorted(a.tokens_by_staleness.items())},
+        "trained": account.trained,
+        "trained_by_frame": account.trained_by_frame,
+        "trained_by_digest_only": account.trained - account.trained_by_frame,
+        "trained_tokens": account.trained_tokens,
+        "trained_twice": account.trained_twice,
+        "skipped": account.skipped,
+        "dropped": dict(sorted(account.dropped.items())),
+        "groups_dropped": dict(sorted(account.groups_dropped.items())),
+        "measured": account.measured,
+        "pending": account.pending,
+        "staleness_tokens": {str(age): tokens for age, tokens in sorted(account.tokens_by_staleness.items())},
         "violations": {
-            "tokens": a.violations,
-            "stale": a.tokens_stale,
-            "from_future": a.tokens_from_future,
-            "dead_branch": a.tokens_of_dead_branch,
+            "tokens": account.violations,
+            "stale": account.tokens_stale,
+            "from_future": account.tokens_from_future,
+            "dead_branch": account.tokens_of_dead_branch,
         },
-        "mean_tokens_trained": a.mean_tokens_trained,
-        "mean_tokens_sampled": a.mean_tokens_sampled,
-        "length_bias": a.length_bias,
+        "mean_tokens_trained": account.mean_tokens_trained,
+        "mean_tokens_sampled": account.mean_tokens_sampled,
+        "length_bias": account.length_bias,
     }
 
 
@@ -141,6 +141,7 @@ def _account_tree(a: Account) -> Tree:
 
 
 def _evidence_text(report: Report) -> str:
+    # What is normal is left out: each of these texts is empty in a clean run that has ended.
     torn = f", a torn line of {report.torn_bytes} bytes at its end" if report.torn_bytes else ""
     going = "" if report.is_ended or not report.forks else "; still going, or killed: it has no end"
     pruned = f", {report.pruned_results} results whose frames were pruned" if report.pruned_results else ""
@@ -182,10 +183,12 @@ def _accounts_text(report: Report) -> str:
     shown = report.forks[-SHOWN_FORKS:]
     accounts = [report.surviving, *(fork.account for fork in shown)]
     headings = ["SURVIVING", *(_fork_heading(fork) for fork in shown)]
+    # With a single fork both columns would be the same.
     if len(report.forks) == 1:
         accounts, headings = accounts[:1], ["ALL"]
     rows = [["", *headings]]
     rows += [[name, *(cell(account) for account in accounts)] for name, cell in _rows(accounts)]
+    # The names are aligned to the left, the numbers to the right.
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = (
         "  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
@@ -212,6 +215,7 @@ def _rows(accounts: Sequence[Account]) -> list[_Row]:
     def optional(name: str, field: Callable[[Account], int]) -> list[_Row]:
         return [(name, lambda a: _count(field(a)))] if any(field(account) for account in accounts) else []
 
+    # The rows are the same for all columns: a reason or an age that any account has gets one.
     ages = sorted({age for account in accounts for age in account.tokens_by_staleness})[:SHOWN_ROWS]
     return [
         ("steps", lambda a: _count(a.steps)),

@@ -59,14 +59,14 @@ class Sealer:
 
     def seal(self, n: int, prev: bytes) -> SealEntry:
         """Return the seal that becomes line `n`, after a line with the hash `prev`."""
-        of = self._certificate
-        signature = self._key.sign(_signed_bytes(of, n, prev))
-        return SealEntry(key=of.public_key, certificate=of.signature, signature=signature)
+        certificate = self._certificate
+        signature = self._key.sign(_signed_bytes(certificate, n, prev))
+        return SealEntry(key=certificate.public_key, certificate=certificate.signature, signature=signature)
 
 
 def _signed_bytes(certificate: Certificate, n: int, prev: bytes) -> bytes:
-    of_whom = certificate.signed_bytes
-    return _CONTEXT + struct.pack("<I", len(of_whom)) + of_whom + certificate.signature + struct.pack("<Q", n) + prev
+    subject = certificate.signed_bytes
+    return _CONTEXT + struct.pack("<I", len(subject)) + subject + certificate.signature + struct.pack("<Q", n) + prev
 
 
 class SealCheck:
@@ -115,11 +115,13 @@ class SealCheck:
         """Note an entry of a fork that a seal must cover. One that comes before any seal of its fork is a finding."""
         if not isinstance(record, SEALED):
             return
+        # Lines wait here, as "loose", until a seal that holds covers them.
         if self._loose is None:
             self._loose = (at, place)
         self._num_loose += 1
         if fork.opened.schema != SCHEMA:
             return
+        # From the fork's first seal on, a line of these kinds must be followed by a seal.
         if fork in self._key_of:
             self._awaited = record
         elif isinstance(record, _CERTIFIED_ONLY):
@@ -138,6 +140,7 @@ class SealCheck:
         self._key_of.setdefault(fork, seal.key)
         self.keys.add(seal.key)
         self.num_seals += 1
+        # The hash chain makes the seal cover all lines before it, those of other forks as well.
         self.num_sealed = at + 1
         self._loose, self._num_loose = None, 0
 
@@ -159,6 +162,8 @@ class SealCheck:
         if self._key_of.get(fork, seal.key) != seal.key:
             return "the fork's earlier seals are of another key"
         job_id = fork.opened.job_id
+        # A seal carries only the certificate's signature. Job and fork come from the `open` line, so that a certificate
+        # of another job or fork does not verify.
         certificate = Certificate(job_id=job_id, fork=fork.number, public_key=seal.key, signature=seal.certificate)
         if not is_signed_by(seal.key, seal.signature, _signed_bytes(certificate, at, prev)):
             return "its key did not sign the journal up to this line"

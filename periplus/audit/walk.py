@@ -92,6 +92,7 @@ class Walk:
                 break
             self._line(raw[:-1])
             self.num_lines += 1
+        # Either a trainer died in the last line, or it runs and wrote more since: a last seal may be missing.
         is_torn = self.torn_bytes > 0 or self._evidence.num_later_lines > 0
         self.seals.end(f"{AUDIT_FILE}:{self.num_lines}", is_torn=is_torn)
 
@@ -105,6 +106,7 @@ class Walk:
 
     def _line(self, raw: bytes) -> None:
         at, expected = self.num_lines, self.chain_at(self.num_lines)
+        # The hash is of the bytes as they are, so that an unreadable line does not break the chain behind it.
         self.chain += chain_hash(raw)
         try:
             line = from_line(raw, self.place)
@@ -118,6 +120,7 @@ class Walk:
                 found=line.prev.hex(),
                 expected=expected.hex(),
             )
+        # Missing lines shift all later numbers by as much; the shift is reported once.
         if line.n - at != self._offset:
             self._offset = line.n - at
             self._say(Code.NUMBER_BROKEN, f"line {at} says that it is line {line.n}", found=line.n, expected=at)
@@ -128,6 +131,7 @@ class Walk:
         if isinstance(record, OpenEntry):
             self._open(record)
             return
+        # A trainer writes its `open` line first, so that each line belongs to the fork opened last.
         fork = self.history.forks[-1] if self.history.forks else None
         if fork is None or (fork.ended and not isinstance(record, SealEntry)):
             where = f"after the end of fork {fork.number}" if fork else "before any open"
@@ -136,6 +140,7 @@ class Walk:
                 return
         at = self.num_lines
         self.seals.line(fork, at, record, self.place)
+        # Leases may be written out of order, but only among leases.
         if not isinstance(record, LeaseEntry):
             self._check_lease_numbers(fork)
         match record:
@@ -171,13 +176,17 @@ class Walk:
         if len(forks) >= MAX_FORKS:
             self._say(Code.TOO_MANY_FORKS, f"fork {opened.fork} is one more than the {MAX_FORKS} that are checked")
             return
+        # Compare with the fork before it in the file, which need not be its parent.
         for fork in forks[-1:]:
             self._settings(fork.opened, opened)
             if opened.fork <= fork.number:
                 self._say(Code.FORK_NOT_NEW, f"fork {opened.fork} opens after fork {fork.number}")
         parent = self._parent(opened)
+        # An `open` line that names no line to branch from sees its parent whole, if there is one.
         branch_at = FOREVER if opened.resumed_at is None else opened.resumed_at
         first = Policy(opened.fork, opened.parent.version if opened.parent else 0)
+        # The root over all batches is known from the run's beginning, or from a parent in this file; otherwise not at
+        # all.
         roots = {0: START_OF_BATCHES} if opened.parent is None else {}
         if parent is not None and first.version in parent.roots:
             roots = {first.version: parent.roots[first.version]}
@@ -200,6 +209,7 @@ class Walk:
             return None
         parent = self.history.by_number(opened.parent.fork)
         if parent is None:
+            # Only the first fork of a file may have a parent elsewhere, and then no line of this file to branch from.
             if self.history.forks or opened.resumed_at is not None:
                 self._say(Code.PARENT_UNKNOWN, f"fork {opened.fork} starts from {opened.parent}, of an unknown fork")
             return None
@@ -241,6 +251,7 @@ class Walk:
         key, sample = (lease.lease_id, lease.group, lease.sample), (lease.group, lease.sample)
         if lease.lease_id in fork.lease_ids:
             self._say(Code.LEASE_REPEATED, f"lease {lease.lease_id} was granted before", lease=lease.lease_id)
+        # None of these stops the walk: the lease is recorded in any case, so that its result finds it.
         if fork.has_ended(sample):
             self._say(Code.LEASE_AFTER_END, f"group {lease.group} ended before", group=lease.group, sample=lease.sample)
         item = fork.group_item(lease.group)
@@ -253,6 +264,7 @@ class Walk:
                 group=lease.group,
             )
         self._check_lease(fork, lease)
+        # A sample has one live lease. A second one must be explained by a result or a loss of the first.
         earlier = fork.live.get(sample)
         if earlier is not None:
             earlier.superseded = True
@@ -269,6 +281,7 @@ class Walk:
         fork.lease_ids.add(lease.lease_id)
         fork.newest_lease = max(fork.newest_lease, lease.lease_id)
         fork.leased_samples.add(sample)
+        # The first lease of a group decides on its problem and purpose.
         fork.items.setdefault(lease.group, (lease.item, lease.purpose))
         if lease.purpose is Purpose.EVAL and sample not in fork.measured_at:
             fork.open_evals.add(lease.group)
@@ -282,6 +295,7 @@ class Walk:
         """
         opened, start, first, head = fork.opened, lease.start_at, fork.lineage.first_version, fork.head.version
         problem = ""
+        # consume_by_version - bound is the group's version.
         if start.fork != fork.number or start.version != max(lease.consume_by_version - opened.bound, first):
             problem = f"it starts at {start} and must be consumed by version {lease.consume_by_version}"
         elif start.version > head + 1 or lease.consume_by_version < head:
@@ -311,7 +325,9 @@ class Walk:
 
     def _lost(self, fork: Fork, lost: LostEntry) -> None:
         key = (lost.lease_id, lost.group, lost.sample)
+        # A loss may be of a lease that an earlier fork granted: the newest one with these numbers counts.
         leased = next((f.leases[key] for f in reversed(self.history.forks) if key in f.leases), None)
+        # A result ends a lease, unless its sample is unfinished (abandoned): such a lease is lost as well.
         if leased is None or leased.lost_at >= 0 or (leased.returned_at >= 0 and not leased.abandoned):
             what = "was never granted" if leased is None else "ended before"
             self._say(Code.LOST_CONTRADICTS, f"lease {lost.lease_id} is lost, but it {what}", lease=lost.lease_id)
@@ -323,8 +339,10 @@ class Walk:
         _end_live(fork, leased)
 
     def _result(self, fork: Fork, result: ResultEntry) -> None:
+        # The answer may come for a lease of an ancestor: workers live on while a trainer restarts.
         leased = fork.find_lease((result.lease_id, result.group, result.sample), result.worker_id)
         is_its_workers = leased is not None and leased.lease.worker_id == result.worker_id
+        # Only the first result of its own worker ends a lease.
         if leased is not None and is_its_workers and leased.returned_at < 0:
             leased.returned_at = self.num_lines
             leased.abandoned = result.verdict is AdmissionVerdict.ABANDONED
@@ -339,10 +357,12 @@ class Walk:
         is_replay = False
         if result.frame is not None:
             place = (result.frame, result.index)
+            # Another fork had a result for this place in a frame: this one reads the kept frames again.
             is_replay = self.first_verdict_by.setdefault(place, fork) is not fork
             if fork.leases:  # a fork that has leased nothing yet is still replaying results
                 epoch = result.frame.epoch
                 self.newest_verdict[epoch] = max(place, self.newest_verdict.get(epoch, place))
+        # The journal's own line counts before the frame, which the worker wrote.
         purpose = leased.lease.purpose if leased else found.purpose if found else None
         fork.results.append(Returned(self.num_lines, result, purpose, is_replay))
         self._verdict(fork, result, leased, found)
@@ -352,6 +372,7 @@ class Walk:
         names = {"lease": result.lease_id, "group": result.group, "sample": result.sample}
         ended = fork.has_ended(sample)
         taken_in = result.verdict in (AdmissionVerdict.ACCEPTED, AdmissionVerdict.ABANDONED)
+        # Results that were refused may be of anything; only what was taken in must have been leased.
         if taken_in and leased is None:
             message = f"sample {result.sample} of group {result.group} was {result.verdict} but never leased"
             self._say(Code.RESULT_WITHOUT_LEASE, message, **names)
@@ -365,6 +386,7 @@ class Walk:
         if sample in fork.accepted or ended:
             self._say(Code.ACCEPTED_TWICE, f"group {result.group} already has sample {result.sample}", **names)
             return
+        # A sample that should not have been accepted is reported, and still waits: it may be trained on below.
         unfit = (
             "abandoned" if result.stop_reason == "abandoned" else "not kept in any frame" if not result.frame else ""
         )
@@ -377,6 +399,7 @@ class Walk:
             unfit = f"beyond the {fork.opened.group_size} samples of a group"
         if unfit:
             self._say(Code.ACCEPTED_UNFIT, f"sample {result.sample} of group {result.group} is {unfit}", **names)
+        # Staleness is computed from the frame's policies where there is a frame, and not from the line's claim.
         if found is not None and found.policies != result.policies:
             result = replace(result, policies=found.policies)
         accepted = Accepted(self.num_lines, result, by_frame=found is not None)
@@ -421,6 +444,7 @@ class Walk:
             ("tokens", result.num_tokens, found.num_tokens),
             ("stop", result.stop_reason, found.stop_reason),
         ]
+        # Item and purpose of what was not accepted are the worker's claim, and bind nobody.
         if leased is not None and result.verdict is AdmissionVerdict.ACCEPTED:
             pairs.append(("item", leased.lease.item, found.item))
             pairs.append(("purpose", leased.lease.purpose, found.purpose))
@@ -443,6 +467,7 @@ class Walk:
         if digest != published.digest:
             message = f"{policy} was published before with another digest"
             self._say(Code.PUBLISH_CONTRADICTS, message, found=published.digest.hex(), expected=digest.hex())
+        # Versions are published one by one, each after the step that made it.
         if not _has_reached(fork, policy):
             self._say(Code.PUBLISH_CONTRADICTS, f"{policy} is published, but the fork is at {fork.head}")
         elif policy.version != fork.next_published:
@@ -450,6 +475,7 @@ class Walk:
             self._say(Code.PUBLISH_CONTRADICTS, message, policy=str(policy))
         else:
             fork.next_published += 1
+        # A fork publishes the restored weights under its own first version; they must be those of the checkpoint.
         parent = fork.opened.parent
         if parent is not None and fork.parent is not None and policy.version == parent.version:
             restored = fork.parent.published.get(parent, published.digest)
@@ -465,6 +491,7 @@ class Walk:
             batches.evaluations_ended(fork, self._findings, self.place)
 
     def _checkpoint(self, fork: Fork, checkpoint: CheckpointEntry) -> None:
+        # The line comes when the files are written. The state is that of the earlier line that it covers.
         expected = fork.head_at(checkpoint.covers)
         if fork.batches:
             batches.published(fork, expected.version, self._findings, self.place)
@@ -482,6 +509,8 @@ class Walk:
 
     def _prune(self, fork: Fork, prune: PruneEntry) -> None:
         self.kept_from = max(prune.kept_from, self.kept_from) if self.kept_from else prune.kept_from
+        # A restore from this checkpoint reads two things again: samples that wait, and those of batches from its
+        # version on.
         for needed in (fork.oldest_waiting(), fork.oldest_since(prune.policy.version)):
             if needed is None or needed.frame >= prune.kept_from:
                 continue

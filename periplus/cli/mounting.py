@@ -69,6 +69,7 @@ class DefaultGroup(CommandGroup):
         return command, click.Context(command, info_name=self._default, parent=ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # `periplus agent --help` is about the group, not about its default command.
         asks_for_help = bool(args) and args[0] in ctx.help_option_names
         if not asks_for_help and (not args or args[0] not in self.commands):
             is_default = not args or args[0].startswith("-") or (self._takes is not None and self._takes(args[0]))

@@ -50,6 +50,7 @@ class ProgressLine:
         """Show a text instead of the last one, or below it where the line cannot be redrawn."""
         self._shown_s = now_s
         if self._can_redraw:
+            # Spaces cover what a longer text has left on the line.
             self._write(f"\r{text.ljust(self._width)}")
             self._width = len(text)
         else:

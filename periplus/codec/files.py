@@ -44,12 +44,14 @@ def decode(payload: bytes, *, max_content_bytes: int) -> dict[str, bytes]:
     """Invert `encode`. Raises: CorruptFrame, also if the content exceeds `max_content_bytes`."""
     columns = Columns(decompress(payload, max_content_bytes=max_content_bytes))
     (num_files,) = _U32.unpack(columns.take(_U32.size))
+    # First the names and sizes of all files, then their data in the same order.
     sizes: list[tuple[bytes, int]] = []
     for _ in range(num_files):
         (name_bytes,) = _U32.unpack(columns.take(_U32.size))
         name = bytes(columns.take(name_bytes))
         sizes.append((name, *_U64.unpack(columns.take(_U64.size))))
     names = [name for name, _ in sizes]
+    # One bundle has one encoding: sorted names, each once.
     if names != sorted(set(names)):
         raise CorruptFrame(f"names in a bundle repeat or are not sorted: {names[:3]}...")
     try:
@@ -76,5 +78,6 @@ def check_names(names: Iterable[str]) -> None:
             raise ValueError(f"{name[:80]!r} has a backslash, a colon or an unprintable character, or is too long")
         if any(part in ("", ".", "..") for part in parts):
             raise ValueError(f"{name[:80]!r} is not a plain relative path")
+        # A directory of one file that is itself a file could not be written.
         if parents := known & {"/".join(parts[:i]) for i in range(1, len(parts))}:
             raise ValueError(f"{sorted(parents)[0][:80]!r} is both a file and a directory of {name[:80]!r}")

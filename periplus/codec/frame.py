@@ -81,6 +81,8 @@ def read(data: bytes | memoryview, offset: int, *, max_payload_bytes: int) -> tu
     magic, codec, payload_bytes = _HEAD.unpack(head)
     if magic != _MAGIC:
         raise CorruptFrame(f"no frame at byte {offset}: it begins with {magic!r}, not {_MAGIC!r}")
+    # The length is checked before the payload is waited for: a hostile one would make the caller collect bytes for
+    # ever.
     if payload_bytes > max_payload_bytes:
         raise CorruptFrame(
             f"frame at byte {offset} declares {payload_bytes} bytes of payload; at most {max_payload_bytes}"

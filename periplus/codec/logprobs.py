@@ -68,6 +68,7 @@ def split(logprobs: npt.NDArray[np.float32]) -> tuple[int, Sections]:
     # With too few near numbers, all are stored as far ones.
     if len(near) < MIN_NEAR_SHARE * len(bits):
         is_near, near = np.zeros(len(bits), np.bool_), near[:0]
+    # Far numbers are split by bytes: sign and exponent bits are skewed and compress well, the lower 24 bits hardly.
     far = bits[~is_near]
     sections = Sections(
         near=np.packbits(is_near, bitorder="little").tobytes() if len(near) else b"",

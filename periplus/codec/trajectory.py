@@ -106,6 +106,8 @@ def encode(trajectories: Sequence[Trajectory], level: int = LEVEL) -> bytes:
     """
     counts, rest_of_meta, sections = content(trajectories)
     id_low, id_high, near, heads, mantissas, near_high, near_low = sections
+    # Each section gets the method that suits it: `near`, heads and near numbers have skewed bytes without repeats, and
+    # mantissas hardly compress, so that the fastest level does.
     stored = [
         compress_words(id_low, level),
         compress(id_high, level),
@@ -115,7 +117,9 @@ def encode(trajectories: Sequence[Trajectory], level: int = LEVEL) -> bytes:
         compress_symbols(near_high),
         compress_symbols(near_low),
     ]
+    # A section without content has no bytes at all, not even an empty frame.
     stored = [frame if section else b"" for frame, section in zip(stored, sections, strict=True)]
+    # Meta comes last, since it holds the sizes of the other sections, but is stored before them.
     meta = compress(_COUNTS.pack(*counts[:_FIRST_SIZE], *map(len, stored)) + rest_of_meta, META_LEVEL)
     return b"".join([_HEAD.pack(_LAYOUT, len(meta)), meta, *stored])
 
@@ -138,6 +142,7 @@ def content(trajectories: Sequence[Trajectory]) -> tuple[_Counts, bytes, tuple[b
     lengths = [*(len(prompt) // 4 for prompt in prompts), *map(len, encoded)]
     rows = [_ROW.pack(*_row(t, prompts[t.prompt_ids.tobytes()], texts)) for t in trajectories]
     runs = [_RUN.pack(r.policy.fork, r.policy.version, r.num_tokens) for t in trajectories for r in t.policies]
+    # The section sizes are known only after compression; `encode` packs them in place of these zeros.
     counts = _Counts(
         samples=len(rows),
         runs=len(runs),
@@ -159,6 +164,7 @@ def content(trajectories: Sequence[Trajectory]) -> tuple[_Counts, bytes, tuple[b
     meta = [*rows, *runs, np.array(lengths, "<u4").tobytes(), *encoded]
     if counts.mask_bytes:
         meta.append(np.packbits(mask, bitorder="little").tobytes())
+    # Vocabularies of up to 2^16 ids need no third byte, so that the section is then empty.
     id_high = (ids >> 16).astype(np.uint8)
     return (
         counts,
@@ -175,6 +181,7 @@ def decode(payload: bytes, *, max_content_bytes: int) -> tuple[Trajectory, ...]:
 def decode_columns(payload: bytes, *, max_content_bytes: int) -> Trajectories:
     """Invert `encode`, and return columns. `max_content_bytes` bounds their memory. Raises: CorruptFrame."""
     counts, meta, sections = _opened(payload, max_content_bytes)
+    # Cut meta into its parts: rows, runs, lengths (of prompts, then of texts), texts, and mask bits.
     of_rows, of_runs, of_lengths, of_texts, bits = _parts(
         meta,
         _COUNTS.size,
@@ -195,10 +202,13 @@ def decode_columns(payload: bytes, *, max_content_bytes: int) -> Trajectories:
     num_ids = counts.prompt_ids + counts.completion_ids
     ids = _ids(counts, num_ids, sections[0], sections[1])
     logprobs = _logprobs(counts, sections[2:])
+    # Without mask bits every completion token was sampled. Else the log-probabilities, which are stored for sampled
+    # tokens alone, are spread over all completion tokens, with 0 at context.
     mask = np.ones(counts.completion_ids, np.bool_)
     if counts.mask_bytes:
         mask = np.unpackbits(np.frombuffer(bits, np.uint8), count=len(mask), bitorder="little").view(np.bool_)
         logprobs = _among_context(logprobs, mask)
+    # The samples become views of these arrays, so that nobody may write to them.
     for array in (ids, logprobs, mask):
         array.setflags(write=False)
     return Trajectories(
@@ -223,6 +233,7 @@ def _opened(payload: bytes, max_content_bytes: int) -> tuple[_Counts, memoryview
     meta = decompress(view[_HEAD.size : meta_end], max_content_bytes=max_content_bytes)
     if len(meta) < _COUNTS.size:
         raise CorruptFrame(f"meta of {len(meta)} bytes; the counts alone have {_COUNTS.size}")
+    # The sizes of all parts follow from the counts: they must add up exactly, before anything else is decompressed.
     counts = _Counts._make(_COUNTS.unpack_from(meta))
     if len(meta) != counts.meta_bytes or not counts.num_near <= counts.sampled <= counts.completion_ids:
         raise CorruptFrame(f"meta of {len(meta)} bytes does not fit its counts: {counts}")
@@ -274,6 +285,7 @@ def _json_line_bytes(t: Trajectory) -> int:
         "worker_id": t.worker_id,
         "generation_s": t.generation_s,
     }
+    # The numbers in lists are not printed: their decimal digits and the commas between them are counted at once.
     lists = (t.prompt_ids, t.completion_ids, t.logprobs, t.mask.view(np.uint8))
     items = sum(
         int(np.strings.str_len(numbers.astype("U32")).sum()) + len(numbers) - 1 for numbers in lists if len(numbers)
@@ -306,6 +318,7 @@ def _check_rows(counts: _Counts, rows: Rows, prompt_lengths: Sequence[int], max_
     ):
         if indices and max(indices) >= limit:
             raise CorruptFrame(f"{what} {max(indices)} does not exist: there are {limit}")
+    # The same few bytes of a prompt could be referred to by very many rows.
     num_prompt_ids = counts.prompt_ids + sum([prompt_lengths[prompt] for prompt in rows.prompt])
     num_bytes = BYTES_PER_TOKEN * counts.completion_ids + 4 * num_prompt_ids
     if num_bytes > max_content_bytes:
@@ -377,6 +390,7 @@ def _check(t: Trajectory) -> None:
     for ids in (t.prompt_ids, t.completion_ids):
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) <= MAX_ID:
             raise ValueError(f"lease {t.lease_id}: ids {ids.min()} to {ids.max()}; 0 to {MAX_ID} are carried")
+    # Compared by bits: context values are not stored, and must come back exactly, which -0.0 would not.
     if t.logprobs.view(np.int32)[~t.mask].any():
         raise ValueError(f"lease {t.lease_id}: a token of context has a log-probability; it must be 0.0")
 

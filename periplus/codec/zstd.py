@@ -56,6 +56,7 @@ def compress_symbols(content: bytes) -> bytes:
 def decompress(payload: bytes | memoryview, *, max_content_bytes: int) -> bytes:
     """Return the content of exactly one frame. Raises: CorruptFrame, also if it exceeds `max_content_bytes`."""
     try:
+        # The declared size is read from the frame's header, before the decompressor allocates it.
         content_bytes = zstandard.frame_content_size(payload)
         if content_bytes < 0:
             raise CorruptFrame(f"zstandard frame of {len(payload)} bytes does not declare its content's size; refused")

@@ -35,6 +35,7 @@ def need_kind(tree: Mapping[str, Any], source: str, wanted: Sequence[str]) -> No
     seen = _seen(tree)
     if seen and seen not in wanted:
         raise ConfigError(f"{source}: looks like {_named(seen)}; give {asked}")
+    # Only job files may lack a schema, since people write them by hand.
     if seen not in ("", "job"):
         raise ConfigError(f"{source}: looks like {_named(seen)}, but has no schema; add schema: periplus.{seen}/1")
 

@@ -130,6 +130,7 @@ def _decoded(content: bytes, source: str) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        # Lines are counted in bytes, since the text before the error is all that can be decoded.
         number = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(
             f"{source}: cannot be read as UTF-8 text: line {number} has the byte 0x{error.object[error.start]:02x}; "
@@ -160,6 +161,7 @@ def overlay(model: type[Config], tree: Mapping[str, Any], over: Mapping[str, Any
         field = model.model_fields.get(key)
         section, known = _section_of(field.annotation) if field else None, result.get(key)
         is_section = section is not None and isinstance(value, dict) and isinstance(known, dict)
+        # Only two mappings can be merged: a section that is null or absent is replaced as a whole.
         result[key] = overlay(section, known, value) if section and is_section and known else value
     return result
 
@@ -171,6 +173,7 @@ def override(
 
     Raises: ConfigError for an unknown key or a malformed override.
     """
+    # A deep copy: the caller's tree stays as it is.
     result: Tree = json.loads(json.dumps(tree))
     for text in overrides:
         key, equals, value_text = text.partition("=")
@@ -180,6 +183,7 @@ def override(
         _check_key(model, path, source, known_elsewhere)
         value, node = yaml_text.parse(value_text, source), result
         for name in path[:-1]:
+            # A section that the file leaves out, or sets to null, begins with this key.
             if not isinstance(node.get(name), dict):
                 node[name] = {}
             node = node[name]
@@ -195,6 +199,8 @@ def _check_key(model: type[Config], path: Sequence[str], source: str, known_else
             raise ConfigError(f"{source}: {_unknown(model, path[: i + 1], known_elsewhere, path[i + 1 :])}")
         field = section.model_fields[name]
         section = _section_of(field.annotation)
+        # The name is that of a value and not of a section: nothing may follow, unless the value is a mapping of free
+        # keys.
         if section is None:
             base, key = _base(field.annotation), ".".join(path[: i + 1])
             if i + 1 < len(path) and base is tuple:
@@ -210,6 +216,7 @@ def _check_key(model: type[Config], path: Sequence[str], source: str, known_else
 def validate(model: type[M], tree: object, source: str, known_elsewhere: KnownElsewhere | None = None) -> M:
     """Return the model that a tree describes. Raises: ConfigError with the first errors, one per line."""
     try:
+        # Strict validation accepts JSON's types from JSON text alone, such as a list for a tuple.
         return model.model_validate_json(json.dumps(tree))
     except pydantic.ValidationError as error:
         details, num = error.errors(include_url=False)[:MAX_REFUSALS], error.error_count()
@@ -242,9 +249,11 @@ def _refusal(model: type[Config], detail: Any, known_elsewhere: KnownElsewhere) 
     key = ".".join(map(str, location))
     if detail["type"] == "extra_forbidden":
         return _unknown(model, location, known_elsewhere)
+    # The key of a mapping is wrong, and not its value.
     if location and location[-1] == _KEY:
         allowed = _allowed(_place_at(model, (*location[:-2], _KEY)))
         return f"unknown key {key.removesuffix('.' + _KEY)}; it must be {allowed or 'another'}"
+    # What is allowed follows from the model's own annotation, so that the message cannot contradict it.
     allowed = _allowed(_place_at(model, location))
     if detail["type"] == "missing":
         return f"{key} is missing" + (f"; it must be {allowed}" if allowed else "")
@@ -273,9 +282,12 @@ def _unknown(
     place = _place_at(model, location[:-1])
     section = _section_of(place.annotation) if place else None
     siblings = tuple(section.model_fields) if section else ()
+    # All keys of the model by their last name, to find a right name in a wrong section.
     leaves: dict[str, list[str]] = {}
     for known in _paths(model, _indices(location)):
         leaves.setdefault(known[-1], []).append(".".join(known))
+    # From the best guess to the worst: another tool's name, the same name elsewhere, a like name here, a like name
+    # elsewhere.
     if meant is not None:
         guesses = [meant]
     elif name in leaves:
@@ -317,6 +329,7 @@ def _paths(model: type[Config], index_of: Callable[[_Path], str | None], at: _Pa
     for name, field in model.model_fields.items():
         path = (*at, name)
         yield path
+        # A list of sections is known by its first entry's type, if it has one.
         entry = _entry(field.annotation, 0)
         if section := _section_of(field.annotation):
             yield from _paths(section, index_of, path)
@@ -330,12 +343,12 @@ def _indices(location: Sequence[int | str]) -> Callable[[_Path], str | None]:
     For a list on the path to the key it returns the entry that holds the key; for a list below the key's section it
     returns the first entry; for any other list None.
     """
-    there = tuple(map(str, location))
+    names = tuple(map(str, location))
 
     def index_of(path: _Path) -> str | None:
-        if there[: len(path)] == path and len(there) > len(path):
-            return there[len(path)]
-        return "0" if path[: len(there) - 1] == there[:-1] else None
+        if names[: len(path)] == path and len(names) > len(path):
+            return names[len(path)]
+        return "0" if path[: len(names) - 1] == names[:-1] else None
 
     return index_of
 
@@ -346,6 +359,7 @@ def _place_at(model: type[Config], location: Sequence[int | str]) -> _Place | No
     for part in location:
         if place is None:
             return None
+        # A section is entered by a key's name; anything else by an index or a key of a mapping.
         if section := _section_of(place.annotation):
             field = section.model_fields.get(str(part))
             place = _Place(field.annotation, tuple(field.metadata)) if field else None
@@ -422,9 +436,11 @@ def _allowed(place: _Place | None) -> str:
     else:
         kind = _KINDS.get(base, "valid")
     words = _WORDS.get(base, _BOUNDS)
+    # Bounds stand on the field itself, or on the members of a union such as an optional number.
     inner = [bound for choice in _alternatives(place.annotation) for bound in _bare(choice).bounds]
     items = (*place.bounds, *inner)
     said = [item.text for item in items if isinstance(item, Words)]
+    # A pattern is shown only if no sentence explains it.
     bounds = [
         words[name].format(_number(value))
         for item in items

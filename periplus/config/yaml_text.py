@@ -91,9 +91,11 @@ def _no_constant(name: str) -> NoReturn:
 
 def _check_size(value: Any, source: str) -> None:
     """Check the depth and the number of values. Raises: ConfigError if either exceeds its limit."""
+    # Level by level and without recursion, since the depth is what is to be limited.
     level, depth, num = [value], 0, 1
     while level := [each for each in level if isinstance(each, (dict, list))]:
         depth += 1
+        # A mapping's keys count as values too.
         num += sum(len(each) * (2 if isinstance(each, dict) else 1) for each in level)
         if depth > MAX_DEPTH:
             raise ConfigError(_too_deep(source))
@@ -177,6 +179,7 @@ class _Reader:
         """Return the value that begins with this event, and its number of nested levels of lists and mappings."""
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, depth)
+        # Every value counts, so that a text with repeated aliases cannot grow without bound.
         self._count(1, event)
         if isinstance(event, yaml.ScalarEvent):
             scalar = self._scalar(event)
@@ -187,6 +190,7 @@ class _Reader:
             _refuse(f"lists and mappings are nested more than {MAX_DEPTH} deep", event)
         if event.anchor is not None:
             self._anchors[event.anchor] = None
+        # The number of values below is kept with the anchor, so that each alias costs as many as it stands for.
         begun = self._num
         is_list = isinstance(event, yaml.SequenceStartEvent)
         if event.tag not in (None, "!", _TAG + ("seq" if is_list else "map")):
@@ -202,6 +206,7 @@ class _Reader:
         found = self._anchors[event.anchor]
         if found is None:
             _refuse(f"the alias {event.anchor!r} refers to the value that contains it", event)
+        # An alias costs as much as a copy would: this bounds the "billion laughs" attack.
         value, num, height = found
         self._count(num, event)
         if depth + height > MAX_DEPTH:
@@ -241,6 +246,7 @@ class _Reader:
                 _refuse(f"the key {key!r} is given twice", event)
             else:
                 own[key] = value
+        # A mapping's own keys win over merged ones, wherever `<<` stands.
         return {**merged, **own}, height + 1
 
     def _key(self, event: Any) -> str | None:
@@ -248,6 +254,7 @@ class _Reader:
         if isinstance(event, yaml.AliasEvent):
             key, _ = self._alias(event, 0)
         elif isinstance(event, yaml.ScalarEvent):
+            # A plain `<<` merges; in quotes it is an ordinary key.
             if self._tag(event) == _TAG + "merge":
                 return None
             key, _ = self._value(event, 0)

@@ -69,6 +69,7 @@ def load(task: str, task_config: Mapping[str, object], seed: int, size: int) -> 
         close = difflib.get_close_matches(task, sorted(DATASETS), n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(sorted(DATASETS))}"
         raise ConfigError(f"environment.name is {task!r}, which is not a task of reasoning-gym; {hint}")
+    # Unknown keys are refused here, so that the error can name the right one.
     _refuse_unknown(task, task_config, DATASETS[task][1])
     try:
         dataset = reasoning_gym.create_dataset(task, seed=seed, size=size, **task_config)

@@ -76,6 +76,7 @@ def load(path: Path) -> Environment:
 
 
 def _item(index: int, line: str) -> Item:
+    # Bytes that are not UTF-8 came through decoding as single surrogates (surrogateescape).
     if escaped := _NOT_UTF_8.search(line):
         raise ValueError(f"has the byte 0x{ord(escaped[0]) - 0xDC00:02x}, which is not UTF-8; save the file as UTF-8")
     try:
@@ -94,6 +95,7 @@ def _item(index: int, line: str) -> Item:
         raise ValueError(
             f"has a {column} that is {_shown(prompt)}, but must be text; lists of messages are not supported yet"
         )
+    # In Python a bool is an int, but `true` as an answer is more likely a mistake.
     if isinstance(answer, bool) or not isinstance(answer, str | int | float):
         raise ValueError(f"has an {ANSWER_COLUMN} that is {_shown(answer)}, but must be text or a number")
     if not prompt.strip():

@@ -40,6 +40,7 @@ def split(prompts: Sequence[str], num_warmup: int, num_held_out: int, seed: int)
             f"{num_held_out} held out and at least one for training; set data.size higher (a data file needs more "
             "lines), or train.warmup.num_examples or eval.num_prompts lower"
         )
+    # The held-out set is cut off first, so that its prompts stay the same when the warm-up set gets another size.
     order = np.random.default_rng(seed).permutation(len(distinct))
     shuffled = tuple(distinct[place] for place in order)
     cut = num_held_out + num_warmup

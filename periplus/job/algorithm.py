@@ -177,17 +177,21 @@ def filled_in(section: AlgorithmSection, *, max_new_tokens: int, optimizer_lr: f
     Options that the algorithm does not use stay None.
     """
     s = section
+    # Options of this algorithm alone have one default; those of several algorithms have a default for each.
     values = {name: default for name, default in _OWN[s.name].items() if getattr(s, name) is None}
     if "critic_lr" in values:
         values["critic_lr"] = optimizer_lr
     for option in _in_use(s):
         if getattr(s, option) is None:
             values[option] = _CHOICES[option][s.name][0]
+    # These defaults depend on options that the lines above may just have filled in.
     if values.get("loss_aggregation", s.loss_aggregation) == "constant" and s.loss_constant_tokens is None:
         values["loss_constant_tokens"] = 1 if s.name == "rloo" else max_new_tokens
+    # A correction brings its own bounds: the cap of truncation, or the interval of masking.
     bounds = {"truncated": {"importance_cap": 2.0}, "masked": {"importance_low": 0.5, "importance_high": 5.0}}
     for option, default in bounds.get(s.importance_correction, {}).items():
         values[option] = default if getattr(s, option) is None else getattr(s, option)
+    # In the loss the expected gradient of k1 is 0, so that it is the default for the reward alone.
     if s.kl_coefficient and s.kl_estimator is None:
         values["kl_estimator"] = "k1" if values.get("kl_in", s.kl_in) == "reward" else "k3"
     return s.model_copy(update=values)
@@ -202,31 +206,32 @@ def disagreements(section: AlgorithmSection, *, staleness: int, max_new_tokens: 
     return [*_inapplicable(s), *_off_policy(s, staleness), *_kl(s), *_other(s, max_new_tokens)]
 
 
-def _in_use(s: AlgorithmSection) -> list[str]:
+def _in_use(section: AlgorithmSection) -> list[str]:
     options = ["advantage_normalisation", "loss_aggregation"]
-    options += ["importance_level"] if s.importance_correction != "none" else []
-    return options + (["kl_in"] if s.kl_coefficient else [])
+    options += ["importance_level"] if section.importance_correction != "none" else []
+    return options + (["kl_in"] if section.kl_coefficient else [])
 
 
-def _inapplicable(s: AlgorithmSection) -> list[str]:
+def _inapplicable(section: AlgorithmSection) -> list[str]:
     refusals = []
     for option in dict.fromkeys(option for own in _OWN.values() for option in own):
-        if getattr(s, option) is not None and option not in _OWN[s.name]:
+        if getattr(section, option) is not None and option not in _OWN[section.name]:
             users = ", ".join(name for name, own in _OWN.items() if option in own)
             refusals.append(
-                f"algorithm.{option} is set, but {s.name} has no such option: it is for {users}; set "
+                f"algorithm.{option} is set, but {section.name} has no such option: it is for {users}; set "
                 f"algorithm.{option}=null"
             )
-    for option in _in_use(s):
-        allowed, value = _CHOICES[option][s.name], getattr(s, option)
+    for option in _in_use(section):
+        allowed, value = _CHOICES[option][section.name], getattr(section, option)
         if value is not None and value not in allowed:
             refusals.append(
-                f"algorithm.{option} is {value}, but {s.name} accepts only {' or '.join(allowed)}; set "
+                f"algorithm.{option} is {value}, but {section.name} accepts only {' or '.join(allowed)}; set "
                 f"algorithm.{option}={' or '.join(allowed)}"
             )
-    aggregation = s.loss_aggregation or _CHOICES["loss_aggregation"][s.name][0]
-    if s.loss_constant_tokens is not None and aggregation != "constant":
-        is_possible = "constant" in _CHOICES["loss_aggregation"][s.name]
+    # The value that will run: as given, or else the algorithm's default.
+    aggregation = section.loss_aggregation or _CHOICES["loss_aggregation"][section.name][0]
+    if section.loss_constant_tokens is not None and aggregation != "constant":
+        is_possible = "constant" in _CHOICES["loss_aggregation"][section.name]
         refusals.append(
             f"algorithm.loss_constant_tokens is set, but the loss is a {aggregation}; set "
             f"algorithm.loss_constant_tokens=null{', or algorithm.loss_aggregation=constant' if is_possible else ''}"
@@ -234,13 +239,14 @@ def _inapplicable(s: AlgorithmSection) -> list[str]:
     return refusals
 
 
-def _off_policy(s: AlgorithmSection, staleness: int) -> list[str]:
+def _off_policy(section: AlgorithmSection, staleness: int) -> list[str]:
     refusals = []
-    if staleness > 0 and s.importance_correction == "none":
+    if staleness > 0 and section.importance_correction == "none":
         refusals.append(
             f"staleness is {staleness} and algorithm.importance_correction is none: the loss would be wrong for "
             "stale tokens; set algorithm.importance_correction=truncated or masked, or staleness=0"
         )
+    # The corrections that use each option.
     users = {
         "importance_level": ("truncated", "masked"),
         "importance_cap": ("truncated",),
@@ -248,29 +254,30 @@ def _off_policy(s: AlgorithmSection, staleness: int) -> list[str]:
         "importance_high": ("masked",),
     }
     refusals += [
-        f"algorithm.{option} is set, but algorithm.importance_correction is {s.importance_correction}: it is for "
+        f"algorithm.{option} is set, but algorithm.importance_correction is {section.importance_correction}: it is for "
         f"{' and '.join(corrections)}; set algorithm.{option}=null, or "
         f"algorithm.importance_correction={' or '.join(corrections)}"
         for option, corrections in users.items()
-        if getattr(s, option) is not None and s.importance_correction not in corrections
+        if getattr(section, option) is not None and section.importance_correction not in corrections
     ]
     return refusals
 
 
-def _kl(s: AlgorithmSection) -> list[str]:
-    if not s.kl_coefficient:
+def _kl(section: AlgorithmSection) -> list[str]:
+    if not section.kl_coefficient:
         return [
             f"algorithm.{option} is set, but algorithm.kl_coefficient is 0: there is no penalty; set "
             f"algorithm.{option}=null, or algorithm.kl_coefficient above 0"
             for option in ("kl_estimator", "kl_in")
-            if getattr(s, option) is not None
+            if getattr(section, option) is not None
         ]
-    if s.name == "dapo":
+    # The paper's objective has no such term.
+    if section.name == "dapo":
         return [
-            f"algorithm.kl_coefficient is {s.kl_coefficient}, but dapo has no KL penalty; set "
+            f"algorithm.kl_coefficient is {section.kl_coefficient}, but dapo has no KL penalty; set "
             "algorithm.kl_coefficient=0, or algorithm.name=grpo"
         ]
-    if s.kl_estimator == "k1" and (s.kl_in or _CHOICES["kl_in"][s.name][0]) == "loss":
+    if section.kl_estimator == "k1" and (section.kl_in or _CHOICES["kl_in"][section.name][0]) == "loss":
         return [
             "algorithm.kl_estimator is k1 in the loss, where its expected gradient is 0; set algorithm.kl_estimator=k3 "
             "or k2, or algorithm.kl_in=reward"
@@ -278,16 +285,17 @@ def _kl(s: AlgorithmSection) -> list[str]:
     return []
 
 
-def _other(s: AlgorithmSection, max_new_tokens: int) -> list[str]:
+def _other(section: AlgorithmSection, max_new_tokens: int) -> list[str]:
     refusals = []
-    if s.group_size == 1 and s.name not in GROUPLESS:
+    # A baseline that is the mean of a group of one is the sample itself.
+    if section.group_size == 1 and section.name not in GROUPLESS:
         refusals.append(
-            f"algorithm.group_size is 1, but {s.name} compares the samples of a group: every advantage would be 0; set "
-            f"algorithm.group_size=2 or more, or algorithm.name={' or '.join(sorted(GROUPLESS))}"
+            f"algorithm.group_size is 1, but {section.name} compares the samples of a group: every advantage would be "
+            f"0; set algorithm.group_size=2 or more, or algorithm.name={' or '.join(sorted(GROUPLESS))}"
         )
-    if s.overlong_cache_tokens is not None and s.overlong_cache_tokens > max_new_tokens:
+    if section.overlong_cache_tokens is not None and section.overlong_cache_tokens > max_new_tokens:
         refusals.append(
-            f"algorithm.overlong_cache_tokens is {s.overlong_cache_tokens}, but sampling.max_new_tokens is only "
+            f"algorithm.overlong_cache_tokens is {section.overlong_cache_tokens}, but sampling.max_new_tokens is only "
             f"{max_new_tokens}; set algorithm.overlong_cache_tokens={max_new_tokens} or less"
         )
     return refusals

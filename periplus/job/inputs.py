@@ -47,6 +47,7 @@ def check_inputs(job: JobFile) -> None:
         positions = BUILTIN_MODELS[job.model.path]
     else:
         positions = check_model_dir(Path(job.model.path)).get("max_position_embeddings")
+    # A sample is a prompt and a completion together.
     longest = job.sampling.prompt_tokens + job.sampling.max_new_tokens
     if isinstance(positions, int) and longest > positions:
         raise ConfigError(
@@ -72,6 +73,7 @@ def check_model_dir(path: Path) -> Mapping[str, Any]:
             f"model.path {str(path)!r} is not a directory; {_remote(path, 'models')}give a Hugging Face checkpoint "
             f"directory or {next(iter(BUILTIN_MODELS))}"
         )
+    # Before the check for files, because an adapter's directory usually lacks some of them too.
     if (path / ADAPTER_FILE).exists():
         raise ConfigError(
             f"model.path {str(path)!r} is a LoRA adapter ({ADAPTER_FILE}), and adapters are not supported yet; merge "
@@ -113,6 +115,7 @@ def refuse_config(tree: Mapping[str, Any], source: str, *, num_tensors: int) -> 
             f"{source} says that the model is {', '.join(names)}, which does not predict the next token; give a "
             f"checkpoint of a causal language model (architectures: ...{CAUSAL_SUFFIXES[0]})"
         )
+    # Every layer has at least one tensor: a configuration with more layers belongs to other weights.
     num_layers = tree.get("num_hidden_layers", 0)
     if isinstance(num_layers, int) and num_layers > num_tensors:
         raise ConfigError(
@@ -176,6 +179,7 @@ def _remote(path: Path, what: str) -> str:
     parts = path.relative_to(here).parts if path.is_relative_to(here) else ()
     if parts and parts[0].endswith(":"):
         return "addresses are not supported yet: download it first; "
+    # ORGANISATION/NAME is how the Hub names things, unless such a directory exists here.
     if len(parts) == 2 and not _is_dir(here / parts[0]):
         name = "/".join(parts)
         return f"{what} of the Hugging Face Hub are not downloaded yet: `hf download {name} --local-dir DIR` does; "

@@ -501,6 +501,7 @@ def resolve(job: JobFile, source: str = "job") -> JobFile:
     job = job.model_copy(update={"algorithm": filled})
     if job.environment is None:
         return job
+    # Only a generated data set has a size to choose; it must leave problems to train on.
     size = job.data.size or DEFAULT_SIZE
     taken = job.eval.num_prompts + (job.train.warmup.num_examples if job.train.warmup else 0)
     if taken >= size:
@@ -524,8 +525,8 @@ def _disagreements(job: JobFile) -> list[str]:
         if not _is_finite(job.environment.config):
             refusals.append("environment.config holds a number that is infinite or NaN; give finite numbers")
         refusals += [
-            f"environment.config.{key} is set, but the job decides it: set {ours} instead"
-            for key, ours in (("seed", "seed"), ("size", "data.size"))
+            f"environment.config.{key} is set, but the job decides it: set {job_key} instead"
+            for key, job_key in (("seed", "seed"), ("size", "data.size"))
             if key in job.environment.config
         ]
     refusals += algorithm.disagreements(
@@ -536,6 +537,7 @@ def _disagreements(job: JobFile) -> list[str]:
             f"train.minibatches is {job.train.minibatches}, but train.groups_per_step is only "
             f"{job.train.groups_per_step}, and a group is never divided; lower train.minibatches"
         )
+    # The journal's line of a step lists each sample, and lines have a greatest length.
     num_samples = job.train.groups_per_step * job.algorithm.group_size
     if num_samples > MAX_SAMPLES_PER_STEP:
         refusals.append(
@@ -556,6 +558,7 @@ def _is_finite(value: JsonValue) -> bool:
 
 def _region_refusals(job: JobFile) -> list[str]:
     refusals, rollout, most = [], job.regions.rollout, job.regions.max
+    # Regions that the job names for a role.
     pinned = {*(rollout or ()), *([job.regions.trainer] if job.regions.trainer else [])}
     if both := sorted(pinned & {*job.regions.forbid}):
         refusals.append(f"regions.forbid names {both[0]}, which regions.trainer or regions.rollout asks for")
@@ -566,6 +569,7 @@ def _region_refusals(job: JobFile) -> list[str]:
         used = {*rollout} | ({job.regions.trainer} if job.regions.trainer else set())
         if len({*rollout}) < len(rollout):
             refusals.append(f"regions.rollout names a region twice: {', '.join(rollout)}")
+        # Without a trainer's region, the trainer may go to one more region than those for rollout.
         room = len(used) + (job.regions.trainer is None)
         if job.regions.min > room:
             refusals.append(

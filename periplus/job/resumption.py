@@ -94,6 +94,7 @@ def resumption(run_dir: Path, file: Path | None, overrides: Sequence[str], *, ma
     job = changed_job(recorded, file, overrides)
     changes = changes_between(recorded, job)
     _check_changes(run_dir, changes, may_change=may_change)
+    # A trainer that runs holds a lock on its journal. A second one would write the same fork.
     if is_being_written(run.audit):
         raise Conflict(
             f"{run_dir} is still being written by its trainer; stop that first, with `periplus job cancel "
@@ -120,6 +121,7 @@ def newest_checkpoint(run_dir: Path) -> ResumePoint:
     if not run_dir.is_dir():
         raise NotFound(f"{run_dir} does not exist; give the directory of a run, such as runs/JOB")
     run = RunDirectory(run_dir.resolve())
+    # A checkpoint without a manifest was being written when its trainer died, and does not count.
     manifests = sorted(run.checkpoints.glob(f"*/{MANIFEST}"))
     if not manifests:
         raise NotFound(
@@ -132,6 +134,7 @@ def newest_checkpoint(run_dir: Path) -> ResumePoint:
             f"{run_dir} holds the checkpoints of job {newest.job_id}, and a run's directory must be named by its job's "
             f"id; rename the directory {run.root.name} to {newest.job_id}"
         )
+    # A fork may have ended before its first checkpoint; its number is used all the same.
     return replace(newest, highest_fork=max([newest.policy.fork, *_forks_of_records(run)]))
 
 
@@ -145,6 +148,7 @@ def changes_between(before: JobFile, after: JobFile) -> tuple[JobChange, ...]:
 
 
 def _check_changes(run_dir: Path, changes: Sequence[JobChange], *, may_change: bool) -> None:
+    # Fixed keys first: --change would not help with these.
     refused = [(change, reason) for change in changes if (reason := _fixed(change.key))]
     if refused:
         lines = [f"  {each.key}: {each.before} in the run, {each.after} now: {reason}" for each, reason in refused]

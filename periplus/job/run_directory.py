@@ -54,6 +54,7 @@ class RunDirectory:
         for folder in (self.logs, self.checkpoints):
             with explained(folder):
                 folder.mkdir(parents=True, exist_ok=True)
+        # The name of a temporary file holds the process that made it; those of living processes are left alone.
         for path in self.root.glob(f".*{PARTIAL}"):
             if not _is_alive(path.name.removesuffix(PARTIAL).rpartition(".")[2]):
                 path.unlink(missing_ok=True)
@@ -109,6 +110,7 @@ def append_lines(path: Path, lines: Sequence[str]) -> None:
             raise ValueError(f"one line expected, got {line.count(chr(10)) + 1}: {line[:80]!r}")
     data = "".join(f"{line}\n" for line in lines).encode()
     with explained(path, len(data)), path.open("ab+", buffering=0) as file:
+        # A process that was killed may have left half a line, to which the first new one would be joined.
         _cut_torn_line(path, file.tell())
         append_whole(file.fileno(), data)
 

@@ -20,11 +20,13 @@ async def failure_of(attempt: Coroutine[None, None, None]) -> PeriplusError:
     """
     task = asyncio.create_task(attempt)
     try:
+        # Unlike awaiting the task, this raises only if this coroutine is cancelled itself.
         await asyncio.wait({task})
     except asyncio.CancelledError:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         raise
+    # The attempt was cancelled, but not by this coroutine: a call inside of it was.
     if task.cancelled():
         return Unreachable("a call was cancelled by its own side; this is harmless, it is retried")
     match task.exception():

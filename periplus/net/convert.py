@@ -217,6 +217,7 @@ def _opening_to_pb(opening: Opening) -> gateway_pb2.Opening:
 
 
 def _opening_from_pb(message: gateway_pb2.Opening) -> Opening:
+    # A newer peer may know kinds that this version does not.
     kind = _KIND_FROM_PB.get(message.kind)
     if kind is None:
         raise CorruptFrame(f"a publication has the unknown kind {message.kind}; is the peer newer?")

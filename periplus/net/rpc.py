@@ -125,12 +125,14 @@ def error_detail(error: errors.PeriplusError) -> bytes:
 
 def translate(error: grpc.aio.AioRpcError, address: str) -> errors.PeriplusError:
     """Return the PeriplusError for an error that gRPC raised in a call to `address`."""
+    # A detail comes only from a server of ours, and says more than gRPC's status.
     for key, value in error.trailing_metadata() or ():
         if key == _DETAIL_KEY and isinstance(value, bytes):
             detail = common_pb2.ErrorDetail.FromString(value)
             return errors.from_reason(detail.reason, detail.message)
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.TimedOut(f"no answer from {address} in time; is it overloaded, or is a link down?")
+    # CANCELLED comes from the other side: our own cancellation raises CancelledError instead.
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return errors.Unreachable(f"cannot reach {address}; is it running, and is the address right?")
     if error.code() == grpc.StatusCode.UNIMPLEMENTED:
@@ -151,6 +153,7 @@ def remote_errors(address: str) -> Iterator[None]:
     try:
         yield
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+        # A cancellation of the caller has priority over the error that it caused.
         _stay_cancelled(error)
         raise _ours(error, address) from error
     except BaseExceptionGroup as group:
@@ -182,6 +185,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:  # the stubs of a method handler know only the synchronous form
+        # Wrap the handler so that every error leaves through `_aborting`. Unary and streaming answers need two
+        # wrappers.
         handler = await continuation(handler_call_details)
         if handler is None:
             return None  # gRPC answers UNIMPLEMENTED
@@ -203,6 +208,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
         async def stream(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
             async with _aborting(context):
+                # A handler may be a generator of answers, or a coroutine that writes them itself.
                 responses = inner_stream(request, context)
                 if isinstance(responses, AsyncIterator):
                     async for response in responses:
@@ -222,18 +228,18 @@ async def _aborting(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterato
     except grpc.aio.BaseError:  # an error of gRPC itself about this call
         raise
     except Exception as error:  # the root of a call: the caller must learn of any error
-        ours = first_of(error) if isinstance(error, ExceptionGroup) else None
-        if ours is None:
+        answer = first_of(error) if isinstance(error, ExceptionGroup) else None
+        if answer is None:
             log.exception("call_crashed")
-            ours = errors.PeriplusError(errors.explained_error(error))
-        await _abort(context, ours)
+            answer = errors.PeriplusError(errors.explained_error(error))
+        await _abort(context, answer)
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> errors.PeriplusError | None:
     """Return the first PeriplusError inside an exception group, or None if the group holds any other exception."""
     found = errors.leaves(group)
-    ours = [leaf for leaf in found if isinstance(leaf, errors.PeriplusError)]
-    return ours[0] if len(ours) == len(found) else None
+    own_errors = [leaf for leaf in found if isinstance(leaf, errors.PeriplusError)]
+    return own_errors[0] if len(own_errors) == len(found) else None
 
 
 def _stay_cancelled(error: BaseException) -> None:

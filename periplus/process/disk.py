@@ -39,6 +39,7 @@ def no_room(path: Path, error: OSError, needed_bytes: int = 0) -> StorageError |
     found = _file_system(path)
     free_bytes = None if found is None else found.f_bavail * found.f_frsize
     if found is not None and free_bytes is not None and error.errno == errno.ENOSPC:
+        # ENOSPC also means that no inode is free. Then waiting for space does not help.
         has_bytes = free_bytes >= max(needed_bytes, _SMALLEST_FILE_BYTES)
         if found.f_files and not found.f_favail and has_bytes:
             return StorageError(
@@ -57,6 +58,8 @@ def open_regular(path: str, flags: int) -> int:
     It does not wait for the writer of a pipe. Raises: OSError, also if the path is a pipe or a device, because reading
     those might never end.
     """
+    # Opened first and examined then, so that the path cannot be exchanged in between; O_NONBLOCK keeps a pipe from
+    # waiting.
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
@@ -93,15 +96,18 @@ def replacing(path: Path) -> Iterator[BufferedWriter]:
         with partial.open("wb") as file:
             yield file
             file.flush()
+            # The content must be on disk before the name points to it, or a power cut may leave an empty file.
             os.fsync(file.fileno())
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+    # The rename itself is durable only with the folder.
     sync(path.parent)
 
 
 def _file_system(path: Path) -> os.statvfs_result | None:
+    # The file itself may not exist yet: its nearest existing folder is on the same file system.
     for folder in (path, *path.parents):
         try:
             return os.statvfs(folder)

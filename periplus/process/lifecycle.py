@@ -63,6 +63,7 @@ async def wait_for_stop(stop_on_stdin_eof: bool, on_waiting: Callable[[], None] 
     try:
         if stop_on_stdin_eof:
             _watch_stdin(loop, stop)
+        # Only now: a parent that reads the ready file may send a signal at once.
         if on_waiting is not None:
             on_waiting()
         return await stopped
@@ -76,6 +77,7 @@ async def wait_for_stop(stop_on_stdin_eof: bool, on_waiting: Callable[[], None] 
 def _watch_stdin(loop: asyncio.AbstractEventLoop, stop: Callable[[ShutdownReason], None]) -> None:
     def read() -> None:
         try:
+            # Bytes on stdin have no meaning; only its end has.
             ended = not os.read(_STDIN_FD, _DISCARD_BYTES)
         except BlockingIOError:
             return

@@ -64,6 +64,7 @@ def command(make_work: Callable[[TaskSpec], Work]) -> click.Command:
     @click.option("--task-file", type=click.Path(path_type=Path), required=True, help="Written by the region's agent.")
     @click.option("--log-level", default="INFO", show_default=True)
     def main(task_file: Path, log_level: str) -> None:
+        # The log may be on a full disk: its lines are then lost, and the work goes on.
         sys.stdout, sys.stderr = Forgiving(sys.stdout), Forgiving(sys.stderr)
         telemetry.configure(log_level, sys.stderr)
         try:

@@ -68,6 +68,7 @@ def _field(value: object) -> str:
     match value:
         case BaseException():
             value = errors.explained_error(value)
+        # Before numbers, because a bool is an int.
         case bool():
             return str(value).lower()
         case None:
@@ -75,6 +76,7 @@ def _field(value: object) -> str:
         case float():
             return f"{value:.6g}"
     text = str(value)
+    # Text with spaces, quotes or `=` could be read as several fields, and a line break as another line.
     bare = text and text.isprintable() and not any(c in ' "=' for c in text)
     return text if bare else json.dumps(text)
 

@@ -67,8 +67,10 @@ class _Writer:
             state_digest=state_digest,
             probe_logprobs=tuple(probe),
         )
+        # Readers get float32 from the wire: the values are rounded here, so that both sides hold the same ones.
         float32 = struct.unpack(f"<{len(closing.probe_logprobs)}f", closing.probe_bytes)
         closing = replace(closing, probe_logprobs=float32)
+        # The readers' own check, so that nothing is signed that they would refuse.
         try:
             check_closing(self.opening, closing)
         except CorruptFrame as error:
@@ -98,6 +100,7 @@ class PublicationWriter(_Writer):
         content_bytes: int,
     ) -> None:
         """Raises: ValueError for an opening that readers would refuse."""
+        # The payload's size is not known before its parts are encoded: the cap is then the most that a reader allows.
         if max_payload_bytes is None:
             max_payload_bytes = payload_cap(content_bytes, max_chunks)
         opening = Opening(

@@ -163,6 +163,7 @@ class PublicationLog:
 
         Raises: CorruptFrame, Forged, Fenced, WrongBase; then nothing has changed.
         """
+        # All checks come before the first change, so that a refused record leaves the log as it was.
         if isinstance(record, Opening):
             if record.is_derived:
                 raise CorruptFrame(f"{record} is for the gateway that asked for it alone, not for its readers")
@@ -176,6 +177,7 @@ class PublicationLog:
             opening = self._intake.check_closing(record)
             self._check_known(opening, record)
             self._intake.end()
+        # A repeat is read and checked like anything else, but no entry is made for it, and so nothing is kept.
         if self._coming is not None:
             self._coming.records.append(record)
         return self._complete(opening, record) if isinstance(record, Closing) else None
@@ -193,12 +195,14 @@ class PublicationLog:
 
         Raises: as `append`, for a disk that was changed; then start with a new log.
         """
+        # The copy's version comes first, because it decides whether a delta from the disk continues anything.
         if copy is not None:
             self._newest = copy
             self._remember(copy, copy_digest)
         for publication in (*(() if bundle is None else (bundle,)), *chain):
             for record in publication.records():
                 self.append(record)
+        # Forks that were fenced before the restart stay fenced, even if nothing of the highest one was kept.
         copy_fork = 0 if copy is None else copy.fork
         self._highest_fork = max(self._highest_fork, copy_fork, highest_fork)
 
@@ -217,6 +221,7 @@ class PublicationLog:
         self._restart_chain(policy)
         self._newest, self._highest_fork = policy, policy.fork
         self._remember(policy, state_digest)
+        # What is arriving is of no use if it starts from another state than this, or leads no further.
         coming = self._coming
         if coming is not None and (coming.opening.kind is PublicationKind.DELTA or coming.policy <= policy):
             coming.void, self._coming = True, None
@@ -252,11 +257,13 @@ class PublicationLog:
     def next(self, cursor: Cursor) -> Outcome:
         """Return what the reader at this cursor gets next."""
         entry, index = cursor.entry, cursor.index
+        # The reader is between publications, or its own was given up: choose anew from what it has.
         if entry is None or entry.void:
             chosen = self._choose(cursor)
             if not isinstance(chosen, _Entry):
                 return chosen
             entry, index = chosen, 0
+        # It has all records that arrived so far of a publication that still comes in.
         if index == len(entry.records):
             return Wait()
         record = entry.records[index]
@@ -316,6 +323,7 @@ class PublicationLog:
     def _signed_path(self, have: Policy | None) -> list[_Entry]:
         """Return the signed publications that lead from `have` to the newest state; an empty list if none do."""
         path: list[_Entry] = []
+        # No delta starts from the reader's state: the path can only begin with an anchor that is newer.
         if have is None or have not in self._chain:
             if self._anchor is None or (have is not None and have >= self._anchor.policy):
                 return []
@@ -353,6 +361,7 @@ class PublicationLog:
             raise Fenced(f"{opening} comes again with another payload; a version has one content, stop publishing")
 
     def _begin(self, opening: Opening, admission: Admission) -> None:
+        # The publisher began anew: readers of the unfinished publication choose again.
         if self._coming is not None:
             self._coming.void = True
         self._highest_fork = opening.policy.fork
@@ -363,6 +372,7 @@ class PublicationLog:
         if entry is None:
             return None
         entry.payload_bytes = closing.payload_bytes
+        # Anchors are compared by state digest alone: one state may be encoded into several payloads.
         if opening.kind is not PublicationKind.ANCHOR:
             _put(self._roots, opening.id, closing.root)
         if opening.kind is PublicationKind.BUNDLE:
@@ -371,10 +381,12 @@ class PublicationLog:
             assert opening.base is not None
             self._chain[opening.base] = entry
         else:
+            # A newer anchor starts a new chain; one on the chain or at its start only serves newcomers.
             if self._newest is None or opening.policy > self._newest:
                 self._restart_chain(opening.policy)
             if self._anchor is None or opening.policy >= self._anchor.policy:
                 self._anchor = entry
+        # An old anchor was requested by a reader, and does not move the log back.
         is_old = False
         if opening.kind is not PublicationKind.BUNDLE:
             is_old = self._newest is not None and opening.policy < self._newest
@@ -386,6 +398,7 @@ class PublicationLog:
 
     def _restart_chain(self, policy: Policy) -> None:
         """Start an empty chain at `policy`. Entries of lower forks become void."""
+        # Readers in the middle of an entry of the same fork may finish it; those of a fenced fork may not.
         for entry in (self._anchor, *self._chain.values()):
             if entry is not None and entry.policy.fork < policy.fork:
                 entry.void = True
@@ -411,6 +424,7 @@ def _total_bytes(entries: Iterable[_Entry]) -> int:
 
 
 def _put(remembered: dict[_Key, bytes], key: _Key, value: bytes) -> None:
+    # Insert at the end, so that the first key is always the one that was not used for longest.
     remembered.pop(key, None)
     remembered[key] = value
     if len(remembered) > NUM_REMEMBERED:

@@ -50,22 +50,31 @@ def payload_cap(content_bytes: int, max_chunks: int) -> int:
 
 def check_opening(opening: Opening, *, max_content_bytes: int) -> None:
     """Check everything about an opening that needs neither history nor keys. Raises: CorruptFrame."""
-    o, is_delta = opening, opening.kind is PublicationKind.DELTA
+    is_delta = opening.kind is PublicationKind.DELTA
     content_cap = min(max_content_bytes, MAX_DECLARED_BYTES)
-    _check(len(o.job_id) <= MAX_JOB_ID_BYTES, "length of the job's id", len(o.job_id), o)
-    _check(0 <= o.content_bytes <= content_cap, f"content_bytes (0 to {content_cap})", o.content_bytes, o)
-    chunks_cap = min(MAX_CHUNKS, SPARE_CHUNKS + o.content_bytes // MIN_CONTENT_BYTES_A_CHUNK)
-    _check(0 < o.max_chunks <= chunks_cap, f"max_chunks (1 to {chunks_cap})", o.max_chunks, o)
-    cap_bytes = payload_cap(o.content_bytes, o.max_chunks)
-    _check(0 < o.max_payload_bytes <= cap_bytes, f"max_payload_bytes (1 to {cap_bytes})", o.max_payload_bytes, o)
-    _check(is_delta == (o.base is not None), "base (a delta has one, nothing else does)", o.base, o)
-    _check(o.base is None or o.base < o.policy, "base (older than the policy)", o.base, o)
+    _check(len(opening.job_id) <= MAX_JOB_ID_BYTES, "length of the job's id", len(opening.job_id), opening)
+    _check(
+        0 <= opening.content_bytes <= content_cap, f"content_bytes (0 to {content_cap})", opening.content_bytes, opening
+    )
+    # Each chunk costs its holder memory, so that their number must suit the size of the state.
+    chunks_cap = min(MAX_CHUNKS, SPARE_CHUNKS + opening.content_bytes // MIN_CONTENT_BYTES_A_CHUNK)
+    _check(0 < opening.max_chunks <= chunks_cap, f"max_chunks (1 to {chunks_cap})", opening.max_chunks, opening)
+    cap_bytes = payload_cap(opening.content_bytes, opening.max_chunks)
+    _check(
+        0 < opening.max_payload_bytes <= cap_bytes,
+        f"max_payload_bytes (1 to {cap_bytes})",
+        opening.max_payload_bytes,
+        opening,
+    )
+    _check(is_delta == (opening.base is not None), "base (a delta has one, nothing else does)", opening.base, opening)
+    _check(opening.base is None or opening.base < opening.policy, "base (older than the policy)", opening.base, opening)
     num_digest_bytes = DIGEST_BYTES if is_delta else 0
-    _check(len(o.base_digest) == num_digest_bytes, "base digest", o.base_digest[:64].hex(), o)
-    if o.attested is not None:
-        _check(o.attested.opening.attested is None, "attestation (by another derived one)", "nested", o)
-        check_opening(o.attested.opening, max_content_bytes=max_content_bytes)
-        check_closing(o.attested.opening, o.attested.closing)
+    _check(len(opening.base_digest) == num_digest_bytes, "base digest", opening.base_digest[:64].hex(), opening)
+    # One level of attestation only, which also bounds this recursion.
+    if opening.attested is not None:
+        _check(opening.attested.opening.attested is None, "attestation (by another derived one)", "nested", opening)
+        check_opening(opening.attested.opening, max_content_bytes=max_content_bytes)
+        check_closing(opening.attested.opening, opening.attested.closing)
 
 
 def check_closing(opening: Opening, closing: Closing) -> None:
@@ -90,12 +99,14 @@ def admit(opening: Opening, *, newest: Policy | None, newest_digest: bytes, high
     state.
     """
     check_fork(opening, highest_fork)
+    # A bundle is no state, so that only its fork matters. Without any version yet, every state without a base may come.
     if opening.kind is PublicationKind.BUNDLE or (newest is None and opening.base is None):
         return Admission.NEW
     if newest is not None and opening.policy == newest:
         return Admission.REPEAT
     if newest is not None and opening.policy < newest:
         raise Fenced(f"{opening} would roll back what is at {newest}; stop publishing it")
+    # An anchor needs no base. A delta must start from exactly the state that is here, by version and by digest.
     if opening.base is not None and (opening.base, opening.base_digest) != (newest, newest_digest):
         digests = f"{opening.base_digest.hex()[:16]}, held {newest_digest.hex()[:16]}"
         raise WrongBase(
@@ -165,6 +176,7 @@ class StreamChecker:
         Raises: CorruptFrame, Forged.
         """
         opening = self._begun(closing)
+        # Counts first, then the root over the chunks' hashes, and the signature last, as it costs the most.
         _check(len(self._hashes) == closing.num_chunks, "closing after so many chunks", len(self._hashes), opening)
         _check(
             self._payload_bytes == closing.payload_bytes, "closing after so many bytes", self._payload_bytes, opening
@@ -193,6 +205,7 @@ class StreamChecker:
         payload_bytes = self._payload_bytes + num_bytes
         cap_bytes = opening.max_payload_bytes
         _check(payload_bytes <= cap_bytes, f"payload (at most {cap_bytes} bytes)", payload_bytes, opening)
+        # Sizes and order were cheap to check; only now is the chunk hashed and its signature verified.
         content_hash = self._trust.check_chunk(opening, chunk)
         self._hashes.append(content_hash)
         self._payload_bytes = payload_bytes

@@ -173,6 +173,7 @@ class Trust:
                 raise Forged(f"{what} cannot have been signed: {error}; subscribe again") from error
             _verify(self._publisher(opening), closing.signature, signed, what)
             return
+        # A derived publication is proved by its result: the state that the trainer itself has signed.
         promised = opening.attested.closing
         _require(not closing.signature, what, "it is signed, though derived")
         _require(closing.state_digest == promised.state_digest, what, "its state digest is not the attested one")
@@ -185,11 +186,13 @@ class Trust:
         _require(not opening.signature and opening.certificate is None, what, "it is signed, though derived")
         _require(opening.job_id == target.job_id, what, f"it is attested by one of job {target.job_id[:80]!r}")
         _require(opening.policy == target.policy, what, f"it is attested by {target.policy}")
+        # A bundle has no state digest that could prove it.
         is_state = PublicationKind.BUNDLE not in (opening.kind, target.kind)
         _require(is_state, what, "only states are derived from states")
         _require(opening.codec == target.codec, what, f"its codec is {opening.codec!r}, attested is {target.codec!r}")
         is_within = opening.content_bytes <= target.content_bytes
         _require(is_within, what, f"content_bytes is {opening.content_bytes}, attested are {target.content_bytes}")
+        # The attested opening and closing carry the trainer's signatures, from which all else follows.
         self.check_opening(target)
         self.check_closing(target, attested.closing)
 
@@ -199,14 +202,17 @@ class Trust:
         _require(opening.job_id == self._job_id, f"{opening}", f"the job here is {self._job_id[:80]!r}")
         if certificate is None:
             raise Forged(f"{opening} has no certificate; only the certified trainer of its fork may publish")
+        # The authority signs for every job and fork: a certificate of another one proves nothing here.
         _require(certificate.job_id == opening.job_id, what, f"it is of job {certificate.job_id[:80]!r}")
         _require(certificate.fork == opening.policy.fork, what, f"it is of fork {certificate.fork}")
+        # A certificate comes with each opening; its signature is verified once.
         known = self._publishers.get(certificate)
         if known is not None:
             return known
         _require(len(certificate.public_key) == PUBLIC_KEY_BYTES, what, f"its key is {certificate.public_key[:64]!r}")
         _verify(self._authority, certificate.signature, certificate.signed_bytes, what)
         publisher = Ed25519PublicKey.from_public_bytes(certificate.public_key)
+        # Forget the one that was verified first.
         if len(self._publishers) >= MAX_CERTIFICATES:
             del self._publishers[next(iter(self._publishers))]
         self._publishers[certificate] = publisher

@@ -102,6 +102,7 @@ class Opening:
     @property
     def signed_bytes(self) -> bytes:
         """Bytes that the publisher signs: all fields but the signature, with the key that verifies it."""
+        # Without a base its fields are zeros, and the flag before them says that there is none.
         base = self.base or Policy(0, 0)
         key = b"" if self.certificate is None else self.certificate.public_key
         numbers = struct.pack(

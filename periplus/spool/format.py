@@ -147,6 +147,7 @@ def read_header(data: Buffer, offset: int, epoch: int) -> Header | None:
         return None
     head = bytes(data[offset : offset + _RECORD.size])
     magic, length, sequence, promised, checksum = _RECORD.unpack(head)
+    # The checksum is seeded with the epoch: a header from an older file in the same disk blocks does not pass.
     if magic != _RECORD_MAGIC or _CRC.unpack_from(data, end - _CRC.size)[0] != _crc(head, epoch):
         return None
     return (
@@ -163,14 +164,17 @@ def scan(data: bytes, first: Position) -> Scan:
     """Scan the data of a segment file for whole records. Never raises; the caller checks for missing records."""
     offsets = array("Q")
     sequence, promised, at = first.sequence, 0, SEGMENT_HEADER_BYTES
+    # Without a valid header no record can be trusted, but promises behind it still tell that records are missing.
     if data[:SEGMENT_HEADER_BYTES] != segment_header(first):
         return Scan(offsets=offsets, end=0, sealed=False, promised=_promised_after(data, 0, first.epoch))
     view = memoryview(data)
+    # A record counts only with its header, its sequence and its data intact; the first one that fails ends the scan.
     while (header := read_header(data, at, first.epoch)) is not None and header.sequence == sequence:
         promised = max(promised, header.promised)
         if header.is_seal:
             return Scan(offsets=offsets, end=at + RECORD_HEADER_BYTES, sealed=True, promised=promised)
         start = at + RECORD_HEADER_BYTES
+        # The header is intact, so that the scan for promises can go on behind the damaged data.
         if not is_whole(view[start : start + header.length], header):
             promised = max(promised, _promised_after(data, start + header.length, first.epoch))
             return Scan(offsets=offsets, end=at, sealed=False, promised=promised)

@@ -60,6 +60,7 @@ def read_notes(layer: FileLayer, folder: Path) -> tuple[list[Run], list[int]]:
     """Return the runs of the newest undamaged note, and the numbers of all notes. Raises: StorageError."""
     with explained(folder):
         numbers = sorted(int(found[1]) for name in layer.names(folder) if (found := _NAME.fullmatch(name)))
+        # A crash may have left the newest note torn; the one before it may still be there.
         for number in reversed(numbers):
             if runs := unpack_note(layer.read(folder / note_name(number))):
                 return runs, numbers

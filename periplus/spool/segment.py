@@ -125,6 +125,7 @@ def survey(layer: FileLayer, folder: Path, max_segment_bytes: int = MAX_SEGMENT_
                 raise _too_large(path, num_bytes, max_segment_bytes)
             data = layer.read(path)
         found = scan(data, first)
+        # An earlier epoch was sealed when the next one began, so that it cannot be torn: any gap is damage.
         if first.epoch < newest_epoch and (not found.sealed or found.end != len(data)):
             raise _corrupt(path, found.end, Position(first.epoch, first.sequence + len(found.offsets)))
         segments.append(
@@ -142,6 +143,7 @@ def survey(layer: FileLayer, folder: Path, max_segment_bytes: int = MAX_SEGMENT_
     torn_index = _first_break(folder, segments, scans, sizes, newest_epoch)
     if torn_index is None:
         return Survey(segments=segments, torn=None, behind_tear=(), newest_epoch=newest_epoch)
+    # Everything from the break on was never promised. A file whose own header is torn holds no record at all.
     torn, behind = segments[torn_index], segments[torn_index + 1 :]
     kept = segments[: torn_index + 1] if torn.num_bytes else segments[:torn_index]
     return Survey(
@@ -198,12 +200,15 @@ def _first_break(folder: Path, segments: list[Segment], scans: list[Scan], sizes
     Raises: CorruptSpool if a promised record is missing.
     """
     newest = [index for index, segment in enumerate(segments) if segment.first.epoch == epoch]
+    # A promise may stand in any later record of the epoch, even behind the break.
     promised = max((scans[index].promised for index in newest), default=0)
     for index in newest:
         segment, is_last = segments[index], index == newest[-1]
         is_whole_file = segment.num_bytes == sizes[index] and segment.num_bytes > 0
+        # Only the last segment of the epoch may lack its seal: it was open for appends.
         if is_whole_file and (segment.is_sealed or is_last):
             continue
+        # The record after the last whole one was reported durable, so that this is damage and not a torn tail.
         if segment.end_sequence < promised:
             raise _corrupt(folder / segment.name, segment.num_bytes, Position(epoch, segment.end_sequence))
         return index

@@ -110,6 +110,7 @@ class Spool:
         layer = layer or OsFiles()
         if not 0 < segment_bytes <= MAX_RECORD_BYTES or max_bytes < 1:
             raise ValueError(f"segments of {segment_bytes} and a spool of {max_bytes} bytes; expected positive sizes")
+        # The stack gives the lock back if anything below fails; on success the spool takes it over.
         with contextlib.ExitStack() as held:
             with explained(folder):
                 layer.make_folder(folder)
@@ -121,7 +122,9 @@ class Spool:
                     _cut(layer, folder, found.torn, found.behind_tear)
                 if durability is Durability.MACHINE:  # data of a killed process may still be in the page cache only
                     _sync_all(layer, folder, found.segments)
+            # The notes come after the cut, since they may name records that were cut off.
             _apply(runs, found.segments)
+            # An epoch is never used twice, even if its files are gone and only a note names it.
             newest_epoch = max([found.newest_epoch, *(epoch for epoch, _, _ in runs)])
             return cls(
                 folder,
@@ -162,6 +165,7 @@ class Spool:
         """
         with self._lock:
             segments = list(self._segments)
+        # The files are read without the lock, so that appends go on; a copy of the list keeps its order.
         for segment in segments:
             if start is not None and start.epoch > segment.first.epoch:
                 continue
@@ -189,6 +193,7 @@ class Spool:
         length = sum(len(part) for part in parts)
         if length > MAX_RECORD_BYTES:
             raise ValueError(f"a record of {length} bytes; at most {MAX_RECORD_BYTES}")
+        # Hashing takes the longest, and needs no lock.
         checksum = data_checksum(parts)
         with self._lock:
             self._check()
@@ -196,21 +201,26 @@ class Spool:
             segment = self._writable()
             position = Position(self.epoch, self._next)
             header = record_header(position, length, self._promised, checksum)
+            # A failed write raises here, before anything in memory has changed.
             self._write(segment, (header, *parts))
             segment.offsets.append(segment.num_bytes)
             segment.num_bytes += RECORD_HEADER_BYTES + length
             self._next += 1
+            # For a killed process the page cache is enough: what was written is promised.
             if self._durability is Durability.PROCESS:
                 self._promised, segment.num_synced = self._next, segment.num_records
             return position
 
     def sync(self) -> None:
         """Return when everything appended before this call is durable. Raises: StorageError."""
+        # One caller syncs at a time. Those who waited find their records synced by it, and return without a system
+        # call.
         with self._syncing:
             with self._lock:
                 self._check()
                 if self._durability is Durability.PROCESS:
                     return
+                # What is appended from here on belongs to the next sync.
                 end = self._next
                 due = [
                     (segment, segment.num_records, segment.is_sealed)
@@ -218,6 +228,7 @@ class Spool:
                     if segment.file is not None
                     and (segment.num_synced < segment.num_records or segment.is_sealed > segment.is_settled)
                 ]
+            # The slow system calls run without the lock, so that appends go on.
             for segment, _, _ in due:
                 self._sync_file(segment)
             with self._lock:
@@ -225,6 +236,7 @@ class Spool:
                     segment.num_synced, segment.is_settled = num_records, is_sealed
                     if is_sealed:
                         self._close_file(segment)
+                # Only now may a header carry this promise: a power cut must not lose what a later record promises.
                 self._promised = max(self._promised, end)
                 self._reap()
 
@@ -243,6 +255,8 @@ class Spool:
         with self._lock:
             before = self._num_retired()
             for segment in self._segments:
+                # Positions are ordered by epoch first: an earlier epoch is retired whole, the same one up to the
+                # sequence.
                 if segment.first.epoch < upto.epoch:
                     end = segment.end_sequence
                 elif segment.first.epoch == upto.epoch:
@@ -251,6 +265,7 @@ class Spool:
                     continue
                 segment.retired.update(range(segment.first.sequence, end))
             num_retired = self._num_retired() - before
+            # Files go before the note, which then has to name only what is left.
             self._reap()
             self._note(num_retired)
 
@@ -258,6 +273,7 @@ class Spool:
         """Make everything durable and release the folder's lock. Repeating it is harmless. Raises: StorageError."""
         try:
             if not self._failed:
+                # The seal promises all records, so that they are durable before it is written.
                 self.sync()
                 with self._lock, contextlib.suppress(DiskFull):  # with a seal, damage to the last record is detected
                     if self._next and not self._segments[-1].is_sealed:
@@ -267,6 +283,7 @@ class Spool:
                     self._note(NOTE_EVERY if self._num_unnoted else 0)
         finally:
             with self._lock:
+                # Files and lock are released even if the disk has failed.
                 for segment in self._segments:
                     self._close_file(segment)
                 self._failed = self._failed or f"{self.folder} was closed"
@@ -309,6 +326,7 @@ class Spool:
                 file.append((pack_note(runs),))
             finally:
                 file.close()
+            # The old notes go after the new one is written: at each moment one of them is whole.
             for old in self._notes[:-1]:
                 self._layer.unlink(self.folder / note_name(old))
             del self._notes[:-1]
@@ -339,6 +357,7 @@ class Spool:
         return self._begin_segment() if is_full else newest
 
     def _begin_segment(self) -> Segment:
+        # A survey requires that only the newest segment lacks a seal.
         if self._segments and not self._segments[-1].is_sealed:
             self._seal(self._segments[-1])
         segment = Segment(Position(self.epoch, self._next), num_synced=0)
@@ -351,6 +370,8 @@ class Spool:
                 if self._durability is Durability.MACHINE:  # a power cut must not let the epoch be used again
                     segment.file.sync()
                     self._layer.sync_folder(self.folder)
+        # A file with a torn header would be cut at the next opening, but an append that is tried again would find its
+        # name taken.
         except BaseException as error:
             self._close_file(segment)
             try:
@@ -358,6 +379,7 @@ class Spool:
             except OSError:
                 self._failed = f"{path} could neither be begun nor removed ({error})"
             raise
+        # From here on the segment exists for readers and for the removal of old ones.
         segment.num_bytes = SEGMENT_HEADER_BYTES
         self._segments.append(segment)
         self._reap()
@@ -369,6 +391,7 @@ class Spool:
         if segment.file is None:
             with explained(self.folder / segment.name):
                 segment.file = self._layer.reopen(self.folder / segment.name)
+        # All records of an earlier epoch count as durable since this process opened it.
         end = Position(segment.first.epoch, segment.end_sequence)
         self._write(segment, (seal(end, end.sequence if earlier else self._promised),))
         if earlier and self._durability is Durability.MACHINE:
@@ -386,6 +409,7 @@ class Spool:
             segment.file.append(parts)
         except OSError as error:
             try:
+                # Cut off what was written in part: the next append then begins where this one did.
                 segment.file.truncate(segment.num_bytes)
             except OSError:
                 self._failed = f"{path} holds a half-written record that cannot be cut ({error})"
@@ -417,6 +441,7 @@ class Spool:
                 continue
             try:
                 self._layer.unlink(self.folder / segment.name)
+            # Those that were removed are forgotten; this one and the rest are kept for the next call.
             except OSError as error:
                 self._segments = kept + self._segments[index:]
                 raise refusal(self.folder / segment.name, error) from error
@@ -431,6 +456,7 @@ def _apply(runs: list[Run], segments: list[Segment]) -> None:
 
 
 def _cut(layer: FileLayer, folder: Path, torn: TornTail, behind: tuple[str, ...]) -> None:
+    # The newest file goes first: after a crash between two removals, the rest is still one torn tail.
     for name in reversed(behind):
         layer.unlink(folder / name)
     if torn.offset == 0:

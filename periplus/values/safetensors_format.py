@@ -105,6 +105,7 @@ def safetensors_head(lines: Iterable[tuple[str, str, tuple[int, ...]]], metadata
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
+    # Spaces at the end of JSON have no meaning, and make the data begin at a multiple of 8 bytes.
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text
 
@@ -132,6 +133,7 @@ def parse_head(head: bytes, file_bytes: int) -> SafetensorsHead:
         if not all(type(text) is str for pair in metadata.items() for text in pair):
             raise ValueError(f"{METADATA} holds more than texts")
         entries = _entries(header, file_bytes - len(head))
+    # A header is any JSON of a stranger, so that every access may fail.
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(str(error)) from error
     return SafetensorsHead(metadata=metadata, entries=entries)
@@ -139,6 +141,7 @@ def parse_head(head: bytes, file_bytes: int) -> SafetensorsHead:
 
 def _entries(header: Mapping[str, Any], data_bytes: int) -> tuple[HeaderEntry, ...]:
     entries, covered_bytes = [], 0
+    # In the order of their data each tensor must begin where the one before it ends.
     for name, found in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         start, end = found["data_offsets"]
         if type(start) is not int or type(end) is not int or start != covered_bytes or end < start:

@@ -92,6 +92,7 @@ class Trajectories:
     def views(self) -> tuple[Trajectory, ...]:
         """Return one trajectory for each row, in order. Its arrays are views of the columns."""
         views, at, runs_at = [], 0, 0
+        # `ids` has the prompts' ids first; the completions' are the last ones, as many as there are mask values.
         completion_ids, logprobs, mask = self.ids[len(self.ids) - len(self.mask) :], self.logprobs, self.mask
         prompts = [self.ids[a:b] for a, b in pairwise(accumulate(self.prompt_lengths, initial=0))]
         sampled_with: dict[tuple[float, float, int], SamplingParams] = {}  # usually one for all rows
@@ -171,6 +172,7 @@ def _rows_are_fit(t: Trajectories, limits: TrajectoryLimits) -> bool:
     rows = t.rows
     if not len(t):
         return True
+    # One pass of a built-in function for each rule, rather than a check of each row.
     return (
         max(rows.num_ids) <= limits.max_completion_tokens
         and max([t.prompt_lengths[prompt] for prompt in rows.prompt]) <= limits.max_prompt_tokens
@@ -180,6 +182,7 @@ def _rows_are_fit(t: Trajectories, limits: TrajectoryLimits) -> bool:
         and min(rows.temperature) >= 0
         and min(rows.generation_s) >= 0
         and all(0 < top_p <= 1 for top_p in rows.top_p)
+        # Many rows share a worker or a text: each distinct one is looked at once.
         and all(0 < len(t.texts[worker].encode()) <= MAX_WORKER_ID_BYTES for worker in set(rows.worker))
         and all(is_metadata(t.texts[text]) for text in set(rows.metadata))
     )
@@ -190,6 +193,7 @@ def _runs_are_fit(t: Trajectories) -> bool:
     at = 0
     for num_runs, num_ids in zip(t.rows.num_runs, t.rows.num_ids, strict=True):
         covered, before = 0, (-1, -1)
+        # Policies only get newer while a completion is sampled.
         for fork, version, num_tokens in t.runs[at : at + num_runs]:
             if not num_tokens or (fork, version) <= before:
                 return False

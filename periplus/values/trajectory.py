@@ -182,6 +182,7 @@ def content_digest(trajectory: Trajectory) -> bytes:
         len(t.completion_ids),
         len(t.policies),
     )
+    # The numbers of ids and runs stand in the head, so that no two contents have the same bytes.
     runs = b"".join([_RUN.pack(run.policy.fork, run.policy.version, run.num_tokens) for run in t.policies])
     hashed = blake3(head + runs)
     for array in (t.prompt_ids, t.completion_ids, t.logprobs, t.mask):
@@ -195,6 +196,7 @@ def validate(trajectory: Trajectory, limits: TrajectoryLimits) -> None:
     Raises: CorruptFrame with the wrong field and its value.
     """
     t, num_tokens = trajectory, len(trajectory.completion_ids)
+    # Types come first, because the checks below compute with these arrays.
     for name, array, dtype in (
         ("prompt ids", t.prompt_ids, np.int32),
         ("completion ids", t.completion_ids, np.int32),

@@ -58,6 +58,7 @@ class _Runs:
 
     def add(self, number: int) -> None:
         index = bisect.bisect_right(self.starts, number)
+        # The new number may touch the run before it, the run after it, or both.
         after_one, before_one = index > 0 and self.ends[index - 1] == number, self._starts_at(index, number + 1)
         if after_one and before_one:
             self.ends[index - 1] = self.ends.pop(index)
@@ -69,6 +70,7 @@ class _Runs:
         else:
             self.starts.insert(index, number)
             self.ends.insert(index, number + 1)
+        # With too many gaps the lowest run is forgotten.
         if len(self.starts) > MAX_RUNS:
             del self.starts[0], self.ends[0]
 

@@ -114,6 +114,7 @@ def checkpoint_files(directory: Path) -> tuple[SafetensorsFile, ...]:
     shard_of = _weight_map(index_path)
     files = tuple(open_safetensors(directory / shard) for shard in sorted(set(shard_of.values())))
     file_of: dict[str, str] = {}
+    # The header of each shard counts: it may hold a tensor that the index does not list, or lack one that it does.
     for file in files:
         if twice := file_of.keys() & file.tensors.keys():
             name = min(twice)
@@ -128,11 +129,12 @@ def _weight_map(index_path: Path) -> dict[str, str]:
     try:
         if index_path.stat().st_size > MAX_INDEX_BYTES:
             raise ValueError(f"it has {index_path.stat().st_size} bytes, at most {MAX_INDEX_BYTES}")
-        shard_of = {str(k): str(v) for k, v in json.loads(index_path.read_bytes())["weight_map"].items()}
+        shard_of = {str(name): str(shard) for name, shard in json.loads(index_path.read_bytes())["weight_map"].items()}
         if not shard_of:
             raise ValueError("it lists no tensor")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFrame(f"{index_path} is not an index of shards: {error}; download it again") from error
+    # An index is a stranger's file, and must not lead out of its directory.
     for shard in set(shard_of.values()):
         if Path(shard).name != shard:
             raise CorruptFrame(f"{index_path} names a shard outside its directory: {shard!r}")

@@ -37,6 +37,7 @@ class Axis:
             return ticks((self.low, self.high), num_steps)
         powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         found = [mantissa * 10.0**power for power in powers for mantissa in mantissas]
+        # A tick at an end must not be lost to rounding.
         return [value for value in found if self.low * (1 - 1e-9) <= value <= self.high * (1 + 1e-9)]
 
 
@@ -48,7 +49,9 @@ def log_axis(low: float, high: float, start: float, end: float) -> Axis:
 def nice_range(values: Sequence[float], *, num_steps: int = 4) -> tuple[float, float]:
     """Return the range of the finite values, widened to round numbers; never an empty range."""
     finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+    # Equal values have no span: their size, or 1 if they are zero, stands in for it.
     step = nice_step((max(finite) - min(finite)) or abs(max(finite)) or 1.0, num_steps)
+    # Without the small shift a value that is a multiple of the step up to rounding would widen the range by a step.
     low, high = math.floor(min(finite) / step + 1e-9) * step, math.ceil(max(finite) / step - 1e-9) * step
     return low, (high if high > low else low + step)
 

@@ -25,6 +25,7 @@ async def recorded(events: AsyncIterator[Event], directory: RunDirectory) -> Asy
     async for event in events:
         match event:
             case RecordSeen():
+                # A snapshot gets the job's own time, by which `read_events` merges it with the records.
                 time_s = max(time_s, event.record.time_s)
             case FleetSeen():
                 with contextlib.suppress(DiskFull):

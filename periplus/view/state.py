@@ -263,6 +263,7 @@ def printable(text: str) -> str:
 
 def _fold_record(state: ViewState, record: Record) -> ViewState:
     values = record.values
+    # With a start time the clock of events counts; without one, that of the records.
     state = replace(
         state,
         policy=max(state.policy, record.policy),
@@ -270,6 +271,7 @@ def _fold_record(state: ViewState, record: Record) -> ViewState:
     )
     if "staleness_bound" in values:
         state = replace(state, staleness_bound=int(values["staleness_bound"]))
+    # A record without a step has that of its policy's version.
     step = int(values.get("step", record.policy.version))
     match record.kind:
         case RecordKind.PHASE:
@@ -293,12 +295,14 @@ def _fold_eval(state: ViewState, record: Record, step: int) -> ViewState:
 
 
 def _fold_step(state: ViewState, record: Record, step: int) -> ViewState:
+    # A watcher that connects again gets some records twice.
     if state.last_step_policy is not None and record.policy <= state.last_step_policy:
         return state
     values, tokens = record.values, dict(state.staleness_tokens)
     for staleness, count in record.staleness_tokens.items():
         tokens[staleness] = tokens.get(staleness, 0) + count
     reward, mean, step_s = values.get("reward_mean"), values.get("staleness_mean"), values.get("step_s")
+    # The share of the step in which the trainer waited for samples: the price of the staleness bound.
     waited = values.get("wait_s", 0.0) / step_s if step_s else None
     return replace(
         state,

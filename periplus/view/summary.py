@@ -80,6 +80,7 @@ def summary_from(values: Mapping[str, float], regions: Sequence[str]) -> Summary
         value = _finite(values.get(name))
         return None if value is None else int(value)
 
+    # The promises of a run must never be shown as unknown.
     def promised(name: str) -> int:
         value = count(name)
         if value is None:
@@ -189,8 +190,10 @@ def _bytes_lines(summary: Summary, *, ascii_only: bool) -> list[Text]:
     heading = "bytes over the WAN"
     if summary.wan_bytes_from is not None:
         heading += f", counted by the {summary.wan_bytes_from}"
+    # Without both numbers there is nothing to compare.
     if sent is None or not full:
         return [Text.assemble((f"{heading}  ", "dim"), "not measured" if sent is None else units.size(sent))]
+    # Both bars have the same scale: the longer one fills its cells.
     longest = max(sent, full)
     rows = (("full weights + JSON", full, "bright_black"), ("periplus", sent, "cyan"))
     lines = [Text(heading, style="dim")]

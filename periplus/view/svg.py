@@ -79,6 +79,7 @@ def document(
     `width` and `height` are those of the drawing's own units. A viewer fills its window with the picture, unless
     attributes of these names say how large it is.
     """
+    # Title and description stand before the shapes, where screen readers look for them.
     described = [element("desc", text(description))] if description else []
     parts = [element("title", text(title)), *described, *shapes]
     root = element(

@@ -29,6 +29,7 @@ async def run(
     relay = Relay(network, asyncio.get_running_loop())
     server = rpc.server()
     wan_pb2_grpc.add_WanEmulatorServicer_to_server(WanService(relay), server)
+    # The port is bound before anybody is told of it.
     bound = rpc.bind(server, control)
     try:
         await server.start()
@@ -37,5 +38,6 @@ async def run(
         log.info("wan emulator stopping", extra={"reason": reason.value})
         return reason
     finally:
+        # No call may change the relay while it closes.
         await server.stop(_STOP_GRACE_S)
         relay.close()

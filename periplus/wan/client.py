@@ -115,6 +115,7 @@ def _emulator_errors(address: str) -> Iterator[None]:
 @asynccontextmanager
 async def address_resolver(region: str, control: str | None) -> AsyncIterator[AddressResolver]:
     """Yield the resolver of a process in `region`. `control`: the emulator's address, or None on a real network."""
+    # On a real network every address is dialled as it is.
     if control is None:
         yield DirectResolver()
         return

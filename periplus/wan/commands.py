@@ -54,6 +54,7 @@ def parse_value(property_: LinkProperty, text: str) -> float:
         return float(word == "on")
     if property_ is LinkProperty.RATE and word == "unlimited":
         return math.inf
+    # A number and its unit, as in `100mbit` or `100 mbit/s`.
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)(?:/s)?", word)
     unit = _UNITS.get(property_, {}).get(match[2]) if match else None
     if match is None or unit is None or (property_ is LinkProperty.RATE and float(match[1]) == 0):
@@ -97,6 +98,7 @@ def run(grid_: str, control: str, regions: str, ready_file: Path | None, stop_on
             lifecycle.write_ready_file(ready_file, {"control": bound})
         click.echo(f"control {bound}", err=True)
 
+    # The usual event loop wakes up to a millisecond late, which is too coarse for short delays.
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         reason = runner.run(app.run(network, control, stop_on_stdin_eof=stop_on_stdin_eof, on_ready=ready))
     return errors.EXIT_INTERRUPTED if reason is lifecycle.ShutdownReason.SIGINT else errors.EXIT_OK

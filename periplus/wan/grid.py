@@ -82,6 +82,7 @@ def parse(text: str, source: str) -> dict[Pair, GridMeasurement]:
 
     Raises: ConfigError that names the line.
     """
+    # Keep the line numbers of the file, which the reader of the rest does not know.
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() and line[0] != "#"]
     reader = csv.DictReader(line for _, line in lines)
     missing = [column for column in _COLUMNS if column not in (reader.fieldnames or ())]
@@ -97,6 +98,7 @@ def parse(text: str, source: str) -> dict[Pair, GridMeasurement]:
             continue  # inside a region nothing is emulated
         if pair in pairs:
             raise errors.ConfigError(f"{where}: {pair[0]} to {pair[1]} is there twice; remove one row")
+        # A figure that is empty stays None: only a chosen pair needs it.
         rate_gbit_per_s = _figure(row["throughput_gbps"], "throughput_gbps", where, above_zero=True)
         rtt_ms = _figure(row["rtt_ms"], "rtt_ms", where, above_zero=False)
         pairs[pair] = GridMeasurement(
@@ -114,6 +116,7 @@ def _figure(text: str | None, column: str, where: str, *, above_zero: bool) -> f
     try:
         value = float(text)
     except ValueError:
+        # Text that is no number is refused by the check below, with the same message.
         value = math.nan
     if not math.isfinite(value) or value < 0 or (above_zero and value == 0):
         raise errors.ConfigError(f"{where}: {column} is {text!r}; it must be a positive number, or empty")
@@ -136,6 +139,7 @@ def choose(pairs: Mapping[Pair, GridMeasurement], regions: Sequence[str], source
         for dst in chosen
         if src != dst
     }
+    # One factor for all rates keeps their proportions; round-trip times are not scaled.
     factor = scale(spec.rate_bits_per_s for spec in measured.values())
     return EmulatedNetwork(
         regions=chosen,
@@ -144,6 +148,7 @@ def choose(pairs: Mapping[Pair, GridMeasurement], regions: Sequence[str], source
             for pair, spec in measured.items()
         },
         egress_bits_per_s={region: _egress_bits_per_s(region, measured) * factor for region in chosen},
+        # Only what leaves a region has a cap of its own.
         ingress_bits_per_s=dict.fromkeys(chosen, math.inf),
         factor=factor,
     )

@@ -97,6 +97,7 @@ class _Link:
 
     def pump(self) -> None:
         """Deliver what is due, let waiting ends fill the room, and set the timer for the next event."""
+        # Delivered items may call back here (a reset, or a read): the outer call then does the work.
         if self._pumping:
             return
         self._pumping = True
@@ -108,6 +109,7 @@ class _Link:
 
     def _move(self) -> None:
         machine = self.machine
+        # Delivery makes room, and a chunk that is read into the room may be due at once: repeat until neither happens.
         while True:
             for (end, what), size_bytes in machine.due(self._loop.time() + _TIMER_SLACK_S):
                 if size_bytes and end.open:
@@ -120,6 +122,7 @@ class _Link:
     def _arm(self) -> None:
         next_s = self.machine.next_s()
         wanted_s = math.inf if next_s is None else next_s - _TIMER_SLACK_S
+        # Most events leave the next time as it was.
         if wanted_s == self._timer_s:
             return
         self.stop()
@@ -165,12 +168,14 @@ class _End:
         self._relay.ends.add(self)
 
     def receive(self, what: bytes | _Mark) -> None:
+        # What was on the way when an end closed is lost, as on a real network.
         if not self.open:
             return
         if isinstance(what, bytes):
             self._write(what)
         elif what is _Mark.OPEN:
             self._dial()
+        # Only now may the client's bytes be read: its handshake took one round-trip time.
         elif what is _Mark.OPENED:
             self._opened = True
             self._resume()
@@ -231,12 +236,14 @@ class _End:
             data = self._socket.recv(self._outgoing.machine.chunk_bytes)
         except BlockingIOError:
             return False
+        # The socket is broken, for example by a reset of its peer, which then travels along the link.
         except OSError:
             self._break()
             return True
         if data:
             self._outgoing.send(self.other, data)
         else:
+            # End of stream: it travels behind the last byte, while the other direction stays open.
             self._read_ended = True
             self._pause()
             self._outgoing.send(self.other, _Mark.END)
@@ -254,10 +261,12 @@ class _End:
     def _dial(self) -> None:
         assert self._dials is not None
         socket_ = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # The buffer's size must be set before connecting, because it decides the window that TCP offers.
         socket_.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER_BYTES)
         self.take(socket_)
         try:
             socket_.connect(self._dials)
+        # The connection is being made; the socket becomes writable when it is decided.
         except BlockingIOError:
             self._loop.add_writer(socket_.fileno(), self._dialled)
         except OSError:
@@ -278,6 +287,7 @@ class _End:
 
     def _write(self, data: bytes) -> None:
         sent = 0
+        # With bytes waiting, new ones must wait behind them.
         if not self._backlog:
             assert self._socket is not None
             try:
@@ -289,6 +299,7 @@ class _End:
                 return
             if sent == len(data):
                 return
+            # The rest is written as soon as the socket takes more.
             self._loop.add_writer(self._socket.fileno(), self._writable)
         self._backlog.append(memoryview(data)[sent:])
         self.backlog_bytes += len(data) - sent
@@ -308,8 +319,10 @@ class _End:
         except OSError:
             self._break_and_pump()
             return
+        # Let the other end read again well before the backlog is empty, so that the flow does not stop.
         if self.backlog_bytes <= _BACKLOG_BYTES // 2:
             self.other.backlog_fell()
+        # An idle socket is always writable: without removal the loop would spin.
         if not self._backlog:
             self._loop.remove_writer(self._socket.fileno())
             self._end_write_when_drained()
@@ -345,12 +358,15 @@ class _End:
         self.backlog_bytes = 0
         self._relay.ends.discard(self)
         if self._socket is not None:
+            # The loop must forget the descriptor before it is closed, since its number may be given to a new socket at
+            # once.
             self._loop.remove_reader(self._socket.fileno())
             self._loop.remove_writer(self._socket.fileno())
             if reset:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _CLOSE_WITH_RESET)
             self._socket.close()
         self._reading = False
+        # The other end must not wait for a backlog that no longer exists.
         self.other.backlog_fell()
 
     def close(self) -> None:
@@ -439,6 +455,7 @@ class Relay:
             raise errors.NotFound(
                 f"address {address} lies in no region; the process that serves it must attach it first, spelled so"
             )
+        # Within a region nothing is emulated: the process dials the address itself.
         if dst_region == src_region:
             return address, dst_region
         key = (src_region, address)
@@ -480,6 +497,7 @@ class Relay:
         log.info(
             "wan link set", extra={"src": src_region, "dst": dst_region, "property": property_.value, "value": value}
         )
+        # The change may have made items due, or moved the time of the next one.
         link.pump()
 
     def counts(self) -> tuple[LinkCount, ...]:

@@ -167,12 +167,14 @@ class DirectedLink(Generic[T]):
         """Move items from the queue to the line whose transmission starts by `now_s`."""
         queue = self._queue
         while queue:
+            # Virtual time: an item starts when the line was free, even if this is called later.
             start_s = max(queue[0].offered_s, self._free_at_s)
             if start_s > now_s:
                 return
             waiting = queue.popleft()
             size_bytes = waiting.size_bytes
             departs_s = start_s
+            # Marks take no time on the line and no share of the caps.
             if size_bytes:
                 departs_s = max(
                     start_s + size_bytes / self._rate_bytes_per_s,
@@ -180,6 +182,7 @@ class DirectedLink(Generic[T]):
                     self._ingress.take(size_bytes, start_s),
                 )
             self._free_at_s = departs_s
+            # After the delay has become shorter, an item must not overtake the one before it.
             self._last_arrival_s = max(departs_s + self._delay_s, self._last_arrival_s)
             self._line.append(_OnLine(waiting, departs_s, self._last_arrival_s))
             self.queued_bytes -= size_bytes
@@ -206,13 +209,16 @@ class DirectedLink(Generic[T]):
         """Cut the link, or lift the cut. Repeating a call changes nothing."""
         if dropped and not self.dropped:
             self._take_back(now_s, departed_too=True)
+            # Nothing is on the line any more that the next item could overtake.
             self._last_arrival_s = -math.inf
         if self.dropped and not dropped:
+            # The time of the cut is lost: transmission starts anew when it is lifted.
             self._free_at_s = max(self._free_at_s, now_s)
         self.dropped = dropped
 
     def _take_back(self, now_s: float, departed_too: bool) -> None:
         """Return items that are still in transmission to the queue; with `departed_too`, all items on the line."""
+        # From the newest back to the oldest, so that the queue keeps its order.
         while self._line and (departed_too or self._line[-1].departs_s > now_s):
             waiting = self._line.pop().waiting
             self._queue.appendleft(waiting)

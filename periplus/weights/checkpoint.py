@@ -85,6 +85,7 @@ def plan(old: CheckpointDirectory, layout: StateLayout) -> DirectoryContent:
     others, left_out = _other_files(old)
     files = _planned_files(old, layout)
     index_path = old.directory / INDEX_FILE
+    # A single file has no index, and so has a state without tensors.
     is_single = [file.path.name for file in old.files] == [SINGLE_FILE] or not layout.lines
     index = None if is_single else _index(index_path.read_bytes(), old, files, layout)
     return DirectoryContent(files=files, index=index, others=others, left_out=left_out)
@@ -99,11 +100,13 @@ def _planned_files(old: CheckpointDirectory, layout: StateLayout) -> tuple[Plann
     if not layout.lines:
         return (single_file(layout),)
     file_of = {name: file.path.name for file in old.files for name in file.tensors}
+    # Tensors with a new name go into the last file.
     last = old.files[-1].path.name
     planned = []
     for file in old.files:
         lines = tuple(line for line in layout.lines if file_of.get(line.name, last) == file.path.name)
         kept = tuple(TensorLayout(name=name, dtype=t.dtype, shape=t.shape) for name, t in file.tensors.items())
+        # The same tensors: the old header serves as it is, with its order and metadata.
         if set(lines) == set(kept):
             planned.append(PlannedFile(name=file.path.name, head=file.head, lines=kept))
         elif lines:
@@ -121,11 +124,13 @@ def _ordered(name: str, lines: tuple[TensorLayout, ...], metadata: Mapping[str, 
 
 
 def _index(raw: bytes, old: CheckpointDirectory, files: tuple[PlannedFile, ...], layout: StateLayout) -> bytes:
+    # The file stays byte for byte as it was.
     if layout == old.layout:
         return raw
     tree: dict[str, Any] = json.loads(raw)
-    told = tree.get("metadata")
-    metadata = told if isinstance(told, dict) else {}
+    found = tree.get("metadata")
+    # Keys that other tools put there are kept; the sums over tensors are made anew.
+    metadata = found if isinstance(found, dict) else {}
     metadata["total_size"] = layout.content_bytes
     if "total_parameters" in metadata:
         metadata["total_parameters"] = sum(math.prod(line.shape) for line in layout.lines)
@@ -139,6 +144,7 @@ def _other_files(old: CheckpointDirectory) -> tuple[tuple[Path, ...], tuple[Path
     others: list[Path] = []
     left_out: list[Path] = []
     for folder, folders, names in os.walk(old.directory):
+        # Changing the list in place keeps os.walk out of hidden folders, and fixes the order.
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = Path(folder, name)
@@ -170,6 +176,7 @@ def open_target(folder: Path, files: tuple[PlannedFile, ...], *, existing: bool 
             for line in planned.lines:
                 place[line.name] = (descriptor, at)
                 at += line.num_bytes
+            # The file gets its full size at once, so that spans may be written in any order.
             if not existing:
                 _write_all(descriptor, planned.head, 0)
                 os.ftruncate(descriptor, at)
@@ -215,6 +222,7 @@ def copy_others(old: CheckpointDirectory, planned: DirectoryContent, folder: Pat
         (folder / relative).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(old.directory / relative, folder / relative)
         sync(folder / relative)
+    # The names of the files are durable only with their folders.
     for made in _folders(folder):
         sync(made)
 

@@ -105,6 +105,7 @@ class DeltaWriter:
         assert len(part) <= MAX_PART_BYTES
         self._parts_left -= 1
         self.payload_bytes += len(part)
+        # Length and hash come before the bytes, so that a reader can check each part as it comes.
         self._write(_U32.pack(len(part)) + blake3(part).digest())
         self._write(part)
 
@@ -213,6 +214,7 @@ class DeltaReader:
         if len(data) < num_bytes:
             at = self.file_bytes + len(data)
             raise CorruptFrame(f"{self.path} ends at byte {at}, within {what}; copy it again, it is cut short")
+        # The hash over the whole file is checked at the end.
         self._hasher.update(data)
         self.file_bytes += num_bytes
         return data
@@ -235,6 +237,7 @@ def _head_tree(head: FileHead) -> dict[str, Any]:
 def _head(tree: Any) -> FileHead:
     if tree["schema"] != SCHEMA:
         raise ValueError(f"schema {tree['schema']!r}")
+    # An unknown codec is no damage: a newer build can read the file.
     if tree["codec"] != int(CodecId.WEIGHTS):
         raise UnknownCodec(f"codec {tree['codec']!r}; this build reads {int(CodecId.WEIGHTS)}: install a newer one")
     num_parts = _count(tree, "num_parts")

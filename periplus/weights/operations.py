@@ -55,19 +55,23 @@ def apply(old: Path, file: Path, output: Path, *, force: bool, progress: Progres
 
     Raises: NotFound, CorruptFrame, WrongBase, Conflict, ConfigError, StorageError.
     """
+    # The whole file is proved first: a damaged one is found before anything is written.
     _read_through([file], progress)
     with open_delta(file) as delta:
         before, layout = opened(old), delta.head.layout
         with making_directory(output, [old, file], force=force) as work:
+            # The cheap refusals come before the work, and the room on disk before the first file.
             _check_base(before, delta, progress)
             planned = plan(before, layout)
             _check_room(layout, work.folder)
             work.product.mkdir()
             copy_others(before, planned, work.product)
             with open_target(work.product, planned.files) as target:
+                # First the base's bytes, then what changed on top of them.
                 copy_tensors(before.state, layout, target, progress)
                 overwrite(before.state, delta, target, progress)
                 target.sync()
+            # What is hashed are the written files, opened anew, and not what should be in them.
             _check_result(open_checkpoint(work.product).state, delta, progress)
         return Applied(delta=finished(delta), left_out=planned.left_out)
 
@@ -87,6 +91,7 @@ def fold(
         work = stack.enter_context(making_file(output, force=force))
         _check_base(before, deltas[0], progress)
         _check_room(deltas[-1].head.layout, work.folder)
+        # The state after each delta lies in a scratch file, since it need not fit into memory.
         scratch = ReplayedState(work.folder, before.state)
         for delta in deltas:
             scratch.advance(delta, progress)
@@ -117,6 +122,7 @@ def _encode(
         for index, part in enumerate(encoder.parts()):
             writer.part(part)
             progress("encoding", total_bytes * index // head.num_parts, total_bytes)
+        # The counts and the payload's size are known only after the last part, so that they stand at the end.
         tail = FileTail(
             num_elements=sum(math.prod(line.shape) for line in head.layout.lines),
             num_changed=encoder.stats.num_changed,
@@ -137,6 +143,7 @@ def _floors(base: WeightState, new: WeightState, progress: Progress) -> FloorBit
         progress("computing entropy floors", done_bytes, total_bytes)
         done_bytes += num_bytes
 
+    # Entropies are computed tensor by tensor: watching the reads of the new state shows the progress.
     found = floors(base, Watched(new, read))
     return FloorBits(
         num_changed=found.num_changed,
@@ -163,6 +170,7 @@ def _check_base(base: CheckpointDirectory, delta: DeltaReader, progress: Progres
     found = digest(base.state, f"hashing {base.directory}", progress)
     if found == delta.head.base_digest:
         return
+    # The most likely mistake gets its own message.
     if found == delta.head.result_digest:
         raise WrongBase(f"{base.directory} is what {delta.path} leads to ({found.hex()}): there is nothing to apply")
     raise WrongBase(

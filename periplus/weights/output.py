@@ -50,6 +50,7 @@ def making_file(destination: Path, *, force: bool) -> Iterator[Workplace]:
 
     with _making(destination, check) as work:
         yield work
+        # Somebody may have made the file during the work.
         check()
         work.product.replace(destination)
 
@@ -84,8 +85,10 @@ def _check_directory(destination: Path, sources: Sequence[Path], force: bool) ->
         raise Conflict(f"{destination} is there and is no directory; give another name")
     if not force:
         raise Conflict(f"{destination} is there already; give another name, or --force to replace it")
+    # Even --force removes only what looks like a checkpoint, never a home directory that was named by mistake.
     if not any((destination / name).is_file() for name in (SINGLE_FILE, INDEX_FILE)):
         raise Conflict(f"{destination} is no checkpoint (it has no {SINGLE_FILE}): --force replaces nothing else")
+    # Replacing a directory removes what is in it, such as the inputs or the current directory.
     for source in (*sources, Path.cwd()):
         if place in source.resolve().parents or place == Path.cwd():
             raise Conflict(f"{destination} holds {source}, so that it cannot be replaced; give another name")
@@ -96,6 +99,7 @@ def _making(destination: Path, check: Callable[[], None]) -> Iterator[Workplace]
     with disk_errors(f"cannot write {destination}"):
         if not destination.parent.is_dir():
             raise NotFound(f"{destination.parent} does not exist; make that directory first")
+        # Before the work, which may take minutes; and once more after it, by the caller.
         check()
         folder = Path(tempfile.mkdtemp(prefix=".periplus-", dir=destination.parent))
         try:
@@ -108,10 +112,12 @@ def _making(destination: Path, check: Callable[[], None]) -> Iterator[Workplace]
 def _swap_in(work: Workplace) -> None:
     earlier = work.folder / "earlier"
     try:
+        # A directory cannot be replaced by a rename if it holds files: move it aside first.
         if work.destination.is_dir() and any(work.destination.iterdir()):
             work.destination.rename(earlier)
         work.product.rename(work.destination)
     finally:
+        # The second rename failed: put the earlier one back.
         if earlier.exists() and not os.path.lexists(work.destination):
             earlier.rename(work.destination)
 
@@ -130,6 +136,7 @@ def disk_errors(what: str) -> Iterator[None]:
 @contextmanager
 def terminable() -> Iterator[None]:
     """Make SIGTERM unwind the stack as Ctrl-C does, so that nothing is left behind."""
+    # Python allows signal handlers in the main thread alone.
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -30,6 +30,7 @@ def progress_on(line: ProgressLine, now_s: Callable[[], float]) -> Progress:
     def show(what: str, done: int, total: int) -> None:
         nonlocal current, began_s, began_at
         time_s = now_s()
+        # The rate is that of the present kind of work alone.
         if what != current:
             current, began_s, began_at = what, time_s, done
         if line.is_due(time_s):

@@ -75,10 +75,12 @@ def digest(state: WeightState, what: str, progress: Progress) -> bytes:
     done_bytes, total_bytes, digests = 0, content_bytes(state), []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         try:
+            # Tensors are hashed in parallel and taken in order.
             for tensor, digest in zip(state.values(), pool.map(tensor_digest, state.values()), strict=True):
                 digests.append(digest)
                 done_bytes += tensor.data.size
                 progress(what, done_bytes, total_bytes)
+        # On Ctrl-C the tensors that are not begun are not hashed.
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -91,12 +93,16 @@ def _why_not(found: CheckpointDirectory, digest: bytes, head: FileHead) -> str:
         return ""
     if digest == head.base_digest:
         return "it is what the delta starts from: not yet applied"
-    ours = {line.name: line for line in found.layout.lines}
-    theirs = {line.name: line for line in head.layout.lines}
+    # Neither state: name the first difference that a person can act on, from the coarsest on.
+    found_lines = {line.name: line for line in found.layout.lines}
+    expected_lines = {line.name: line for line in head.layout.lines}
     for what, names in (
-        ("lacks", theirs.keys() - ours.keys()),
-        ("also has", ours.keys() - theirs.keys()),
-        ("has another dtype or shape of", {name for name in ours.keys() & theirs if ours[name] != theirs[name]}),
+        ("lacks", expected_lines.keys() - found_lines.keys()),
+        ("also has", found_lines.keys() - expected_lines.keys()),
+        (
+            "has another dtype or shape of",
+            {name for name in found_lines.keys() & expected_lines if found_lines[name] != expected_lines[name]},
+        ),
     ):
         if names:
             return f"it {what} {min(names)!r}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")

@@ -26,6 +26,7 @@ def copy_tensors(base: WeightState, layout: StateLayout, target: Target, progres
     done_bytes = 0
     for line in layout.lines:
         tensor = base.get(line.name)
+        # A tensor of another dtype or shape has no old bytes to keep: the delta writes all of it.
         if tensor is None or (tensor.dtype, tensor.shape) != (line.dtype, line.shape):
             continue
         for start in range(0, tensor.data.size, WRITE_BYTES):
@@ -42,6 +43,7 @@ def overwrite(base: WeightState, delta: DeltaReader, target: Target, progress: P
     decoder = Decoder(base, max_content_bytes=total_bytes, max_parts=head.num_parts, keep=False)
     for index, part in enumerate(delta.parts()):
         staged = decoder.feed(part)
+        # The file's own head and the payload's head both have the layout; the plan of files followed the first one.
         if staged is None and decoder.layout != head.layout:
             raise CorruptFrame(f"{delta.path} describes two different layouts; make it again")
         if staged is not None:
@@ -55,6 +57,7 @@ def _write(update: Update, target: Target) -> None:
     if update.positions is None:
         target.write(update.name, update.start * width, np.ascontiguousarray(values).view(np.uint8).data)
     elif len(update.positions):
+        # Read, change and write the range around the changes: three calls in place of one for each element.
         first, stop = int(update.positions.min()), int(update.positions.max()) + 1
         held = target.read(update.name, first * width, (stop - first) * width)
         np.frombuffer(held, values.dtype)[update.positions - first] = values
@@ -73,6 +76,7 @@ class ReplayedState:
     def advance(self, delta: DeltaReader, progress: Progress) -> None:
         """Apply a delta to the state. Raises: CorruptFrame, WrongBase; then the state is undefined."""
         layout = delta.head.layout
+        # With the same layout the scratch file is its own base, and is changed in place.
         if self._path is not None and layout == layout_of(self.state):
             with open_target(self._path.parent, (single_file(layout),), existing=True) as target:
                 overwrite(self.state, delta, target, progress)
@@ -86,5 +90,6 @@ class ReplayedState:
             overwrite(self.state, delta, target, progress)
         before, self._path = self._path, folder / planned.name
         self.state = read_safetensors_file(self._path)
+        # The old scratch file was needed until now, as the base of the copy.
         if before is not None:
             before.unlink()

@@ -28,6 +28,7 @@ def delta_tree(delta: Delta) -> Tree:
     """
     head, tail = delta.head, delta.tail
     floors = tail.floors
+    # The floors cover float tensors alone, so that they are divided by the changes of those.
     changed_floats = floors.num_changed if floors else 0
     return {
         "schema": DELTA_SCHEMA,

@@ -63,12 +63,14 @@ class Decoder:
         if number == 0:
             self._feed_head(data)
             return None
+        # Spans are known only from the head. They are independent: each may come at any time, but once.
         described = self._need_head()
         if not 1 <= number <= len(self._spans):
             raise CorruptFrame(f"part {number} of a payload of {self.num_parts} parts; fetch it again from its head")
         if number in self._staged:
             raise CorruptFrame(f"part {number} came twice; a payload has each once")
         staged = self._decode(described, self._spans[number - 1], data)
+        # Without `keep`, only the number is remembered, and the caller writes the span out.
         self._staged[number] = staged if self._keep else None
         return staged
 

@@ -99,6 +99,7 @@ class Encoder:
             payload_bytes += len(data)
             num_changed += changed
             yield data
+        # The counts are complete only when the last part was taken.
         self._stats = DeltaStats(
             num_elements=sum(line.num_bytes // ELEMENT_BYTES[line.dtype] for line in self._layout.lines),
             num_changed=num_changed,
@@ -111,6 +112,8 @@ class Encoder:
             yield from map(self._encode, self._spans, self._changes)
             return
         with ThreadPoolExecutor(self._num_threads, thread_name_prefix="weights") as pool:
+            # A bounded number of spans is encoded ahead, so that memory does not grow with the state; results leave in
+            # order.
             ahead: deque[Future[tuple[bytes, int]]] = deque()
             try:
                 for span, positions in zip(self._spans, self._changes, strict=True):
@@ -120,6 +123,7 @@ class Encoder:
                 while ahead:
                     yield ahead.popleft().result()
             finally:
+                # The caller closed the generator, or a span failed: what has not begun is not encoded.
                 for future in ahead:
                     future.cancel()
 

@@ -80,6 +80,8 @@ class _Context:
 
     @property
     def table_bits(self) -> float:
+        # Half a logarithm for each free parameter, as in the minimum description length: the odds, and the steps less
+        # one.
         odds = 0.5 * log2(self.num_elements)
         return odds + (len(self.counts) - 1) * 0.5 * log2(self.num_changed) if len(self.counts) else odds
 
@@ -95,6 +97,7 @@ def floors(base: WeightState, new: WeightState) -> Floors:
     """Return the lower bounds of one delta. All are zero if no float tensor is in both states."""
     by_exponent = _by_exponent(base, new)
     everything = [context for group in by_exponent.values() for context in group]
+    # The conditional bound knows exponent and tensor of each element; the i.i.d. bound knows neither.
     conditional_bits = sum(context.entropy_bits for context in everything)
     whole = _tie(everything)
     return Floors(
@@ -154,8 +157,8 @@ def steps_between(old: _Bits, new: _Bits) -> _Ints:
 
 def _keys(bits: _Bits, modulus: int) -> _Ints:
     """Return the place of each bit pattern on the ordered number line: negative floats reversed below positive ones."""
-    wide, sign = bits.astype(np.int64), modulus // 2
-    return np.where(wide & sign, (modulus - 1) ^ wide, wide | sign)
+    bits_64, sign = bits.astype(np.int64), modulus // 2
+    return np.where(bits_64 & sign, (modulus - 1) ^ bits_64, bits_64 | sign)
 
 
 def _bits(tensor: Tensor) -> _Bits:
@@ -173,12 +176,14 @@ def _merged(histograms: list[tuple[_Ints, _Ints]]) -> tuple[_Ints, _Ints]:
     nothing = np.zeros(0, np.int64)
     values = np.concatenate([nothing, *(values for values, _ in histograms)])
     counts = np.concatenate([nothing, *(counts for _, counts in histograms)])
+    # Sort by value, then add up the counts of each run of equal values.
     order = np.argsort(values, kind="stable")
     distinct, starts = np.unique(values[order], return_index=True)
     return distinct, np.add.reduceat(counts[order], starts) if len(starts) else nothing
 
 
 def _cheapest_tying(contexts: list[_Context]) -> float:
+    # The tensors of one exponent either have a table each or share one, whichever is shorter.
     tied = _tie(contexts)
     apart = sum(context.entropy_bits + context.table_bits for context in contexts)
     return min(apart, tied.entropy_bits + tied.table_bits)

@@ -80,6 +80,7 @@ def read(part: bytes, base: StateLayout | None, *, max_content_bytes: int, max_s
     if len(part) < 2 or part[0] >> 4 != FORMAT or part[0] & 7 not in tuple(Relation):
         raise CorruptFrame(f"a head of {len(part)} bytes that begins with {part[:2].hex()}; this build reads format 1")
     relation, at, span_bytes = Relation(part[0] & 7), 1, SPAN_BYTES
+    # A hostile exponent is capped, so that the shift stays small; the check below then refuses it.
     if not part[0] & _USUAL_SPANS:
         at, span_bytes = 2, 1 << min(part[1], 63)
     if not MIN_SPAN_BYTES <= span_bytes <= MAX_SPAN_BYTES:
@@ -87,12 +88,14 @@ def read(part: bytes, base: StateLayout | None, *, max_content_bytes: int, max_s
     if relation is not Relation.NO_BASE:
         _check_base(base, part[at : at + _DIGEST_BYTES])
         at += _DIGEST_BYTES
+    # The usual case in training: nothing of the layout is sent again.
     if relation is Relation.SAME_LAYOUT:
         if at != len(part):
             raise CorruptFrame(f"{len(part) - at} bytes follow a head without a layout; expected none")
         layout = base or StateLayout(lines=())
     else:
         layout = _layout(decompress(part[at:], max_content_bytes=MAX_LAYOUT_BYTES))
+    # The caps are checked before any span is made.
     _check_sizes(layout, span_bytes, max_content_bytes, max_spans)
     known = None if relation is Relation.NO_BASE else base
     return Head(layout=layout, span_bytes=span_bytes, with_base=with_base(known, layout))

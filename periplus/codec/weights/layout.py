@@ -121,6 +121,7 @@ class StateLayout:
         room = most_elements
         for index in indexes:
             start, total = 0, self.lines[index].num_bytes // ELEMENT_BYTES[dtype]
+            # A tensor fills what is left of the span, and goes on in as many further spans as it needs.
             while start < total:
                 stop = min(total, start + room)
                 pieces.append(Piece(line=index, start=start, stop=stop))

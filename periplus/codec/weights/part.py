@@ -74,6 +74,7 @@ def encode_part(
     """
     if base is None:
         return dense(span, new), span.num_elements
+    # Integers have no number line, so that they are sent whole if anything in them changed.
     if span.dtype not in sparse.FLOATS:
         num_changed = _num_changed(span, base, new)
         return (dense(span, new) if num_changed else bytes([PartMode.UNCHANGED])), num_changed
@@ -109,6 +110,7 @@ def decode_part(layout: StateLayout, span: Span, base: Bytes | None, part: bytes
 
     Raises: CorruptFrame.
     """
+    # zstandard adds little to content that does not compress; what is longer is not an encoder's work.
     if len(part) > span.num_bytes + span.num_bytes // 64 + SLACK_BYTES:
         raise CorruptFrame(f"a part of {len(part)} bytes for a span of {span.num_bytes}; no encoder writes so many")
     if not part or part[0] not in tuple(PartMode):
@@ -125,6 +127,7 @@ def decode_part(layout: StateLayout, span: Span, base: Bytes | None, part: bytes
             raise CorruptFrame(f"a sparse span of {span.dtype}, which has no number line")
         positions, values = sparse.decode_span(sparse.base_span(span, words(span, base)), body)
         return StagedSpan(layout=layout, span=span, positions=positions, values=values)
+    # Dense modes replace the whole span, so that its old elements do not matter.
     content = np.frombuffer(decompress_exactly(body, span.num_bytes), np.uint8)
     flat = content if mode is PartMode.PLAIN else from_planes(content.data, ELEMENT_BYTES[span.dtype])
     return StagedSpan(layout=layout, span=span, positions=None, values=words(span, flat))

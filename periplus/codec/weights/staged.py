@@ -100,6 +100,7 @@ class Staged:
 
         Raises: KeyError if `base` lacks a tensor.
         """
+        # Only tensors with a changed element are copied; a step may leave many of them as they are.
         touched = {
             self.layout.lines[piece.line].name for span in self.spans if span.num_changed for piece in span.span.pieces
         }
@@ -110,6 +111,7 @@ class Staged:
             elif known and base is not None:
                 arrays[line.name] = base[line.name].data.copy()
             else:
+                # The base has no such tensor: every element of it is in some span, so that no zero is left.
                 arrays[line.name] = np.zeros(line.num_bytes, np.uint8)
         self.write_into(arrays)
         return {

@@ -54,13 +54,17 @@ def line_chart(
     if not shown:
         return _empty(title, unit)
     xs = [x for one in shown for x, _ in one.points]
-    across = Axis(min(0.0, *xs), max(1.0, *xs), _LEFT, _LEFT + _PLOT_W)
-    up = _vertical([y for one in shown for _, y in one.points], logarithmic=logarithmic, from_zero=from_zero)
-    body = _grid(up, tick)
-    body += [_x_tick(across.at(value), f"{value:,.0f}") for value in across.ticks() if value == int(value)]
+    # The x axis always holds 0 and 1, so that even a single point has an axis.
+    x_axis = Axis(min(0.0, *xs), max(1.0, *xs), _LEFT, _LEFT + _PLOT_W)
+    y_axis = _vertical([y for one in shown for _, y in one.points], logarithmic=logarithmic, from_zero=from_zero)
+    body = _grid(y_axis, tick)
+    # Steps are whole numbers: the axis may offer halves when it is short.
+    body += [_x_tick(x_axis.at(value), f"{value:,.0f}") for value in x_axis.ticks() if value == int(value)]
     body.append(_x_title(x_label))
+    # Positions come after thinning, since a long run has more points than the chart has pixels.
     for one in shown:
-        body += _drawn(one, [(across.at(x), up.at(y)) for x, y in _thinned(one.points)])
+        body += _drawn(one, [(x_axis.at(x), y_axis.at(y)) for x, y in _thinned(one.points)])
+    # A faint series only underlies its smoothed one, and needs no entry of its own.
     body += _legend([one for one in shown if one.style != "faint"] if len(shown) > 1 else [])
     spoken = "; ".join(
         f"{one.label} from {tick(one.points[0][1])} to {tick(one.points[-1][1])}"
@@ -78,23 +82,25 @@ def histogram(title: str, counts: Mapping[int, int], *, bound: int | None, unit:
     total = sum(counts.values())
     if not total:
         return _empty(title, unit)
+    # One more column than the largest key, so that something stands to the right of the bound's line.
     last = max(max(counts), bound or 0) + 1
     step = _PLOT_W / (last + 1)
-    up = _vertical([max(counts.values()) / total], logarithmic=False, from_zero=True)
-    body = _grid(up, lambda share: f"{share * 100:.0f}")
-    wide = min(54.0, step * 0.68)
+    y_axis = _vertical([max(counts.values()) / total], logarithmic=False, from_zero=True)
+    body = _grid(y_axis, lambda share: f"{share * 100:.0f}")
+    bar_width = min(54.0, step * 0.68)
     for key in range(last + 1):
         share, middle = counts.get(key, 0) / total, _LEFT + step * (key + 0.5)
         if share:
-            y = up.at(share)
+            y = y_axis.at(share)
             colour = "bad" if bound is not None and key > bound else "c1"
-            body.append(_bar(colour, middle - wide / 2, y, wide, up.start - y, radius=2))
+            body.append(_bar(colour, middle - bar_width / 2, y, bar_width, y_axis.start - y, radius=2))
             body.append(_words("value", middle, y - 6, f"{share * 100:.1f} %"))
+        # Beyond that the labels would touch.
         if last <= 24 or key % 5 == 0:
             body.append(_x_tick(middle, str(key)))
     if bound is not None:
         x = _LEFT + step * (bound + 1)
-        body.append(svg.element("path", class_="bound", d=svg.path("M", x, _TOP - 6, "V", up.start)))
+        body.append(svg.element("path", class_="bound", d=svg.path("M", x, _TOP - 6, "V", y_axis.start)))
         body.append(_words("boundlabel", x + 6, _TOP + 4, f"bound {bound}"))
     body.append(_x_title(x_label))
     spoken = ", ".join(f"{key}: {count / total * 100:.1f} %" for key, count in sorted(counts.items()))

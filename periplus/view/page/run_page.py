@@ -38,6 +38,7 @@ def render_report(
     `config` is the resolved job, `plan` an object of schema periplus.plan/1, and `summary` the demo's JSON. Each may be
     empty. `ending` says how an unfinished run ended, or that it has not ended; it is empty for a finished one.
     """
+    # The page draws from the same fold as the live view, so that both show the same figures.
     state = ViewState()
     for record in records:
         state = fold(state, RecordSeen(record))
@@ -114,6 +115,7 @@ def _tiles(summary: Mapping[str, object]) -> Iterator[str]:
     yield _tile("Largest staleness", units.short(largest), f"versions, of at most {units.short(bound)}")
     sent, full = _number(summary, "wan_bytes"), _number(summary, "wan_bytes_full_weights")
     yield _tile("Less over the WAN", units.factor(full, sent), "than full weights and JSON")
+    # An unknown count must not pass for a kept promise.
     broken = [_number(summary, name) for name in ("staleness_violations", "weight_digest_mismatches")]
     known = [count for count in broken if count is not None]
     verdict = units.UNKNOWN if len(known) < 2 else "kept" if not any(known) else "broken"
@@ -146,6 +148,7 @@ def _charts(steps: Sequence[Record], state: ViewState, summary: Mapping[str, obj
     def of(name: str) -> list[tuple[float, float]]:
         return [(record.policy.version, record.values[name]) for record in steps if name in record.values]
 
+    # Smooth over a twentieth of the run; short runs are shown as they are.
     window = max(1, len(steps) // 20)
     rewards = of("reward_mean")
     smooth = ChartSeries(label=f"mean of {window} steps", points=smoothed(rewards, window))
@@ -155,8 +158,10 @@ def _charts(steps: Sequence[Record], state: ViewState, summary: Mapping[str, obj
     kl = of("approx_kl")
     delta = ChartSeries(label="delta", points=of("delta_bytes"))
     full = ChartSeries(label="full weights", points=of("full_weights_bytes"), colour="muted")
+    # The summary's bound is what was promised; an unfinished run has only that of its records.
     bound = _number(summary, "staleness_bound")
     limit = state.staleness_bound if bound is None else int(bound)
+    # The order of the page: does it learn, is it on policy, how fast is it, and where does the time go.
     drawn = (
         line_chart(
             "Reward", [ChartSeries(label="each step", points=rewards, style="faint"), smooth], unit="mean of the batch"

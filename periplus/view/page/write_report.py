@@ -32,6 +32,7 @@ def write_report(run: RunDirectory) -> Path:
         raise NotFound(f"{run.root} has neither config.yaml nor metrics.jsonl; is it the directory of a run?")
     fleet = read_fleet(run)
     summary = _summary(run, job, plan, records)
+    # The last snapshot has the final counters of all links.
     links = fleet[-1][1].links if fleet else ()
     write_atomically(run.report, render_report(job, plan, records, summary, links, _ending(run, records)))
     return run.report
@@ -41,11 +42,13 @@ def _summary(
     run: RunDirectory, job: Mapping[str, Any], plan: Mapping[str, Any], records: Sequence[Record]
 ) -> Mapping[str, object]:
     """Return the written summary of a finished run; for another one, what its records add up to."""
+    # A summary file alone may be of an earlier end: a resumed run has records after it.
     if records and records[-1].kind is RecordKind.SUMMARY and run.summary.exists():
         return _json_object(run.summary)
     state = ViewState()
     for record in records:
         state = fold(state, RecordSeen(record))
+    # Without an end there is no accuracy after it.
     before = [seen.value for seen in state.accuracies if seen.label == "before"]
     return {
         "steps": state.step,
@@ -66,8 +69,10 @@ def _ending(run: RunDirectory, records: Sequence[Record]) -> str:
     outcome = _json_object(run.outcome)
     newest_fork = max((record.policy.fork for record in records), default=0)
     is_summed_up = bool(records) and records[-1].kind is RecordKind.SUMMARY
+    # The newest fork succeeded, unless an outcome of a newer fork says otherwise.
     if is_summed_up and outcome.get("fork", 0) <= newest_fork:
         return ""
+    # The outcome is of an earlier fork: the newest one still runs, or its agent died with it.
     if not outcome or outcome.get("fork", 0) < newest_fork:
         return "not ended, as far as this directory tells"
     message = outcome.get("message")

@@ -34,6 +34,7 @@ def curve(
     columns, rows = size
     grid = [[0] * columns for _ in range(rows)]
     previous: tuple[int, int] | None = None
+    # A braille cell has 2 x 4 dots, each one bit of the character: mark the bits of a line from dot to dot.
     for dot in _dots(points, x_range, y_range, (columns * 2, rows * 4)):
         for x, y in _line(previous or dot, dot):
             grid[y // 4][x // 2] |= _DOTS[x % 2][y % 4]
@@ -47,11 +48,13 @@ def _dots(
     y_range: tuple[float, float],
     dots: tuple[int, int],
 ) -> list[tuple[int, int]]:
+    # [columns] values that fall into one column of dots; their mean is drawn.
     by_column: dict[int, list[float]] = {}
     for x, y in points:
         if math.isfinite(y):
             by_column.setdefault(_scaled(x, x_range, dots[0]), []).append(y)
     return [
+        # Rows are counted from the top, values from the bottom.
         (column, dots[1] - 1 - _scaled(sum(values) / len(values), y_range, dots[1]))
         for column, values in sorted(by_column.items())
     ]

@@ -83,6 +83,7 @@ def render_tree(tree: Tree, output: Output) -> str:
 def columns_of(columns: Sequence[Column], trees: Sequence[Tree], now_s: float) -> str:
     """Return the trees as aligned columns under their headings. No cell is cut."""
     rows = [[column.heading for column in columns]]
+    # `printable` keeps text from a user's file from controlling the terminal.
     rows += [[printable(column.cell(tree, now_s)) or "-" for column in columns] for tree in trees]
     widths = [max(len(row[i]) for row in rows) for i in range(len(columns))]
     lines = (

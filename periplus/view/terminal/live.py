@@ -64,6 +64,7 @@ class LiveView:
         regions_rows = _num_region_rows(state, width) * 2 + 2
         # Rows: 2 for the header, 2 for the strip (4 if narrow), 5 for frames and headings (7), 1 for the cursor.
         free = height - regions_rows - (14 if narrow else 10)
+        # Links share what is left with the charts, which keep their smallest height; two charts if they are stacked.
         num_links = min(len(state.links), max(_MIN_LINKS, free - (_MIN_CHART_ROWS * (2 if narrow else 1))))
         chart_rows = min(_MAX_CHART_ROWS, max(_MIN_CHART_ROWS, (free - num_links) // (2 if narrow else 1)))
         elapsed_s = self.elapsed_s if self.elapsed_s is not None else state.time_s
@@ -93,9 +94,11 @@ def _header(state: ViewState, elapsed_s: float) -> RenderableType:
 
 
 def _progress(state: ViewState, elapsed_s: float, width: int) -> Text:
+    # A reason matters before the first step, and whenever the job does not run.
     if state.reason and (not state.rewards or state.job_state != "running"):
         style = "bold red" if state.job_state == "failed" else "yellow"
         return Text(f" {state.reason}", style=style, no_wrap=True, overflow="ellipsis")
+    # Before the first step, the activity and its duration stand in place of the bar.
     if not state.rewards and state.activities and not state.ended:
         doing = state.activities[-1]
         of = ""
@@ -156,6 +159,7 @@ def _short_names(links: Sequence[LinkView]) -> dict[str, str]:
 
 
 def _links(state: ViewState, num_links: int, width: int) -> Panel:
+    # Choose the busiest links, then show them by name, so that rows do not jump.
     shown = sorted(state.links, key=lambda link: (-link.sent_bytes, link.src, link.dst))[:num_links]
     shown.sort(key=lambda link: (link.src, link.dst))
     names = _short_names(state.links)
@@ -181,6 +185,7 @@ def _links(state: ViewState, num_links: int, width: int) -> Panel:
 
 def _link(link: LinkView, bar_cells: int) -> tuple[Text, ...]:
     capacity = link.throughput_bits_per_s
+    # A link without a measured capacity has no share that could be in use.
     used = link.rate_bits_per_s / capacity if capacity > 0 else None
     drawn = bar(used or 0.0, bar_cells)
     rest = " " if used is None else "·"
@@ -204,6 +209,7 @@ def _charts(state: ViewState, elapsed_s: float, width: int, rows: int, narrow: b
 
 
 def _curve_panel(state: ViewState, elapsed_s: float, width: int, rows: int) -> Panel:
+    # One place for three things in turn: activities, the loss of the warm-up, and the reward.
     warming_up = not state.rewards and state.warmup_losses
     points = state.warmup_losses if warming_up else state.rewards
     if not points:
@@ -221,6 +227,7 @@ def _activities(state: ViewState, elapsed_s: float, rows: int) -> Text:
     """Return the newest activities before the first step, each with its duration; the last one is under way."""
     lines: list[Text] = []
     until_s = elapsed_s
+    # From the newest backwards: each activity ended when the one after it began.
     for each in reversed(state.activities[-rows:]):
         is_under_way = not lines and not state.ended
         took = units.clock(until_s - each.since_s)
@@ -250,6 +257,7 @@ def _strip(state: ViewState, width: int) -> RenderableType:
         ("violations", _promise(state.staleness_violations)),
         ("mismatches", _promise(state.weight_digest_mismatches)),
     ]
+    # What fits: with five columns in a row the figure on deltas is left out, with three there are two rows.
     per_row = 3 if width < _NARROW else 6 if width >= 90 else 5
     if per_row == 5:
         items.pop(3)

@@ -26,9 +26,11 @@ def panel(title: str, content: RenderableType) -> Panel:
 
 def axes(points: Sequence[Point], steps: tuple[int, int], y_range: tuple[float, float], size: tuple[int, int]) -> Text:
     """Return the curve of the points over the range of steps. `size` is (columns, rows) in cells, with the labels."""
+    # The last row is for the labels of the steps.
     columns, rows = size[0], size[1] - 1
     labels = _labels(y_range, rows)
     label_cells = max(map(len, labels.values()))
+    # To the left of the curve stand the label, a space and the axis.
     columns -= label_cells + 2
     drawn = curve([(point.step, point.value) for point in points], steps, y_range, (columns, rows))
     text = Text(no_wrap=True, overflow="crop")
@@ -36,6 +38,7 @@ def axes(points: Sequence[Point], steps: tuple[int, int], y_range: tuple[float, 
         text.append(f"{labels.get(row, ''):>{label_cells}} ", style="dim")
         text.append("┤" if row in labels else "│", style="bright_black")
         text.append(f"{line}\n", style="cyan")
+    # The last step's label ends where the curve ends.
     first, last = f"{steps[0]:,}", f"step {steps[1]:,}"
     text.append(f"{' ' * (label_cells + 1)}{first}{last:>{columns + 1 - len(first)}}", style="dim")
     return text

@@ -32,6 +32,7 @@ def advance(said: Said, before: ViewState, event: Event, after: ViewState) -> tu
         case JobChanged():
             if (before.job_state, before.reason) == (after.job_state, after.reason):
                 return said, ()
+            # Without a reason of its own a job's line says what it does, until the trainer reports phases.
             doing = after.activities[-1].text if after.activities and not after.phase and not after.ended else ""
             reason = f": {after.reason or doing}" if after.reason or doing else ""
             return said, (_line(after, f"job {after.name or after.job_id} {after.job_state}{reason}"),)
@@ -71,10 +72,10 @@ def _advance_step(said: Said, before: ViewState, after: ViewState) -> tuple[Said
 
 
 def _step(state: ViewState) -> str:
-    of = f"/{state.steps_total}" if state.steps_total else ""
+    total = f"/{state.steps_total}" if state.steps_total else ""
     bound = "" if state.staleness_bound is None else f"/{state.staleness_bound}"
     words = [
-        f"step {state.step}{of}",
+        f"step {state.step}{total}",
         f"reward {state.rewards[-1].value:.3f}" if state.rewards else "",
         f"accuracy {units.percent(state.accuracies[-1].value)}" if state.accuracies else "",
         f"staleness max {units.short(state.values.get('staleness_max', state.staleness_max))}{bound}",

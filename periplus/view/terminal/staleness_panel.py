@@ -23,11 +23,13 @@ _TREND_ROWS = 6
 
 def staleness_panel(state: ViewState, width: int, rows: int) -> Panel:
     """Return the panel, `width` cells wide and with `rows` rows inside of its frame."""
+    # The frame and its padding take two cells at each side.
     cells = width - 4
     total = sum(state.staleness_tokens.values())
     lines = _histogram(state, total, cells, rows)
     recent, free = state.staleness_means[-_RECENT_STEPS:], rows - len(lines)
     has_trend = bool(recent) and free >= _TREND_ROWS
+    # One row below the trend stays free for the line on costs, which is the last of the panel.
     if has_trend:
         lines += _trend(state, recent, (cells, free - 1))
     if recent and free >= 1:
@@ -42,6 +44,7 @@ def _histogram(state: ViewState, total: int, cells: int, rows: int) -> list[Text
     bins = _bins(state, rows - 1)
     label_cells = max(len(label) for label, _, _ in bins)
     bar_cells = max(4, cells - label_cells - 9)
+    # The longest bar fills its cells; the numbers beside it are shares of all tokens.
     largest = max((count for _, count, _ in bins), default=0) or 1
     allowed: list[Text] = []
     beyond: list[Text] = []
@@ -53,6 +56,7 @@ def _histogram(state: ViewState, total: int, cells: int, rows: int) -> list[Text
             (f"{share:>8}", "" if count else "dim"),
         )
         (beyond if is_beyond else allowed).append(line)
+    # The line of the bound stands between the allowed ages and those beyond.
     bound = [] if state.staleness_bound is None else [_bound_line(state.staleness_bound, cells)]
     return [*allowed, *bound, *beyond]
 
@@ -65,6 +69,8 @@ def _bins(state: ViewState, rows: int) -> list[tuple[str, int, bool]]:
     bound = state.staleness_bound
     top = max(bound or 0, state.staleness_max or 0)
     allowed = (top if bound is None else bound) + 1
+    # Rounded up, so that all allowed ages fit into the rows; one row is kept for ages beyond the bound if there are
+    # any.
     per_bin = max(1, -(-allowed // max(1, rows - (1 if top >= allowed else 0))))
     bins = []
     for first in range(0, allowed, per_bin):

@@ -29,6 +29,7 @@ _MARKS = "●○■▲"
 
 def terminal_svg(lines: Sequence[Sequence[Segment]], theme: TerminalTheme, *, label: str) -> str:
     """Return the lines as one SVG document. `label` is its title for screen readers."""
+    # The picture is as wide as its longest line, in cells of a fixed size.
     columns = max((sum(segment.cell_length for segment in line) for line in lines), default=0)
     width, height = columns * CELL + 2 * _MARGIN[0], len(lines) * ROW + 2 * _MARGIN[1]
     group = svg.element(
@@ -48,6 +49,7 @@ def _row(line: Sequence[Segment], row: int, theme: TerminalTheme) -> Iterator[Ma
     for segment in line:
         colour = _colour(segment.style or Style(), theme)
         bold = bool(segment.style and segment.style.bold)
+        # Characters of one kind are drawn together: fewer shapes, and no gaps between them.
         for kind, text in _runs(segment.text):
             x, y = column * CELL, row * ROW
             column += len(text)
@@ -55,8 +57,9 @@ def _row(line: Sequence[Segment], row: int, theme: TerminalTheme) -> Iterator[Ma
                 case "text":
                     yield _words(text, x, y, colour, bold=bold)
                 case "bar":
-                    wide = sum(_EIGHTHS[c] for c in text) * CELL
-                    yield svg.element("rect", x=x, y=y + 3, width=wide, height=ROW - 6, rx=1.5, fill=colour)
+                    # A bar's last character may be any eighth of a cell.
+                    bar_width = sum(_EIGHTHS[character] for character in text) * CELL
+                    yield svg.element("rect", x=x, y=y + 3, width=bar_width, height=ROW - 6, rx=1.5, fill=colour)
                 case "braille":
                     yield _path("".join(_braille(text, x, y)), colour, 3.2, cap="round")
                 case "line":
@@ -64,9 +67,11 @@ def _row(line: Sequence[Segment], row: int, theme: TerminalTheme) -> Iterator[Ma
                     steps = svg.path("M", x, y + ROW / 2, "h", len(text) * CELL)
                     yield _path(steps, colour, _LINES[text[0]], dashes=dashes)
                 case "frame":
-                    yield _path("".join(_frame(c, x + i * CELL, y) for i, c in enumerate(text)), colour, 1.0)
+                    yield _path(
+                        "".join(_frame(character, x + i * CELL, y) for i, character in enumerate(text)), colour, 1.0
+                    )
                 case "mark":
-                    yield from (_mark(c, x + i * CELL, y, colour) for i, c in enumerate(text))
+                    yield from (_mark(character, x + i * CELL, y, colour) for i, character in enumerate(text))
 
 
 def _runs(text: str) -> Iterator[tuple[str, str]]:

@@ -54,11 +54,14 @@ async def _watch_plain(events: AsyncIterator[Event], console: Console, state: Vi
 async def _watch_live(
     events: AsyncIterator[Event], console: Console, state: ViewState, now_s: Callable[[], float]
 ) -> ViewState:
+    # `heard_s`: when the job's own time last advanced. From then on the clock of this machine goes on counting.
     heard_s, painted_s, changed, shown_s = now_s(), float("-inf"), True, 0.0
     with Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as screen:
+        # The next event is awaited as a task, so that a pause without events draws the clock and loses none.
         coming = asyncio.ensure_future(anext(events))
         try:
             while True:
+                # A change is drawn soon, but not at once: many events may come together.
                 if now_s() - painted_s >= (REFRESH_S if changed else TICK_S):
                     since_s = 0.0 if state.ended else now_s() - heard_s
                     shown_s = max(shown_s, state.time_s + since_s)  # the shown clock never goes back
@@ -75,5 +78,6 @@ async def _watch_live(
         except StopAsyncIteration:
             return state
         finally:
+            # The last state is drawn whatever ended the loop, since it may not have been due yet.
             coming.cancel()
             screen.update(LiveView(state, max(shown_s, state.time_s)), refresh=True)

@@ -106,24 +106,29 @@ def write(writer: SymbolWriter, outward: Steps, per_exponent: Ints, seen: Ints) 
 
     `outward` [changes] is sorted by exponent; `seen` [exponents] counts the elements of each exponent.
     """
+    # Split each step [changes] into a token and raw low bits; all steps are one row, since no tables are counted.
     tokens, rests = np.empty_like(outward), np.empty(len(outward), np.uint32)
     widths, counts = np.empty(len(outward), np.uint8), np.zeros((1, contexts.NUM_STEP_TOKENS), np.int64)
     ends = np.array([len(outward)], np.int64)
     kernels.split_steps(outward, ends, contexts.DIRECT_STEPS, tokens, rests, widths, counts)
     # A token is 2 x magnitude class + (1 if towards zero); the two halves are coded separately.
     inward, kinds = tokens & 1, tokens >> 1
+    # One distribution of directions serves the whole span.
     odds = _choose_odds(len(inward), int(inward.sum()))
     writer.put(np.array([odds], np.int32), _odds_model())
     if odds != _FAIR:
         writer.put(inward, _sign_model(odds))
     predictor = _MeanPredictor()
+    # Each exponent is coded with a prediction from those above it, and then teaches the predictor.
     for exponent, start, end in _downwards(per_exponent):
         mean = predictor.mean(exponent, int(seen[exponent]), end - start)
         weights = _predicted_weights(mean)
         for first, last in _batches(start, end):
             writer.put(kinds[first:last], contexts.Model(weights.tolist()))
+            # Both sides know the batch now, so that it may change the model of the next one.
             weights += _ONE * np.bincount(kinds[first:last], minlength=NUM_CLASSES)
         predictor.learn(kinds[start:end], int(seen[exponent]), mean)
+    # With even odds a direction costs exactly one bit: it joins the raw bits, which are faster than symbols.
     if odds == _FAIR:
         rests = np.asarray(rests << 1 | inward, np.uint32)
         widths = np.asarray(widths + 1, np.uint8)
@@ -135,6 +140,7 @@ def read(reader: SymbolReader, per_exponent: Ints, seen: Ints) -> Steps:
     total = int(per_exponent.sum())
     odds = int(reader.take(1, _odds_model())[0])
     inward = reader.take(total, _sign_model(odds)) if odds != _FAIR else np.zeros(total, np.int32)
+    # The predictor is given exactly what the writer's was given, in the same order, so that all models agree.
     kinds = np.empty(total, np.int32)
     predictor = _MeanPredictor()
     for exponent, start, end in _downwards(per_exponent):
@@ -144,6 +150,7 @@ def read(reader: SymbolReader, per_exponent: Ints, seen: Ints) -> Steps:
             kinds[first:last] = reader.take(last - first, contexts.Model(weights.tolist()))
             weights += _ONE * np.bincount(kinds[first:last], minlength=NUM_CLASSES)
         predictor.learn(kinds[start:end], int(seen[exponent]), mean)
+    # The class alone decides how many raw bits follow; both directions of a class have the same width.
     widths = contexts.step_widths()[2 * kinds]
     if odds == _FAIR:
         bits = reader.take_late_bits(np.asarray(widths + 1, np.uint8))

@@ -69,6 +69,7 @@ class SymbolWriter:
 
     def finish(self) -> bytes:
         """Return the bytes of the whole stack."""
+        # Early words without late ones get one zero word above them, which `take_late_bits` expects.
         late = np.zeros(1, np.uint32) if len(self._early) and not len(self._late) else self._late
         coder = constriction.stream.stack.AnsCoder(np.concatenate([self._early, late]), seal=True)
         # A stack is read from its top, so symbols are pushed in reverse order.
@@ -130,10 +131,13 @@ class SymbolReader:
     def take_late_bits(self, widths: Bytes) -> Positions:
         """Return what `put_late_bits` wrote, which must be all that is left. Raises: CorruptFrame."""
         num_bits = _num_bits(widths)
+        # Words at the bottom of the stack: early ones, then late ones, or the one zero word in place of none.
         num_words = self._num_early + max(_words_kept(num_bits), min(self._num_early, 1))
         if num_words > len(self._words):
             raise CorruptFrame(f"{num_bits} bits in a stack of {len(self._words)} words; fetch it again")
+        # The bits beyond the whole words stand above them as symbols.
         rest = self.take_number(num_bits - 32 * _words_kept(num_bits))
+        # All symbols are taken: what is left must be exactly the seal and the words below it.
         try:
             words = np.asarray(self._coder.get_compressed(unseal=True), np.uint32)
         except (AssertionError, ValueError) as error:

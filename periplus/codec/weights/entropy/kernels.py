@@ -108,12 +108,14 @@ def survey(base: Bits, bounds: Ints, shift: int, stride: int, seen: Ints) -> Non
     """
     right = np.uint64(shift)
     for group in range(bounds.size - 1):
+        # A stride is worth it only in groups with many blocks, where an estimate of the counts is close.
         step = stride if bounds[group + 1] - bounds[group] > BLOCK * stride * 4 else 1
         row, end = seen[group], bounds[group + 1]
         for start in range(bounds[group], end, BLOCK * step):
             stop = start + BLOCK
             if stop > end:
                 stop = end
+            # An element without its mantissa is its row: sign and exponent.
             for i in range(np.uint64(start), np.uint64(stop)):
                 row[np.uint64(base[i]) >> right] += step
 
@@ -288,6 +290,7 @@ def replay(
     right, found = np.uint64(shift), np.uint64(0)
     for group in range(bounds.size - 1):
         begin, end = np.uint64(bounds[group]), np.uint64(bounds[group + 1])
+        # The unrolled loop takes a multiple of four elements, and a plain one the rest of the group.
         whole = end - (end - begin) % np.uint64(4)
         found = _by_fours(base, begin, whole, right, table[group], left, queue, slots, positions, old, found)
         found = _by_ones(base, whole, end, right, table[group], left, queue, slots, positions, old, found)
@@ -346,6 +349,7 @@ def split_gaps(gaps: Positions, starts: Ints, shifts: Ints, last: int, tokens: S
         before = written
         for slot in range(starts[stream], starts[stream + 1]):
             high = np.int64(gaps[slot]) >> shifts[stream]
+            # The token `last` means "at least this, and more follows", so that a gap of exactly `last` ends with a 0.
             while high >= last:
                 tokens[written] = last
                 written += 1
@@ -364,6 +368,7 @@ def join_gaps(tokens: Steps, starts: Ints, last: int, highs: Ints, counts: Ints)
         before, high, open_gap = written, np.int64(0), False
         for slot in range(starts[stream], starts[stream + 1]):
             high += tokens[slot]
+            # A gap ends with the first token below `last`; a stream must not end before that.
             open_gap = tokens[slot] >= last
             if not open_gap:
                 highs[written] = high
@@ -389,6 +394,7 @@ def split_steps(
     """
     row = 0
     for i in range(steps.size):
+        # A row may be empty, so that several may end here.
         while i >= ends[row]:
             row += 1
         inward = steps[i] < 0
@@ -414,6 +420,7 @@ def join_steps(tokens: Steps, rests: Positions, direct: int, steps: Steps) -> No
         if kind < direct:
             magnitude = kind + 1
         else:
+            # The leading bit and the class's bit below it, then the raw bits.
             half = (kind - direct) & 1
             width = ((kind - direct) >> 1) + 2
             magnitude = ((2 | half) << width) + np.int64(rests[i])
@@ -425,6 +432,7 @@ def pack(values: Positions, widths: Bytes, words: Positions) -> None:
     """Append the lowest `widths[i]` bits (at most 32) of each value to `words`, lowest bit first."""
     held, filled, at = np.uint64(0), 0, 0
     for i in range(values.size):
+        # `held` has at most 31 bits from before and 32 new ones, which fit into 64.
         lowest = (np.uint64(1) << np.uint64(widths[i])) - np.uint64(1)
         held |= (np.uint64(values[i]) & lowest) << np.uint64(filled)
         filled += widths[i]

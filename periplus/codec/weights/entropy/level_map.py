@@ -58,6 +58,7 @@ def levels(found: LevelMap) -> Bytes:
     top = contexts.MAX_LEVEL // found.spacing
     expected = np.clip(found.template[None, :] + found.offsets[:, None], 1, top)
     sums = np.clip(expected + found.residuals, 1, top) * found.spacing
+    # The special values beyond the largest mark cells and groups that never change.
     sums[found.residuals > contexts.MAX_RESIDUAL] = 0
     sums[found.offsets > contexts.MAX_SHIFT] = 0
     return np.asarray(sums, np.uint8)
@@ -67,6 +68,7 @@ def table(found: LevelMap, num_exponents: int) -> Bytes:
     """Return the level [G, 2 x num_exponents] of each row of sign and exponent. Both signs have the same level."""
     cells = levels(found)
     rows = np.zeros((len(cells), 2, num_exponents), np.uint8)
+    # Templates go from the highest exponent down, rows from the lowest up.
     last = found.first_exponent - cells.shape[1] + 1
     rows[:, :, last : found.first_exponent + 1] = cells[:, None, ::-1]
     return rows.reshape(len(cells), 2 * num_exponents)
@@ -80,12 +82,14 @@ def write(writer: SymbolWriter, found: LevelMap, num_exponents: int) -> None:
     _put(writer, num_rows - 1, contexts.near_model(first + 1, contexts.TYPICAL_ROWS - 1))
     _put(writer, int(found.template[0]), _level_model(found.spacing))
     top = contexts.MAX_LEVEL // found.spacing
+    # Each template is coded as the difference to the one before it, raised by what doubled odds would give.
     deltas = found.template[1:] - np.clip(found.template[:-1] + rise(found.spacing), 1, top)
     writer.put(zigzag(deltas, contexts.MAX_LEVEL), contexts.template_model())
     _put(writer, found.offset_prior, contexts.prior_model())
     offset_model = contexts.residual_model(found.offset_prior, contexts.MAX_SHIFT)
     writer.put(zigzag(found.offsets, contexts.MAX_SHIFT), offset_model)
     _put(writer, found.prior, contexts.prior_model())
+    # A dead group has no residuals: its offset says that nothing in it changes.
     alive = found.residuals[found.offsets <= contexts.MAX_SHIFT]
     residual_model = contexts.residual_model(found.prior, contexts.MAX_RESIDUAL)
     writer.put(zigzag(alive.ravel(), contexts.MAX_RESIDUAL), residual_model)
@@ -101,6 +105,7 @@ def read(reader: SymbolReader, num_groups: int, num_exponents: int) -> LevelMap:
     offset_model = contexts.residual_model(offset_prior, contexts.MAX_SHIFT)
     offsets = unzigzag(reader.take(num_groups, offset_model), contexts.MAX_SHIFT)
     prior = _take(reader, contexts.prior_model())
+    # The offsets come first, because they tell how many residuals there are.
     alive = offsets <= contexts.MAX_SHIFT
     symbols = reader.take(int(alive.sum()) * count, contexts.residual_model(prior, contexts.MAX_RESIDUAL))
     residuals = np.zeros((num_groups, count), np.int64)

@@ -67,6 +67,7 @@ def _segments(counts: Ints, logarithms: Ints, one: int, entry: int, prices: Ints
     total = np.zeros(counts.shape[1], np.int64)
     for first in range(counts.shape[0]):
         total[:] = 0
+        # Adding row after row to `total` [tokens] gives the counts of each run first..last without summing it anew.
         for last in range(first, counts.shape[0]):
             used, entries, price = np.int64(0), np.int64(0), np.int64(0)
             for token in range(counts.shape[1]):
@@ -83,6 +84,7 @@ def _segments(counts: Ints, logarithms: Ints, one: int, entry: int, prices: Ints
             while used >> (length + 1):
                 length += 1
             price += used * (length * one + logarithms[((used << 8) >> length) & 255])
+            # Three entries' worth of bits stand for the table's kind and size: TABLE_BITS / ENTRY_BITS.
             prices[first, last] = price + (entries + 3) * entry
 
 
@@ -164,6 +166,7 @@ def _fill(counts: Ints, coarse: bool) -> list[Table]:
     """
     unit, one = 1 + coarse, 1 << contexts.COST_BITS
     logs = _logs(np.maximum(counts, 1))
+    # [tables, classes, sides] distance of each count to the table's largest, rounded to the unit.
     below = (2 * (logs.max(axis=(1, 2), keepdims=True) - logs) // unit + one // 2) // one * unit
     codes = np.where(counts > 0, MAX_CODE - np.minimum(below, (MAX_CODE - 1) // unit * unit), 0)
     sizes = [int(np.flatnonzero(table.any(axis=1))[-1]) + 1 for table in codes]
@@ -180,6 +183,7 @@ def _logs(counts: Ints) -> Ints:
 def _price(table: Table, counts: Ints) -> int:
     """Return the price of the counted tokens and of the table's entries."""
     weights = contexts.code_weights()
+    # A one-sided table has the same entry for both directions.
     both = np.broadcast_to(table.codes, (len(table.codes), 2)).ravel().tolist()
     total = contexts.log2(sum(weights[code] for code in both))
     tokens = counts.ravel().tolist()[: len(both)]
@@ -193,6 +197,7 @@ def _price(table: Table, counts: Ints) -> int:
 def _to_symbols(table: Table) -> npt.NDArray[np.int32]:
     """Return the table's entries as zigzag differences and ABSENT."""
     unit, absent = 1 + table.coarse, _absent(table.coarse)
+    # `before` is the entry of the next smaller magnitude that occurs; the likeliest token stands before the first.
     symbols, before = [], MAX_CODE
     for kind in table.codes.tolist():
         expected = before
@@ -202,7 +207,9 @@ def _to_symbols(table: Table) -> npt.NDArray[np.int32]:
                 continue
             delta = (code - expected) // unit
             symbols.append(2 * delta if delta >= 0 else -2 * delta - 1)
+            # The second side is expected to equal the first.
             expected = code
+            # The next class is expected to equal the entry away from zero, or the other one if that does not occur.
             if side == 0 or not kind[0]:
                 before = code
     return np.array(symbols, np.int32)
@@ -217,6 +224,7 @@ def _from_symbols(symbols: npt.NDArray[np.int32], coarse: bool) -> Table:
         for side, symbol in enumerate(sides):
             if symbol == absent:
                 continue
+            # Undo the zigzag: odd symbols are negative differences.
             code = expected + unit * (-(symbol + 1) // 2 if symbol & 1 else symbol // 2)
             if not 1 <= code <= MAX_CODE:
                 raise CorruptFrame(f"a table's entry is {code}; expected 1 to {MAX_CODE}")

@@ -43,14 +43,14 @@ def _best_residuals(
                 cost[level] = k * cost_changed[level] + (n - k) * cost_unchanged[level]
             for level in range(1, num_levels):
                 # "Never changes" costs its symbol alone, and is allowed only where nothing changed.
-                least, by = (price[price.size - 1], reach + 1) if k == 0 else (far, 0)
+                least, chosen = (price[price.size - 1], reach + 1) if k == 0 else (far, 0)
                 for residual in range(max(-reach, 1 - level), min(reach, num_levels - 1 - level) + 1):
                     symbol = 2 * residual if residual >= 0 else -2 * residual - 1
                     total = cost[level + residual] + price[symbol]
                     if total < least:
-                        least, by = total, residual
+                        least, chosen = total, residual
                 best[g, r, level] = least
-                which[g, r, level] = by
+                which[g, r, level] = chosen
 
 
 @kernel
@@ -59,22 +59,24 @@ def _best_offsets(best: Ints, changed: Ints, template: Ints, price: Ints, offset
 
     A group in which nothing changed may be "dead" instead (`reach + 1`).
     """
+    # `price` has the prices of the zigzag symbols of -reach to reach, and last that of a dead group.
     reach = (price.size - 2) // 2
     top = best.shape[2] - 1
     total = np.int64(0)
     for g in range(best.shape[0]):
-        least, by = np.int64(1) << 62, 0
+        least, chosen = np.int64(1) << 62, 0
         if changed[g].sum() == 0:
-            least, by = price[price.size - 1], reach + 1
+            least, chosen = price[price.size - 1], reach + 1
         for offset in range(-reach, reach + 1):
             cost = price[2 * offset if offset >= 0 else -2 * offset - 1]
             for r in range(best.shape[1]):
                 cost += best[g, r, min(max(template[r] + offset, 1), top)]
+                # Prices only grow, so that a sum above the best one so far cannot win.
                 if cost >= least:
                     break
             if cost < least:
-                least, by = cost, offset
-        offsets[g] = by
+                least, chosen = cost, offset
+        offsets[g] = chosen
         total += least
     return int(total)
 

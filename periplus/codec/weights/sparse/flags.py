@@ -28,6 +28,7 @@ def write(
     order, ends = _by_level(bits, bounds, shift, table)
     flags = np.zeros(len(bits), np.int32)
     flags[positions] = 1
+    # Elements of one level stand together, so that each level is one run of symbols with one model.
     sorted_flags = flags[order]
     for level in used:
         writer.put(sorted_flags[ends[level - 1] : ends[level]], contexts.flag_model(level))

@@ -87,6 +87,7 @@ def _of_levels(used: list[int]) -> list[int]:
 
 def _write_counts(writer: SymbolWriter, counts: list[int]) -> None:
     """Append the numbers of tokens: bit lengths as differences, then all bits below the leading ones as one number."""
+    # The numbers of tokens of neighbouring levels are alike, so that differences of their bit lengths are small.
     lengths = [count.bit_length() for count in counts]
     rises = np.array(lengths, np.int64) - np.array([0, *lengths[:-1]], np.int64)
     writer.put(zigzag(rises, MAX_COUNT_BITS), _length_model())
@@ -103,6 +104,7 @@ def _read_counts(reader: SymbolReader, num_streams: int, most: int) -> list[int]
     if not all(0 <= length <= MAX_COUNT_BITS for length in lengths):
         raise CorruptFrame(f"numbers of tokens of {max(lengths)} bits; at most {MAX_COUNT_BITS}")
     lows, counts = reader.take_number(sum(length - 1 for length in lengths if length > 1)), []
+    # The leading one bit is implied by the length; the bits below it are in `lows`, the first stream's lowest.
     for length in lengths:
         width = max(length - 1, 0)
         counts.append((lows & ((1 << width) - 1)) | (1 << width) if length else 0)

@@ -92,6 +92,8 @@ def base_span(span: Span, bits: Bits) -> BaseSpan:
     bounds, held, at = [0], 0, 0
     for piece in span.pieces:
         size = piece.stop - piece.start
+        # Small tensors are joined into a group until it is large enough. A large one does not join small ones before
+        # it.
         if held and (held >= smallest or size >= smallest):
             bounds.append(at)
             held = 0
@@ -126,13 +128,15 @@ def _changes_at(base: BaseSpan, new: Bits, positions: Positions) -> Changes:
     width = FLOATS[base.dtype].width
     old = base.bits[positions]
     was, now = _on_number_line(old, width), _on_number_line(new[positions], width)
+    # The difference modulo 2^width, then read as a signed number of `width` bits.
     step = (now - was) & ((1 << width) - 1)
     return Changes(positions=positions, old=old, steps=(step - ((step >> (width - 1)) << width)).astype(np.int32))
 
 
 def _on_number_line(bits: Bits, width: int) -> Ints:
-    wide = bits.astype(np.int64)
-    return np.where(wide >> (width - 1), wide ^ ((1 << width) - 1), wide | (1 << (width - 1)))
+    # Flip all bits of a negative number, and set the sign bit of a positive one: bit patterns then order like numbers.
+    bits_64 = bits.astype(np.int64)
+    return np.where(bits_64 >> (width - 1), bits_64 ^ ((1 << width) - 1), bits_64 | (1 << (width - 1)))
 
 
 def encode_span(base: BaseSpan, changes: Changes) -> bytes:
@@ -187,6 +191,7 @@ def decode_span(base: BaseSpan, data: bytes | memoryview) -> tuple[Positions, Bi
     # The reader knows the exponents of all changed elements, so the number of steps of each exponent needs no
     # transmission.
     per_exponent = _fold_signs(_tally(base, positions, old)).sum(axis=0)
+    # A large span has no symbol for this choice: its steps are always coded by tables.
     if len(base.bits) <= flags.MAX_ELEMENTS and reader.take_one(2):
         outward = adaptive.read(reader, per_exponent, _survey(base).sum(axis=0))
     else:
@@ -205,6 +210,7 @@ def _with_small_steps(writer: SymbolWriter, outward: Steps, per_exponent: Ints, 
     tries = []
     if len(outward) <= adaptive.MAX_CHANGES:
         tries.append(writer.fork())
+        # The choice itself is a symbol: both tries begin with the stack as it is so far.
         tries[-1].put_one(1, 2)
         adaptive.write(tries[-1], outward, per_exponent, seen)
     if len(outward) >= adaptive.MIN_TABLE_CHANGES:
@@ -217,6 +223,7 @@ def _with_small_steps(writer: SymbolWriter, outward: Steps, per_exponent: Ints, 
 def _replay(base: BaseSpan, reader: SymbolReader, used: list[int], table: Bytes) -> tuple[Positions, Bits]:
     """Return positions and old elements of the changes that the gaps describe."""
     gap, per_stream = gaps.read(reader, used, len(base.bits))
+    # Each stream lies in the queue as its gaps and then an endless one; `starts` [streams] are the first of each.
     starts = np.cumsum(per_stream + 1) - per_stream - 1
     queue = np.empty(len(gap) + len(per_stream), np.int32)
     kernels.enqueue(gap, per_stream, ENDLESS, queue)
@@ -225,6 +232,7 @@ def _replay(base: BaseSpan, reader: SymbolReader, used: list[int], table: Bytes)
     num_placed = kernels.replay(
         base.bits, queue, base.bounds, shift, gaps.streams(table), queue[starts], starts + 1, positions, old
     )
+    # Endless gaps keep a stream out of the next one's. A change that found no element means damaged bytes.
     if num_placed != len(gap):
         raise CorruptFrame(f"{len(gap) - num_placed} of {len(gap)} changes lie beyond the end of their span")
     return positions, old
@@ -257,6 +265,7 @@ def _choose(seen: Ints, moved: Ints, spacing: int) -> level_map.LevelMap:
     """Choose the level map from the counts of cells, cut to the exponents that have changes."""
     exponents = np.flatnonzero(moved.any(axis=0))
     first, last = int(exponents[-1]), int(exponents[0])
+    # Exponents go from the highest down, as in the level map; outside of these nothing changed.
     cells = slice(last, first + 1)
     return choice.choose_levels(seen[:, cells][:, ::-1].copy(), moved[:, cells][:, ::-1].copy(), first, spacing)
 

@@ -24,13 +24,16 @@ def write(writer: SymbolWriter, outward: Steps, per_exponent: Ints) -> None:
     widths = np.empty(len(outward), np.uint8)
     counts = np.zeros((len(per_exponent), contexts.NUM_STEP_TOKENS), np.int64)
     kernels.split_steps(outward, np.cumsum(per_exponent), contexts.DIRECT_STEPS, tokens, rests, widths, counts)
+    # Neighbouring exponents that share a table form a class: (exponents, table).
     classes = tables.choose_classes(counts)
     for number, (members, _) in enumerate(classes):
         for exponent in members:
+            # The very first exponent always begins a table, so that its symbol is left out.
             if number or exponent != members[0]:
                 writer.put_one(int(exponent == members[0]), 2)
     for _, table in classes:
         tables.write(writer, table)
+    # The tokens are sorted by exponent, so that each class is one run of them.
     start = 0
     for members, table in classes:
         end = start + int(per_exponent[members].sum())
