@@ -30,9 +30,9 @@ from planner.problem.goal import Problem
 from planner.problem.workload import Task
 from planner.replan.branching import placements
 from planner.replan.certificate import carried
-from planner.replan.change import ReplanStart, estimate
 from planner.replan.migration import Migration, MigrationPolicy, migration
 from planner.replan.moves import Lost, Move, diff, num_moved, staying
+from planner.replan.replan_start import ReplanStart, estimate
 from planner.replan.settings import SETTINGS
 from planner.replan.stretch import tables
 

@@ -25,6 +25,7 @@ from periplus.values.trajectory import StopReason
 from trainer.intake.committed import Committed, KeptTrajectory
 from trainer.intake.effects import EvaluationDone, EventLogged, IntakeEffect, LedgerBatch, LineWritten
 from trainer.intake.entries import drop_entry, lease_entry, lost_entry, result_entry
+from trainer.intake.frame_retention import Retention
 from trainer.intake.held_trajectories import HeldTrajectories
 from trainer.intake.messages import (
     DepartureReceived,
@@ -33,7 +34,6 @@ from trainer.intake.messages import (
     LedgerMessage,
     ProofReceived,
 )
-from trainer.intake.retention import Retention
 from trainer.intake.tally import RemoteBytes, Tally
 from trainer.ledger import values
 from trainer.ledger.machine import Ledger

@@ -10,7 +10,7 @@ from planner.files.capabilities import load_capabilities
 from planner.jobs.hosts import problems
 from planner.jobs.job_workload import workload_of_job
 from planner.jobs.needs import Needs
-from planner.jobs.polish import polished
+from planner.jobs.spare_workers import polished
 from planner.problem.fleet import Fleet
 from planner.problem.workload import Task
 from planner.propose import rollout_replicas
