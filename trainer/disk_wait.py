@@ -1,15 +1,15 @@
 """Writes that wait for room: a full disk pauses a trainer for as long as it is full, and loses nothing.
 
 A write either succeeds, or raises `DiskFull` and has changed nothing (periplus/process/disk.py). It is then tried
-again, after pauses that double (`RETRY`). The first refusal is logged as one WARNING with
-the path, the bytes needed and the bytes free. The job's watchers see `waiting for disk: PATH` as its phase. Nothing
-that depends on the write happens meanwhile, but time goes on: leases expire as always.
+again, after pauses that double (`RETRY`). The first refusal is logged as one WARNING with the path, the bytes needed
+and the bytes free. The job's watchers see `waiting for disk: PATH` as its phase. Nothing that depends on the write
+happens meanwhile, but time goes on: leases expire as always.
 
 A trainer that is asked to stop gives up at the next refusal: `write` then raises the `DiskFull`. What has not been
 written was never acted on, so a resumed job needs only the last checkpoint and the journal before it. `write_patiently`
 does not give up; it is for tasks that the trainer cancels when it ends.
 
-Every other error is raised at once, since waiting does not mend, for example, a read-only disk.
+Every other error is raised at once, because waiting does not help: a read-only disk stays read-only.
 """
 
 import asyncio

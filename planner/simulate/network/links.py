@@ -3,7 +3,7 @@
 A publication is a flow. All flows get max-min fair rates within the links that they cross and the caps of the regions
 that they leave and enter. Rates are computed again whenever a flow starts or ends or a link's rate changes.
 Trajectories between a pair of regions are sent one after the other at the full rate of the route: they are small, and
-most go in the opposite direction. Within a region the fabric carries everything.
+most go in the direction opposite to publications. Within a region the fabric carries everything.
 
 A link whose rate becomes 0 carries nothing until it changes again; flows on it wait. Two regions reach each other
 directly if one of them can be dialled, otherwise through the public region that leaves the highest bandwidth.
@@ -40,7 +40,7 @@ class _Flow:
 
 
 class Links:
-    """State of all links in one run."""
+    """State of all links in one run: what flows and waits on them, and the bytes and busy seconds of each so far."""
 
     def __init__(self, fleet: Fleet, agenda: Agenda, faults: Faults) -> None:
         self._agenda = agenda
@@ -67,7 +67,7 @@ class Links:
     def path(self, src: str, dst: str) -> tuple[Hop, ...]:
         """Return the hops of a route. Raises: NoRoute."""
         if (src, dst) not in self._paths:
-            self._paths[src, dst] = self._find(src, dst)
+            self._paths[src, dst] = self._find_path(src, dst)
         return self._paths[src, dst]
 
     def one_way_s(self, src: str, dst: str) -> float:
@@ -103,10 +103,10 @@ class Links:
         if src == dst:
             self._agenda.at(self._agenda.now_s + num_bytes / self.rate(src, dst) + one_way_s, on_done)
             return
-        self._move()
+        self._advance_flows()
         arrived = lambda: self._agenda.at(self._agenda.now_s + one_way_s, on_done)  # noqa: E731
         self._flows.append(_Flow(path=self.path(src, dst), left_bytes=num_bytes, on_done=arrived, is_urgent=is_urgent))
-        self._share()
+        self._reschedule()
 
     def send_s(self, src: str, dst: str, num_bytes: float) -> float:
         """Queue a message behind earlier ones of the pair and return the seconds until it has arrived.
@@ -155,7 +155,7 @@ class Links:
         ups = (self._regions[a].wan_up_bytes_per_s or math.inf for a, _ in hops)
         return min(*ups, *(self._regions[b].wan_down_bytes_per_s or math.inf for _, b in hops))
 
-    def _find(self, src: str, dst: str) -> tuple[Hop, ...]:
+    def _find_path(self, src: str, dst: str) -> tuple[Hop, ...]:
         paths: list[tuple[Hop, ...]] = []
         if self._regions[src].is_public or self._regions[dst].is_public:
             paths = [((src, dst),)]
@@ -179,11 +179,11 @@ class Links:
         return self._links[hop].bytes_per_s * self._factors.get(hop, 1.0)
 
     def _change(self, pair: Hop, factor: float) -> None:
-        self._move()
+        self._advance_flows()
         self._factors[pair] = factor
-        self._share()
+        self._reschedule()
 
-    def _move(self) -> None:
+    def _advance_flows(self) -> None:
         """Advance every flow to the current time."""
         elapsed_s = self._agenda.now_s - self._moved_s
         self._moved_s = self._agenda.now_s
@@ -199,18 +199,18 @@ class Links:
             self.sent_bytes[hop] += num_bytes
             self.busy_s[hop] += seconds
 
-    def _share(self) -> None:
+    def _reschedule(self) -> None:
         """Compute fair rates and schedule the next end of a flow."""
         self._epoch += 1
         if not self._flows:
             return
-        self._fill()
+        self._set_fair_rates()
         ends_s = (self._agenda.now_s + flow.left_bytes / flow.rate for flow in self._flows if flow.rate)
         end_s = min(ends_s, default=math.inf)
         epoch = self._epoch
         self._agenda.at(end_s, lambda: self._ended(epoch))
 
-    def _fill(self) -> None:
+    def _set_fair_rates(self) -> None:
         """Set max-min fair rates by progressive filling: urgent flows first, then the others in the remaining room.
 
         Constraints are the links and the up and down caps of regions.
@@ -227,10 +227,10 @@ class Links:
         for flow in self._flows:
             flow.rate = 0.0
         for is_urgent in (True, False):
-            self._raise([flow for flow in self._flows if flow.is_urgent is is_urgent], room, users)
+            self._raise_rates([flow for flow in self._flows if flow.is_urgent is is_urgent], room, users)
 
     @staticmethod
-    def _raise(rising: list[_Flow], room: dict[Hop, float], users: dict[Hop, list[_Flow]]) -> None:
+    def _raise_rates(rising: list[_Flow], room: dict[Hop, float], users: dict[Hop, list[_Flow]]) -> None:
         """Raise the rates of some flows together until each reaches a constraint that is used up; `room` shrinks."""
         # A constraint counts as used up when a billionth of it is left, so that rounding does not keep it open.
         least = {key: 1e-9 * cap for key, cap in room.items()}
@@ -252,9 +252,9 @@ class Links:
     def _ended(self, epoch: int) -> None:
         if epoch != self._epoch:
             return
-        self._move()
+        self._advance_flows()
         done = [flow for flow in self._flows if flow.left_bytes <= 1e-6 * max(1.0, flow.rate)]
         self._flows = [flow for flow in self._flows if flow not in done]
         for flow in done:
             flow.on_done()
-        self._share()
+        self._reschedule()
