@@ -111,7 +111,9 @@ def assembled(
         intake = FrameIntake(store, limits, disk)
         syncs = durability is Durability.MACHINE
         ledger_service = LedgerService(driver, intake, journal, link.send, syncs=syncs, now=now)
-        recorder = RunRecorder(job, run, link, driver, disk, prepared.progress, now, started_s)
+        recorder = RunRecorder(
+            run, link, driver, disk, prepared.progress, now, started_s, num_steps=job.steps, bound=job.staleness
+        )
         publisher = Publisher(
             job_id,
             prepared.model,
@@ -124,7 +126,9 @@ def assembled(
             num_threads=config.task.num_threads,
             now=now,
         )
-        checkpointer = Checkpointer(job, job_id, run, prepared, journal=journal, store=store, driver=driver, disk=disk)
+        checkpointer = Checkpointer(
+            job_id, run, prepared, keep=job.checkpoint.keep, journal=journal, store=store, driver=driver, disk=disk
+        )
         _begin(config, prepared, run, journal)
         ledger_service.replay(replayable(store, limits))
         loop = TrainingLoop(

@@ -53,7 +53,7 @@ class LedgerDriver:
 
     def __init__(self, ledger: Ledger, retention: Retention, *, bundle_digest: bytes, home_region: str) -> None:
         self.ledger = ledger
-        self.retention = retention
+        self._retention = retention
         self.regions: dict[str, str] = {}
         self._bundle_digest = bundle_digest
         self._home_region = home_region
@@ -79,7 +79,7 @@ class LedgerDriver:
         results: list[Result] = []
         for position, num_bytes, kept in frames:
             found = [each for each in kept if self.ledger.may_want(each.trajectory.group)]
-            self.retention.add(position, num_bytes, len(found), version)
+            self._retention.add(position, num_bytes, len(found), version)
             results += [self._held.hold(each) for each in found]
         return self._applied(values.Replayed(tuple(results)), now_s) if results else ()
 
@@ -103,7 +103,7 @@ class LedgerDriver:
     def settle(self, kept: Sequence[KeptTrajectory], version: int) -> None:
         """Note that the fate of these samples was decided while the trainer was at `version`, each of them once."""
         for each in kept:
-            self.retention.settle(each.frame, version)
+            self._retention.settle(each.frame, version)
 
     def tick(self, now_s: float) -> tuple[IntakeEffect, ...]:
         """Tell the ledger that time has passed."""
@@ -148,7 +148,7 @@ class LedgerDriver:
         self._refuse(frame, now_s, effects)
         if frame.kept:
             self._count(frame)
-            self.retention.add(frame.kept[0].frame, frame.num_bytes, len(frame.kept), self.policy.version)
+            self._retention.add(frame.kept[0].frame, frame.num_bytes, len(frame.kept), self.policy.version)
         for kept in frame.kept:
             t = kept.trajectory
             if t.stop_reason is StopReason.ABANDONED:
@@ -160,6 +160,18 @@ class LedgerDriver:
         return tuple(effects)
 
     # ---- counts --------------------------------------------------------------------------------------------------
+
+    @property
+    def kept_bytes(self) -> int:
+        """Size in bytes of all frames that are kept on disk."""
+        return self._retention.num_bytes
+
+    def give_up_frames(self, covered_version: int) -> Position | None:
+        """Forget the frames that may be deleted, given that the oldest kept checkpoint is of `covered_version`.
+
+        Return the position of the first frame that stays, or None if no frame may be deleted.
+        """
+        return self._retention.give_up(covered_version)
 
     def take_tally(self) -> Tally:
         """Return the counts since they were last taken, and begin anew."""
