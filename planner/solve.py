@@ -27,11 +27,11 @@ from planner.jobs.static_layout import plan_static
 from planner.methods.idle_pools import trimmed
 from planner.methods.obstacles import obstacle
 from planner.plan import Plan, PlanOutcome
+from planner.plan_of_placement import plan_of
 from planner.problem.architecture import Architecture
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Problem
 from planner.problem.margins import with_margin
-from planner.propose import plan_of
 
 AUTO = "auto"
 """Name of the default method, a portfolio of the exact method and heuristics."""
