@@ -1,7 +1,9 @@
 """Transitions of the held versions: what a publication, the outcome of a disk job or a doubt makes of them.
 
 Each function takes the versions held before (`held_versions.HeldVersions`) and returns a `HeldChange`: those held
-after, jobs that clean up the disk, and why a copy was refused. `next_upkeep` says what is to be written next. The rules:
+after, jobs that clean up the disk, and why a copy was refused. `next_upkeep` says what is to be written next.
+
+The rules:
 
 - Forks come first: after a crash, no older fork may be accepted again.
 - A link counts as saved, and a version as the copy's, only by the outcome of the job that wrote it.
