@@ -31,7 +31,7 @@ from bench import provenance
 from periplus.audit import records
 from periplus.audit.findings import Code
 from periplus.audit.journal import AuditJournal
-from periplus.audit.read import audit_run, round_to_bf16
+from periplus.audit.run_reader import audit_run, round_to_bf16
 from periplus.audit.seals import SEALED, Sealer
 from periplus.codec import trajectory as codec
 from periplus.codec.frame import CodecId, Frame, pack

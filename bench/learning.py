@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from periplus.environment.environment import EXACT
-from periplus.environment.of_job import encode_prompt, environment_of
+from periplus.environment.job_environment import encode_prompt, environment_of
 from periplus.job.job_file import JobFile, load_job
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, StopReason

@@ -10,7 +10,7 @@ from coordinator import app
 from coordinator.authority import open_authority
 from coordinator.config import CoordinatorConfig, resolve
 from periplus import errors
-from periplus.cli.mounting import DefaultGroup
+from periplus.cli.command_groups import DefaultGroup
 from periplus.cli.option_types import HOST_PORT
 from periplus.process import telemetry
 from periplus.process.lifecycle import ShutdownReason

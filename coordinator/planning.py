@@ -14,8 +14,8 @@ from periplus.errors import PeriplusError, explained_error
 from periplus.process.telemetry import event as log_event
 from planner.answer.outcome import BudgetExhausted, Found, Infeasible
 from planner.plan import Plan, PlanOutcome, TaskKind
+from planner.plan_of_placement import without_question
 from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Region
-from planner.propose import without_question
 
 log = logging.getLogger(__name__)
 

@@ -228,7 +228,7 @@ class SentBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One job.
+    """A job as the coordinator knows it, from its submission until after its end.
 
     `reason` says why the job is in its state. `phase` is what the trainer last reported to be doing. `tasks` maps a
     task's id to its status. `infeasible_on` is the set of free regions on which the job has no placement, because of

@@ -98,6 +98,7 @@ class Writer:
         self._events: asyncio.Queue[tuple[Event, AgentSession | None, asyncio.Future[State]]] = asyncio.Queue(
             MAX_WAITING_EVENTS
         )
+        # Needs no bound: the machine orders one plan at a time, and the next only after `PlanFinished`.
         self._plans: asyncio.Queue[RunPlanner] = asyncio.Queue()
         self._sessions: dict[tuple[str, int], AgentSession] = {}
         self._logs: dict[str, JobLog] = {}

@@ -18,7 +18,7 @@ from typing import TextIO
 import click
 
 from periplus import errors
-from periplus.cli.mounting import CommandGroup
+from periplus.cli.command_groups import CommandGroup
 from periplus.process import threads
 
 log = logging.getLogger(__name__)

@@ -20,18 +20,18 @@ from planner.files.capabilities import Capabilities
 from planner.jobs import hosts
 from planner.jobs.job_workload import workload_of_job
 from planner.jobs.needs import Needs, needs_of
-from planner.jobs.polish import needs_s, polished
 from planner.jobs.refusals import refusal
-from planner.jobs.static import METHOD as STATIC
-from planner.jobs.static import plan_static
+from planner.jobs.spare_workers import needs_s, polished
+from planner.jobs.static_layout import METHOD as STATIC
+from planner.jobs.static_layout import plan_static
+from planner.methods.idle_pools import trimmed
 from planner.methods.obstacles import obstacle
-from planner.methods.trim import trimmed
 from planner.plan import Plan, PlanOutcome
+from planner.plan_of_placement import plan_of
 from planner.problem.architecture import Architecture
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Problem
 from planner.problem.margins import with_margin
-from planner.propose import plan_of
 
 AUTO = "auto"
 """Name of the default method, a portfolio of the exact method and heuristics."""

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import click
 
 from periplus import errors
-from periplus.cli.mounting import DefaultGroup
+from periplus.cli.command_groups import DefaultGroup
 from periplus.cli.option_types import HOST_PORT, DirectoryToWrite
 from periplus.config.loading import validate
 from periplus.process import telemetry

@@ -33,7 +33,7 @@ from periplus.values.digest import payload_digest
 from periplus.values.policy import Policy
 from periplus.values.trajectory import Trajectory, TrajectoryLimits
 from rollout_worker.config import WorkerConfig
-from rollout_worker.engines.model import LoadedBundle, load_bundle
+from rollout_worker.engines.bundle import LoadedBundle, load_bundle
 from rollout_worker.episodes.episode import EpisodeSettings, sample_batch
 from rollout_worker.episodes.framing import frames_of
 from rollout_worker.episodes.per_sample_fallback import FailedLease, only_valid, sample_with_fallback

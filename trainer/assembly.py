@@ -30,12 +30,12 @@ from trainer.checkpointing.checkpointer import Checkpointer, replayable
 from trainer.config import TrainerConfig
 from trainer.data.dataset import item_order
 from trainer.disk_wait import DiskWait
+from trainer.intake.frame_retention import Retention
 from trainer.intake.frames import FrameIntake
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.ledger_driver import LedgerDriver
 from trainer.intake.ledger_service import LedgerService
 from trainer.intake.messages import AnchorWanted, ProofReceived, UpMessage
-from trainer.intake.retention import Retention
 from trainer.intake.write_ahead import WriteAheadJournal
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import LedgerLimits
@@ -46,7 +46,7 @@ from trainer.setup import Prepared
 
 STORE_BYTES = 1 << 50
 """Bound of the store of frames in bytes, so large that it never applies. Frames that no checkpoint covers must be kept,
-and the others are bounded by intake/retention.py."""
+and the others are bounded by intake/frame_retention.py."""
 
 INTAKE_BATCHES = 2
 """Room for completion tokens of early leases, beside the groups that the staleness bound allows, in batches of the
@@ -114,7 +114,9 @@ def assembled(
         syncs = durability is Durability.MACHINE
         ledger_service = LedgerService(driver, intake, journal, link.send, syncs=syncs, now=now)
         # What goes out: records, publications and checkpoints.
-        recorder = RunRecorder(job, run, link, driver, disk, prepared.progress, now, started_s)
+        recorder = RunRecorder(
+            run, link, driver, disk, prepared.progress, now, started_s, num_steps=job.steps, bound=job.staleness
+        )
         publisher = Publisher(
             job_id,
             prepared.model,
@@ -127,7 +129,9 @@ def assembled(
             num_threads=config.task.num_threads,
             now=now,
         )
-        checkpointer = Checkpointer(job, job_id, run, prepared, journal=journal, store=store, driver=driver, disk=disk)
+        checkpointer = Checkpointer(
+            job_id, run, prepared, keep=job.checkpoint.keep, journal=journal, store=store, driver=driver, disk=disk
+        )
         # The fork's first line precedes every line that the replay leads to.
         _begin(config, prepared, run, journal)
         ledger_service.replay(replayable(store, limits))

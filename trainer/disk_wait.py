@@ -9,7 +9,7 @@ A trainer that is asked to stop gives up at the next refusal: `write` then raise
 written was never acted on, so a resumed job needs only the last checkpoint and the journal before it. `write_patiently`
 does not give up; it is for tasks that the trainer cancels when it ends.
 
-Every other error is raised at once, since waiting does not mend, for example, a read-only disk.
+Every other error is raised at once, because waiting does not help: a read-only disk stays read-only.
 """
 
 import asyncio

@@ -13,8 +13,8 @@ Step 4 comes before step 5, because a worker may already send results of the new
 The next step begins while the snapshot is encoded and sent. The record of a step is written once its version is
 published. A checkpoint, an evaluation and the end of the run wait until all versions are published.
 
-Meanwhile messages of workers change the ledger on the event loop (trainer/intake). This module is the
-shell around the parts that compute; it decides only the order.
+Meanwhile messages of workers change the ledger on the event loop (trainer/intake). This module is the shell around the
+parts that compute; it decides only the order.
 """
 
 import asyncio

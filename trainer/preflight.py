@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 
 from periplus import clock, errors
 from periplus.environment.environment import Environment
-from periplus.environment.of_job import environment_of
+from periplus.environment.job_environment import environment_of
 from periplus.errors import PeriplusError
 from periplus.job.inputs import check_inputs
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile

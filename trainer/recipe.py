@@ -1,7 +1,8 @@
 """Translates a job's keys into the settings of losses, advantages, optimizer and warm-up, and builds the learner.
 
-This is the only module that knows both. The job file's model is validated and resolved before: keys that the algorithm
-does not use may be None, and take a neutral default here. The code in trainer/learning takes plain values only.
+This is the only module that knows both the job file and the settings of trainer/learning, which takes plain values
+only. The job file was validated and resolved before. Keys that the algorithm does not use may be None, and take a
+neutral default here.
 """
 
 from copy import deepcopy

@@ -32,11 +32,11 @@ from region_agent.gateway.service import GatewayService
 from region_agent.gateway.traffic import Traffic
 from region_agent.weights.weight_cache import WeightCache
 from trainer.disk_wait import DiskWait
+from trainer.intake.frame_retention import Retention
 from trainer.intake.frames import FrameIntake
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.ledger_driver import LedgerDriver
 from trainer.intake.ledger_service import LedgerService
-from trainer.intake.retention import Retention
 from trainer.intake.write_ahead import WriteAheadJournal
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import LedgerLimits

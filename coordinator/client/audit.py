@@ -13,8 +13,8 @@ import click
 
 from coordinator.client.listing import Output, render_tree
 from periplus import clock
-from periplus.audit.read import Progress, audit_run
 from periplus.audit.report import report_text, report_tree
+from periplus.audit.run_reader import Progress, audit_run
 from periplus.cli.progress_line import ProgressLine, write_to_stderr
 from periplus.errors import NotFound
 

@@ -25,7 +25,7 @@ from coordinator.client.report import report_command
 from coordinator.client.resuming import job_to_submit, set_resumption
 from coordinator.state import ENDED_STATES
 from periplus import clock
-from periplus.cli.mounting import CommandGroup
+from periplus.cli.command_groups import CommandGroup
 from periplus.cli.option_types import HOST_PORT
 from periplus.config import finite_json, yaml_text
 from periplus.errors import Conflict, NotFound, Unreachable

@@ -24,7 +24,7 @@ from coordinator.client.resuming import set_resumption
 from coordinator.demo.services import AGENT, Services
 from coordinator.state import JobState
 from periplus import clock
-from periplus.audit.read import audit_run
+from periplus.audit.run_reader import audit_run
 from periplus.config import finite_json
 from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, NotFound, PeriplusError, TimedOut, explained_error
 from periplus.job.job_file import JobFile

@@ -1,9 +1,9 @@
 """The audit of a run as a pure function: `audit(evidence)` returns a `Report`.
 
 It takes three steps. First the journal is checked line by line against the kept frames (walk.py, batches.py). Then the
-files of the run are compared with the journal's outcome (kept.py). Last, the fates of all leases and samples are added
-up, for each fork and for the surviving history (account.py). The *surviving history* is that of the newest fork: its
-own lines, and those of its ancestors up to the checkpoints that it came from.
+files of the run are compared with the journal's outcome (kept_files.py). Last, the fates of all leases and samples are
+added up, for each fork and for the surviving history (account.py). The *surviving history* is that of the newest fork:
+its own lines, and those of its ancestors up to the checkpoints that it came from.
 
 No figure is taken from a counter of the trainer's ledger. docs/audit.md says what an audit proves, and what it cannot.
 """
@@ -11,12 +11,12 @@ No figure is taken from a counter of the trainer's ledger. docs/audit.md says wh
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from periplus.audit import kept
+from periplus.audit import kept_files
 from periplus.audit.account import Account, account, dead_steps, newest_trained_group, unaccounted_for
 from periplus.audit.evidence import AUDIT_FILE, Evidence
 from periplus.audit.findings import Code, Finding, Findings
 from periplus.audit.history import FOREVER, Fork
-from periplus.audit.kept import SpoolCount
+from periplus.audit.kept_files import SpoolCount
 from periplus.audit.walk import Walk
 from periplus.values.policy import Policy
 
@@ -91,8 +91,8 @@ def audit(evidence: Evidence) -> Report:
     findings = Findings()
     walk = Walk(evidence, findings)
     walk.read(evidence.lines)
-    found = kept.check(walk, evidence, findings)
-    spools = kept.spools(walk, evidence, findings, found)
+    found = kept_files.check(walk, evidence, findings)
+    spools = kept_files.spools(walk, evidence, findings, found)
     forks = walk.history.forks
     # Group numbers rise over the whole journal, so each fork is checked against the newest group of those before it.
     unaccounted, newest = [], -1

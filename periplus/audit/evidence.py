@@ -1,8 +1,8 @@
 """Evidence of an audit, as plain values. Each stands for bytes in a file, and none for a count that a ledger kept.
 
 A `Witness` is a trajectory in a kept frame, reduced to the fields that the journal repeats; its digest is computed from
-the frame's bytes. A `KeptCheckpoint` is a checkpoint's directory, a `KeptSpool` a gateway's spool. read.py makes them
-from files.
+the frame's bytes. A `KeptCheckpoint` is a checkpoint's directory, a `KeptSpool` a gateway's spool. run_reader.py makes
+them from files.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

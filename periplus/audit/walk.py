@@ -426,7 +426,7 @@ class Walk:
         if frame is None:
             self.missing[self.num_lines] = result.frame
             return None
-        if not frame:  # the frame is unreadable, which kept.py reports once
+        if not frame:  # the frame is unreadable, which kept_files.py reports once
             return None
         if result.index >= len(frame):
             message = f"frame {result.frame} has {len(frame)} trajectories, no index {result.index}"

@@ -64,7 +64,7 @@ def decode(payload: bytes, *, max_content_bytes: int) -> dict[str, bytes]:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Check file names.
+    """Check that the names may be files of one bundle.
 
     Refused are names that leave the directory, that a shell or terminal could interpret, or that collide: one name is
     the directory of another.

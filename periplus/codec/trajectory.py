@@ -61,6 +61,7 @@ _H = TypeVar("_H", bound=Hashable)
 _TYPES = ["int32", "int32", "float32", "bool"]
 
 _LAYOUT = 2
+"""Number of the payload's layout, its first byte. A reader refuses any other."""
 _HEAD = struct.Struct("<BI")
 _COUNTS = struct.Struct("<16I")
 _FIRST_SIZE = 9  # index in _Counts of the first section size
@@ -255,11 +256,10 @@ def stored_bytes(payload: bytes) -> dict[str, int]:
 
 
 def json_bytes(trajectories: Sequence[Trajectory]) -> int:
-    """Return the size in bytes of the same records as JSON lines without spaces.
+    """Return the size in bytes that the trajectories would have as JSON lines without spaces.
 
-    Each float32 has its shortest exact form.
-
-    It takes about 1 us per token, so it is not meant to run for every frame.
+    Each float32 is written in its shortest exact form. The call takes about 1 us per token, so it is not meant to run
+    for every frame.
     """
     return sum(map(_json_line_bytes, trajectories))
 

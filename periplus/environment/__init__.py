@@ -1,6 +1,6 @@
 """Environments: the source of a job's prompts, and the scoring of completions.
 
 A job's settings come in; indexed problems, scores and disjoint sets of problems go out. `environment` is the protocol,
-`gym_tasks` and `jsonl` implement it, `of_job` builds the environment of a job, and `splits` divides its problems into
-warm-up, training and held-out sets. Nothing here knows a model, a policy or torch.
+`gym_tasks` and `jsonl` implement it, `job_environment` builds the environment of a job, and `splits` divides its
+problems into warm-up, training and held-out sets. Nothing here knows a model, a policy or torch.
 """

@@ -3,8 +3,10 @@
 A server runs every handler behind `ErrorInterceptor`, which ends a call that raised a PeriplusError with its status and
 an `ErrorDetail` in the trailing metadata. A client wraps its calls in `remote_errors(address)`: an `AioRpcError` with a
 detail becomes the same PeriplusError class again, and one without becomes Unreachable or TimedOut. Keepalive is set on
-both sides, because by default gRPC notices a frozen peer after minutes or never. The transport is plain TCP:
-there is no TLS and no identity (SECURITY.md says what that means).
+both sides, because by default gRPC notices a frozen peer after minutes or never.
+
+All channels and server ports are opened here. The transport is plain TCP: there is no TLS and no identity (SECURITY.md
+says what that means).
 """
 
 import asyncio

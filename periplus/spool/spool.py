@@ -5,7 +5,7 @@
     records(start), read(position)  read the records that are not retired, in order
     retire(position), trim(upto)    mark records as no longer needed; a segment file whose records are all retired goes
 
-Invariants: Positions rise and are never used twice. The next opening finds every record that was reported durable, in
+Invariants: positions rise and are never used twice. The next opening finds every record that was reported durable, in
 order, and no record that was not appended. A full spool raises SpoolFull and a full disk DiskFull; both leave the spool
 unchanged, and the append may be tried again. A retired record is not read again by this process. After a crash, some
 retired records may come back if their segment file still exists, because a note of them (`note.py`) is written only
@@ -17,9 +17,9 @@ by the next `sync`. One sync serves all callers that wait for it (group commit);
 in a thread while others append. After a failed sync the content of the disk is unknown, so every call fails until the
 spool is opened again. With `process`, a power cut may leave damage, which the next opening reports as CorruptSpool.
 
-Opening cuts off a torn tail (defined in `segment.py`), writes nothing else, and takes a lock, so that a second process
-gets Conflict. The first append seals the previous epoch and begins a new one. A record's data may come in several
-pieces and is not copied; `append` costs one hash and one system call.
+Opening takes a lock, so that a second process gets Conflict, and cuts off a torn tail (defined in `segment.py`). It
+changes no other record. The first append seals the previous epoch and begins a new one. A record's data may come in
+several pieces and is not copied; `append` costs one hash and one system call.
 """
 
 import bisect

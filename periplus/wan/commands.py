@@ -10,7 +10,7 @@ from typing import TypeVar
 import click
 
 from periplus import errors
-from periplus.cli.mounting import CommandGroup
+from periplus.cli.command_groups import CommandGroup
 from periplus.cli.option_types import HOST_PORT
 from periplus.process import lifecycle
 from periplus.view.terminal.listing import Column, Listing, Output, Tree, output_option, render, render_tree

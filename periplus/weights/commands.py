@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from periplus.cli.mounting import CommandGroup
+from periplus.cli.command_groups import CommandGroup
 from periplus.config import finite_json, yaml_text
 from periplus.view.state import printable
 from periplus.weights.output import terminable

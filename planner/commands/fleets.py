@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from periplus import clock
-from periplus.cli.mounting import CommandGroup
+from periplus.cli.command_groups import CommandGroup
 from periplus.config import yaml_text
 from periplus.view import units
 from planner.commands.numbers import MAX_PROBE_S, Number

@@ -22,7 +22,7 @@ from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
 from planner.plan import Plan, PlanOutcome, SimulatedFigures
-from planner.propose import plan_of
+from planner.plan_of_placement import plan_of
 from planner.simulate.run_record import Simulated
 
 _SAME = 1e-6

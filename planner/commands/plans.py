@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from periplus.cli.mounting import DefaultGroup
+from periplus.cli.command_groups import DefaultGroup
 from planner.commands.background_search import Interrupt
 from planner.commands.numbers import MAX_BUDGET_S, Number
 from planner.commands.options import FILE, METHODS, options_of, question, question_options
@@ -18,7 +18,7 @@ from planner.commands.run import answer_counterfactuals, made_plan, run_methods,
 from planner.explain.difference import difference
 from planner.explain.lines import explain
 from planner.explain.pictures.placement import placement_svg
-from planner.jobs.static import METHOD as STATIC
+from planner.jobs.static_layout import METHOD as STATIC
 
 _PLAN_S = 10.0
 """Default time budget of a search, in seconds. Chosen by hand."""

@@ -29,8 +29,8 @@ from planner.explain.counterfactuals import Effect, effect, lifts, unanswered, u
 from planner.explain.effects import effects_text, effects_tree
 from planner.explain.pictures.quality import quality_svg
 from planner.plan import Plan
+from planner.plan_of_placement import idle_pools, limited_pools, plan_of
 from planner.problem.goal import Goal, Problem
-from planner.propose import idle_pools, limited_pools, plan_of
 from planner.solve import Thinking, searched
 
 T = TypeVar("T")

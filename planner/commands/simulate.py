@@ -23,9 +23,9 @@ from planner.explain.columns import columns
 from planner.explain.pictures.gantt import gantt_svg
 from planner.files.importers.loaders import load_fleet
 from planner.plan import Plan
+from planner.plan_of_placement import idle_pools, limited_pools
 from planner.problem.device_classes import classes_of, fits
 from planner.problem.goal import Goal, Problem
-from planner.propose import idle_pools, limited_pools
 from planner.simulate.faults import wandering_rates
 from planner.simulate.network.links import NoRoute
 from planner.simulate.run_record import Simulated

@@ -14,7 +14,7 @@ from planner.problem.goal import Goal, Objective, Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Result of one method."""
+    """Result of one planning method in a comparison of several on the same problem."""
 
     method: str
     best: Incumbent | None

@@ -18,12 +18,12 @@ from planner.cost.step.fixed_terms import trainer_region_of
 from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.network import Network
 from planner.methods.obstacles import allowed
+from planner.plan_of_placement import rollout_replicas
 from planner.problem.device_classes import DeviceClass, classes_of
 from planner.problem.fleet import Fleet, Machines
 from planner.problem.goal import Goal, Problem
 from planner.problem.margins import with_margin
 from planner.problem.workload import Task
-from planner.propose import rollout_replicas
 
 Solve = Callable[[Problem], Outcome]
 """Function that searches a problem for the best placement."""

@@ -21,7 +21,7 @@ _Counts = dict[tuple[str, str], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Differences of two plans.
+    """Differences of two plans, as a person reads them.
 
     `devices`, `layouts` and `workers` hold the entries that differ, with both numbers.
     """

@@ -7,9 +7,9 @@ from planner.cost.step.binding import names, seconds
 from planner.explain.effects import percent
 from planner.explain.money import has_prices, num_unpriced, rounded_up, usd_words
 from planner.plan import Assignment, Plan, SimulatedFigures, TaskKind
+from planner.plan_of_placement import idle_pools
 from planner.problem.margins import regime_words
 from planner.problem.workload import TRAINING, Task
-from planner.propose import idle_pools
 
 NOTHING = 0.95
 """Gap above which the bound is called of no help. Chosen by hand."""

@@ -3,8 +3,8 @@
 - `needs`: memory that a job's processes take, and the operator's constraints.
 - `hosts`: turn the regions' hosts into devices of the planner, with one problem per region of the trainer.
 - `refusals`: conflicts that can be named without a search.
-- `polish`: give the best placement every worker that does not lengthen the step.
-- `static`: closed-form layout for models whose architecture is not visible to the coordinator.
+- `spare_workers`: give the best placement every worker that does not lengthen the step.
+- `static_layout`: closed-form layout for models whose architecture is not visible to the coordinator.
 
 `planner.solve.plan_job` combines them. The package reads no files and talks to no agents.
 """

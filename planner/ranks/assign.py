@@ -37,7 +37,7 @@ class Ring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAssignment:
-    """Seats of all units.
+    """Which machine and devices each unit of a placement takes.
 
     In a pool that trains with p stages, unit u is stage u mod p of pipeline u div p.
     """

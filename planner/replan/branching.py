@@ -21,8 +21,8 @@ from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.methods.exact.subproblem.remaining_candidates import Subproblem
 from planner.problem.goal import Objective
 from planner.problem.workload import Task
-from planner.replan.change import ReplanStart, estimate
 from planner.replan.program import add_moves
+from planner.replan.replan_start import ReplanStart, estimate
 from planner.replan.settings import SETTINGS
 
 

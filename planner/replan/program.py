@@ -15,9 +15,9 @@ from planner.methods.exact.relaxation.relaxation import Relaxation
 from planner.problem.goal import Objective
 from planner.problem.groupings import Tasks
 from planner.problem.workload import Task
-from planner.replan.change import ReplanStart
 from planner.replan.migration import group_rate, restart_s, unit_rate, unit_start_s, unit_stop_s
 from planner.replan.moves import Use, use_of
+from planner.replan.replan_start import ReplanStart
 
 
 def add_moves(change: ReplanStart, built: Relaxation, trainer_region: str, most_moved: float | None) -> None:

@@ -9,7 +9,8 @@ The limit on moves is lifted only if nothing runs within it. Then the candidates
 the trainer's region, the same program with all meshes of one class and no limit, and at last a search from scratch. The
 answer says so (`Replan.is_within_limit`).
 
-`Replan.bound` is what the bound of the original search is worth on the changed fleet (`certificate`).
+`Replan.bound` is a lower bound for the changed fleet, derived from the one that the original search proved
+(`certificate`).
 """
 
 from collections import deque
@@ -30,16 +31,16 @@ from planner.problem.goal import Problem
 from planner.problem.workload import Task
 from planner.replan.branching import placements
 from planner.replan.certificate import carried
-from planner.replan.change import ReplanStart, estimate
 from planner.replan.migration import Migration, MigrationPolicy, migration
 from planner.replan.moves import Lost, Move, diff, num_moved, staying
+from planner.replan.replan_start import ReplanStart, estimate
 from planner.replan.settings import SETTINGS
 from planner.replan.stretch import tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replan:
-    """Answer to a change."""
+    """Answer to a change of the fleet: the placement to run from now on, and how it differs from the running one."""
 
     placement: Placement
     evaluation: Evaluation
@@ -53,8 +54,8 @@ class Replan:
     it runs."""
     migration: Migration
     gain: float
-    """Steps (or steps per dollar) over the horizon relative to the running plan, moving included; inf if that cannot
-    run."""
+    """Steps (or steps per dollar) within the policy's horizon, with the time of moving, divided by those of the running
+    plan; inf if the running plan cannot run."""
     bound: float | None
     """Lower bound on the objective value of all placements on this fleet. None if nothing is proved."""
     elapsed_s: float
@@ -73,7 +74,7 @@ class _Option:
 
 
 class Replanner:
-    """State of one running job's plan. An object must not be used by several threads at once."""
+    """Re-planner of one running job. It must not be used by several threads at once."""
 
     def __init__(
         self,
@@ -129,15 +130,15 @@ class Replanner:
         kept = self._option(self.incumbent, lost)
         if kept is not None:
             self._last = kept.evaluation
-        runs = kept if kept is not None and self._is_few(kept) else None
+        runs = kept if kept is not None and self._is_within_limit(kept) else None
         limit_s = SETTINGS.link_programs_s if has_same_machines and runs is not None else SETTINGS.programs_s
-        best = self._best(filter(self._is_few, self._options(self._within_limit(runs, lost, limit_s), lost)))
+        best = self._best(filter(self._is_within_limit, self._options(self._within_limit(runs, lost, limit_s), lost)))
         # Hysteresis: a change must beat the running plan by a margin.
         if runs is not None and (best is None or best.value * (1 + self.policy.hysteresis) > runs.value):
             best = runs
         if best is None:
             beyond = [*([] if kept is None else [kept]), *self._options(self._beyond_limit(lost), lost)]
-            best = self._best([each for each in beyond if self._is_few(each)] or beyond)
+            best = self._best([each for each in beyond if self._is_within_limit(each)] or beyond)
         if best is None:
             best = self._best(self._options(self._from_scratch(), lost))
         if best is None:
@@ -237,7 +238,7 @@ class Replanner:
     def _most_moved(self) -> float:
         return self.policy.max_moved * self.incumbent.num_gpus
 
-    def _is_few(self, option: _Option) -> bool:
+    def _is_within_limit(self, option: _Option) -> bool:
         return option.num_moved <= self._most_moved
 
     def _options(self, candidates: Iterator[Placement], lost: Lost | None) -> Iterator[_Option]:
@@ -274,7 +275,7 @@ class Replanner:
             is_kept=best.placement == self.incumbent,
             moves=diff(self.incumbent, best.placement, lost),
             num_moved=best.num_moved,
-            is_within_limit=self._is_few(best),
+            is_within_limit=self._is_within_limit(best),
             migration=best.migration,
             # `kept` is the running plan on the changed fleet; without it the gain has no limit.
             gain=INFINITE if kept is None else kept.value / best.value,

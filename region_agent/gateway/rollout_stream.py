@@ -70,7 +70,7 @@ class RolloutStream:
         self._ended.set()
 
     async def until_ended(self) -> None:
-        """Wait for `end`."""
+        """Wait until the stream must end, because `end` was called."""
         await self._ended.wait()
 
     # ---- frames to acknowledge ------------------------------------------------------------------------------------

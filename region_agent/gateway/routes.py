@@ -27,7 +27,7 @@ StreamId = NewType("StreamId", int)
 
 @dataclass(frozen=True, slots=True)
 class ForwardUp:
-    """Send the message up."""
+    """Send the message up, towards the trainer."""
 
     message: RelayedUp
 

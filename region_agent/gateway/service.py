@@ -1,5 +1,12 @@
 """gRPC servicer of the gateway: it reads streams, calls the job's hub, and writes streams.
 
+    Rollout      from a worker, or a remote gateway for its workers: frames and messages up, leases and receipts down
+    Subscribe    from a worker or a remote gateway: publications of weights and of the bundle
+    Train        from the job's trainer: messages of workers to it, messages and receipts from it
+    Publish      from the job's trainer: publications
+    Traffic      from the job's trainer: counted bytes between regions
+    Probe        from another region's agent, which measures the link
+
 It keeps no state of its own. Another region's gateway identifies itself by the metadata key `periplus-region`.
 Everything written to it is counted as traffic to that region, and what it sends on a job's rollout stream as traffic
 from there.

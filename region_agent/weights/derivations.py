@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from periplus.values.policy import Policy
-from region_agent.weights import routes
+from region_agent.weights import reader_routes
 from region_agent.weights.chain import ChainLink
-from region_agent.weights.held import HeldVersions
+from region_agent.weights.held_versions import HeldVersions
 from region_agent.weights.jobs import (
     CacheNotice,
     DerivedForgotten,
@@ -26,7 +26,7 @@ from region_agent.weights.jobs import (
     MakeDerived,
 )
 from region_agent.weights.orders import DerivedKey, DerivedOrder, is_current, key_of, order_of, sources_of
-from region_agent.weights.routes import RouteKind, RouteRates, Situation
+from region_agent.weights.reader_routes import RouteKind, RouteRates, Situation
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Derivations:
 
         `chain_bytes` is the payload of the log's own signed publications, or None if they do not reach its `newest`.
         """
-        for cost in routes.costs(self._situation(held, have, chain_bytes, newest), rates):
+        for cost in reader_routes.costs(self._situation(held, have, chain_bytes, newest), rates):
             # Cheapest first. A route that cannot be taken now (no links, or what was derived has failed) gives way to
             # the next.
             if cost.kind is RouteKind.CHAIN:

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class DiskExecutor:
-    """Takes the machine's steps.
+    """Runs the disk jobs that the weight cache's machine orders, and tells the machine their outcomes.
 
     `perform` does a job in a thread and returns its outcome; an exception from it is a fault of ours. `on_notices`
     receives the machine's notices on the event loop.

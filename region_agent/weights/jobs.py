@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from periplus.errors import PeriplusError, StorageError, WireError
 from periplus.values.policy import Policy
 from region_agent.weights.chain import ChainLink, InMemory
-from region_agent.weights.held import CopyFacts
+from region_agent.weights.held_versions import CopyFacts
 from region_agent.weights.orders import DerivedOrder
 
 # ---- jobs -----------------------------------------------------------------------------------------------------------

@@ -5,9 +5,9 @@
     finished(job, outcome, now_s)                          how the job ended      -> notices
     route, have, is_behind, lacks_copy                     what readers and the gateway above are told
 
-The machine decides which versions are held and written (`upkeep`), what is derived for which reader (`derivations`),
-how the copy follows the gateway above (`takeovers`), when it is proven again, and when a full state is requested. It
-has no task, file, log or clock.
+The machine decides which versions are held and written (`held_transitions`), what is derived for which reader
+(`derivations`), how the copy follows the gateway above (`takeovers`), when it is proven again, and when a full state is
+requested. It has no task, file, log or clock.
 
 Invariants:
 - At most one disk job is open: `next_step` is called only after `finished`.
@@ -29,7 +29,8 @@ from periplus.publication import Publication, PublicationKind
 from periplus.values.policy import Policy
 from region_agent.weights.chain import ChainLink
 from region_agent.weights.derivations import Derivations, RouteAnswer
-from region_agent.weights.held import HeldVersions
+from region_agent.weights.held_transitions import HeldChange, abandoned, after_job, next_upkeep, shortened, taken
+from region_agent.weights.held_versions import HeldVersions
 from region_agent.weights.jobs import (
     AdvanceCopy,
     CacheNotice,
@@ -47,9 +48,8 @@ from region_agent.weights.jobs import (
     ProveCopy,
     TakenOver,
 )
-from region_agent.weights.routes import RouteRates
+from region_agent.weights.reader_routes import RouteRates
 from region_agent.weights.takeovers import Takeovers
-from region_agent.weights.upkeep import HeldChange, abandoned, after_job, next_upkeep, shortened, taken
 
 RETRY_S = 5.0
 """Seconds between attempts to write to a disk that refused. Room comes from people, or from other jobs' ends. Chosen by

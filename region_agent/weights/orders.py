@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from periplus.publication import Attestation, PublicationKind
 from periplus.values.policy import Policy
 from region_agent.weights.chain import ChainLink, attestation_of
-from region_agent.weights.held import HeldVersions
-from region_agent.weights.routes import RouteKind
+from region_agent.weights.held_versions import HeldVersions
+from region_agent.weights.reader_routes import RouteKind
 
 
 @dataclass(frozen=True, slots=True)

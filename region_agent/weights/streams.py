@@ -27,7 +27,7 @@ from region_agent.weights.jobs import (
 )
 from region_agent.weights.machine import WeightCacheMachine
 from region_agent.weights.orders import DerivedOrder
-from region_agent.weights.routes import RouteKind
+from region_agent.weights.reader_routes import RouteKind
 
 
 @dataclass(frozen=True, slots=True)

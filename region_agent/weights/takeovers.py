@@ -12,7 +12,8 @@ from dataclasses import replace
 from periplus.errors import PeriplusError, StateError, WrongBase
 from periplus.publication import Publication, PublicationKind
 from region_agent.weights.chain import ChainLink, InMemory
-from region_agent.weights.held import HeldVersions
+from region_agent.weights.held_transitions import HeldChange, forgetting
+from region_agent.weights.held_versions import HeldVersions
 from region_agent.weights.jobs import (
     AdvanceCopy,
     CacheNotice,
@@ -25,7 +26,6 @@ from region_agent.weights.jobs import (
     TakenOver,
     TakeOverFailed,
 )
-from region_agent.weights.upkeep import HeldChange, forgetting
 
 
 class Takeovers:

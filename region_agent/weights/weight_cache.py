@@ -28,7 +28,7 @@ from region_agent.weights.disk.files import WeightFiles
 from region_agent.weights.disk.restore import restored_log
 from region_agent.weights.disk.weight_folder import WeightFolder
 from region_agent.weights.executor import DiskExecutor
-from region_agent.weights.held import HeldVersions
+from region_agent.weights.held_versions import HeldVersions
 from region_agent.weights.jobs import (
     CacheNotice,
     CopyServes,
@@ -42,9 +42,9 @@ from region_agent.weights.jobs import (
     TakeOverFailed,
 )
 from region_agent.weights.machine import WeightCacheMachine
-from region_agent.weights.routes import RouteKind, RouteRates
+from region_agent.weights.notice_log import log_notice
+from region_agent.weights.reader_routes import RouteKind, RouteRates
 from region_agent.weights.streams import ReaderStreams, Stream
-from region_agent.weights.telemetry import log_notice
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from periplus.environment.environment import Environment
-from periplus.environment.of_job import encode_prompt
+from periplus.environment.job_environment import encode_prompt
 from periplus.values.policy import Policy
 from periplus.values.trajectory import (
     PolicyRun,

@@ -1,9 +1,10 @@
 """Queue of leases that a worker has not started: it decides which ones are generated together next.
 
-It is pure: leases in, batches out. Only leases that may start with the present weights are taken, evaluation first,
-then by group and sample. A lease whose `start_at` lies ahead waits until those weights arrive. A lease of a fork that
-the weights have left behind is dropped. Lease ids are unique within a fork: an id that comes again is the same lease. A
-sample at which earlier attempts failed is taken alone, so that it is known to be at fault if the worker then dies.
+The queue is pure: leases come in, and batches go out. Only leases that may start with the present weights are taken,
+evaluation first, then by group and sample. A lease whose `start_at` lies ahead waits until those weights arrive. A
+lease of a fork that the weights have left behind is dropped. Lease ids are unique within a fork: an id that comes again
+is the same lease. A sample at which earlier attempts failed is taken alone, so that it is known to be at fault if the
+worker then dies.
 """
 
 import heapq

@@ -1,10 +1,13 @@
 """Versions that are proven in the host copy and wait to be written into the engine between two batches.
 
-It is pure. All pending versions are written at once, oldest first: the engine goes to the newest one and never serves
-those between. Their staged elements are bounded. Once these take more than `STAGED_SHARE` of a full state, or there are
-more than `PENDING_VERSIONS` versions, the elements are dropped. Then the whole engine is written from the host copy,
-which is contiguous and therefore no slower by then. So a long batch neither stops the subscription nor lets the
-worker's memory grow.
+All pending versions are written at once, oldest first: the engine goes to the newest one and never serves those
+between. *Staged* elements are the decoded new values of what changed; a *full state* is all weights of one version. The
+memory of staged elements is bounded. Once they take more than `STAGED_SHARE` of a full state, or more than
+`PENDING_VERSIONS` versions wait, they are dropped. Then the whole engine is written from the host copy, which is
+contiguous and therefore no slower by then. So a long batch neither stops the subscription nor lets the worker's memory
+grow.
+
+The module is pure: it says what to write, and the engine's writer writes it.
 """
 
 from collections.abc import Iterator
@@ -30,8 +33,8 @@ class Version:
     """One version that is proven in the host copy.
 
     `staged` has its changed elements; None if only the host copy has them. `recovers`: it follows a failure, a derived
-    publication or a new fork, so the engine is checked after it. `fallback`: it did not come by the plain chain.
-    `transfer_s` and `apply_s` are as in VersionReport.
+    publication or a new fork, so the engine is checked after it. `fallback`: it did not come as the signed delta from
+    the version before. `transfer_s` and `apply_s` are as in VersionReport.
     """
 
     signed: Signed
@@ -114,8 +117,8 @@ class PendingVersions:
         """Drop versions that are not newer than `policy`, the engine's own, unless newer ones follow them.
 
         Such versions come from a full state that catches up to the engine. If they were to recover the engine, the next
-        swap is written whole: a fold from a state older than the engine's does not contain elements that have changed
-        since and changed back.
+        swap is written whole: several deltas merged into one, from a state older than the engine's, lack the elements
+        that changed since and changed back.
         """
         if policy is not None and self._versions and self._versions[-1].signed.policy <= policy:
             # What is dropped may have been meant to recover the engine. Then the next swap writes it whole and checks

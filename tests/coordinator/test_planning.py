@@ -9,8 +9,8 @@ from coordinator.state import Hello, Inventory, Job, JobRequest, MeasuredLink, P
 from periplus.errors import ConfigError
 from planner.answer.outcome import BudgetExhausted, Found
 from planner.plan import Plan, PlanOutcome
+from planner.plan_of_placement import without_question
 from planner.problem.fleet import Fleet
-from planner.propose import without_question
 from tests.support.coordinator.machine_run import infeasible
 from tests.support.planner.gpu_plan import gpu_plan
 from tests.support.planner.static_plan import PLAN

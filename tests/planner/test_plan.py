@@ -5,9 +5,9 @@ import pytest
 
 from periplus.errors import ConfigError
 from planner.plan import Plan, SimulatedFigures
+from planner.plan_of_placement import without_question
 from planner.problem.goal import Goal, Objective, Rules
 from planner.problem.workload import Task
-from planner.propose import without_question
 from tests.support.planner.gpu_plan import PROBLEM, gpu_plan
 from tests.support.planner.static_plan import PLAN
 

@@ -22,7 +22,7 @@ from region_agent.gateway.frames import FrameSpool
 from rollout_worker import app
 from rollout_worker.app import Worker
 from rollout_worker.config import WorkerConfig
-from rollout_worker.engines.model import LoadedBundle, load_bundle
+from rollout_worker.engines.bundle import LoadedBundle, load_bundle
 from rollout_worker.episodes.episode import sample_batch
 from tests.support.faulty_files import FaultyFiles
 from tests.support.gateway.loopback import JOB, frame_spool, gateway, play

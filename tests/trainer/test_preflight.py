@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.client.preflight import check_job
 from periplus.environment.gym_tasks import load
-from periplus.environment.of_job import encode_prompt
+from periplus.environment.job_environment import encode_prompt
 from periplus.errors import ConfigError
 from periplus.job.inputs import BUILTIN_MODELS
 from periplus.job.job_file import JobFile, load_job

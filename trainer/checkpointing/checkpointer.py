@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from periplus.audit import records as audit
 from periplus.codec.frame import unpack
 from periplus.errors import WireError
-from periplus.job.job_file import JobFile
 from periplus.job.run_directory import RunDirectory
 from periplus.process.telemetry import event
 from periplus.spool.format import Position
@@ -38,24 +37,28 @@ log = logging.getLogger(__name__)
 
 
 class Checkpointer:
-    """Writes the checkpoints of one fork of one job. `store` holds the frames of trajectories."""
+    """Writes the checkpoints of one fork of one job.
+
+    `keep` is the number of complete checkpoints that stay; older ones are deleted after each new one. `store` holds the
+    frames of trajectories.
+    """
 
     def __init__(
         self,
-        job: JobFile,
         job_id: str,
         run: RunDirectory,
         prepared: Prepared,
         *,
+        keep: int,
         journal: WriteAheadJournal,
         store: Spool,
         driver: LedgerDriver,
         disk: DiskWait,
     ) -> None:
-        self._job = job
         self._job_id = job_id
         self._run = run
         self._prepared = prepared
+        self._keep = keep
         self._journal = journal
         self._store = store
         self._driver = driver
@@ -98,7 +101,7 @@ class Checkpointer:
             audit.CheckpointEntry(policy=policy, manifest=self._newest.digest, covers=position.n)
         )
         # Older checkpoints go only after the audit names the new one, and frames only after checkpoints.
-        await asyncio.to_thread(checkpoint.prune, self._run.checkpoints, self._job.checkpoint.keep)
+        await asyncio.to_thread(checkpoint.prune, self._run.checkpoints, self._keep)
         await self._give_up_frames()
         event(log, logging.INFO, "checkpoint", policy=policy)
 
@@ -111,7 +114,7 @@ class Checkpointer:
 
     async def _give_up_frames(self) -> None:
         oldest = checkpoint.oldest(self._run.checkpoints)
-        stays = self._driver.retention.give_up(oldest.policy.version)
+        stays = self._driver.give_up_frames(oldest.policy.version)
         if stays is not None:
             await self._journal.write_milestone(
                 audit.PruneEntry(kept_from=audit.FrameId(stays.epoch, stays.sequence), policy=oldest.policy)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from periplus.environment.environment import Environment
-from periplus.environment.of_job import encode_prompt
+from periplus.environment.job_environment import encode_prompt
 from periplus.environment.splits import Splits, split
 from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile

@@ -9,7 +9,8 @@ gradients or weights: publications and proofs of weights only pass through.
     ledger_driver        the functional core: messages and frames to the ledger, its effects to what must be done
     effects, entries     what must be done, as values; lines of the audit
     held_trajectories    trajectories whose results the ledger has
-    tally, retention     counts of what came in; how long frames stay on disk
+    tally                counts of what came in
+    frame_retention      which frames may be forgotten, and when: how long they stay on disk
     write_ahead          the audit's journal: lines are on record before messages go out
     ledger_service       the shell: it gives the driver what comes in, and does what must be done
 """

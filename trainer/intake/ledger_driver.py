@@ -25,6 +25,7 @@ from periplus.values.trajectory import StopReason
 from trainer.intake.committed import Committed, KeptTrajectory
 from trainer.intake.effects import EvaluationDone, EventLogged, IntakeEffect, LedgerBatch, LineWritten
 from trainer.intake.entries import drop_entry, lease_entry, lost_entry, result_entry
+from trainer.intake.frame_retention import Retention
 from trainer.intake.held_trajectories import HeldTrajectories
 from trainer.intake.messages import (
     DepartureReceived,
@@ -33,7 +34,6 @@ from trainer.intake.messages import (
     LedgerMessage,
     ProofReceived,
 )
-from trainer.intake.retention import Retention
 from trainer.intake.tally import RemoteBytes, Tally
 from trainer.ledger import values
 from trainer.ledger.machine import Ledger
@@ -53,7 +53,7 @@ class LedgerDriver:
 
     def __init__(self, ledger: Ledger, retention: Retention, *, bundle_digest: bytes, home_region: str) -> None:
         self.ledger = ledger
-        self.retention = retention
+        self._retention = retention
         self.regions: dict[str, str] = {}
         self._bundle_digest = bundle_digest
         self._home_region = home_region
@@ -81,7 +81,7 @@ class LedgerDriver:
             # Only what may still be trained on is open. The other samples of a frame count as settled, so they do not
             # keep it.
             found = [each for each in kept if self.ledger.may_want(each.trajectory.group)]
-            self.retention.add(position, num_bytes, len(found), version)
+            self._retention.add(position, num_bytes, len(found), version)
             results += [self._held.hold(each) for each in found]
         return self._applied(values.Replayed(tuple(results)), now_s) if results else ()
 
@@ -106,7 +106,7 @@ class LedgerDriver:
     def settle(self, kept: Sequence[KeptTrajectory], version: int) -> None:
         """Note that the fate of these samples was decided while the trainer was at `version`, each of them once."""
         for each in kept:
-            self.retention.settle(each.frame, version)
+            self._retention.settle(each.frame, version)
 
     def tick(self, now_s: float) -> tuple[IntakeEffect, ...]:
         """Tell the ledger that time has passed."""
@@ -154,7 +154,7 @@ class LedgerDriver:
         if frame.kept:
             # Nothing is kept of a resent frame, which was counted when it came first.
             self._count(frame)
-            self.retention.add(frame.kept[0].frame, frame.num_bytes, len(frame.kept), self.policy.version)
+            self._retention.add(frame.kept[0].frame, frame.num_bytes, len(frame.kept), self.policy.version)
         for kept in frame.kept:
             t = kept.trajectory
             # The worker gave the sample up, so it is a failed attempt and no result.
@@ -167,6 +167,18 @@ class LedgerDriver:
         return tuple(effects)
 
     # ---- counts --------------------------------------------------------------------------------------------------
+
+    @property
+    def kept_bytes(self) -> int:
+        """Size in bytes of all frames that are kept on disk."""
+        return self._retention.num_bytes
+
+    def give_up_frames(self, covered_version: int) -> Position | None:
+        """Forget the frames that may be deleted, given that the oldest kept checkpoint is of `covered_version`.
+
+        Return the position of the first frame that stays, or None if no frame may be deleted.
+        """
+        return self._retention.give_up(covered_version)
 
     def take_tally(self) -> Tally:
         """Return the counts since they were last taken, and begin anew."""

@@ -65,6 +65,8 @@ class Targets:
     returns_BT: torch.Tensor | None
 
     def take(self, rows: Sequence[int]) -> "Targets":
+        """Return the constants of the selected rows, in that order."""
+
         def chosen(value: torch.Tensor | None) -> torch.Tensor | None:
             return None if value is None else value[rows]
 

@@ -10,8 +10,10 @@ Step k takes B groups. So all groups of class s or older must be consumed in the
 where N counts the groups that are open and not consumed, and `next` is the step whose batch is formed next. By
 earliest-deadline-first scheduling, (*) is also sufficient: while it holds, there is an order in which nothing expires.
 
-Two gates use it. *Admission* opens a group only if (*) still holds with it. *Consumption* takes a batch only if (*)
-still holds for the groups that the batch leaves behind: none of them may expire before its step.
+The staleness bound is enforced by checks of (*) at three places of this package. *Admission*
+(`leasing.class_to_open`) opens a group only if (*) still holds with it. *Acceptance* (acceptance.py) takes a result
+only if (*) still holds with the result's oldest version. *Consumption* (`Ledger._form_batch` in machine.py) takes a
+batch only if (*) still holds for the groups that the batch leaves behind: none of them may expire before its step.
 For one class that starts now, (*) reads N <= B * (bound + 1), AReaL's admission formula (arXiv 2505.24298, section
 5.1).
 """

@@ -19,7 +19,7 @@ import torch
 from periplus.codec import files
 from periplus.codec.frame import CodecId
 from periplus.codec.weights.encoder import Encoder, encode
-from periplus.environment.of_job import DATA_FILE
+from periplus.environment.job_environment import DATA_FILE
 from periplus.errors import ConfigError
 from periplus.publication import (
     Certificate,

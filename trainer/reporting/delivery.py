@@ -88,7 +88,7 @@ class ProofTally:
     pause_s: float = 0.0
 
     def add(self, proof: ReaderProof) -> None:
-        """Add one proof."""
+        """Add a reader's report about a version of the weights that it holds."""
         self.proofs += proof.ok
         self.fallbacks += proof.fallback
         self.checks += proof.engine_checked

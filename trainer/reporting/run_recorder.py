@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 
 from periplus.errors import DiskFull
-from periplus.job.job_file import JobFile
 from periplus.job.run_directory import RunDirectory
 from periplus.process.telemetry import check_names, event
 from periplus.values.policy import Policy
@@ -35,12 +34,12 @@ class RunRecorder:
     """Records the run of one trainer.
 
     `progress` holds the sums so far, which are those of the checkpoint in a restored run. `now` returns seconds on a
-    monotonic clock, and `started_s` is when the trainer's process started on that clock.
+    monotonic clock, and `started_s` is when the trainer's process started on that clock. `num_steps` is the number of
+    steps that the job asks for, and `bound` its bound on staleness.
     """
 
     def __init__(
         self,
-        job: JobFile,
         run: RunDirectory,
         link: GatewayLink,
         driver: LedgerDriver,
@@ -48,9 +47,13 @@ class RunRecorder:
         progress: Progress,
         now: Callable[[], float],
         started_s: float,
+        *,
+        num_steps: int,
+        bound: int,
     ) -> None:
         self._progress = progress
-        self._job = job
+        self._num_steps = num_steps
+        self._bound = bound
         self._run = run
         self._link = link
         self._driver = driver
@@ -186,7 +189,7 @@ class RunRecorder:
         # Figures of the batch: sizes, rewards and staleness. Mismatches are those since the step before.
         values |= {
             "step": float(policy.version),
-            "steps_total": float(self._job.steps),
+            "steps_total": float(self._num_steps),
             "num_samples": float(len(trained)),
             "completion_tokens": float(num_tokens),
             "dropped_samples": float(num_dropped),
@@ -195,7 +198,7 @@ class RunRecorder:
             "tokens_per_s": num_tokens / max(values["step_s"], 1e-9),
             "staleness_max": float(found.staleness_max),
             "staleness_mean": found.staleness_mean,
-            "staleness_bound": float(self._job.staleness),
+            "staleness_bound": float(self._bound),
             "staleness_violations": float(found.violations),
             "weight_digest_mismatches": self._progress.weight_digest_mismatches - self._mismatches_recorded,
         }
@@ -212,7 +215,7 @@ class RunRecorder:
         values = self._progress.summary(
             accuracy_after=accuracy_after,
             wall_s=self._now() - self._started_s,
-            bound=self._job.staleness,
+            bound=self._bound,
             num_remote_regions=num_remote_regions,
         )
         # A gateway that never answered gives no count, and none is made up.

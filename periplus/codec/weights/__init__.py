@@ -1,4 +1,4 @@
-"""Delta codec for model weights: the difference of two published versions in fewer bits than independent changes need.
+"""Delta codec for model weights: the lossless difference of two published versions, entropy-coded.
 
 `encoder` turns two states into the parts of a payload; `decoder` turns a base and these parts into the new state, whose
 unwritten content is `staged`. Both depend on `part` (one span of 8 MiB), `head` (part 0) and `layout` (how a state is

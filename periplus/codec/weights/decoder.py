@@ -2,7 +2,8 @@
 
 It trusts nothing in the parts. The caps come from what was signed, and the head is checked against them before any span
 is built. Decoding a span allocates a small multiple of the span, whatever its part says. A damaged part raises
-CorruptFrame or yields wrong elements of the same span; that the content is right is proven by digests one level up.
+CorruptFrame or yields wrong elements of the same span. Whether the content is right is not checked here: the reader of
+a publication compares the digest of the new state with the signed one.
 
 Decoded spans are *staged*: they hold new elements that are not written yet. The base may be written into as soon as the
 span that was read from it is staged, because spans do not overlap.

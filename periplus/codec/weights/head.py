@@ -12,10 +12,12 @@ A layout as JSON is UTF-8 without spaces: [[name, dtype, [dimensions]], ...] sor
 have no UTF-8 and are refused by writer and reader.
 
 The digest tells a wrong base from a damaged payload, as far as layouts differ, and misses one in 256. One byte must do:
-a small model's delta has 400 bytes, so eight bytes of digest would be a fiftieth of it. That the *content* of the base
-is the right one is proven one level up.
+a small model's delta has 400 bytes, so eight bytes of digest would be a fiftieth of it. Whether the *content* of the
+base is the right one is not checked here: the reader of a publication compares the digest of the new state with the
+signed one.
 
-`read` allocates at most MAX_LAYOUT_BYTES, and checks all sums before anyone builds a span.
+`read` allocates at most MAX_LAYOUT_BYTES. It checks the sizes of all tensors and the number of spans against the
+caller's limits, so that the caller may allocate them afterwards.
 """
 
 import json
@@ -36,6 +38,7 @@ MAX_LAYOUT_BYTES = 16 << 20
 _LEVEL = 9
 """zstandard level of the layout. Chosen by hand."""
 _DIGEST_BYTES = 1
+"""Bytes of the base's digest that the head carries; the module's docstring says why so few."""
 _USUAL_SPANS = 8
 """Bit of the first byte that says that spans are of SPAN_BYTES."""
 
@@ -52,7 +55,7 @@ class Relation(IntEnum):
 class Head:
     """Content of part 0.
 
-    `with_base` says for each tensor of the layout whether the base holds one of the same layout.
+    `with_base` says for each tensor of the layout whether the base has one of the same name, dtype and shape.
     """
 
     layout: StateLayout

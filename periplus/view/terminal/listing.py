@@ -52,7 +52,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """Description of a listing.
+    """How a list of regions, links or jobs is printed: its columns, and the names that a program finds it by.
 
     `key` is the plural under which a program finds the trees. `name` holds the fields that make a tree's name. `empty`
     is the text for an empty listing, which the caller prints.

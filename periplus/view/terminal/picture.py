@@ -1,7 +1,7 @@
 """Command that draws the live view as SVG: `python -m periplus.view.terminal.picture RUN_DIR OUT.svg [--step N]`.
 
 It shows what a person saw at that step of a recorded run, from the run directory alone. The picture refers to no other
-file, and names fonts that readers have.
+file, and uses common monospace fonts by name.
 """
 
 import argparse
@@ -49,7 +49,7 @@ THEME = TerminalTheme(
 
 
 def state_at(events: Iterable[Event], step: int | None, start: ViewState) -> ViewState:
-    """Return the state just before the step after `step`, or the last state if `step` is None."""
+    """Return the state after `step` and all events before the next step, or the last state if `step` is None."""
     state = start
     for event in events:
         beyond = isinstance(event, RecordSeen) and event.record.kind == RecordKind.STEP and state.step == step
@@ -78,10 +78,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--columns", type=int, default=100)
     parser.add_argument("--rows", type=int, default=30)
     options = parser.parse_args(arguments)
-    name, job_id = (
-        options.name or options.run_dir.resolve().name,
-        options.run_dir.resolve().name if options.name else "",
-    )
+    directory_name = options.run_dir.resolve().name
+    name = options.name or directory_name
+    job_id = directory_name if options.name else ""
     try:
         state = state_at(read_events(RunDirectory(options.run_dir)), options.step, ViewState())
         # Events do not say how the job ended, but only a run that succeeded has a summary record.

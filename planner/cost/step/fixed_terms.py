@@ -18,7 +18,7 @@ from planner.problem.workload import SCORING, TRAINING, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratingPool:
-    """One pool that generates."""
+    """A pool whose devices generate, with what its region and its weights' transfer need to know of it."""
 
     region: str
     """Region of the pool."""
@@ -32,7 +32,7 @@ class GeneratingPool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedTerms:
-    """A valid placement with all terms but generation's."""
+    """A valid placement with all terms of its step time but those of generation."""
 
     placement: Placement
     trainer: TrainerRegion

@@ -21,10 +21,11 @@ STRENGTH = 0.004
 """Weight of the priors relative to the mean error of one kind of time: a parameter that is one spread from its centre
 counts as much as 0.4 % of error. Chosen by hand."""
 _ITERATIONS = 40
-"""Largest number of Gauss-Newton steps."""
+"""Largest number of Gauss-Newton steps. Chosen by hand."""
 _INFORMED = 0.5
 """A parameter counts as informed by its rows if they have more than this share of its curvature. Chosen by hand."""
 _SHARED, _OWN = len(parameters.PROGRAM), len(parameters.DEVICE)
+"""Number of parameters that all device types share, and number of parameters that each type has for itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,24 +98,26 @@ class _Rows:
         """Return log(predicted / measured) of every row, `[num_rows]`."""
         return self._residuals(x[:_SHARED], x[_SHARED:].reshape(-1, _OWN))
 
-    def slopes(self, x: FloatArray, there: FloatArray) -> FloatArray:
+    def slopes(self, x: FloatArray, residuals_at_x: FloatArray) -> FloatArray:
         """Return the Jacobian by forward differences, `[num_rows, num_parameters]`.
 
-        `there` are the residuals at `x`.
+        `residuals_at_x` is what `residuals(x)` returned.
         """
         shared, own = x[:_SHARED], x[_SHARED:].reshape(-1, _OWN)
-        found = np.zeros((len(there), len(x)))
+        found = np.zeros((len(residuals_at_x), len(x)))
         # Parameters of the programs: each moves every row.
         for j in range(_SHARED):
             moved = shared.copy()
             moved[j] += robust.STEP
-            found[:, j] = (self._residuals(moved, own) - there) / robust.STEP
+            found[:, j] = (self._residuals(moved, own) - residuals_at_x) / robust.STEP
         # Parameters of the types: one evaluation moves the same parameter of every type, and each row has one type.
-        every = np.arange(len(there))
+        every = np.arange(len(residuals_at_x))
         for j in range(_OWN):
             moved = own.copy()
             moved[:, j] += robust.STEP
-            found[every, _SHARED + self._type * _OWN + j] = (self._residuals(shared, moved) - there) / robust.STEP
+            found[every, _SHARED + self._type * _OWN + j] = (
+                self._residuals(shared, moved) - residuals_at_x
+            ) / robust.STEP
         return found
 
     def _residuals(self, shared: FloatArray, own: FloatArray) -> FloatArray:

@@ -19,7 +19,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class MeasuredTerm(StrEnum):
-    """Kind of measured time.
+    """What a measured time is the time of.
 
     Plans are made of times of layers. Kernels are parts of layers; collectives come in addition.
     """

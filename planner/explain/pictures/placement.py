@@ -13,10 +13,10 @@ from planner.explain.lines import NOTHING
 from planner.explain.money import usd_words
 from planner.explain.pictures import drawing
 from planner.plan import Plan
+from planner.plan_of_placement import idle_pools
 from planner.problem.device_classes import DeviceClass, classes_of
 from planner.problem.fleet import Fleet
 from planner.problem.workload import Task
-from planner.propose import idle_pools
 
 WIDTH = 980.0
 """Width of the picture in pixels. The other lengths are pixels too."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArealHexSettings:
-    """Settings of both phases."""
+    """Settings of the two-phase search that re-implements AReaL-Hex."""
 
     # ---- phase 1: strategy and assignment (`method`, `strategy`)
 

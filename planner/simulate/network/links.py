@@ -3,7 +3,7 @@
 A publication is a flow. All flows get max-min fair rates within the links that they cross and the caps of the regions
 that they leave and enter. Rates are computed again whenever a flow starts or ends or a link's rate changes.
 Trajectories between a pair of regions are sent one after the other at the full rate of the route: they are small, and
-most go in the opposite direction. Within a region the fabric carries everything.
+most go in the direction opposite to publications. Within a region the fabric carries everything.
 
 A link whose rate becomes 0 carries nothing until it changes again; flows on it wait. Two regions reach each other
 directly if one of them can be dialled, otherwise through the public region that leaves the highest bandwidth.
@@ -40,7 +40,7 @@ class _Flow:
 
 
 class Links:
-    """State of all links in one run."""
+    """State of all links in one run: what flows and waits on them, and the bytes and busy seconds of each so far."""
 
     def __init__(self, fleet: Fleet, events: EventQueue, faults: Faults) -> None:
         self._events = events
@@ -107,10 +107,10 @@ class Links:
             self._events.at(self._events.now_s + num_bytes / self.rate(src, dst) + one_way_s, on_done)
             return
         # Flows so far are advanced at their old rates before the new flow changes these.
-        self._advance()
+        self._advance_flows()
         arrived = lambda: self._events.at(self._events.now_s + one_way_s, on_done)  # noqa: E731
         self._flows.append(_Flow(path=self.path(src, dst), left_bytes=num_bytes, on_done=arrived, is_urgent=is_urgent))
-        self._share()
+        self._reschedule()
 
     def send_s(self, src: str, dst: str, num_bytes: float) -> float:
         """Queue a message behind earlier ones of the pair and return the seconds until it has arrived.
@@ -189,11 +189,11 @@ class Links:
         return self._links[hop].bytes_per_s * self._factors.get(hop, 1.0)
 
     def _change(self, pair: Hop, factor: float) -> None:
-        self._advance()
+        self._advance_flows()
         self._factors[pair] = factor
-        self._share()
+        self._reschedule()
 
-    def _advance(self) -> None:
+    def _advance_flows(self) -> None:
         """Advance every flow to the current time."""
         elapsed_s = self._events.now_s - self._advanced_s
         self._advanced_s = self._events.now_s
@@ -210,7 +210,7 @@ class Links:
             self.sent_bytes[hop] += num_bytes
             self.busy_s[hop] += seconds
 
-    def _share(self) -> None:
+    def _reschedule(self) -> None:
         """Compute fair rates and schedule the next end of a flow."""
         # The event of the earlier rates is void from now on.
         self._epoch += 1
@@ -269,11 +269,11 @@ class Links:
         # Rates have changed since this end was scheduled.
         if epoch != self._epoch:
             return
-        self._advance()
+        self._advance_flows()
         # What a flow carries in a microsecond is taken as rounding. Flows that end together are removed together.
         done = [flow for flow in self._flows if flow.left_bytes <= 1e-6 * max(1.0, flow.rate)]
         self._flows = [flow for flow in self._flows if flow not in done]
         # The callbacks only schedule arrivals, so they do not change the list of flows.
         for flow in done:
             flow.on_done()
-        self._share()
+        self._reschedule()

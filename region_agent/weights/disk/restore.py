@@ -2,7 +2,7 @@
 
 from periplus.publication import PublicationLog, Trust
 from region_agent.weights.chain import MAX_RELAYED_BYTES, publication_of
-from region_agent.weights.held import HeldVersions
+from region_agent.weights.held_versions import HeldVersions
 
 LOG_BYTES = 256 << 20
 """Bytes of one job's publications that are kept in memory for readers; older ones are on disk. Chosen by hand."""

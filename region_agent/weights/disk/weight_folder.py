@@ -28,7 +28,7 @@ from region_agent.weights.disk import full_state as copy_
 from region_agent.weights.disk.files import OsWeightFiles, WeightFiles
 from region_agent.weights.disk.full_state import FullState
 from region_agent.weights.disk.stored_publication import StoredPublication, find, keep
-from region_agent.weights.held import CopyFacts, HeldVersions, chain_of
+from region_agent.weights.held_versions import CopyFacts, HeldVersions, chain_of
 from region_agent.weights.jobs import (
     AdvanceCopy,
     ContentRefused,

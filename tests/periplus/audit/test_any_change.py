@@ -12,8 +12,8 @@ from periplus.audit import records
 from periplus.audit.auditor import audit
 from periplus.audit.evidence import Evidence
 from periplus.audit.findings import Code
-from periplus.audit.read import read_run
 from periplus.audit.records import from_line
+from periplus.audit.run_reader import read_run
 from periplus.errors import CorruptFrame
 from tests.support.audit.files import audited, copy_run
 

@@ -28,9 +28,9 @@ from periplus.audit import records
 from periplus.audit.auditor import Report, audit
 from periplus.audit.evidence import Evidence
 from periplus.audit.findings import Code
-from periplus.audit.read import MAX_METRICS_BYTES, read_run
 from periplus.audit.records import MAX_LINE_BYTES, chain_hash, from_line, to_line
 from periplus.audit.report import report_text, report_tree
+from periplus.audit.run_reader import MAX_METRICS_BYTES, read_run
 from periplus.audit.walk import MAX_FORKS
 from periplus.errors import CorruptFrame
 from periplus.values.policy import Policy

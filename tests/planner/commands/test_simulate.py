@@ -8,7 +8,7 @@ from periplus.__main__ import run
 from planner.answer.placement import Layout
 from planner.commands.background_search import Interrupt
 from planner.files.fleet_file import to_tree
-from planner.propose import plan_of
+from planner.plan_of_placement import plan_of
 from planner.simulate import simulator
 from tests.support.planner.gpu_plan import FLEET, PLACEMENT, PROBLEM, estimate, gpu_plan
 

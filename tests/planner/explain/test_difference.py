@@ -5,8 +5,8 @@ import pytest
 from planner.answer.placement import Group, Layout, Placement, Pool
 from planner.explain.difference import difference
 from planner.plan import Plan
+from planner.plan_of_placement import plan_of
 from planner.problem.workload import Task
-from planner.propose import plan_of
 from tests.support.planner.gpu_plan import FLEET, PLACEMENT, PROBLEM, estimate, gpu_plan
 from tests.support.planner.static_plan import PLAN
 

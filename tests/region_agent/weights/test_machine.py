@@ -11,7 +11,7 @@ from periplus.publication import Publication, PublicationKind
 from periplus.values.policy import Policy
 from region_agent.weights.chain import ChainLink, InMemory
 from region_agent.weights.derivations import FollowLog, SendDerived, SendLinks
-from region_agent.weights.held import MOST_CHAINS, HeldVersions
+from region_agent.weights.held_versions import MOST_CHAINS, HeldVersions
 from region_agent.weights.jobs import (
     AdvanceCopy,
     CacheNotice,
@@ -36,7 +36,7 @@ from region_agent.weights.jobs import (
     TakeOverFailed,
 )
 from region_agent.weights.machine import COPY_AGAIN_S, DOUBT_AGAIN_S, RETRY_S, WeightCacheMachine
-from region_agent.weights.routes import RouteKind, RouteRates
+from region_agent.weights.reader_routes import RouteKind, RouteRates
 from tests.support.gateway.simulated_weights import FakeLink, Fate, SimulatedDisk, anchor, bundle, delta, publication
 
 CHAIN_VERSIONS = 2

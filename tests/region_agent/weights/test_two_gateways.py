@@ -14,7 +14,7 @@ from periplus.values.weight_state import content_bytes
 from region_agent.weights import machine
 from region_agent.weights import weight_cache as cache_module
 from region_agent.weights.disk import restore
-from region_agent.weights.routes import RouteKind, RouteRates
+from region_agent.weights.reader_routes import RouteKind, RouteRates
 from tests.support.gateway.faulty_weights import FaultyWeightFiles
 from tests.support.gateway.loopback import Gateway, Reader, Trainer, gateway, play, remote_gateway, until, weight_cache
 from tests.support.publication.versions import Versions, small_states

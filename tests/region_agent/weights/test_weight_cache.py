@@ -13,7 +13,7 @@ from periplus.publication import Publication, PublicationRecord
 from periplus.values.policy import Policy
 from region_agent.weights.disk import restore, weight_folder
 from region_agent.weights.disk.full_state import FullState
-from region_agent.weights.routes import RouteKind
+from region_agent.weights.reader_routes import RouteKind
 from region_agent.weights.streams import Stream
 from region_agent.weights.weight_cache import WeightCache
 from tests.support.gateway.faulty_weights import FaultyWeightFiles

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from periplus.audit.auditor import Report
-from periplus.audit.read import audit_run, frame_trajectories
+from periplus.audit.run_reader import audit_run, frame_trajectories
 from periplus.codec import trajectory as codec
 from periplus.codec.frame import CodecId, Frame, unpack
 from periplus.spool.format import Durability

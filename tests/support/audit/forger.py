@@ -15,7 +15,7 @@ from typing import Any
 from blake3 import blake3
 
 from periplus.audit import records as audit
-from periplus.audit.read import frame_trajectories
+from periplus.audit.run_reader import frame_trajectories
 from periplus.audit.seals import SEALED, Sealer
 from periplus.codec import trajectory as codec
 from periplus.codec.frame import CodecId, Frame, pack

@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from periplus.audit import records as audit
 from periplus.audit.journal import AuditJournal
-from periplus.audit.read import round_to_bf16
+from periplus.audit.run_reader import round_to_bf16
 from periplus.audit.seals import SEALED, Sealer
 from periplus.codec import trajectory as codec
 from periplus.codec.frame import CodecId, Frame, pack

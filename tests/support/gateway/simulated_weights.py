@@ -9,7 +9,7 @@ from periplus.errors import CorruptFrame, DiskFull
 from periplus.publication import Attestation, Closing, Opening, Publication, PublicationKind, PublicationRecord
 from periplus.values.policy import Policy
 from region_agent.weights.chain import ChainLink, InMemory, attestation_of
-from region_agent.weights.held import CopyFacts, HeldVersions, chain_of
+from region_agent.weights.held_versions import CopyFacts, HeldVersions, chain_of
 from region_agent.weights.jobs import (
     AdvanceCopy,
     ContentRefused,
@@ -32,7 +32,7 @@ from region_agent.weights.jobs import (
     SaveFork,
     SaveLink,
 )
-from region_agent.weights.routes import RouteKind
+from region_agent.weights.reader_routes import RouteKind
 
 Fate = Literal["ok", "full", "torn", "fault"]
 """What a job meets: nothing, a disk without room, an error while the copy is overwritten, or a bug of ours."""

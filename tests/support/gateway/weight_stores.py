@@ -12,7 +12,7 @@ from region_agent.weights.derivations import SendDerived
 from region_agent.weights.disk.files import WeightFiles
 from region_agent.weights.disk.full_state import FullState
 from region_agent.weights.disk.weight_folder import WeightFolder
-from region_agent.weights.held import HeldVersions
+from region_agent.weights.held_versions import HeldVersions
 from region_agent.weights.jobs import (
     CacheNotice,
     ContentRefused,
@@ -24,7 +24,7 @@ from region_agent.weights.jobs import (
     TakeOverFailed,
 )
 from region_agent.weights.machine import RETRY_S, WeightCacheMachine
-from region_agent.weights.routes import RouteRates
+from region_agent.weights.reader_routes import RouteRates
 
 
 class WeightStore:

@@ -12,9 +12,9 @@ from tests.periplus.values.test_trajectory import GOOD
 from tests.support.ledger.checked import item_of, limits
 from trainer.intake.committed import Committed, kept
 from trainer.intake.effects import IntakeEffect, LineWritten
+from trainer.intake.frame_retention import Retention
 from trainer.intake.ledger_driver import LedgerDriver
 from trainer.intake.messages import HelloReceived
-from trainer.intake.retention import Retention
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import Granted, Lease, RoomOffered
 

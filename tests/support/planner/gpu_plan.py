@@ -9,11 +9,11 @@ from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
 from planner.devices.catalogue import architecture, gpu_types
 from planner.plan import Plan
+from planner.plan_of_placement import plan_of
 from planner.problem.fleet import Fleet, Link, Machines, Region
 from planner.problem.goal import Problem, Rules
 from planner.problem.lengths import constant, lognormal
 from planner.problem.workload import TASKS, Task, Workload
-from planner.propose import plan_of
 
 A100, L40S = "A100-80GB-SXM", "L40S"
 FLEET = Fleet(

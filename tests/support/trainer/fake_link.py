@@ -27,7 +27,7 @@ from periplus.values.policy import Policy
 from periplus.values.record import Record
 from periplus.values.weight_state import WeightState
 from rollout_worker.convert import lease_from_pb
-from rollout_worker.engines.model import load_bundle
+from rollout_worker.engines.bundle import load_bundle
 from rollout_worker.episodes.episode import EpisodeSettings, sample_batch
 from rollout_worker.episodes.queue import LeaseQueue
 from rollout_worker.weights.engine_writer import EngineWeights

@@ -254,9 +254,9 @@ def test_frames_of_a_consumed_batch_may_go_once_a_checkpoint_covers_them() -> No
         (batch,) = of(tuple(effects), LedgerBatch)
         driver.on_message(DepartureReceived(worker_id=f"w{version}", why="done"), 1.0)
         driver.step_done(batch, 2.0)
-    assert driver.retention.num_bytes == 14 * FRAME_BYTES
-    assert driver.retention.give_up(covered_version=0) is None, "no checkpoint covers any"
-    assert driver.retention.give_up(covered_version=7) == Position(1, 4), "ten frames have room"
+    assert driver.kept_bytes == 14 * FRAME_BYTES
+    assert driver.give_up_frames(covered_version=0) is None, "no checkpoint covers any"
+    assert driver.give_up_frames(covered_version=7) == Position(1, 4), "ten frames have room"
 
 
 def test_what_an_earlier_fork_kept_is_accepted_again_and_what_is_not_wanted_is_settled() -> None:
@@ -269,7 +269,7 @@ def test_what_an_earlier_fork_kept_is_accepted_again_and_what_is_not_wanted_is_s
     assert [(line.verdict, line.group) for line in of(effects, ResultEntry)] == [
         (AdmissionVerdict.ACCEPTED, lease.group)
     ]
-    assert driver.retention.num_bytes == FRAME_BYTES
+    assert driver.kept_bytes == FRAME_BYTES
     assert driver.replay([], 0.0) == ()
 
 
@@ -287,4 +287,4 @@ def test_a_frame_stays_only_for_a_sample_that_was_accepted_and_not_consumed(sent
         if AdmissionVerdict.ACCEPTED in [line.verdict for line in of(effects, ResultEntry)]:
             accepted.append(place)
     first = accepted[0] if accepted else len(sent) - 1  # the newest frame always stays
-    assert driver.retention.give_up(covered_version=99) == (Position(1, first) if first else None)
+    assert driver.give_up_frames(covered_version=99) == (Position(1, first) if first else None)

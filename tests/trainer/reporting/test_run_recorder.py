@@ -51,7 +51,11 @@ def scene_in(folder: Path, progress: Progress | None = None) -> Scene:
     run.create()
     disk = DiskWait(asyncio.Event(), lambda phase: None)
     gateway: Any = link
-    recorder = RunRecorder(tiny_job(folder), run, gateway, driver, disk, progress or Progress(), lambda: 30.0, 10.0)
+    sums = progress or Progress()
+    job = tiny_job(folder)
+    recorder = RunRecorder(
+        run, gateway, driver, disk, sums, lambda: 30.0, 10.0, num_steps=job.steps, bound=job.staleness
+    )
     return Scene(recorder, run, link, driver)
 
 

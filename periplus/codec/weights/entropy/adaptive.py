@@ -102,7 +102,7 @@ class _MeanPredictor:
 
 
 def write(writer: SymbolWriter, outward: Steps, per_exponent: Ints, seen: Ints) -> None:
-    """Append the steps.
+    """Append the sizes of changes (*steps*) to the stack of symbols.
 
     `outward` [changes] is sorted by exponent; `seen` [exponents] counts the elements of each exponent.
     """

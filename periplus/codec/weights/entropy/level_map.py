@@ -75,7 +75,7 @@ def table(found: LevelMap, num_exponents: int) -> Bytes:
 
 
 def write(writer: SymbolWriter, found: LevelMap, num_exponents: int) -> None:
-    """Append the map."""
+    """Append the level map to the stack of symbols."""
     first, num_rows = found.first_exponent, len(found.template)
     _put(writer, SPACINGS.index(found.spacing), contexts.spacing_model())
     _put(writer, first, _exponent_model(num_exponents))

@@ -130,7 +130,7 @@ def _prices(rows: Ints) -> Ints:
 
 
 def write(writer: SymbolWriter, table: Table) -> None:
-    """Append one table."""
+    """Append one transmitted table of odds to the stack of symbols."""
     num_classes, sides = table.codes.shape
     writer.put_one(sides - 1, 2)
     writer.put_one(int(table.coarse), 2)

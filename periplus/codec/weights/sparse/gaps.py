@@ -38,7 +38,7 @@ def streams(table: Bytes) -> Bytes:
 
 
 def write(writer: SymbolWriter, used: list[int], gaps: Positions, per_stream: Ints) -> None:
-    """Append the gaps.
+    """Append the gaps between changed elements to the stack of symbols.
 
     `gaps` is sorted by stream, `per_stream` [NUM_STREAMS] counts them; `used` are the levels that occur.
     """

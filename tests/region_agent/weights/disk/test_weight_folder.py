@@ -9,7 +9,7 @@ from periplus.codec.weights.decoder import decode
 from periplus.errors import CorruptFrame, DiskFull, StorageError
 from periplus.values.weight_state import WeightState
 from region_agent.weights.changes import full
-from region_agent.weights.held import MOST_CHAINS
+from region_agent.weights.held_versions import MOST_CHAINS
 from tests.support.gateway.faulty_weights import FaultyWeightFiles
 from tests.support.gateway.weight_stores import WeightStore
 from tests.support.publication.versions import Versions, flipped, small_states

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from periplus.values.policy import Policy
 from region_agent.weights.chain import InMemory
-from region_agent.weights.held import HeldVersions, chain_of
+from region_agent.weights.held_versions import HeldVersions, chain_of
 from tests.support.gateway.simulated_weights import DELTA_BYTES, anchor, bundle, delta, facts
 
 

@@ -7,7 +7,7 @@ from planner.answer.outcome import Incumbent
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.trim import trimmed
+from planner.methods.idle_pools import trimmed
 from planner.problem.workload import Task
 from tests.support.planner.cost import problem, workload
 from tests.support.planner.two_regions import FAR, PAIR, placement, pool, two_regions

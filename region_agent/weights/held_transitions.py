@@ -1,7 +1,9 @@
 """Transitions of the held versions: what a publication, the outcome of a disk job or damage makes of them.
 
-Each function takes the versions held before (`held.HeldVersions`) and returns a `HeldChange`: those held after, jobs
-that clean up the disk, and why a copy was refused. `next_upkeep` says what is to be written next. The rules:
+Each function takes the versions held before (`held_versions.HeldVersions`) and returns a `HeldChange`: those held
+after, jobs that clean up the disk, and why a copy was refused. `next_upkeep` says what is to be written next.
+
+The rules:
 
 - Forks come first: after a crash, no older fork may be accepted again.
 - A link counts as saved, and a version as the copy's, only by the outcome of the job that wrote it.
@@ -18,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from periplus.publication import Publication, PublicationKind
 from region_agent.weights.chain import ChainLink, InMemory
-from region_agent.weights.held import MOST_CHAINS, HeldVersions
+from region_agent.weights.held_versions import MOST_CHAINS, HeldVersions
 from region_agent.weights.jobs import (
     AdvanceCopy,
     ContentRefused,

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from periplus.spool.format import Position
-from trainer.intake.retention import Retention
+from trainer.intake.frame_retention import Retention
 
 
 def at(sequence: int) -> Position:

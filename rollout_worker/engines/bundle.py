@@ -13,7 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from periplus.environment.environment import Environment
-from periplus.environment.of_job import DATA_FILE, environment_of
+from periplus.environment.job_environment import DATA_FILE, environment_of
 from periplus.job.job_file import JobFile
 from rollout_worker.engines.engine import Engine
 from rollout_worker.engines.torch_engine import TorchEngine

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from planner.files.capabilities import load_capabilities
 from planner.jobs.needs import Needs
 from planner.jobs.refusals import refusal
-from planner.jobs.static import plan_static
+from planner.jobs.static_layout import plan_static
 from planner.plan import TaskKind
 from planner.problem.fleet import Fleet, Link
 from tests.support.planner.hosts import GB, NEEDS, host, mesh, without_link

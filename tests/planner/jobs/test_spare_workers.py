@@ -10,10 +10,10 @@ from planner.files.capabilities import load_capabilities
 from planner.jobs.hosts import problems
 from planner.jobs.job_workload import workload_of_job
 from planner.jobs.needs import Needs
-from planner.jobs.polish import polished
+from planner.jobs.spare_workers import polished
+from planner.plan_of_placement import rollout_replicas
 from planner.problem.fleet import Fleet
 from planner.problem.workload import Task
-from planner.propose import rollout_replicas
 from tests.support.planner.hosts import NEEDS, host, mesh, tiny_job
 
 WORKLOAD = workload_of_job(tiny_job(), architecture("builtin:qwen3-tiny"))

@@ -6,7 +6,7 @@ the chain and the bundle are in memory until they are on disk, too.
 
 Invariants: the copy is proven by its signed digest, unless `is_copy_unknown`. The chain's first link starts at the
 anchor that is not on disk yet, else at the copy, and without either anywhere. Each later link starts where the one
-before it ends. `upkeep` keeps these invariants; nothing here changes anything.
+before it ends. `held_transitions` keeps these invariants; nothing here changes anything.
 """
 
 from collections.abc import Sequence

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from planner.plan import PlanEdge, TaskKind
-from planner.propose import plan_of
+from planner.plan_of_placement import plan_of
 from tests.support.planner.gpu_plan import FLEET, PROBLEM, estimate, gpu_plan
 
 

@@ -20,11 +20,11 @@ class CommandGroup(click.Group):
             known = self.list_commands(ctx)
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.65)
             hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}"
-            ctx.fail(f"No such command {name!r}{self._nor()}; {hint}")
+            ctx.fail(f"No such command {name!r}{self._what_else_is_unknown()}; {hint}")
         return super().resolve_command(ctx, args)
 
-    def _nor(self) -> str:
-        """Return what else the name is not."""
+    def _what_else_is_unknown(self) -> str:
+        """Return the end of the message about an unknown name: what it was looked up as besides a command."""
         return ""
 
 
@@ -40,7 +40,7 @@ class DefaultGroup(CommandGroup):
         self._default = default
         self._takes = takes
 
-    def _nor(self) -> str:
+    def _what_else_is_unknown(self) -> str:
         return ", and no such file" if self._takes else ""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

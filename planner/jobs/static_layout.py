@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from planner.cost.tables.network import Network, Route
 from planner.jobs.needs import Needs
 from planner.plan import Assignment, Plan, Prediction, TaskKind
+from planner.plan_of_placement import edges
 from planner.problem.fleet import Fleet, Region
-from planner.propose import edges
 
 METHOD = "static"
 """Name of this method in plans."""

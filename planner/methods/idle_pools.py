@@ -1,4 +1,7 @@
-"""Removal of rented devices that do nothing from a placement."""
+"""Removal of idle pools from a placement: generating devices that complete no sample within their window.
+
+Their rent is paid for nothing.
+"""
 
 from dataclasses import replace
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from region_agent.weights.routes import RouteKind, RouteRates, Situation, costs, fold_bytes
+from region_agent.weights.reader_routes import RouteKind, RouteRates, Situation, costs, fold_bytes
 
 GB = 1 << 30
 DELTA = 100 << 20

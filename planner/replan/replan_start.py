@@ -42,7 +42,7 @@ class ReplanStart:
 
     @property
     def goal(self) -> Goal:
-        """Goal of the problem."""
+        """The problem's objective, with its limit."""
         return self.cost_tables.problem.goal
 
     @property

@@ -7,7 +7,7 @@ import pytest
 from periplus.audit import records
 from periplus.audit.auditor import audit
 from periplus.audit.findings import Code
-from periplus.audit.read import published_digest, read_run, round_to_bf16
+from periplus.audit.run_reader import published_digest, read_run, round_to_bf16
 from periplus.errors import NotFound
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
