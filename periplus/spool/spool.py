@@ -321,11 +321,15 @@ class Spool:
         number = max(self._notes, default=0) + 1
         with contextlib.suppress(OSError):  # a note is advisory
             file = self._layer.create(self.folder / note_name(number))
-            self._notes.append(number)
             try:
                 file.append((pack_note(runs),))
+            except OSError:
+                # On a full disk each retirement comes here again, and would leave one more file that is no note.
+                self._layer.unlink(self.folder / note_name(number))
+                raise
             finally:
                 file.close()
+            self._notes.append(number)
             # The old notes go after the new one is written: at each moment one of them is whole.
             for old in self._notes[:-1]:
                 self._layer.unlink(self.folder / note_name(old))

@@ -98,6 +98,20 @@ def test_after_a_kill_only_the_last_of_what_was_retired_comes_back_and_after_clo
     assert disk.paths() == []
 
 
+def test_a_full_disk_gets_no_file_for_each_note_that_it_refuses_and_one_note_when_it_has_room() -> None:
+    disk = FaultyFiles()
+    spool = opened(disk)
+    positions = [spool.append(b"x") for _ in range(3 * NOTE_EVERY)]
+    disk.room_bytes = sum(len(disk.content(path)) for path in disk.paths()) + 5
+    for position in positions[1::2]:
+        spool.retire(position)
+    assert not [path for path in disk.paths() if path.suffix == ".retired"]
+    disk.room_bytes = None
+    spool.close()
+    assert [record.position for record in opened(disk).records()] == positions[::2]
+    assert sum(path.suffix == ".retired" for path in disk.paths()) == 1
+
+
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
 def test_a_note_that_is_not_whole_is_none_and_costs_only_repeats(damage: str) -> None:
     disk = FaultyFiles()
