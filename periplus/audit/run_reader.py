@@ -205,7 +205,7 @@ def _settings(text: bytes | None, source: str) -> Mapping[str, object]:
     """Return the settings of a job file that an `open` line repeats, by the names of that line; empty if unreadable."""
     try:
         job = parse((text or b"").decode("utf-8"), source)
-    # A config.yaml that cannot be parsed is reported by its hash (kept.py).
+    # A config.yaml that cannot be parsed is reported by its hash (kept_files.py).
     except (PeriplusError, *_UNREADABLE):
         return {}
     places = {
