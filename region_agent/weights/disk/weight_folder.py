@@ -13,6 +13,7 @@ it has one caller at a time.
 """
 
 import contextlib
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from periplus.errors import CorruptFrame, CorruptSpool, StorageError, WireError
+from periplus.process.telemetry import event
 from periplus.publication import Assembler, PublicationKind, Trust
 from periplus.spool.files import explained
 from region_agent.weights.chain import MAX_RELAYED_BYTES, ChainLink, InMemory, attestation_of
@@ -48,6 +50,8 @@ from region_agent.weights.jobs import (
     SaveFork,
     SaveLink,
 )
+
+log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"(\d{10})\.(bundle|delta|derived)")
 """Names of files with a publication: number and kind."""
@@ -229,6 +233,10 @@ class WeightFolder:
             link = find(self.layer, path, Assembler(self._trust, max_content_bytes=MAX_RELAYED_BYTES))
             # Derived publications served readers of the earlier process, and are made again if needed.
             if link is None or kind == "derived":
+                if link is None and kind != "derived":
+                    # A kill while it was written leaves such a file, and so does damage. What follows it cannot be
+                    # served, so a reader or this gateway will fetch more than it would have to.
+                    event(log, logging.WARNING, "publication_not_whole", file=path, then="removed and fetched again")
                 with explained(path):
                     self.layer.unlink(path)
             elif kind == "bundle":

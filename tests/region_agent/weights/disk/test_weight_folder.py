@@ -185,3 +185,22 @@ def test_the_newest_bundle_replaces_the_one_before() -> None:
     again = open_store(disk)
     assert again.held.bundle is not None
     assert again.held.bundle.part(0) == b"two"
+
+
+def test_a_delta_that_is_damaged_while_nobody_runs_is_removed_and_named_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = FaultyWeightFiles()
+    store = open_store(disk, chain_versions=8)
+    store.put(made().anchor(0))
+    for version in range(4):
+        store.put(made().delta(version, version + 1))
+        store.settle()
+    assert store.newest == made().policy(4)
+    third = sorted(path for path in disk.paths() if path.suffix == ".delta")[2]
+    disk.content(third)[200] ^= 1
+    again = open_store(disk, chain_versions=8)
+    assert again.newest == made().policy(2)
+    assert third not in disk.paths()
+    (line,) = (each for each in caplog.records if each.message == "publication_not_whole")
+    assert line.fields["file"] == third  # type: ignore[attr-defined]
