@@ -78,7 +78,10 @@ class Filling:
             asyncio.get_running_loop().call_later(ROOM_AFTER_S, self._filler.unlink)
 
 
-@pytest.mark.parametrize("leaving_bytes", [0, 20_000, 200_000, 2_000_000])
+# One case is in `make test`, the others, of some seconds each, in `make test-faults`.
+@pytest.mark.parametrize(
+    "leaving_bytes", [20_000, *(pytest.param(number, marks=pytest.mark.faults) for number in (0, 200_000, 2_000_000))]
+)
 def test_a_disk_that_is_full_at_any_moment_costs_nothing_but_time(
     tmp_path: Path, trainers: Trainers, leaving_bytes: int
 ) -> None:
@@ -153,7 +156,10 @@ def dies(folder: Path, cache_dir: Path, settings: dict[str, Any], call: int, num
         Trainers(cache_dir).start(folder, **settings).finish()
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call[1])
+# The death at `replace`, by which files get their names, is in `make test`, the others in `make test-faults`.
+@pytest.mark.parametrize(
+    "call", [pytest.param(call, id=call[1], marks=[] if call[1] == "replace" else pytest.mark.faults) for call in CALLS]
+)
 def test_a_trainer_that_dies_within_a_write_resumes_to_the_same_bits_and_a_clean_audit(
     tmp_path: Path, trainers: Trainers, call: Call
 ) -> None:

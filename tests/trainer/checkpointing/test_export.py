@@ -143,7 +143,9 @@ def dies(model_dir: Path, folder: Path, name: str, number: int) -> None:
         final_model(model, model_files(model_dir, model), folder / "final", digest_of(model))
 
 
-@pytest.mark.parametrize("name", ["fsync", "replace", "rename", "mkdir", "unlink", "rmdir"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("fsync", marks=pytest.mark.faults), "replace", "rename", "mkdir", "unlink", "rmdir"]
+)
 def test_an_export_that_dies_anywhere_leaves_all_or_nothing_and_the_next_one_succeeds(
     tmp_path: Path, model_dir: Path, trained: Any, files: dict[str, bytes], name: str
 ) -> None:
