@@ -388,14 +388,16 @@ class SlowDisk:
     """Opening the stores of `JOB` lasts until `may_open` is set."""
 
     def __init__(self) -> None:
-        self.num_begun = 0
+        self.num_begun = self.num_opened = 0
         self.may_open = threading.Event()
 
     def open_stores(self, config: AgentConfig, task: LocalTask) -> tuple[FrameSpool, WeightCache]:
         if task.job_id == JOB:
             self.num_begun += 1
             assert self.may_open.wait(timeout=20.0)
-        return open_stores(config, task)
+        opened = open_stores(config, task)
+        self.num_opened += task.job_id == JOB
+        return opened
 
 
 @pytest.fixture
@@ -427,7 +429,8 @@ def test_stores_that_are_opened_for_nobody_any_more_are_closed_again(
 ) -> None:
     def is_closed() -> bool:
         # Nothing was in the spool, so closing it removes its folder. Opening it here would disturb that.
-        return not StateDirectory(tmp_path / "state").spool_of(JOB).exists()
+        folder = StateDirectory(tmp_path / "state").spool_of(JOB)
+        return slow_disk.num_opened == 1 and not folder.exists()
 
     async def scene() -> None:
         fake = FakeCoordinator()
