@@ -122,6 +122,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(tmp_path: Path) ->
     assert policies[-1] == 1
 
 
+@pytest.mark.faults
 def test_ctrl_c_before_the_first_checkpoint_promises_nothing(tmp_path: Path) -> None:
     demo = start_demo(tmp_path, *TINY)
     lines = read_until(demo, "job spelling starting")

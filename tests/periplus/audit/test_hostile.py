@@ -337,7 +337,14 @@ def replaced_everywhere(tree: Any, text: str) -> Iterator[str]:
         yield json.dumps(variant).replace(json.dumps(marker), text)
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=lambda text: f"{len(text)}:{text[:12]}")
+# Each text takes two seconds. Every third one is in `make test`, and the others in `make test-faults`.
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(text, id=f"{len(text)}:{text[:12]}", marks=[pytest.mark.faults] if place % 3 else [])
+        for place, text in enumerate(TEXTS)
+    ],
+)
 def test_every_value_of_a_manifest_may_be_anything_and_is_found(run: Path, text: str) -> None:
     path = run / "checkpoints" / "1.4" / "manifest.json"
     tree = json.loads(path.read_text())
