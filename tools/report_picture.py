@@ -4,6 +4,7 @@ The charts are taken from `RUN_DIR/report.html` as they are, with the page's own
 picture refers to nothing outside itself. `periplus job report RUN_DIR` writes the page first.
 """
 
+import argparse
 import re
 import sys
 from pathlib import Path
@@ -30,7 +31,7 @@ def light_rules(style: str) -> str:
 
 
 def picture(page: str) -> str:
-    """Return the SVG. Raises: StopIteration if the page lacks one of the charts."""
+    """Return the SVG. Raises: ValueError if the page lacks one of the charts."""
     drawn = re.findall(r'<svg viewBox="0 0 \d+ \d+" role="img" aria-label="[^"]*">.*?</svg>', page, re.DOTALL)
     width = 2 * CARD_WIDTH + GAP
     cells = [
@@ -40,7 +41,9 @@ def picture(page: str) -> str:
     cells.append((0, cells[-1][1] + cells[-1][3] + GAP, width, WIDE_HEIGHT))
     body = []
     for label, (x, y, cell_width, cell_height) in zip((*CHARTS, WIDE_CHART), cells, strict=True):
-        chart = next(svg for svg in drawn if f'aria-label="{label}' in svg)
+        chart = next((svg for svg in drawn if f'aria-label="{label}' in svg), None)
+        if chart is None:
+            raise ValueError(f"the report has no chart {label!r}; was the run too short to have one?")
         place = (
             f'x="{x + PADDING}" y="{y + PADDING}" width="{cell_width - 2 * PADDING}" '
             f'height="{cell_height - 2 * PADDING}" preserveAspectRatio="xMinYMin"'
@@ -59,13 +62,22 @@ def picture(page: str) -> str:
     )
 
 
-def main() -> None:
-    """Draw RUN_DIR/report.html into OUT.svg."""
-    run_dir, out = map(Path, sys.argv[1:])
-    text = picture((run_dir / "report.html").read_text(encoding="utf-8"))
+def main() -> int:
+    """Draw RUN_DIR/report.html into OUT.svg. Return the exit code: 1 if there is no such report, or no such charts."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
+    parser.add_argument("run_dir", type=Path, help="run directory with a report.html")
+    parser.add_argument("out", type=Path, help="SVG file to write")
+    options = parser.parse_args()
+    report = options.run_dir / "report.html"
+    try:
+        text = picture(report.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        print(f"error: {report}: {error}; `periplus job report RUN_DIR` writes the page anew", file=sys.stderr)
+        return 1
     ElementTree.fromstring(text)  # well-formed, or a browser shows nothing
-    out.write_text(text, encoding="utf-8")
+    options.out.write_text(text, encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

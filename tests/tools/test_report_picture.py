@@ -76,8 +76,18 @@ def test_the_picture_has_the_rules_and_colours_of_its_charts_and_refers_to_nothi
     assert {"title", "line", "c1", "bound"} <= styled <= classes_with_rules(style)
 
 
-def test_a_report_that_lacks_a_chart_gives_no_picture(run_dir: Path) -> None:
+def test_a_report_that_lacks_a_chart_gives_no_picture_and_a_sentence(run_dir: Path) -> None:
     report = run_dir / "report.html"
     report.write_text(report.read_text().replace('aria-label="Staleness.', 'aria-label="Age.'))
-    assert draw(run_dir).returncode != 0
+    done = draw(run_dir)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {report}: the report has no chart 'Staleness.'")
     assert not (run_dir / "report.svg").exists()
+
+
+def test_a_run_without_a_report_is_told_how_to_write_one(tmp_path: Path) -> None:
+    done = draw(tmp_path)
+    assert done.returncode == 1
+    assert "No such file" in done.stderr
+    assert "periplus job report RUN_DIR" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -82,27 +82,27 @@ class FrameIntake:
         await self._changed.wait()
         self._changed.clear()
         # Take all that waits, so that `put` goes on while the thread works.
-        todo, self._waiting, self._waiting_bytes = deque(self._waiting), [], 0
+        uncommitted, self._waiting, self._waiting_bytes = deque(self._waiting), [], 0
         self._room.set()
         done: list[Committed] = []
-        await self._disk.write_in_thread(lambda: self._commit(todo, done), patiently=True)
-        if todo:
+        await self._disk.write_in_thread(lambda: self._commit(uncommitted, done), patiently=True)
+        if uncommitted:
             # The commit was full. What is left goes back in front of what has come meanwhile.
-            self._waiting[:0] = todo
-            self._waiting_bytes += sum(len(frame.payload) for _, _, frame in todo)
+            self._waiting[:0] = uncommitted
+            self._waiting_bytes += sum(len(frame.payload) for _, _, frame in uncommitted)
             self._changed.set()
         return tuple(done)
 
-    def _commit(self, todo: deque[tuple[FrameKey, str, Frame]], done: list[Committed]) -> None:
-        """Commit frames from the front of `todo` to `done`, up to COMMIT_TOKENS, and sync the store.
+    def _commit(self, uncommitted: deque[tuple[FrameKey, str, Frame]], done: list[Committed]) -> None:
+        """Commit frames from the front of `uncommitted` to `done`, up to COMMIT_TOKENS, and sync the store.
 
         On a full disk it is called again with the same lists, and goes on where it stopped.
         """
         num_tokens = 0
-        while todo and num_tokens < COMMIT_TOKENS:
+        while uncommitted and num_tokens < COMMIT_TOKENS:
             # The frame leaves the queue only after it is stored, because a full disk raises here.
-            committed = self._committed(*todo[0])
-            todo.popleft()
+            committed = self._committed(*uncommitted[0])
+            uncommitted.popleft()
             done.append(committed)
             num_tokens += sum(len(k.trajectory.prompt_ids) + len(k.trajectory.completion_ids) for k in committed.kept)
         # One sync for all of them, which is what makes the commit cheap.

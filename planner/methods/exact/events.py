@@ -66,11 +66,11 @@ class IncumbentImproved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettled:
-    """The search is done with a node for now."""
+    """The search has taken one step on a node: it has closed it, divided it, or put it back at its next stage."""
 
     node: OpenNode
     children: tuple[OpenNode, ...]
-    """What is open of it now: the node itself at its next stage, or its parts. Empty if it is closed."""
+    """Nodes that take its place among the open ones: itself at its next stage, or its parts. Empty if it is closed."""
 
 
 SearchEvent = NodesOpened | NodeTaken | ModelSolved | IncumbentImproved | NodeSettled

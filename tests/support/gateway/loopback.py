@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -259,7 +260,7 @@ async def remote_gateway(
 # ---- around a gateway ------------------------------------------------------------------------------------------------
 
 
-class _Client:
+class _Client(ABC):
     """A channel, and a task that gathers what comes until the call ends with `error`."""
 
     def __init__(self, address: str) -> None:
@@ -285,8 +286,9 @@ class _Client:
         except Exception as error:
             self.error = error
 
+    @abstractmethod
     async def _read(self) -> None:
-        raise NotImplementedError
+        """Gather what comes until the call ends."""
 
     async def ended(self) -> BaseException:
         """Return the error that the call ended with."""

@@ -60,10 +60,10 @@ class Home(gateway_pb2_grpc.GatewayServicer):
         return gateway_pb2.PublishResponse()
 
     def Rollout(self, request_iterator: Any, context: object) -> Any:
-        raise NotImplementedError
+        raise AssertionError("a trainer does not call this; workers and gateways do")
 
     def Subscribe(self, request: Any, context: object) -> Any:
-        raise NotImplementedError
+        raise AssertionError("a trainer does not call this; workers and gateways do")
 
     Probe = Rollout
 
