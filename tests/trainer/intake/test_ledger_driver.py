@@ -15,6 +15,7 @@ from periplus.values.policy import Policy
 from periplus.values.trajectory import StopReason, content_digest
 from tests.support.ledger.checked import TIMEOUT_S
 from tests.support.ledger.drivers import FRAME_BYTES, HOME, Frames, driver_of, hello, join, leases_in, of, sampled
+from tests.support.trainer.reader_proofs import proof_of
 from trainer.intake import ledger_driver
 from trainer.intake.committed import RefusedSample, kept
 from trainer.intake.effects import EvaluationDone, EventLogged, LedgerBatch, LineWritten
@@ -30,18 +31,7 @@ def names(effects: tuple[object, ...]) -> list[tuple[int, str]]:
 
 
 def proof(*, ok: bool) -> ReaderProof:
-    return ReaderProof(
-        policy=Policy(0, 0),
-        digest=b"",
-        ok=ok,
-        why="",
-        engine_checked=False,
-        fallback=False,
-        probe_max_difference=0.0,
-        transfer_s=0.0,
-        apply_s=0.0,
-        pause_s=0.0,
-    )
+    return proof_of(Policy(0, 0), ok=ok)
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from periplus.values.policy import Policy
 from periplus.values.trajectory import Trajectory, TrajectoryLimits
 from periplus.values.transport_keys import FrameKey
 from tests.support.ledger.drivers import HOME, Frames, driver_of, hello, sampled
+from tests.support.trainer.reader_proofs import proof_of
 from trainer.disk_wait import DiskWait
 from trainer.intake.frames import FrameIntake
 from trainer.intake.ledger_service import LedgerService, acknowledgements
@@ -32,22 +33,10 @@ from trainer.intake.messages import (
 )
 from trainer.intake.write_ahead import WriteAheadJournal
 from trainer.ledger.values import Granted, Lease, RoomOffered
-from trainer.reporting.delivery import ReaderProof
 
 DEADLINE_S = 20.0
 LIMITS = TrajectoryLimits(vocab_size=100, max_prompt_tokens=4, max_completion_tokens=3)
-PROOF = ReaderProof(
-    policy=Policy(0, 0),
-    digest=b"",
-    ok=True,
-    why="",
-    engine_checked=False,
-    fallback=False,
-    probe_max_difference=0.0,
-    transfer_s=0.0,
-    apply_s=0.0,
-    pause_s=0.0,
-)
+PROOF = proof_of(Policy(0, 0))
 
 
 @dataclass

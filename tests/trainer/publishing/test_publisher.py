@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,6 +28,7 @@ from periplus.values.policy import Policy
 from periplus.values.probe_prompts import NUM_LOGPROBS, probe_prompts
 from periplus.values.weight_state import WeightState
 from tests.support.keys import AUTHORITY
+from tests.support.trainer.reader_proofs import proof_of
 from trainer.publishing import publish, publisher
 from trainer.publishing.publish import Bundle
 from trainer.publishing.publisher import Publisher
@@ -388,22 +388,6 @@ def test_a_state_whose_probe_is_no_number_is_published_without_one(scene: Scene)
     play(scene, act)
     assert scene.link.published[-1].closing.probe_logprobs == ()
     assert scene.link.published[-1].opening.kind is PublicationKind.DELTA
-
-
-def proof_of(policy: Policy, digest: bytes, **changed: Any) -> ReaderProof:
-    right = ReaderProof(
-        policy=policy,
-        digest=digest,
-        ok=True,
-        why="",
-        engine_checked=False,
-        fallback=False,
-        probe_max_difference=0.0,
-        transfer_s=0.0,
-        apply_s=0.0,
-        pause_s=0.0,
-    )
-    return replace(right, **changed)
 
 
 def test_proofs_are_compared_with_what_was_published(scene: Scene) -> None:

@@ -5,7 +5,8 @@ import pytest
 
 from periplus.process.telemetry import check_names
 from periplus.values.policy import Policy
-from trainer.reporting.delivery import ProofTally, ReaderProof, Sent
+from tests.support.trainer.reader_proofs import proof_of
+from trainer.reporting.delivery import ProofTally, Sent
 from trainer.reporting.progress import Progress
 
 SENT = Sent(
@@ -18,18 +19,7 @@ SENT = Sent(
     encode_s=0.2,
     publish_s=0.4,
 )
-PROOF = ReaderProof(
-    policy=Policy(0, 1),
-    digest=b"",
-    ok=True,
-    why="",
-    engine_checked=False,
-    fallback=False,
-    probe_max_difference=0.0,
-    transfer_s=1.0,
-    apply_s=0.5,
-    pause_s=0.25,
-)
+PROOF = proof_of(Policy(0, 1), transfer_s=1.0, apply_s=0.5, pause_s=0.25)
 
 
 def test_a_delta_tells_its_density_and_its_bits() -> None:
