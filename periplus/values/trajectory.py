@@ -71,10 +71,14 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PolicyRun:
-    """A run of `num_tokens` consecutive completion tokens that this policy sampled."""
+    """A run of `num_tokens` consecutive completion tokens that this policy sampled.
+
+    `kept_kv`: the keys and values that this run's tokens attend to were computed in part by older policies.
+    """
 
     policy: Policy
     num_tokens: int
+    kept_kv: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
