@@ -131,7 +131,7 @@ class SwapReport:
 
     `write_s`: the time in which the engine wrote its tensors. `pause_s`: the longest time between the last token before
     the swap and the first one after it, over the requests under way, key-value caches that were computed again
-    included; `write_s` if no request was under way.
+    included; `write_s` if no request was under way. With DRAIN: the time in which no request could begin.
     """
 
     write_s: float
