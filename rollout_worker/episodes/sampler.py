@@ -63,7 +63,7 @@ class _Unfinished(Enum):
 
 
 class Sampler:
-    """Samples with one engine. `wake` it when leases came, or when the engine may serve or may not any more."""
+    """Samples with one engine. Call `wake` when leases came."""
 
     def __init__(
         self,
@@ -91,16 +91,26 @@ class Sampler:
         self._news.set()
         self._ended.set()  # finished samples may wait for them, or need not wait any more
 
-    async def revoke(self, lease_ids: Collection[int]) -> None:
-        """Drop leases that nobody waits for any more, and end those that are under way. Raises: EngineDied."""
-        if revoked := self._queue.revoke(lease_ids):
+    async def revoke(self, lease_ids: Collection[int], *, still_wanted: bool) -> None:
+        """Drop leases that are over. Unless samples are `still_wanted`, end those that are under way too.
+
+        Raises: EngineDied.
+        """
+        revoked = self._queue.revoke(lease_ids)
+        if revoked and not still_wanted:
             await self._engine.abort([request_id_of(lease) for lease in revoked])
 
     async def run(self) -> None:
         """Sample until cancelled. Raises: EngineDied; PeriplusError when too many leases fail in a row."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._finish())
+            tasks.create_task(self._follow_serving())
             await self._begin_leases(tasks)
+
+    async def _follow_serving(self) -> None:
+        while True:
+            await self._serving.changed()
+            self.wake()
 
     # ---- begin ----------------------------------------------------------------------------------------------------
 

@@ -3,8 +3,8 @@
 The digest covers the engine's own tensors under the checkpoint's names. The probe compares log-probabilities that the
 engine computes for fixed prompts with the trainer's (periplus/values/probe_prompts.py, which also says how the limits
 were found). It judges the mean difference. The first whole state that passes gives the *baseline*: how far this engine
-is from the trainer when it is sound. Later checks are held against a multiple of it, so that a fault shows that is about
-as small as the engine's rounding. The baseline stays for the life of the engine. If rounding ever grew beyond the
+is from the trainer when it is sound. Later checks are held against a multiple of it, so that a fault shows that is
+about as small as the engine's rounding. The baseline stays for the life of the engine. If rounding ever grew beyond the
 limit without a fault, repairs would not help, and the worker's process would end and begin with a new baseline.
 """
 

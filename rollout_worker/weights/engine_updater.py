@@ -100,6 +100,7 @@ class EngineUpdater:
         swap, written = await self._write()
         if swap is None:
             return
+        finding: EngineCheck | None
         if isinstance(written, EngineCheck):
             finding, signed, pause_s = await self._repair(swap.newest.signed, written)
         else:

@@ -5,19 +5,19 @@ The updater (engine_updater.py) says which policy requests may begin with, and w
 
     while new weights are written    every result is in doubt, because a write may fail half-way
     while a version is checked       results with a token of that version are in doubt; the others are not
-    the write or the check failed    what was under way or in doubt is *condemned*: it is thrown away, and its leases are
-                                     generated again once the engine is proven. They are not reported as failed: the
-                                     samples are not at fault, and a failure counts against a sample
+    the write or the check failed    what was under way or in doubt is *condemned*: it is thrown away, and its leases
+                                     are generated again once the engine is proven. They are not reported as failed:
+                                     the samples are not at fault, and a failure counts against a sample
     a new fork                       requests of the old one end, and nothing begins until the swap is written
 
 A version is *proven* when its check has passed, or when it was written into a proven engine and no check is due (its
 digest was proven in the host copy). So no token of a version that failed its check leaves the worker.
 
-No method waits except `verdict`. The object does no I/O, and belongs to one event loop.
+Only `verdict` and `changed` wait. The object does no I/O, and belongs to one event loop.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -27,7 +27,9 @@ from periplus.values.trajectory import PolicyRun
 
 @dataclass(slots=True, eq=False)
 class ServedRequest:
-    """A request that the engine has, or whose result waits for a verdict. `is_condemned`: its result must not be used.
+    """A request that the engine has, or whose result waits for a verdict.
+
+    `is_condemned`: its result must not be used.
     """
 
     request_id: str
@@ -36,10 +38,9 @@ class ServedRequest:
 
 
 class Serving:
-    """The engine's present right to serve. `wake` is called when requests may begin that could not before."""
+    """The engine's present right to serve."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
+    def __init__(self) -> None:
         self._policy: Policy | None = None
         self._is_writing = False
         self._in_doubt: Policy | None = None
@@ -61,6 +62,10 @@ class Serving:
             yield request
         finally:
             del self._requests[request_id]
+
+    async def changed(self) -> None:
+        """Return after the next change of what may begin or is in doubt."""
+        await self._changed.wait()
 
     async def verdict(self, request: ServedRequest, runs: Sequence[PolicyRun]) -> bool:
         """Wait until no token of a result is in doubt, and return whether the result may be used."""
@@ -109,4 +114,3 @@ class Serving:
         # Everybody who waits looks again; who waits later waits for the next change.
         self._changed.set()
         self._changed = asyncio.Event()
-        self._wake()
