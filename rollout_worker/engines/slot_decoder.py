@@ -183,6 +183,7 @@ class SlotDecoder:
         """Add a request to those that wait for a slot."""
         self._waiting.append(request)
 
+    @torch.inference_mode()
     def abort(self, request_ids: Collection[str]) -> list[Ended]:
         """End these requests with the tokens that they have, and return them with any others that have ended."""
         ended = self._read(0)
@@ -385,6 +386,7 @@ class SlotDecoder:
 
     # ---- new weights --------------------------------------------------------------------------------------------
 
+    @torch.inference_mode()
     def before_change(self) -> list[Ended]:
         """Read all tokens that the present weights have drawn. Call this before weights change."""
         return self._read(0)
