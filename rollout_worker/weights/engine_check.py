@@ -69,12 +69,13 @@ class EngineChecker:
         found = (await self._engine.logprobs(self._prompts)).reshape(-1).tolist()
         difference = probe_difference(signed.probe_logprobs, found)
         limit_nats = self._limits.of(self.baseline, difference.spread)
-        if difference.mean <= limit_nats:
+        if difference.mean <= limit_nats and difference.max <= self._limits.max_nats:
             if self.baseline is None:
                 self.baseline = difference.relative
             return EngineCheck(digest=digest, difference=difference, why="")
         why = (
             f"the engine's log-probabilities of the probe differ by {difference.mean:.3g} nats in the mean from the "
-            f"trainer's (limit: {limit_nats:.3g}), though its tensors are right: it computes with others"
+            f"trainer's (limit: {limit_nats:.3g}) and by {difference.max:.3g} at most (limit: "
+            f"{self._limits.max_nats:.3g}), though its tensors are right: it computes with others"
         )
         return EngineCheck(digest=digest, difference=difference, why=why)
