@@ -58,7 +58,7 @@ class ScriptedEngine:
 
     async def abort(self, request_ids: Collection[str]) -> None:
         self.aborted += request_ids
-        for request_id in [each for each in request_ids if each in self.running]:
+        for request_id in [each for each in request_ids if each in self.running and not self.running[each][1].done()]:
             self.complete(request_id, end=CompletionEnd.ABORTED)
 
     async def swap(self, change: WeightChange, policy: Policy, on_swap: OnSwap) -> SwapReport:
