@@ -75,9 +75,12 @@ def gateway_that(**does: Any) -> Gateway:
 
 
 def exchange(gateway: Gateway, outbox: Outbox[WorkerMessage], on_message: Callable[[GatewayMessage], None]) -> None:
+    async def heard(message: GatewayMessage) -> None:
+        on_message(message)
+
     async def run() -> None:
         async with serving(gateway) as address:
-            await exchange_leases(address, HELLO, outbox, on_message)
+            await exchange_leases(address, HELLO, outbox, heard)
 
     asyncio.run(run())
 
@@ -132,9 +135,12 @@ def test_a_subscription_is_left_when_the_reader_must_subscribe_again() -> None:
 
 
 def test_a_gateway_that_cannot_be_reached_is_unreachable() -> None:
+    async def ignore(message: GatewayMessage) -> None:
+        pass
+
     async def run() -> None:
         async with asyncio.timeout(DEADLINE_S):
-            await exchange_leases("127.0.0.1:1", HELLO, Outbox[WorkerMessage]("w", 3), lambda _: None)
+            await exchange_leases("127.0.0.1:1", HELLO, Outbox[WorkerMessage]("w", 3), ignore)
 
     with pytest.raises(Unreachable):
         asyncio.run(run())
