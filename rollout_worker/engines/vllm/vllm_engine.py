@@ -18,8 +18,7 @@ sampled from weights that may be half written.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +26,7 @@ import numpy.typing as npt
 from periplus import clock
 from periplus.codec.weights.layout import StateLayout
 from periplus.codec.weights.staged import Update
-from periplus.errors import ConfigError, StateError, WrongBase
+from periplus.errors import ConfigError, StateError, WrongBase, innermost
 from periplus.values.policy import Policy
 from rollout_worker.engines.engine import (
     ChangedElements,
@@ -192,11 +191,16 @@ class VllmEngine:
         self._check_alive()
         if self._is_torn:
             raise StateError("the weights in vLLM may be half written: write a whole state before you ask for them")
-        async with asyncio.TaskGroup() as group:
-            tasks = []
-            for row in ids.tolist():
-                self._num_probes += 1
-                tasks.append(group.create_task(self._backend.prompt_logprobs(f"probe~{self._num_probes}", row)))
+        names = [f"probe~{self._num_probes + number}" for number in range(len(ids))]
+        self._num_probes += len(ids)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._backend.prompt_logprobs(name, row))
+                    for name, row in zip(names, ids.tolist(), strict=True)
+                ]
+        except BaseExceptionGroup as errors:
+            raise innermost(errors) from errors
         return np.array([task.result() for task in tasks], np.float32).reshape(len(ids), ids.shape[1] - 1)
 
     async def close(self) -> None:
@@ -293,7 +297,7 @@ class VllmEngine:
                 async with asyncio.timeout(ABORT_AGAIN_S):
                     await self._wait_until(lambda: all(state.leg_id is None for state in states))
 
-    async def _wait_until(self, holds: Any) -> None:
+    async def _wait_until(self, holds: Callable[[], bool]) -> None:
         async with self._progress:
             await self._progress.wait_for(lambda: self._is_closed or holds())
         self._check_alive()

@@ -11,6 +11,7 @@ its embedding is written (by 0.014 nats in the mean, which a hash of the embeddi
 replaced by the plain product with the parameter itself. The front process never imports this module.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,10 @@ class WorkerExtension:
             return [shard.to_json() for shard in self._periplus_memory().shards.values()]
         except PeriplusError as error:
             return str(error)
+
+    def periplus_processes(self) -> list[int]:
+        """Return the ids of this worker's process and of its parent, which is vLLM's core."""
+        return [os.getpid(), os.getppid()]
 
     def periplus_attach(self, path: str) -> None:
         """Map the shared block."""

@@ -1,13 +1,13 @@
 """A real vLLM for the tests of a module, and an event loop that lives as long."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rollout_worker.engines.engine import SampleRequest
+from rollout_worker.engines.engine import Completion, SampleRequest
 from rollout_worker.engines.request_limits import RequestLimits
 from rollout_worker.engines.vllm.async_llm_backend import AsyncLlmBackend, VllmSettings
 from rollout_worker.engines.vllm.vllm_engine import VllmEngine
@@ -87,3 +87,17 @@ def request(
         max_new_tokens=max_new_tokens,
         greedy=greedy,
     )
+
+
+async def started(
+    engine: VllmEngine, requests: Sequence[SampleRequest], num_tokens: int = 8
+) -> list["asyncio.Task[Completion]"]:
+    """Submit requests, and return their tasks when each of them has so many tokens, or has ended."""
+    tasks = [asyncio.ensure_future(engine.submit(each)) for each in requests]
+    await asyncio.sleep(0)
+
+    def have_tokens() -> bool:
+        return all(len(state.token_ids) >= num_tokens for state in engine._open.values())
+
+    await engine._wait_until(have_tokens)
+    return tasks

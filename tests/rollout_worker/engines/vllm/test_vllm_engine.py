@@ -25,8 +25,7 @@ from rollout_worker.engines.engine import (
     SampleRequest,
 )
 from rollout_worker.engines.vllm.backend import Sampling, TokenChunk
-from rollout_worker.engines.vllm.vllm_engine import VllmEngine
-from tests.support.vllm.running import NUM_SLOTS, RunningVllm, engine_of, request, running_vllm
+from tests.support.vllm.running import NUM_SLOTS, RunningVllm, engine_of, request, running_vllm, started
 from tests.support.vllm.small_model import EOS, VOCAB, SmallModel
 
 pytestmark = [pytest.mark.vllm, pytest.mark.processes]
@@ -53,24 +52,11 @@ def at_zero(vllm: RunningVllm) -> RunningVllm:
     return vllm
 
 
-async def started(engine: VllmEngine, requests: Sequence[SampleRequest], num_tokens: int = 8) -> list[Any]:
-    """Submit requests, and return their tasks when each of them has some tokens."""
-    tasks = [asyncio.ensure_future(engine.submit(each)) for each in requests]
-    await engine._wait_until(
-        lambda: all(
-            each.request_id in engine._open and len(engine._open[each.request_id].token_ids) >= num_tokens
-            for each in requests
-        )
-    )
-    return tasks
-
-
 def long_requests(number: int = 4) -> list[SampleRequest]:
-    """Requests of which the tokens are chosen greedily, so that they run to their full length with these weights."""
-    return [request(group, max_new_tokens=LONG, temperature=1.0) for group in range(number)]
+    return [request(group, max_new_tokens=LONG) for group in range(number)]
 
 
-def compare(found: Sequence[float], expected: Any) -> None:
+def compare(found: Any, expected: Any) -> None:
     difference = np.abs(np.asarray(found) - np.asarray(expected))
     assert difference.mean() < MEAN_NATS
     assert difference.max() < MAX_NATS
@@ -266,7 +252,7 @@ def test_a_bad_request_fails_alone(at_zero: RunningVllm) -> None:
     bad = replace(request(1), request_id="bad", prompt_ids=(3, VOCAB))
 
     async def work() -> list[Any]:
-        return await asyncio.gather(engine.submit(request(0)), engine.submit(bad), return_exceptions=True)
+        return list(await asyncio.gather(engine.submit(request(0)), engine.submit(bad), return_exceptions=True))
 
     good, failed = at_zero.run(work())
     assert isinstance(good, Completion)
@@ -391,7 +377,7 @@ def test_a_killed_core_is_noticed_at_once_by_every_call(at_zero: RunningVllm) ->
 
     found, seconds = at_zero.run(work())
     assert [type(each) for each in found] == [EngineDied] * 5
-    assert seconds < 2.0
+    assert seconds < 1.0
     for call in (engine.submit(request(0)), engine.swap(at_zero.model.whole(0), Policy(0, 1), OnSwap.KEEP_KV)):
         with pytest.raises(EngineDied):
             at_zero.run(call)
