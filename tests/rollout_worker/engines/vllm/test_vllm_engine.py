@@ -1,0 +1,383 @@
+"""The engine with a real vLLM: one engine for all tests, of a model with tied weights. The last test kills it."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from periplus import clock
+from periplus.errors import ConfigError, StateError, WrongBase
+from periplus.values.digest import state_digest
+from periplus.values.policy import Policy
+from periplus.values.trajectory import PolicyRun
+from rollout_worker.engines.engine import (
+    Completion,
+    CompletionEnd,
+    EngineDied,
+    OnSwap,
+    RequestFailed,
+    SampleRequest,
+)
+from rollout_worker.engines.vllm.backend import Sampling, TokenChunk
+from tests.support.vllm.running import NUM_SLOTS, RunningVllm, engine_of, request, running_vllm, started
+from tests.support.vllm.small_model import EOS, VOCAB, SmallModel
+
+pytestmark = [pytest.mark.vllm, pytest.mark.processes]
+
+MEAN_NATS, MAX_NATS = 0.01, 0.06
+"""Differences of log-probabilities between vLLM in bfloat16 and float32 that are rounding. Measured: mean 0.0045."""
+
+LONG = 120
+"""Tokens of a completion that is under way for long enough to change weights."""
+
+
+@pytest.fixture(scope="module")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningVllm]:
+    model = SmallModel(tied=True, num_versions=6)
+    with running_vllm(tmp_path_factory.mktemp("model"), model) as running:
+        yield running
+
+
+@pytest.fixture
+def at_zero(vllm: RunningVllm) -> RunningVllm:
+    """The engine at version 0, with nothing under way."""
+    vllm.run(vllm.engine.drain())
+    vllm.run(vllm.engine.swap(vllm.model.whole(0), Policy(0, 0), OnSwap.KEEP_KV))
+    return vllm
+
+
+def long_requests(number: int = 4) -> list[SampleRequest]:
+    return [request(group, max_new_tokens=LONG) for group in range(number)]
+
+
+def compare(found: Any, expected: Any) -> None:
+    difference = np.abs(np.asarray(found) - np.asarray(expected))
+    assert difference.mean() < MEAN_NATS
+    assert difference.max() < MAX_NATS
+
+
+def test_the_engine_holds_the_weights_bit_for_bit_after_a_chain_of_deltas(at_zero: RunningVllm) -> None:
+    engine, model = at_zero.engine, at_zero.model
+    assert at_zero.run(engine.digest()) == state_digest(model.states[0])
+    for version in (1, 2, 3):
+        at_zero.run(engine.swap(model.changed(version - 1, version), Policy(0, version), OnSwap.KEEP_KV))
+        assert at_zero.run(engine.digest()) == state_digest(model.states[version])
+
+
+def test_several_deltas_are_written_at_once(at_zero: RunningVllm) -> None:
+    at_zero.run(at_zero.engine.swap(at_zero.model.changed(0, 1, 2, 3, 4), Policy(0, 4), OnSwap.KEEP_KV))
+    assert at_zero.run(at_zero.engine.digest()) == state_digest(at_zero.model.states[4])
+
+
+def test_logprobs_of_given_tokens_are_those_of_the_newest_weights(at_zero: RunningVllm) -> None:
+    engine, model = at_zero.engine, at_zero.model
+    ids = np.random.default_rng(1).integers(0, VOCAB, (4, 16))
+    for version in (0, 1):
+        if version:
+            at_zero.run(engine.swap(model.changed(0, 1), Policy(0, 1), OnSwap.KEEP_KV))
+        found = at_zero.run(engine.logprobs(ids))
+        assert found.shape == (4, 15)
+        compare(found, [model.logprobs(version, row) for row in ids.tolist()])
+    other = np.array([model.logprobs(0, row) for row in ids.tolist()])
+    assert np.abs(found - other).mean() > 0.05, "two versions of this model can be told apart"
+
+
+@pytest.mark.parametrize(("temperature", "greedy"), [(1.0, False), (0.7, False), (1.0, True)])
+def test_logprobs_of_samples_are_those_of_the_distribution_that_they_were_drawn_from(
+    at_zero: RunningVllm, temperature: float, greedy: bool
+) -> None:
+    asked = [request(group, temperature=temperature, greedy=greedy) for group in range(6)]
+
+    async def work() -> list[Completion]:
+        return await asyncio.gather(*map(at_zero.engine.submit, asked))
+
+    for each, completion in zip(asked, at_zero.run(work()), strict=True):
+        ids = each.prompt_ids + completion.token_ids
+        expected = at_zero.model.logprobs(0, ids, temperature)[len(each.prompt_ids) - 1 :]
+        compare(completion.logprobs, expected)
+        assert completion.runs == (PolicyRun(Policy(0, 0), len(completion.token_ids)),)
+        at_end = completion.token_ids[-1] == EOS
+        assert completion.end is (CompletionEnd.EOS if at_end else CompletionEnd.LENGTH)
+        assert at_end or len(completion.token_ids) == each.max_new_tokens
+
+
+def test_more_requests_than_slots_all_end(at_zero: RunningVllm) -> None:
+    engine = at_zero.engine
+
+    async def work() -> list[Completion]:
+        tasks = [
+            asyncio.ensure_future(engine.submit(request(group, sample))) for group in range(6) for sample in (0, 1, 2)
+        ]
+        await asyncio.sleep(0)
+        assert engine.room == 0
+        await engine.drain()
+        assert engine.room == NUM_SLOTS
+        assert all(task.done() for task in tasks)
+        return [task.result() for task in tasks]
+
+    found = at_zero.run(work())
+    assert len({each.token_ids for each in found}) > 15, "samples of one prompt differ"
+
+
+def test_a_sample_is_seeded_by_seed_version_group_and_sample(at_zero: RunningVllm) -> None:
+    """Observed, not promised: alone, so that a batch cannot change its bits."""
+    first, again, other = (
+        at_zero.run(at_zero.engine.submit(request(3, seed=seed, temperature=2.0))) for seed in (5, 5, 6)
+    )
+    assert first.token_ids == again.token_ids != other.token_ids
+
+
+@pytest.mark.parametrize("on_swap", [OnSwap.KEEP_KV, OnSwap.REPREFILL])
+def test_weights_change_while_completions_are_under_way(at_zero: RunningVllm, on_swap: OnSwap) -> None:
+    engine, model, asked = at_zero.engine, at_zero.model, long_requests()
+
+    async def work() -> tuple[list[Completion], float, Completion]:
+        tasks = await started(engine, asked)
+        report = await engine.swap(model.changed(0, 1), Policy(0, 1), on_swap)
+        assert 0 < report.write_s <= report.pause_s < 1.0
+        # The same prompt again: it must not find the keys of the old weights.
+        late = await engine.submit(replace(asked[0], request_id="late", max_new_tokens=1))
+        return await asyncio.gather(*tasks), report.pause_s, late
+
+    found, pause_s, late = at_zero.run(work())
+    kept = on_swap is OnSwap.KEEP_KV
+    mixed = 0
+    for each, completion in zip(asked, found, strict=True):
+        assert completion.longest_gap_s <= pause_s or completion.longest_gap_s < 1.0
+        if len(completion.runs) == 1:
+            continue
+        mixed += 1
+        old, new = completion.runs
+        assert (old.policy, old.kept_kv) == (Policy(0, 0), False)
+        assert (new.policy, new.kept_kv) == (Policy(0, 1), kept)
+        ids, prompt = each.prompt_ids + completion.token_ids, len(each.prompt_ids)
+        compare(completion.logprobs[: old.num_tokens], model.logprobs(0, ids)[prompt - 1 :][: old.num_tokens])
+        # The old weights compute the keys of all tokens before the last one that they sampled.
+        before = prompt + old.num_tokens - 1
+        of_new = model.mixed_logprobs(((0, before), (1, len(ids) - before)), ids) if kept else model.logprobs(1, ids)
+        compare(completion.logprobs[old.num_tokens :], of_new[prompt - 1 :][old.num_tokens :])
+    assert mixed >= 2, "completions that were under way are of both policies"
+    assert late.runs == (PolicyRun(Policy(0, 1), 1),)
+    compare(late.logprobs, model.logprobs(1, asked[0].prompt_ids + late.token_ids)[-1:])
+    assert at_zero.run(engine.digest()) == state_digest(model.states[1])
+
+
+def test_draining_lets_completions_end_under_the_old_weights(at_zero: RunningVllm) -> None:
+    engine = at_zero.engine
+
+    async def work() -> tuple[list[Completion], Completion]:
+        tasks = await started(engine, long_requests())
+        swap = asyncio.ensure_future(engine.swap(at_zero.model.changed(0, 1), Policy(0, 1), OnSwap.DRAIN))
+        await asyncio.sleep(0)
+        late = asyncio.ensure_future(engine.submit(request(9)))
+        report = await swap
+        assert all(task.done() for task in tasks)
+        assert report.pause_s > report.write_s
+        return await asyncio.gather(*tasks), await late
+
+    found, late = at_zero.run(work())
+    assert {run.policy for each in found for run in each.runs} == {Policy(0, 0)}
+    assert {run.policy for run in late.runs} == {Policy(0, 1)}
+
+
+def test_a_request_without_a_token_begins_again_with_the_new_weights(at_zero: RunningVllm) -> None:
+    engine, model = at_zero.engine, at_zero.model
+
+    async def work() -> tuple[list[Completion], int]:
+        # vLLM has taken the requests, and has not come to their prompts yet.
+        await at_zero.backend.pause(clear_cache=False)
+        tasks = [asyncio.ensure_future(engine.submit(request(group))) for group in range(4)]
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert at_zero.backend._llm.get_num_unfinished_requests() == len(tasks)
+        states = list(engine._open.values())
+        await engine.swap(model.changed(0, 1), Policy(0, 1), OnSwap.KEEP_KV)
+        found = await asyncio.gather(*tasks)
+        return found, sum(state.num_legs for state in states)
+
+    found, num_legs = at_zero.run(work())
+    assert num_legs == 2 * len(found), "they were under way at the swap, and began again"
+    for group, completion in enumerate(found):
+        assert completion.runs == (PolicyRun(Policy(0, 1), len(completion.token_ids)),)
+        prompt_ids = request(group).prompt_ids
+        expected = model.logprobs(1, prompt_ids + completion.token_ids)[len(prompt_ids) - 1 :]
+        compare(completion.logprobs, expected)
+
+
+def test_an_aborted_request_keeps_its_tokens_and_one_that_waits_has_none(at_zero: RunningVllm) -> None:
+    engine = at_zero.engine
+
+    async def work() -> list[Completion]:
+        asked = [request(group, max_new_tokens=LONG) for group in range(NUM_SLOTS + 1)]
+        tasks = await started(engine, asked[:NUM_SLOTS], num_tokens=1)
+        waiting = asyncio.ensure_future(engine.submit(asked[-1]))
+        await asyncio.sleep(0)
+        await engine.abort([asked[0].request_id, asked[-1].request_id, "unknown"])
+        done = [await tasks[0], await waiting]
+        await engine.abort([each.request_id for each in asked])
+        return [*done, *await asyncio.gather(*tasks[1:])]
+
+    first, waiting, *rest = at_zero.run(work())
+    assert first.end is CompletionEnd.ABORTED
+    assert 0 < len(first.token_ids) == len(first.logprobs) < LONG
+    assert first.runs == (PolicyRun(Policy(0, 0), len(first.token_ids)),)
+    assert (waiting.end, waiting.token_ids, waiting.runs) == (CompletionEnd.ABORTED, (), ())
+    assert len(rest) == NUM_SLOTS - 1
+    compare(first.logprobs, at_zero.model.logprobs(0, request(0).prompt_ids + first.token_ids)[-len(first.token_ids) :])
+
+
+def test_a_cancelled_call_ends_its_request(at_zero: RunningVllm) -> None:
+    engine = at_zero.engine
+
+    async def work() -> None:
+        tasks = await started(engine, [request(1, max_new_tokens=LONG)], num_tokens=1)
+        tasks[0].cancel()
+        await asyncio.wait(tasks)
+        assert tasks[0].cancelled()
+        await engine.drain()
+        assert engine.room == NUM_SLOTS
+
+    at_zero.run(work())
+    assert at_zero.backend._llm.get_num_unfinished_requests() == 0
+
+
+def test_a_bad_request_fails_alone(at_zero: RunningVllm) -> None:
+    engine = at_zero.engine
+    bad = replace(request(1), request_id="bad", prompt_ids=(3, VOCAB))
+
+    async def work() -> list[Any]:
+        return list(await asyncio.gather(engine.submit(request(0)), engine.submit(bad), return_exceptions=True))
+
+    good, failed = at_zero.run(work())
+    assert isinstance(good, Completion)
+    assert isinstance(failed, RequestFailed)
+    assert f"token id {VOCAB}" in str(failed)
+
+
+def test_weights_of_another_model_are_refused_and_nothing_is_written(at_zero: RunningVllm) -> None:
+    engine, model = at_zero.engine, at_zero.model
+    other = SmallModel(tied=False, num_versions=1)
+    with pytest.raises(WrongBase, match=r"lm_head\.weight is BF16 \(79, 64\) in the publication"):
+        at_zero.run(engine.swap(other.whole(0), Policy(0, 1), OnSwap.KEEP_KV))
+    assert at_zero.run(engine.digest()) == state_digest(model.states[0])
+    completion = at_zero.run(engine.submit(request(1)))
+    assert completion.runs[0].policy == Policy(0, 0)
+
+
+def test_after_a_torn_write_nothing_is_sampled_until_a_whole_state_was_written(at_zero: RunningVllm) -> None:
+    engine, model = at_zero.engine, at_zero.model
+
+    async def work() -> tuple[list[Completion], Completion]:
+        tasks = await started(engine, long_requests())
+        await at_zero.backend._call("faulty_tear")
+        with pytest.raises(Exception, match="in the middle of a write"):
+            await engine.swap(model.changed(0, 1), Policy(0, 1), OnSwap.KEEP_KV)
+        assert await engine.digest() != state_digest(model.states[1])
+        late = asyncio.ensure_future(engine.submit(request(7)))
+        counts = [len(state.token_ids) for state in engine._open.values()]
+        with pytest.raises(StateError, match="whole state"):
+            await engine.swap(model.changed(0, 1), Policy(0, 1), OnSwap.KEEP_KV)
+        with pytest.raises(StateError, match="half written"):
+            await engine.logprobs(np.zeros((1, 4), np.int64))
+        assert counts == [len(state.token_ids) for state in engine._open.values()]
+        await engine.swap(model.whole(1), Policy(0, 1), OnSwap.REPREFILL)
+        assert await engine.digest() == state_digest(model.states[1])
+        return await asyncio.gather(*tasks), await late
+
+    found, late = at_zero.run(work())
+    assert {run.policy for each in found for run in each.runs} == {Policy(0, 0), Policy(0, 1)}
+    assert late.runs == (PolicyRun(Policy(0, 1), len(late.token_ids)),)
+
+
+def test_an_element_that_somebody_else_wrote_changes_the_digest(at_zero: RunningVllm) -> None:
+    at_zero.call("faulty_flip", "model.layers.1.self_attn.v_proj.weight", 77)
+    assert at_zero.run(at_zero.engine.digest()) != state_digest(at_zero.model.states[0])
+
+
+def test_a_stale_tied_head_has_the_right_digest_and_wrong_logprobs(at_zero: RunningVllm) -> None:
+    """What the hash of the weights cannot see, and the probe of the log-probabilities must."""
+    engine, model = at_zero.engine, at_zero.model
+    ids = np.random.default_rng(2).integers(0, VOCAB, (4, 16))
+    expected = np.array([model.logprobs(1, row) for row in ids.tolist()])
+    differences = {}
+    for is_stale in (True, False):
+        at_zero.run(engine.swap(model.whole(0), Policy(0, 0), OnSwap.KEEP_KV))
+        at_zero.call("faulty_stale_head", is_stale)
+        at_zero.run(engine.swap(model.changed(0, 1), Policy(0, 1), OnSwap.KEEP_KV))
+        assert at_zero.run(engine.digest()) == state_digest(model.states[1])
+        differences[is_stale] = float(np.abs(at_zero.run(engine.logprobs(ids)) - expected).mean())
+    assert differences[False] < MEAN_NATS
+    assert differences[True] > 2 * differences[False]
+
+
+class Unlabelled:
+    """The same vLLM as a version before 0.30 is: it does not say which weights sampled a token."""
+
+    reports_labels = False
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    async def set_label(self, label: str) -> None:
+        pass
+
+    async def generate(
+        self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling
+    ) -> AsyncGenerator[TokenChunk]:
+        async for chunk in self._backend.generate(request_id, prompt_ids, sampling):
+            yield replace(chunk, spans=None)
+
+
+def test_a_vllm_without_labels_ends_its_requests_at_a_swap_and_continues_them(at_zero: RunningVllm) -> None:
+    model, asked = at_zero.model, long_requests()
+    engine = engine_of(Unlabelled(at_zero.backend))
+
+    async def work() -> list[Completion]:
+        await engine.swap(model.whole(0), Policy(0, 0), OnSwap.REPREFILL)
+        tasks = await started(engine, asked)
+        with pytest.raises(ConfigError, match="which weights sampled a token"):
+            await engine.swap(model.changed(0, 1), Policy(0, 1), OnSwap.KEEP_KV)
+        await engine.swap(model.changed(0, 1), Policy(0, 1), OnSwap.REPREFILL)
+        return await asyncio.gather(*tasks)
+
+    mixed = 0
+    for each, completion in zip(asked, at_zero.run(work()), strict=True):
+        ids, prompt, first = each.prompt_ids + completion.token_ids, len(each.prompt_ids), 0
+        mixed += len(completion.runs) == 2
+        for run in completion.runs:
+            assert not run.kept_kv
+            part = slice(first, first + run.num_tokens)
+            compare(completion.logprobs[part], model.logprobs(run.policy.version, ids)[prompt - 1 :][part])
+            first += run.num_tokens
+    assert mixed >= 2
+
+
+def test_a_killed_core_is_noticed_at_once_by_every_call(at_zero: RunningVllm) -> None:
+    """The last test of this module: it leaves no engine."""
+    engine = at_zero.engine
+    (core,) = [child for child in multiprocessing.active_children() if "EngineCore" in child.name]
+
+    async def work() -> tuple[list[Any], float]:
+        tasks = await started(engine, long_requests())
+        assert core.pid is not None
+        os.kill(core.pid, signal.SIGKILL)
+        killed_s = clock.monotonic_s()
+        digest = asyncio.ensure_future(engine.digest())
+        found = await asyncio.gather(*tasks, digest, return_exceptions=True)
+        return found, clock.monotonic_s() - killed_s
+
+    found, seconds = at_zero.run(work())
+    assert [type(each) for each in found] == [EngineDied] * 5
+    assert seconds < 1.0
+    for call in (engine.submit(request(0)), engine.swap(at_zero.model.whole(0), Policy(0, 1), OnSwap.KEEP_KV)):
+        with pytest.raises(EngineDied):
+            at_zero.run(call)

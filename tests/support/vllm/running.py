@@ -1,0 +1,103 @@
+"""A real vLLM for the tests of a module, and an event loop that lives as long."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rollout_worker.engines.engine import Completion, SampleRequest
+from rollout_worker.engines.request_limits import RequestLimits
+from rollout_worker.engines.vllm.async_llm_backend import AsyncLlmBackend, VllmSettings
+from rollout_worker.engines.vllm.vllm_engine import VllmEngine
+from tests.support.vllm.faulty_worker import NAME
+from tests.support.vllm.small_model import EOS, VOCAB, SmallModel
+
+T = TypeVar("T")
+
+NUM_SLOTS, PROMPT_TOKENS, MAX_NEW_TOKENS = 8, 16, 200
+
+
+@dataclass(frozen=True)
+class RunningVllm:
+    """An engine on the loop of `runner`. `run` awaits something on it."""
+
+    runner: asyncio.Runner
+    backend: AsyncLlmBackend
+    engine: VllmEngine
+    model: SmallModel
+
+    def run(self, work: Coroutine[Any, Any, T], limit_s: float = 60.0) -> T:
+        async def limited() -> T:
+            async with asyncio.timeout(limit_s):
+                return await work
+
+        return self.runner.run(limited())
+
+    def call(self, method: str, *arguments: object) -> list[Any]:
+        return self.run(self.backend._call(method, *arguments))
+
+
+@contextmanager
+def running_vllm(folder: Path, model: SmallModel, *, ranks: int = 1) -> Iterator[RunningVllm]:
+    settings = VllmSettings(
+        folder=model.save_config(folder),
+        dtype="bfloat16",
+        num_slots=NUM_SLOTS,
+        max_tokens=PROMPT_TOKENS + MAX_NEW_TOKENS + 1,
+        ranks=ranks,
+        cache_bytes=1 << 27,
+        eager=True,
+        buffer_bytes=1 << 15,  # small, so that a change needs several loads
+        extension=NAME,
+    )
+    with asyncio.Runner() as runner:
+        backend = runner.run(AsyncLlmBackend.start(settings))
+        engine = engine_of(backend)
+        try:
+            yield RunningVllm(runner, backend, engine, model)
+        finally:
+            runner.run(engine.close())
+
+
+def engine_of(backend: Any) -> VllmEngine:
+    limits = RequestLimits(vocab_size=VOCAB, prompt_tokens=PROMPT_TOKENS, max_new_tokens=MAX_NEW_TOKENS)
+    return VllmEngine(backend=backend, limits=limits, eos_id=EOS, num_slots=NUM_SLOTS, computes_in_bfloat16=True)
+
+
+def request(
+    group: int,
+    sample: int = 0,
+    *,
+    max_new_tokens: int = 12,
+    temperature: float = 1.0,
+    greedy: bool = False,
+    seed: int = 5,
+) -> SampleRequest:
+    """A request whose prompt is a function of its group."""
+    prompt_ids = tuple(3 + (group * 7 + place * 5) % (VOCAB - 3) for place in range(4 + group % 8))
+    return SampleRequest(
+        request_id=f"{group}-{sample}",
+        prompt_ids=prompt_ids,
+        seed=seed,
+        group=group,
+        sample=sample,
+        temperature=temperature,
+        max_new_tokens=max_new_tokens,
+        greedy=greedy,
+    )
+
+
+async def started(
+    engine: VllmEngine, requests: Sequence[SampleRequest], num_tokens: int = 8
+) -> list["asyncio.Task[Completion]"]:
+    """Submit requests, and return their tasks when each of them has so many tokens, or has ended."""
+    tasks = [asyncio.ensure_future(engine.submit(each)) for each in requests]
+    await asyncio.sleep(0)
+
+    def have_tokens() -> bool:
+        return all(len(state.token_ids) >= num_tokens for state in engine._open.values())
+
+    await engine._wait_until(have_tokens)
+    return tasks
