@@ -25,6 +25,7 @@ from periplus.errors import CorruptFrame, NotFound
 from periplus.process.disk import replacing
 from periplus.values.safetensors_format import (
     LENGTH_BYTES,
+    SafetensorsLine,
     head_bytes,
     layout_bytes,
     parse_head,
@@ -171,9 +172,7 @@ def write_safetensors(path: Path, state: WeightState) -> None:
 
 
 @contextmanager
-def writing_safetensors(
-    path: Path, lines: Sequence[tuple[str, str, tuple[int, ...]]]
-) -> Iterator[Callable[[npt.NDArray[Any]], None]]:
+def writing_safetensors(path: Path, lines: Sequence[SafetensorsLine]) -> Iterator[Callable[[npt.NDArray[Any]], None]]:
     """Yield a function that appends flat arrays of data to a file of tensors, so that no more than these are in memory.
 
     `lines` are the tensors' names, dtypes and shapes in the order of `safetensors_order`; their data come in that

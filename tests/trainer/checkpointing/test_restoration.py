@@ -263,7 +263,7 @@ def test_a_manifest_that_lacks_something_is_refused(
 
 def without(directory: Path, kind: str, unwanted: str) -> int:
     """Write a checkpoint that never had some tensors: in the files, with their hashes, and in the manifest."""
-    removed = set()
+    removed: set[str] = set()
 
     def change(data: dict[str, Any]) -> None:
         for each in data["parts"]:
