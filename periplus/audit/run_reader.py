@@ -30,6 +30,7 @@ from periplus.job.run_directory import RunDirectory
 from periplus.process.disk import open_regular
 from periplus.spool.reader import SpoolReader
 from periplus.values.digest import BLOCK_BYTES, TensorHasher, digest_of
+from periplus.values.low_rank import rounded_bits
 from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
 from periplus.values.row_parts import PartedTensor, PartReader, num_rows, parted_tensors
@@ -322,12 +323,16 @@ def _checkpoint(folder: Path, progress: Progress) -> KeptCheckpoint | None:
         manifest = _manifest(data)
         listed = {str(part["name"]): str(part["blake3"]) for part in data["parts"]}
         tensors = parted_tensors(data)
+        frozen = [
+            (str(name), str(dtype), tuple(map(_count, shape)), bytes.fromhex(tensor))
+            for name, (dtype, shape, tensor) in data.get("frozen", {}).items()
+        ]
     except _UNREADABLE as error:
         problem = f"it is not a manifest: {error!r:.200}"
         return KeptCheckpoint(name=folder.name, digest=digest, manifest=None, problem=problem)
     bad = {name: problem for name, hash_ in listed.items() if (problem := _part_problem(folder, name, hash_, progress))}
     # The weights are read only if their hash is right, since they are the bulk of the work.
-    rounded = None if bad else _rounded(folder, listed, tensors)
+    rounded = None if bad else _rounded(folder, listed, tensors, frozen)
     return KeptCheckpoint(name=folder.name, digest=digest, manifest=manifest, bad_parts=bad, rounded=rounded)
 
 
@@ -373,11 +378,15 @@ def _part_problem(folder: Path, name: str, expected: str, progress: Progress) ->
 
 
 def _rounded(
-    folder: Path, listed: Mapping[str, str], tensors: Mapping[str, Mapping[str, PartedTensor]] | None
+    folder: Path,
+    listed: Mapping[str, str],
+    tensors: Mapping[str, Mapping[str, PartedTensor]] | None,
+    frozen: Sequence[tuple[str, str, tuple[int, ...], bytes]],
 ) -> bytes | None:
     """Return the digest of the actor's weights rounded to bfloat16, as they are published; None if it is not readable.
 
-    The rows of a tensor may lie in several parts. A manifest without `tensors` has one part with all weights.
+    The rows of a tensor may lie in several parts. A manifest without `tensors` has one part with all weights. `frozen`
+    are the weights that no part holds, with their digests.
     """
     try:
         if tensors is None:
@@ -386,10 +395,11 @@ def _rounded(
         reader = PartReader(folder, tensors.get(_ROUNDED_TENSORS, {}))
     except (PeriplusError, OSError):
         return None
-    return digest_of(
+    trained = (
         _published_tensor(name, tensor.dtype, tensor.shape, reader.rows(name, 0, num_rows(tensor.shape)))
         for name, tensor in reader.tensors.items()
     )
+    return digest_of([*frozen, *trained])
 
 
 def published_digest(state: WeightState) -> bytes:
@@ -409,7 +419,7 @@ def _published_tensor(
             continue
         bits = data.view(np.dtype("<u4"))
         for start in range(0, len(bits), _BLOCK_VALUES):
-            hasher.update(_rounded_bits(bits[start : start + _BLOCK_VALUES]))
+            hasher.update(rounded_bits(bits[start : start + _BLOCK_VALUES]))
     return name, "BF16" if dtype == "F32" else dtype, shape, hasher.digest()
 
 
@@ -419,12 +429,4 @@ def round_to_bf16(state: WeightState) -> WeightState:
 
 
 def _round(tensor: Tensor) -> Tensor:
-    return Tensor("BF16", tensor.shape, _rounded_bits(tensor.data.view(np.dtype("<u4"))))
-
-
-def _rounded_bits(bits: NDArray[np.uint32]) -> NDArray[np.uint16]:
-    # Add just below half of the part that is cut off, and one more if the kept part is odd: ties go to even.
-    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype("<u2")
-    # Adding could turn a NaN into an infinity: every NaN becomes the canonical one.
-    rounded[(bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)] = 0x7FC0
-    return rounded
+    return Tensor("BF16", tensor.shape, rounded_bits(tensor.data.view(np.dtype("<u4"))))

@@ -33,6 +33,7 @@ from periplus.process.disk import sync
 from trainer.checkpointing.learner_state import Stateful, flattened
 from trainer.checkpointing.manifest import (
     ACTOR,
+    ADAPTERS,
     LEARNER,
     LEARNER_TENSORS,
     LEARNT,
@@ -46,7 +47,7 @@ from trainer.checkpointing.manifest import (
 from trainer.checkpointing.parts import described, name_of, write_part
 from trainer.distributed.collectives import HostCollectives
 from trainer.publishing.local_rows import LocalRows, owned_rows, parameter_rows
-from trainer.publishing.shard_digest import rounded_digest
+from trainer.publishing.shard_digest import rounded_digest, rounded_digests
 
 ALONE = HostCollectives()
 """A trainer of one process."""
@@ -89,10 +90,15 @@ def save(
     # An error of a full disk names the size of the whole checkpoint.
     with explained(directory, needed_bytes + sum(ranks.gather_values(share.num_bytes)[1:])):
         try:
-            weights = rounded_digest(share.actor, ranks)
-            assert weights is not None
+            digests = rounded_digests(share.published, ranks)
             entries = _collected(directory, ranks, share, files)
-            manifest = manifest_json(content, weights=weights, parts=entries, tensors=share.layouts())
+            manifest = manifest_json(
+                content,
+                weights=rounded_digest(digests),
+                frozen={name: digests[name] for name in digests.keys() - {rows.name for rows in share.actor}},
+                parts=entries,
+                tensors=share.layouts(),
+            )
             write_atomically(directory / MANIFEST, finite_json.dumps(manifest, indent=1))
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
@@ -111,7 +117,7 @@ def save_rows(model: Any, learner: Stateful, ranks: HostCollectives) -> None:
         return
     share = _Share.of(model, learner, ranks)
     ranks.gather_values(share.num_bytes)
-    rounded_digest(share.actor, ranks)
+    rounded_digests(share.published, ranks)
     outcome = _Outcome.of_writing(Path(directory), share, ranks, {})
     ranks.gather_values(outcome.to_json())
     if outcome.failure is not None and outcome.errno is None:
@@ -120,8 +126,12 @@ def save_rows(model: Any, learner: Stateful, ranks: HostCollectives) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Share:
-    """What one rank owns of a checkpoint's tensors, and the tree of the learner's state, which all ranks have."""
+    """What one rank owns of a checkpoint's tensors, and the tree of the learner's state, which all ranks have.
 
+    `published` are all weights, and `actor` those that are trained.
+    """
+
+    published: tuple[LocalRows, ...]
     actor: tuple[LocalRows, ...]
     learnt: tuple[LocalRows, ...]
     tree: Any
@@ -130,9 +140,11 @@ class _Share:
     def of(cls, model: Any, learner: Stateful, ranks: HostCollectives) -> "_Share":
         tree, tensors = flattened(learner.state_dict())
         return cls(
+            published=parameter_rows(model, ranks.rank),
             # The masters are float32; a model of another type is kept in float32 as well.
             actor=tuple(
-                replace(rows, tensor=rows.tensor.to(torch.float32)) for rows in parameter_rows(model, ranks.rank)
+                replace(rows, tensor=rows.tensor.to(torch.float32))
+                for rows in parameter_rows(model, ranks.rank, trained_only=True)
             ),
             learnt=tuple(owned_rows(path, tensor, ranks.rank) for path, tensor in tensors.items()),
             tree=tree,
@@ -187,7 +199,8 @@ def _written(
     for name, data in files.items():
         (directory / name).write_bytes(data)
     suffix = f"rank-{ranks.rank + 1:05}-of-{ranks.size:05}.safetensors"
-    weights, learnt = (WEIGHTS, LEARNER_TENSORS) if ranks.size == 1 else (f"{ACTOR}-{suffix}", f"{LEARNT}-{suffix}")
+    single = WEIGHTS if len(share.actor) == len(share.published) else ADAPTERS
+    weights, learnt = (single, LEARNER_TENSORS) if ranks.size == 1 else (f"{ACTOR}-{suffix}", f"{LEARNT}-{suffix}")
     written = [
         write_part(directory / weights, ACTOR, share.actor),
         write_part(directory / learnt, LEARNT, share.learnt),

@@ -23,11 +23,13 @@ from periplus.errors import StorageError, TrainingError
 from periplus.job.run_directory import explained, write_atomically
 from periplus.process.disk import PARTIAL, sync
 from periplus.values.digest import TensorHasher, digest_of, state_digest
+from periplus.values.low_rank import WEIGHT, is_adapter
 from periplus.values.safetensors_format import SafetensorsLine, layout_bytes, safetensors_order
 from periplus.values.weight_state import INDEX_FILE, SINGLE_FILE, read_safetensors, writing_safetensors
+from trainer.data.adapters import adapted_layers, merged_weight
 from trainer.distributed.collectives import Arrays, HostCollectives
 from trainer.publishing.local_rows import LocalRows, gather_each, parameter_rows
-from trainer.publishing.publish import BUNDLE_FILES
+from trainer.publishing.publish import BUNDLE_FILES, bf16_state
 from trainer.publishing.shard_digest import rounded_words
 
 CONFIG = "config.json"
@@ -71,22 +73,22 @@ def final_model(
     were written; DiskFull and other StorageErrors, Denied, NotFound. Nothing half-written is left then.
     """
     files = {**files, CONFIG: _config(model, torch.bfloat16)}
-    all_rows = parameter_rows(model, ranks.rank)
+    all_rows = _exported_rows(model, ranks.rank)
     partial = directory.with_name(f".{directory.name}{PARTIAL}")
     weights = _WeightFiles(partial, files, _planned(all_rows, max_file_bytes))
     with explained(directory, weights.num_bytes + sum(map(len, files.values()))):
         try:
             with weights:
                 # Other ranks send all their rows, whatever happens here, so they wait for nobody.
-                gather_each(all_rows, ranks, _words, weights.add)
-            if (found := weights.digest) != published_digest:
+                gather_each(all_rows, ranks, _words_of(model), weights.add)
+            if (found := _published_digest(model, weights.digest)) != published_digest:
                 raise TrainingError(
                     f"the weights to export to {directory} have digest {found.hex()}, but the version published last "
                     f"has {published_digest.hex()}: they were not exported; resume the job from its last checkpoint, "
                     "and report this error"
                 )
             # Read it back: what people will use must be what was published.
-            _prove(partial, published_digest)
+            _prove(partial, weights.digest)
             _swap_in(partial, directory)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -96,7 +98,7 @@ def final_model(
 
 def final_rows(model: Any, ranks: HostCollectives) -> None:
     """Send the rows that this rank owns, while rank 0 is in `final_model`."""
-    gather_each(parameter_rows(model, ranks.rank), ranks, _words, lambda rows, arrays: None)
+    gather_each(_exported_rows(model, ranks.rank), ranks, _words_of(model), lambda rows, arrays: None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +182,25 @@ class _WeightFiles:
             write_atomically(self._directory / INDEX_FILE, json.dumps(index, indent=2))
 
 
-def _words(rows: LocalRows) -> Arrays:
-    return [rounded_words(rows.tensor)]
+def _words_of(model: Any) -> Callable[[LocalRows], Arrays]:
+    """Return the function that gives the words of a tensor to export, with the adapters of its layer merged."""
+    adapted = {f"{name}{WEIGHT}": layer for name, layer in adapted_layers(model).items()}
+
+    def words(rows: LocalRows) -> Arrays:
+        layer = adapted.get(rows.name)
+        return [rounded_words(rows.tensor if layer is None else merged_weight(layer))]
+
+    return words
+
+
+def _exported_rows(model: Any, rank: int) -> list[LocalRows]:
+    """Return the rows to export: those of all weights, without adapters, which are merged into their layers."""
+    return [rows for rows in parameter_rows(model, rank) if not is_adapter(rows.name)]
+
+
+def _published_digest(model: Any, exported: bytes) -> bytes:
+    """Return the digest of what is published: that of the exported weights, unless adapters were merged into them."""
+    return state_digest(bf16_state(model)) if adapted_layers(model) else exported
 
 
 def _swap_in(partial: Path, directory: Path) -> None:
@@ -202,9 +221,10 @@ def _config(model: Any, dtype: torch.dtype) -> bytes:
     return text.encode()
 
 
-def _prove(directory: Path, published_digest: bytes) -> None:
-    if (found := state_digest(read_safetensors(directory))) != published_digest:
+def _prove(directory: Path, written_digest: bytes) -> None:
+    if (found := state_digest(read_safetensors(directory))) != written_digest:
         raise StorageError(
-            f"{directory / SINGLE_FILE} has digest {found.hex()} when it is read back, but the version published last "
-            f"has {published_digest.hex()}: the disk does not keep what is written; repair it, then resume the job"
+            f"{directory / SINGLE_FILE} has digest {found.hex()} when it is read back, but weights of the digest "
+            f"{written_digest.hex()} were written: the disk does not keep what is written; repair it, then resume the "
+            "job"
         )

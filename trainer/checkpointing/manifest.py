@@ -1,7 +1,8 @@
 """The manifest of a checkpoint: what a run was at that point, and which files hold which rows of which tensors.
 
 `parts` and `tensors` are described in periplus/values/row_parts.py. The collection `actor` holds the trained weights in
-float32, and `learner` every other tensor of the learner. The first manifests listed no tensors: their actor is whole in
+float32, and `learner` every other tensor of the learner. Of weights that are not trained, beside adapters, the manifest
+has only digests (`frozen`). The first manifests listed no tensors: their actor is whole in
 `model.safetensors`, and their learner is a file of torch. They are still read.
 """
 
@@ -16,6 +17,7 @@ from blake3 import blake3
 from periplus.errors import ConfigError
 from periplus.values.policy import Lineage, Policy
 from periplus.values.row_parts import PartedTensor, parted_tensors
+from trainer.publishing.shard_digest import TensorDigests
 
 SCHEMA = "periplus.checkpoint/1"
 """Name and version of the manifest's format."""
@@ -25,6 +27,9 @@ MANIFEST = "manifest.json"
 
 WEIGHTS = "model.safetensors"
 """File of the actor's weights in float32, if one process wrote them. transformers loads it."""
+
+ADAPTERS = "adapters.safetensors"
+"""File of the actor's adapters in float32, if one process wrote them and only they are trained."""
 
 LEARNER = "learner.json"
 """File of the learner's state without its tensors."""
@@ -46,6 +51,7 @@ class Manifest:
     - `policy`, `lineage`: the version that was saved, and the history of its fork.
     - `parts`: the BLAKE3 hash of each file, in hexadecimal, by file name.
     - `tensors`: the tensors by collection and name, with the files of their rows; None if the manifest lists none.
+    - `frozen`: shape and digest of each weight that is not trained, rounded to bfloat16, by name.
     - `progress`: sums over the run, which the final summary continues.
     - `audit_line`: number of the first line of the audit that the checkpoint does not cover.
     - `next_group`, `open_groups`: the ledger's next group, and the groups that were open.
@@ -58,6 +64,7 @@ class Manifest:
     lineage: Lineage
     parts: Mapping[str, str]
     tensors: Mapping[str, Mapping[str, PartedTensor]] | None
+    frozen: TensorDigests
     progress: Mapping[str, float]
     audit_line: int
     next_group: int
@@ -94,10 +101,15 @@ def manifest_json(
     content: Content,
     *,
     weights: bytes,
+    frozen: TensorDigests,
     parts: Sequence[Mapping[str, Any]],
     tensors: Mapping[str, Mapping[str, Sequence[Any]]],
 ) -> dict[str, Any]:
-    """Return the manifest as a JSON value. `weights` is the digest of the actor's weights as they are published."""
+    """Return the manifest as a JSON value.
+
+    `weights` is the digest of the actor's weights as they are published. `frozen` are those of them that are not
+    trained, and that no part holds.
+    """
     parent = content.parent
     return {
         "schema": SCHEMA,
@@ -113,6 +125,7 @@ def manifest_json(
         "batches_root": content.batches_root.hex(),
         "progress": dict(content.progress),
         "weights": weights.hex(),
+        "frozen": {name: ["BF16", list(shape), digest.hex()] for name, (shape, digest) in sorted(frozen.items())},
         "tensors": tensors,
         "parts": list(parts),
     }
@@ -140,6 +153,10 @@ def read_manifest(path: Path) -> Manifest:
             lineage=Lineage(policy.fork, tuple(Policy(fork, version) for fork, version in data["parents"])),
             parts=listed,
             tensors=tensors,
+            frozen={
+                name: (tuple(shape), bytes.fromhex(digest))
+                for name, (_, shape, digest) in data.get("frozen", {}).items()
+            },
             progress=data["progress"],
             audit_line=data["audit"]["n"],
             next_group=data["next_group"],

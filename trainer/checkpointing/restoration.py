@@ -32,8 +32,10 @@ from trainer.checkpointing.manifest import (
     read_manifest,
 )
 from trainer.checkpointing.parts import DTYPES, RowSource, WholeTensors, file_hash, fill
+from trainer.data.adapters import trained_parameters
 from trainer.distributed.collectives import HostCollectives
-from trainer.publishing.local_rows import LocalRows, held_rows, reshard
+from trainer.publishing.local_rows import LocalRows, held_rows, parameter_rows, reshard
+from trainer.publishing.shard_digest import rounded_digests
 
 ALONE = HostCollectives()
 """A trainer of one process."""
@@ -61,6 +63,7 @@ def _restore(manifest: Manifest, model: Any, learner: Stateful, ranks: HostColle
     # Each rank hashes some of the parts; what one finds stops all.
     names = sorted(manifest.parts)[ranks.rank :: ranks.size]
     _agree([problem for name in names if (problem := _part_problem(manifest, name))], ranks)
+    _agree(_base_problems(manifest, model, ranks), ranks)
     problems, loaded = [], None
     try:
         loaded = _Loaded.of(manifest, model, learner)
@@ -72,6 +75,20 @@ def _restore(manifest: Manifest, model: Any, learner: Stateful, ranks: HostColle
     learner.load_state_dict(loaded.learnt)
     for rows in loaded.actor_rows:
         fill(rows, loaded.actor)
+
+
+def _base_problems(manifest: Manifest, model: Any, ranks: HostCollectives) -> list[str]:
+    """Compare the weights that are not trained with those under which the checkpoint was made. It is a collective."""
+    trained = {rows.name for rows in parameter_rows(model, ranks.rank, trained_only=True)}
+    frozen = [rows for rows in parameter_rows(model, ranks.rank) if rows.name not in trained]
+    found = rounded_digests(frozen, ranks)
+    if ranks.rank or found == manifest.frozen:
+        return []
+    odd = sorted(name for name in found.keys() | manifest.frozen.keys() if found.get(name) != manifest.frozen.get(name))
+    return [
+        f"{manifest.directory} was made with other weights under its adapters: {odd[:3]} differ; resume with the "
+        "model.path and model.lora with which the run began"
+    ]
 
 
 def _agree(problems: Sequence[str], ranks: HostCollectives) -> None:
@@ -102,7 +119,7 @@ class _Loaded:
     def of(cls, manifest: Manifest, model: Any, learner: Stateful) -> "_Loaded":
         actor, (tree, tensors) = _actor_source(manifest), _learner_source(manifest)
         reshard(model)
-        rows = [held_rows(name, parameter) for name, parameter in model.named_parameters()]
+        rows = [held_rows(name, parameter) for name, parameter in trained_parameters(model)]
         _check_actor(actor, rows)
         layouts = tensors.layouts()
         if odd := set(paths_in(tree)) ^ layouts.keys():

@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
 from periplus.values.row_parts import num_rows
+from trainer.data.adapters import published_parameters, trained_parameters
 from trainer.distributed.collectives import Arrays, HostCollectives
 
 
@@ -45,16 +46,17 @@ class LocalRows:
         return (self.stop - self.start, *self.shape[1:]) if self.shape else ()
 
 
-def parameter_rows(model: Any, rank: int) -> tuple[LocalRows, ...]:
-    """Return the rows of all parameters of a model that this rank owns, sorted by their names.
+def parameter_rows(model: Any, rank: int, *, trained_only: bool = False) -> tuple[LocalRows, ...]:
+    """Return the rows of all parameters of a model that this rank owns, sorted by the names of their publication.
 
-    Tied weights appear once. Modules that FSDP2 has gathered for a forward pass are divided again first.
+    With `trained_only`, they are the adapters of a model that has some. Tied weights appear once. Modules that FSDP2
+    has gathered for a forward pass are divided again first.
 
     Raises: ValueError as `held_rows` does, or if only some parameters are divided. A parameter is whole here if a
     module outside of `model` has gathered it.
     """
     reshard(model)
-    parameters = dict(model.named_parameters())
+    parameters = dict(trained_parameters(model) if trained_only else published_parameters(model))
     whole = [name for name, parameter in parameters.items() if not isinstance(parameter, DTensor)]
     if whole and len(whole) < len(parameters):
         raise ValueError(f"{whole[0]} is whole, while other parameters are divided among ranks")

@@ -3,7 +3,8 @@
 The hash of an engine's tensors shows that the right bits are there. It does not show that the engine computes with
 them: a tensor could be written to a wrong place, and be read back from the same place. The closing of a version
 therefore carries the trainer's own log-probabilities of a few fixed sequences (periplus/values/probe_prompts.py). The
-trainer computes them in float32 from the rounded weights, which are those that are published.
+trainer computes them in float32 from the rounded weights, which are those that are published. Adapters are merged into
+their layers, as engines do it.
 
 The float32 masters of a module are replaced only during its forward pass, so at most one module's own parameters exist
 twice. Nobody may train meanwhile: the probe is part of a version's snapshot.
@@ -23,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from trainer.data.adapters import adapted_layers, adapters_off, merged_weight
 from trainer.publishing.local_rows import reshard
 
 
@@ -33,7 +35,7 @@ def logprobs(model: Any, ids_RP: npt.NDArray[np.int64]) -> npt.NDArray[np.float3
     `ids_RP` holds token ids. The result has the shape [R, P - 1], in nats: the first token has no log-probability.
     """
     ids = torch.from_numpy(ids_RP).to(next(model.parameters()).device)
-    with _rounded(model):
+    with _rounded(model), adapters_off(model):
         logits_RPV = model(input_ids=ids, use_cache=False).logits.to(torch.float32)
     all_RPV = torch.log_softmax(logits_RPV[:, :-1], dim=-1)
     found: npt.NDArray[np.float32] = all_RPV.gather(-1, ids[:, 1:, None]).squeeze(-1).cpu().numpy()
@@ -45,12 +47,16 @@ def _rounded(model: Any) -> Iterator[None]:
     # Hooks round the parameters of each module when its forward pass begins, and put the masters back when it ends.
     # Parameters are kept as objects: FSDP2 exchanges those of a module when it gathers and divides them.
     masters: dict[torch.nn.Module, list[tuple[torch.nn.Parameter, torch.Tensor]]] = {}
+    adapted = {layer.base_layer: layer for layer in adapted_layers(model).values()}
 
     def enter(module: torch.nn.Module, _: object) -> None:
         parameters = list(module.parameters(recurse=False))
         masters[module] = [(parameter, parameter.data) for parameter in parameters]
+        merged = merged_weight(adapted[module]) if module in adapted else None
         for parameter in parameters:
             parameter.data = parameter.data.to(torch.bfloat16).to(parameter.dtype)
+        if merged is not None:
+            module.weight.data = merged
 
     def leave(module: torch.nn.Module, *_: object) -> None:
         for parameter, data in masters.pop(module, ()):

@@ -5,7 +5,7 @@ the blocks that lie in its rows as a whole, and sends 32 bytes for each. Of the 
 the bytes that it has. Rank 0 puts the ends together.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,17 @@ BLOCK_ELEMENTS = BLOCK_BYTES // ELEMENT_BYTES
 """Elements of one block of the digest."""
 
 
-def rounded_digest(all_rows: Sequence[LocalRows], ranks: HostCollectives) -> bytes | None:
-    """Return the digest of the weights rounded to bfloat16 on rank 0, and None on other ranks.
+TensorDigests = Mapping[str, tuple[tuple[int, ...], bytes]]
+"""Shape and digest of each tensor, rounded to bfloat16, by name."""
+
+
+def rounded_digest(digests: TensorDigests) -> bytes:
+    """Return the digest of the state that these tensors make."""
+    return digest_of((name, "BF16", shape, digest) for name, (shape, digest) in digests.items())
+
+
+def rounded_digests(all_rows: Sequence[LocalRows], ranks: HostCollectives) -> TensorDigests:
+    """Return the digest of each tensor, rounded to bfloat16, on rank 0, and nothing on other ranks.
 
     Every rank calls it with the rows that it owns, of the same tensors in the same order.
     """
@@ -39,9 +48,7 @@ def rounded_digest(all_rows: Sequence[LocalRows], ranks: HostCollectives) -> byt
         hasher.update(tail)
 
     gather_each(all_rows, ranks, _hashed, visit)
-    if ranks.rank:
-        return None
-    return digest_of((rows.name, "BF16", rows.shape, hashers[rows.name].digest()) for rows in all_rows)
+    return {rows.name: (rows.shape, hashers[rows.name].digest()) for rows in all_rows if rows.name in hashers}
 
 
 def rounded_words(tensor: torch.Tensor) -> npt.NDArray[np.uint16]:

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from periplus.values.weight_state import WeightState
+from trainer.data.adapters import published_parameters, trained_parameters
 from trainer.publishing import reference_logprobs
 from trainer.publishing.device_snapshot import DeviceCopy, patched
-from trainer.publishing.publish import bf16_state
+from trainer.publishing.publish import bf16_state, bf16_tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,16 +55,22 @@ class Weights(Protocol):
 
 
 class HostWeights:
-    """Weights in the host's memory. A version is rounded at once and compared later, by the encoder."""
+    """Weights in the host's memory. A version is rounded at once and compared later, by the encoder.
+
+    Weights that are not trained, beside adapters, are rounded once: all states share them.
+    """
 
     def __init__(self, model: Any) -> None:
         self._model = model
+        self._first: WeightState = {}
 
     def first(self) -> WeightState:
-        return bf16_state(self._model)
+        self._first = bf16_state(self._model)
+        return self._first
 
     def take(self) -> Callable[[WeightState], Taken]:
-        taken = Taken(state=bf16_state(self._model))
+        trained = {name: bf16_tensor(parameter.detach()) for name, parameter in trained_parameters(self._model)}
+        taken = Taken(state={**self._first, **trained})
         return lambda base: taken
 
     def probe(self, ids_RP: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
@@ -78,7 +85,7 @@ class DeviceWeights:
         self._copy: DeviceCopy | None = None
 
     def first(self) -> WeightState:
-        self._copy = DeviceCopy(dict(self._model.named_parameters()))
+        self._copy = DeviceCopy(dict(published_parameters(self._model)))
         return self._copy.state()
 
     def take(self) -> Callable[[WeightState], Taken]:
