@@ -1,37 +1,33 @@
-"""Configuration of one rollout worker: the task that its agent wrote, and batch sizes."""
+"""Configuration of one rollout worker: the task that its agent wrote, and how much it does at once."""
 
 from dataclasses import dataclass
 
 from periplus.job.job_file import JobFile
 from periplus.values.task import TaskSpec, authority_key_of
 
-BATCH_ROWS = 64
-"""Rows of a decode batch on a CPU. More rows do not raise the tokens per second of a small model on one core."""
+NUM_SLOTS = 64
+"""Requests that decode at the same time in an engine on a CPU, unless the job says otherwise. More do not raise the
+tokens per second of a small model on one core."""
 
-BATCHES_HELD = 4
-"""Leases held at once, in decode batches: one being generated, and enough waiting to cover a round trip to the trainer.
-Chosen by hand.
+LEASES_PER_SLOT = 4
+"""Leases held at once for each slot of the engine: one being generated, and enough waiting to cover a round trip to the
+trainer. Chosen by hand.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """Configuration of one rollout worker process.
-
-    `batch_rows` is the size of a decode batch, `capacity` the number of leases that the worker may hold at once.
-    """
+    """Configuration of one rollout worker process. `num_slots`: requests that decode at the same time in its engine."""
 
     task: TaskSpec
     job: JobFile
-    batch_rows: int
-    capacity: int
+    num_slots: int
 
     @classmethod
     def of_task(cls, task: TaskSpec) -> "WorkerConfig":
         """Return the configuration for a task. Raises: ConfigError if the task holds no valid job."""
-        return cls(
-            task=task, job=JobFile.from_json(task.job_json), batch_rows=BATCH_ROWS, capacity=BATCHES_HELD * BATCH_ROWS
-        )
+        job = JobFile.from_json(task.job_json)
+        return cls(task=task, job=job, num_slots=job.engine.max_requests or NUM_SLOTS)
 
     @property
     def authority_key(self) -> bytes:

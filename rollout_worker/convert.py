@@ -11,7 +11,7 @@ from periplus.errors import WireError
 from periplus.net.convert import policy_from_pb, policy_to_pb, publication_record_from_pb
 from periplus.pb.v1 import gateway_pb2
 from periplus.values.trajectory import Purpose
-from rollout_worker.episodes.per_sample_fallback import FailedLease
+from rollout_worker.episodes.episode import FailedLease
 from rollout_worker.episodes.queue import QueuedLease
 from rollout_worker.messages import (
     FinishReceived,
@@ -33,7 +33,7 @@ def gateway_message_from_pb(message: gateway_pb2.RolloutDown) -> GatewayMessage 
         case "leases":
             return LeasesReceived(tuple(lease_from_pb(lease) for lease in message.leases.leases))
         case "revoked":
-            return LeasesRevoked(frozenset(message.revoked.lease_ids))
+            return LeasesRevoked(frozenset(message.revoked.lease_ids), message.revoked.still_wanted)
         case "spooled":
             return FramesSpooled(message.spooled.epoch, tuple(message.spooled.sequences))
         case "finish":
@@ -99,6 +99,7 @@ def _report_to_pb(report: VersionReport) -> gateway_pb2.WeightProof:
         ok=report.ok,
         why=report.why,
         engine_checked=report.engine_checked,
+        probe_mean_difference=report.probe_mean_difference,
         probe_max_difference=report.probe_max_difference,
         transfer_s=report.transfer_s,
         apply_s=report.apply_s,

@@ -6,7 +6,7 @@ module does not know what they mean.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -46,7 +46,10 @@ class WorkerHello:
 
 
 async def exchange_leases(
-    gateway: str, hello: WorkerHello, outbox: Outbox[WorkerMessage], on_message: Callable[[GatewayMessage], None]
+    gateway: str,
+    hello: WorkerHello,
+    outbox: Outbox[WorkerMessage],
+    on_message: Callable[[GatewayMessage], Awaitable[None]],
 ) -> None:
     """Open a lease stream to `gateway` (host:port), write what `outbox` has, and pass on what comes down.
 
@@ -64,7 +67,7 @@ async def exchange_leases(
                 tasks.create_task(_write_out(call, hello.worker_id, outbox))
                 async for message in call:
                     if (value := gateway_message_from_pb(message)) is not None:
-                        on_message(value)
+                        await on_message(value)
                 raise Unreachable(f"the gateway at {gateway} ended the lease stream")
 
 

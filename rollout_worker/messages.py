@@ -7,7 +7,7 @@ outbox numbers (outbox.py), and the hello with which it begins. Nothing here dec
 from dataclasses import dataclass
 
 from periplus.values.policy import Policy
-from rollout_worker.episodes.per_sample_fallback import FailedLease
+from rollout_worker.episodes.episode import FailedLease
 from rollout_worker.episodes.queue import QueuedLease
 from rollout_worker.weights.version_report import VersionReport
 
@@ -21,9 +21,13 @@ class LeasesReceived:
 
 @dataclass(frozen=True, slots=True)
 class LeasesRevoked:
-    """Nobody waits for these leases any more: the worker drops those that it has not started."""
+    """These leases are over. The worker drops those that it has not started.
+
+    It ends the others too, unless the sample is `still_wanted`.
+    """
 
     lease_ids: frozenset[int]
+    still_wanted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

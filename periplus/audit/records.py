@@ -3,7 +3,8 @@
 A line is one JSON object without spaces. Its keys come in this order: `n` (the line's number from 0), `prev` (hex of
 the 16-byte BLAKE3 of the line before, without its newline; zeros before the first line), `t` (seconds since 1970, 6
 decimals), `kind`, and the kind's own keys in the order of `_TABLES`. Digests are hex, a policy is `[fork, version]`,
-and a place in the trainer's store of frames is `[epoch, sequence]`.
+a place in the trainer's store of frames is `[epoch, sequence]`, and a run of a result's tokens by one policy is `[fork,
+version, tokens]`, with a fourth number 1 if the engine kept the key-value cache of older policies (`kept_kv`).
 
     open        A trainer starts a new fork. `resumed_at` is the first line that the checkpoint it starts from does not
                 cover (that manifest's `audit.n`), and `manifest` is the hash of that manifest. Both are null at a fresh
@@ -423,8 +424,13 @@ def _optional(of_value: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _run(value: Any) -> PolicyRun:
-    fork, version, num_tokens = value
-    return PolicyRun(Policy(checked_integer(fork), checked_integer(version)), checked_integer(num_tokens))
+    # A run that kept the cache of older policies has a fourth number, 1; earlier journals have only runs of three.
+    fork, version, num_tokens, *kept = value
+    if kept not in ([], [1]) or any(type(each) is not int for each in kept):
+        raise ValueError(f"a policy run of 3 numbers, or of 4 that end with 1, expected, not {value!r:.60}")
+    return PolicyRun(
+        Policy(checked_integer(fork), checked_integer(version)), checked_integer(num_tokens), kept_kv=bool(kept)
+    )
 
 
 def _used(value: Any) -> UsedSample:
@@ -461,7 +467,11 @@ def _frame_text(value: FrameId | None) -> str:
 
 
 def _runs_text(value: Sequence[PolicyRun]) -> str:
-    return "[" + ",".join([f"[{r.policy.fork},{r.policy.version},{r.num_tokens}]" for r in value]) + "]"
+    return (
+        "["
+        + ",".join([f"[{r.policy.fork},{r.policy.version},{r.num_tokens}{',1' if r.kept_kv else ''}]" for r in value])
+        + "]"
+    )
 
 
 def _used_text(value: Sequence[UsedSample]) -> str:

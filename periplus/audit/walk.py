@@ -550,4 +550,4 @@ def _has_reached(fork: Fork, policy: Policy) -> bool:
 
 
 def _runs(policies: tuple[PolicyRun, ...]) -> list[list[int]]:
-    return [[r.policy.fork, r.policy.version, r.num_tokens] for r in policies[:SHOWN_RUNS]]
+    return [[r.policy.fork, r.policy.version, r.num_tokens, *[1] * r.kept_kv] for r in policies[:SHOWN_RUNS]]

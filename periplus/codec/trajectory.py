@@ -4,7 +4,7 @@ A payload is a head and up to eight sections. Each section is one zstandard fram
 numbers are little-endian. The section `meta` is always present; every other section has no bytes if it has no content.
 The sections follow in this order:
 
-    head        u8 layout, 2; u32 bytes of the compressed meta section
+    head        u8 layout, 2 or 3; u32 bytes of the compressed meta section
     meta        counts (_COUNTS), then
                   per sample       u64 lease, u64 group, u64 item, u32 sample, u32 completion ids, u32 runs, u32 top_k,
                                    f64 reward, f64 temperature, f64 top_p, f64 generation_s, u32 prompt, u32 worker
@@ -13,6 +13,7 @@ The sections follow in this order:
                   per prompt       u32 number of ids
                   per text         u32 bytes; then the UTF-8 texts, end to end (each worker name and metadata once)
                   per completion token   one bit, 1 = sampled; present only if some token is context
+                  per policy run   one bit, 1 = kept_kv; present in layout 3, which is written only if some run has it
     id low      u16 bits 0-15 of each id: prompts, then completions
     id high     u8 bits 16-23 of each id; present only if an id needs them
     near, heads, mantissas, near high, near low   log-probabilities of the sampled tokens: see logprobs.py
@@ -61,7 +62,8 @@ _H = TypeVar("_H", bound=Hashable)
 _TYPES = ["int32", "int32", "float32", "bool"]
 
 _LAYOUT = 2
-"""Number of the payload's layout, its first byte. A reader refuses any other."""
+_LAYOUT_KEPT_KV = 3
+"""Numbers of the payload's layouts, its first byte: without and with the runs' `kept_kv`. Others are refused."""
 _HEAD = struct.Struct("<BI")
 _COUNTS = struct.Struct("<16I")
 _FIRST_SIZE = 9  # index in _Counts of the first section size
@@ -93,10 +95,12 @@ class _Counts(NamedTuple):
     def mask_bytes(self) -> int:
         return (self.completion_ids + 7) // 8 if self.sampled < self.completion_ids else 0
 
-    @property
-    def meta_bytes(self) -> int:
+    def kept_bytes(self, layout: int) -> int:
+        return (self.runs + 7) // 8 if layout == _LAYOUT_KEPT_KV else 0
+
+    def meta_bytes(self, layout: int) -> int:
         numbers = _ROW.size * self.samples + _RUN.size * self.runs + 4 * (self.prompts + self.texts)
-        return _COUNTS.size + numbers + self.text_bytes + self.mask_bytes
+        return _COUNTS.size + numbers + self.text_bytes + self.mask_bytes + self.kept_bytes(layout)
 
 
 def encode(trajectories: Sequence[Trajectory], level: int = LEVEL) -> bytes:
@@ -121,12 +125,16 @@ def encode(trajectories: Sequence[Trajectory], level: int = LEVEL) -> bytes:
     # A section without content has no bytes at all, not even an empty frame.
     stored = [frame if section else b"" for frame, section in zip(stored, sections, strict=True)]
     # Meta comes last, since it holds the sizes of the other sections, but is stored before them.
-    meta = compress(_COUNTS.pack(*counts[:_FIRST_SIZE], *map(len, stored)) + rest_of_meta, META_LEVEL)
-    return b"".join([_HEAD.pack(_LAYOUT, len(meta)), meta, *stored])
+    kept = _kept_bits(trajectories)
+    meta = compress(_COUNTS.pack(*counts[:_FIRST_SIZE], *map(len, stored)) + rest_of_meta + kept, META_LEVEL)
+    return b"".join([_HEAD.pack(_LAYOUT_KEPT_KV if kept else _LAYOUT, len(meta)), meta, *stored])
 
 
 def content(trajectories: Sequence[Trajectory]) -> tuple[_Counts, bytes, tuple[bytes, ...]]:
-    """Return the counts, the rest of meta, and the other sections, all before compression. Raises: as `encode`."""
+    """Return the counts, the rest of meta, and the other sections, all before compression. Raises: as `encode`.
+
+    The bits of `kept_kv`, which layout 3 has at the end of meta, are left out.
+    """
     for trajectory in trajectories:
         _check(trajectory)
     # Each distinct prompt and each distinct text is stored once and referred to by its index.
@@ -181,9 +189,9 @@ def decode(payload: bytes, *, max_content_bytes: int) -> tuple[Trajectory, ...]:
 
 def decode_columns(payload: bytes, *, max_content_bytes: int) -> Trajectories:
     """Invert `encode`, and return columns. `max_content_bytes` bounds their memory. Raises: CorruptFrame."""
-    counts, meta, sections = _opened(payload, max_content_bytes)
-    # Cut meta into its parts: rows, runs, lengths (of prompts, then of texts), texts, and mask bits.
-    of_rows, of_runs, of_lengths, of_texts, bits = _parts(
+    layout, counts, meta, sections = _opened(payload, max_content_bytes)
+    # Cut meta into its parts: rows, runs, lengths (of prompts, then of texts), texts, mask bits, and kept_kv bits.
+    of_rows, of_runs, of_lengths, of_texts, bits, kept_bits = _parts(
         meta,
         _COUNTS.size,
         (
@@ -192,10 +200,11 @@ def decode_columns(payload: bytes, *, max_content_bytes: int) -> Trajectories:
             4 * (counts.prompts + counts.texts),
             counts.text_bytes,
             counts.mask_bytes,
+            counts.kept_bytes(layout),
         ),
     )
     # The sizes of all sections are proven at this point. Now the lengths and indices within meta are checked.
-    rows, runs = Rows.of(_ROW.iter_unpack(of_rows)), list(_RUN.iter_unpack(of_runs))
+    rows, runs = Rows.of(_ROW.iter_unpack(of_rows)), _runs(of_runs, kept_bits, counts.runs)
     lengths = np.frombuffer(of_lengths, np.uint32).tolist()
     prompt_lengths, text_lengths = lengths[: counts.prompts], lengths[counts.prompts :]
     _check_lengths(counts, rows, prompt_lengths, text_lengths)
@@ -223,25 +232,40 @@ def decode_columns(payload: bytes, *, max_content_bytes: int) -> Trajectories:
     )
 
 
-def _opened(payload: bytes, max_content_bytes: int) -> tuple[_Counts, memoryview, list[memoryview]]:
-    """Return the counts, meta including them, and the other sections still compressed, with lengths checked."""
+def _kept_bits(trajectories: Sequence[Trajectory]) -> bytes:
+    kept = [run.kept_kv for t in trajectories for run in t.policies]
+    return np.packbits(kept, bitorder="little").tobytes() if any(kept) else b""
+
+
+def _runs(of_runs: memoryview, kept_bits: memoryview, num_runs: int) -> list[tuple[int, int, int, bool]]:
+    kept = np.zeros(num_runs, np.bool_)
+    if len(kept_bits):
+        kept = np.unpackbits(np.frombuffer(kept_bits, np.uint8), count=num_runs, bitorder="little").view(np.bool_)
+    return [(*run, each) for run, each in zip(_RUN.iter_unpack(of_runs), kept.tolist(), strict=True)]
+
+
+def _opened(payload: bytes, max_content_bytes: int) -> tuple[int, _Counts, memoryview, list[memoryview]]:
+    """Return the layout, the counts, meta including them, and the other sections still compressed.
+
+    Their lengths are checked.
+    """
     if len(payload) < _HEAD.size:
         raise CorruptFrame(f"trajectories in {len(payload)} bytes; the head alone has {_HEAD.size}")
     layout, stored_bytes = _HEAD.unpack_from(payload)
-    if layout != _LAYOUT:
-        raise CorruptFrame(f"trajectory layout {layout} is unknown; this build reads {_LAYOUT}")
+    if layout not in (_LAYOUT, _LAYOUT_KEPT_KV):
+        raise CorruptFrame(f"trajectory layout {layout} is unknown; this build reads {_LAYOUT} and {_LAYOUT_KEPT_KV}")
     view, meta_end = memoryview(payload), _HEAD.size + stored_bytes
     meta = decompress(view[_HEAD.size : meta_end], max_content_bytes=max_content_bytes)
     if len(meta) < _COUNTS.size:
         raise CorruptFrame(f"meta of {len(meta)} bytes; the counts alone have {_COUNTS.size}")
     # The sizes of all parts follow from the counts: they must add up exactly, before anything else is decompressed.
     counts = _Counts._make(_COUNTS.unpack_from(meta))
-    if len(meta) != counts.meta_bytes or not counts.num_near <= counts.sampled <= counts.completion_ids:
+    if len(meta) != counts.meta_bytes(layout) or not counts.num_near <= counts.sampled <= counts.completion_ids:
         raise CorruptFrame(f"meta of {len(meta)} bytes does not fit its counts: {counts}")
     sizes = counts[_FIRST_SIZE:]
     if len(payload) != meta_end + sum(sizes):
         raise CorruptFrame(f"a payload of {len(payload)} bytes, but its sections have {meta_end + sum(sizes)}")
-    return counts, memoryview(meta), _parts(view, meta_end, sizes)
+    return layout, counts, memoryview(meta), _parts(view, meta_end, sizes)
 
 
 def _parts(view: memoryview, start: int, sizes: Sequence[int]) -> list[memoryview]:
@@ -250,7 +274,7 @@ def _parts(view: memoryview, start: int, sizes: Sequence[int]) -> list[memoryvie
 
 def stored_bytes(payload: bytes) -> dict[str, int]:
     """Return the compressed bytes of each section of an encoded payload, by name. Raises: CorruptFrame."""
-    _, _, sections = _opened(payload, 1 << 30)
+    _, _, _, sections = _opened(payload, 1 << 30)
     sizes = dict(zip(_Counts._fields[_FIRST_SIZE:], map(len, sections), strict=True))
     return {"meta": len(payload) - sum(sizes.values()), **sizes}
 
@@ -276,7 +300,9 @@ def _json_line_bytes(t: Trajectory) -> int:
         "logprobs": [],
         "mask": [],
         "policies": [
-            {"fork": r.policy.fork, "version": r.policy.version, "num_tokens": r.num_tokens} for r in t.policies
+            {"fork": r.policy.fork, "version": r.policy.version, "num_tokens": r.num_tokens}
+            | ({"kept_kv": True} if r.kept_kv else {})
+            for r in t.policies
         ],
         "reward": t.reward,
         "stop_reason": t.stop_reason,

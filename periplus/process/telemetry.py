@@ -184,6 +184,7 @@ _ALL = (
     Metric("weight_proofs", "proofs", "Versions since the last step that a reader proved to hold.", _C),
     Metric("weight_fallbacks", "proofs", "Those of them that came as a full state or a fold, not as deltas.", _C),
     Metric("weight_checks", "proofs", "Those of them for which an engine's own tensors were hashed and probed.", _C),
+    Metric("probe_mean_difference", "nats", "Mean difference of the probed log-probabilities, largest of any reader."),
     Metric("probe_max_difference", "nats", "Largest difference of a probed log-probability at a reader."),
 )
 METRICS = MappingProxyType({metric.name: metric for metric in _ALL})

@@ -4,7 +4,7 @@ A hash of an engine's tensors says what lies in memory. It cannot say that the f
 may be bound to another tensor, a scale may be applied on the way in and taken back on the way out, or a kernel may have
 been compiled for the version before. Log-probabilities reveal that. The trainer computes them with the weights that it
 publishes (rounded, as readers get them), signs them with the version's closing, and each worker compares its own with
-them.
+them. It judges the mean difference: rounding makes single values differ more than a small fault does, but not the mean.
 
 Prompts are token ids drawn from a keyed hash: no text, no tokenizer, the same on every machine and with every version
 of numpy. Random ids lead every layer to outputs of which no training made the model certain, so faults show.
@@ -13,33 +13,81 @@ Shapes: S sequences, T tokens of each.
 """
 
 import math
+import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
-NUM_SEQUENCES = 4
+NUM_SEQUENCES = 8
 """Number of prompts. On CPU, matrix products of one to three rows use other kernels than larger products do."""
 
-NUM_TOKENS = 16
-"""Tokens of a prompt. Chosen by hand."""
+NUM_TOKENS = 32
+"""Tokens of a prompt. With 8 x 32 tokens the mean difference of a sound bfloat16 engine stays within 15 % of its first
+value while the model trains, with 4 x 16 within 30 % (docs/design/0011-engines.md). A closing grows to a kilobyte."""
 
 NUM_LOGPROBS = NUM_SEQUENCES * (NUM_TOKENS - 1)
 """Number of log-probabilities of a probe: one for each token but the first of a sequence."""
 
-PROBE_TOLERANCE_NATS = 1e-4
-"""Largest difference of one token's log-probability between the trainer and a sound engine, both in float32.
 
-Measured on Qwen3 of 0.2 and 57 M parameters. With the same weights, other numbers of threads, other attention kernels
-and float64 differ by up to 5e-6. Faults on the first model: all weights one version old at lr 1e-6 gives 1.3e-4 to
-1.9e-4; one tensor 48 versions old (the median tensor) gives 8e-5 there and 1e-2 at lr 1e-4; one tensor scaled by 1.001
-gives 2e-3. A change that a norm behind it undoes, such as a scale of the query projection in Qwen3, is no fault and is
-not seen."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeDifference:
+    """How far an engine's log-probabilities of the probe are from the trainer's, in nats.
 
-PROBE_TOLERANCE_BF16_NATS = 0.25
-"""The same tolerance for an engine that computes in bfloat16: sound ones differed by 0.03 to 0.07. It still reveals a
-tensor that is a different one, but not a tensor that is a few versions old."""
+    `mean` and `max` are of the differences without sign. `spread` is the standard deviation of the trainer's values.
+    """
+
+    mean: float = 0.0
+    max: float = 0.0
+    spread: float = 0.0
+
+    @property
+    def relative(self) -> float:
+        """The mean difference as a share of the spread; 0 if nothing differs."""
+        return self.mean / self.spread if self.spread > 0 else (math.inf if self.mean else 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeLimits:
+    """Largest differences in nats of a sound engine that computes in one floating-point type.
+
+    `first_nats` holds for an engine's first check. It gives the engine's *baseline*, the relative difference of the
+    first state that passed. Later checks may reach `factor` times the baseline, and `floor_nats` in any case. No single
+    value may differ by more than `max_nats` at any time. The baseline is relative, because rounding errors grow with the logits, and these with training: while a model of 0.02 M
+    parameters was trained from random weights, the mean difference grew by 25 times, and its share of the spread by 2.
+    """
+
+    first_nats: float
+    floor_nats: float
+    factor: float
+    max_nats: float
+
+    def of(self, baseline: float | None, spread: float) -> float:
+        """Return the limit of the mean in a check whose values have this spread.
+
+        `baseline` is None before there is one.
+        """
+        return self.first_nats if baseline is None else max(self.floor_nats, self.factor * baseline * spread)
+
+
+PROBE_LIMITS_FLOAT32 = ProbeLimits(first_nats=1e-5, floor_nats=1e-5, factor=1.75, max_nats=1e-4)
+"""Limits of an engine in float32, like the trainer.
+
+Measured on tied Qwen3 models of 0.02, 0.3 and 4.7 M parameters (docs/design/0011-engines.md): sound engines differ by
+3e-7 to 9e-7 in the mean from float64; with other numbers of threads and attention kernels by up to 5e-6 in the largest.
+A tied head that is one step of lr 1e-6 old differs by 2e-5 to 2e-4 in the mean, and more at any higher rate; the few
+elements that such a step changes may show in single values only."""
+
+PROBE_LIMITS_BF16 = ProbeLimits(first_nats=0.05, floor_nats=0.005, factor=1.75, max_nats=math.inf)
+"""Limits of an engine that computes in bfloat16, of which the trainer's float32 differs by rounding.
+
+Measured on the same models: sound engines differ by 0.0041 to 0.0055, 0.0066 to 0.0082 and 0.0107 to 0.0136 in the
+mean, and by at most 15 % from their own first value while they train at lr 1e-6 to 1e-4. A tied head that is 8 steps of
+lr 1e-4 old differs by 0.0123, 0.0165 and 0.0215. vLLM's CPU build, sound: 0.0037; with a stale tied head: 0.014. The
+first limit leaves room for deeper models than were measured. `floor_nats` is for a model that is at first so sure that
+hardly anything differs. Single values of sound engines differ by up to 0.1, those of the stale head by 0.066."""
 
 _CONTEXT = "periplus.probe/1 prompts"
 
@@ -54,15 +102,16 @@ def probe_prompts(seed: int, vocab_size: int) -> npt.NDArray[np.int64]:
     return ids.reshape(NUM_SEQUENCES, NUM_TOKENS)
 
 
-def max_difference(expected: Sequence[float], found: Sequence[float]) -> float:
-    """Return the largest difference in nats between log-probabilities of the same tokens.
+def probe_difference(expected: Sequence[float], found: Sequence[float]) -> ProbeDifference:
+    """Return how far the engine's log-probabilities `found` are from the trainer's, of the same tokens.
 
-    It is infinite if the sequences differ in length, or if a difference is not a finite number.
+    Mean and maximum are infinite if the sequences differ in length, or if a difference is not a finite number.
     """
-    if len(expected) != len(found):
-        return math.inf
-    largest = 0.0
-    for one, other in zip(expected, found, strict=True):
-        distance = abs(one - other)
-        largest = max(largest, distance if math.isfinite(distance) else math.inf)
-    return largest
+    if not expected and not found:
+        return ProbeDifference()
+    distances = [abs(one - other) for one, other in zip(expected, found, strict=False)]
+    if len(expected) != len(found) or not all(map(math.isfinite, distances)):
+        return ProbeDifference(mean=math.inf, max=math.inf)
+    return ProbeDifference(
+        mean=math.fsum(distances) / len(distances), max=max(distances), spread=statistics.pstdev(expected)
+    )

@@ -79,7 +79,7 @@ class Trajectories:
     """
 
     rows: Rows
-    runs: Sequence[tuple[int, int, int]]  # the policy runs of all rows, end to end: fork, version, number of tokens
+    runs: Sequence[tuple[int, int, int, bool]]  # policy runs of all rows, end to end: fork, version, tokens, kept_kv
     prompt_lengths: Sequence[int]
     ids: npt.NDArray[np.int32]  # the ids of all prompts, then those of all completions [T]
     logprobs: npt.NDArray[np.float32]  # [T]
@@ -118,7 +118,8 @@ class Trajectories:
             if drawn not in sampled_with:
                 sampled_with[drawn] = SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k)
             end, runs_end = at + num_ids, runs_at + num_runs
-            policies = tuple([PolicyRun(Policy(fork, version), n) for fork, version, n in self.runs[runs_at:runs_end]])
+            runs = self.runs[runs_at:runs_end]
+            policies = tuple([PolicyRun(Policy(fork, version), n, kept) for fork, version, n, kept in runs])
             views.append(
                 Trajectory(
                     lease_id=lease_id,
@@ -189,13 +190,16 @@ def _rows_are_fit(t: Trajectories, limits: TrajectoryLimits) -> bool:
 
 
 def _runs_are_fit(t: Trajectories) -> bool:
-    """Return whether the policy runs of each row are not empty, cover the row's tokens, and rise within the row."""
+    """Return whether the policy runs of each row are not empty, cover the row's tokens, and rise within the row.
+
+    The first run of a row must not have kept a cache.
+    """
     at = 0
     for num_runs, num_ids in zip(t.rows.num_runs, t.rows.num_ids, strict=True):
         covered, before = 0, (-1, -1)
-        # Policies only get newer while a completion is sampled.
-        for fork, version, num_tokens in t.runs[at : at + num_runs]:
-            if not num_tokens or (fork, version) <= before:
+        # Policies only get newer while a completion is sampled, and only a later run can keep an older one's cache.
+        for fork, version, num_tokens, kept in t.runs[at : at + num_runs]:
+            if not num_tokens or (fork, version) <= before or (kept and before == (-1, -1)):
                 return False
             covered, before = covered + num_tokens, (fork, version)
         if covered != num_ids:

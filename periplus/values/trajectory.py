@@ -5,7 +5,8 @@ between them (context), such as tool output or a later user turn. The mask tells
 log-probability under the policy that sampled it (the behaviour policy), and it enters the loss. A context token has
 log-probability exactly 0 and is never trained on. The policy of each token is run-length encoded; context belongs to
 the run around it. Weights may be swapped within a generation, so that there may be several runs. Policies only rise
-from run to run, so the first run is the oldest.
+from run to run, so the first run is the oldest. A later run says whether the engine kept the key-value cache of the
+older policies, or computed it again.
 
 Arrays are read-only; those of a decoded frame are views of its columns. `content_digest` identifies the content that is
 trained on, so that an audit can compare what was sampled with what the optimizer got.
@@ -51,6 +52,7 @@ DIGEST_BYTES = 16
 
 _DIGEST_HEAD = struct.Struct("<B QIQB dB ddI 3I")
 _DIGEST_LAYOUT = 1
+_DIGEST_LAYOUT_KEPT_KV = 2  # used only if some run kept its cache, so that all other digests are what they always were
 _RUN = struct.Struct("<IQI")
 
 
@@ -71,10 +73,14 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PolicyRun:
-    """A run of `num_tokens` consecutive completion tokens that this policy sampled."""
+    """A run of `num_tokens` consecutive completion tokens that this policy sampled.
+
+    `kept_kv`: the keys and values that this run's tokens attend to were computed in part by older policies.
+    """
 
     policy: Policy
     num_tokens: int
+    kept_kv: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +113,7 @@ class Trajectory:
     completion_ids: npt.NDArray[np.int32]
     logprobs: npt.NDArray[np.float32]  # under the behaviour policy; 0.0 where the token is context
     mask: npt.NDArray[np.bool_]  # True for a sampled token, which enters the loss; False for context
-    policies: tuple[PolicyRun, ...]  # the runs cover the completion tokens, and their policies rise strictly
+    policies: tuple[PolicyRun, ...]  # the runs cover the completion tokens; policies rise; the first never has kept_kv
     reward: float
     stop_reason: StopReason
     sampling: SamplingParams
@@ -165,10 +171,13 @@ def content_digest(trajectory: Trajectory) -> bytes:
     u8 layout (1), u64 group, u32 sample, u64 item, u8 purpose, f64 reward, u8 stop reason, f64 temperature, f64 top_p,
     u32 top_k, u32 number of prompt ids, u32 number of completion ids, u32 number of policy runs; for each run u32 fork,
     u64 version, u32 number of tokens; then the prompt ids and completion ids as i32, logprobs as f32, mask as u8.
+
+    If some run has `kept_kv`, the layout is 2, and one u8 for each run (1: kept) follows the runs.
     """
     t, sampling = trajectory, trajectory.sampling
+    kept = bytes([run.kept_kv for run in t.policies])
     head = _DIGEST_HEAD.pack(
-        _DIGEST_LAYOUT,
+        _DIGEST_LAYOUT_KEPT_KV if any(kept) else _DIGEST_LAYOUT,
         t.group,
         t.sample,
         t.item,
@@ -184,7 +193,7 @@ def content_digest(trajectory: Trajectory) -> bytes:
     )
     # The numbers of ids and runs stand in the head, so that no two contents have the same bytes.
     runs = b"".join([_RUN.pack(run.policy.fork, run.policy.version, run.num_tokens) for run in t.policies])
-    hashed = blake3(head + runs)
+    hashed = blake3(head + runs + (kept if any(kept) else b""))
     for array in (t.prompt_ids, t.completion_ids, t.logprobs, t.mask):
         hashed.update(np.ascontiguousarray(array).view(np.uint8).data)
     return hashed.digest(length=DIGEST_BYTES)
@@ -266,6 +275,8 @@ def _check_runs(trajectory: Trajectory, num_tokens: int) -> None:
     _check(covered == num_tokens, "tokens covered by policy runs", covered, trajectory)
     rising = all(a.policy < b.policy for a, b in pairwise(runs))
     _check(rising, "policy runs that do not rise", [str(run.policy) for run in runs], trajectory)
+    # Before the first run there is no older policy whose keys and values could have been kept.
+    _check(not (runs and runs[0].kept_kv), "kept_kv of the first policy run", runs[:1], trajectory)
 
 
 def _check_sampling(trajectory: Trajectory) -> None:

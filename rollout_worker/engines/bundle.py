@@ -28,7 +28,7 @@ class LoadedBundle:
     environment: Environment
 
 
-def load_bundle(files: Mapping[str, bytes], scratch: Path, job: JobFile, batch_rows: int) -> LoadedBundle:
+def load_bundle(files: Mapping[str, bytes], scratch: Path, job: JobFile, num_slots: int) -> LoadedBundle:
     """Write the bundle's files into the folder `scratch`, and build from them. Raises: ConfigError."""
     for name, content in files.items():
         target = scratch / name
@@ -36,18 +36,24 @@ def load_bundle(files: Mapping[str, bytes], scratch: Path, job: JobFile, batch_r
         target.write_bytes(content)
     # Nothing is fetched: all files came with the bundle.
     tokenizer = AutoTokenizer.from_pretrained(scratch, local_files_only=True)
-    config = AutoConfig.from_pretrained(scratch, local_files_only=True)
-    # float32, as the trainer computes, so that log-probabilities differ only by the rounding of the weights.
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    model.requires_grad_(False)
-    engine = TorchEngine(
-        model=model,
-        eos_id=tokenizer.eos_token_id,
-        pad_id=tokenizer.pad_token_id,
-        batch_rows=batch_rows,
-        prompt_tokens=job.sampling.prompt_tokens,
-    )
     # A job with a data file has it in the bundle; other environments generate their problems.
     data_file = scratch / DATA_FILE
     environment = environment_of(job, data_file if data_file.exists() else None)
+    engine = build_engine(scratch, tokenizer, job, num_slots)
     return LoadedBundle(engine=engine, tokenizer=tokenizer, environment=environment)
+
+
+def build_engine(folder: Path, tokenizer: Any, job: JobFile, num_slots: int) -> Engine:
+    """Build the job's engine for the model whose configuration lies in `folder`. Raises: ConfigError."""
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    # float32, as the trainer computes, so that log-probabilities differ only by the rounding of the weights.
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model.requires_grad_(False)
+    return TorchEngine(
+        model=model,
+        eos_id=tokenizer.eos_token_id,
+        pad_id=tokenizer.pad_token_id,
+        num_slots=num_slots,
+        prompt_tokens=job.sampling.prompt_tokens,
+        max_new_tokens=job.sampling.max_new_tokens,
+    )

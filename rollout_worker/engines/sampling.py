@@ -33,9 +33,13 @@ def row_keys(seed: int, version: int, groups: npt.ArrayLike, samples: npt.ArrayL
     return key_R
 
 
-def uniforms(keys_R: UInt64s, position: int) -> npt.NDArray[np.float64]:
-    """Return a number in [0, 1) for each row, for the token at `position` of its completion. *Shapes*: returns R."""
-    bits_R = _absorb(keys_R, _words(position, keys_R)) >> np.uint64(64 - _UNIFORM_BITS)
+def uniforms(keys_R: UInt64s, positions: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Return a number in [0, 1) for each row, for the token at its position of the completion.
+
+    *Shapes*: positions R, or one position for all rows; returns R.
+    """
+    positions_R = np.broadcast_to(np.asarray(positions, dtype=np.uint64), keys_R.shape)
+    bits_R = _absorb(keys_R, positions_R) >> np.uint64(64 - _UNIFORM_BITS)
     return bits_R.astype(np.float64) * 2.0**-_UNIFORM_BITS
 
 

@@ -1,209 +1,340 @@
-"""The embedded engine: decodes a Hugging Face causal model in plain PyTorch with a key-value cache.
+"""The embedded engine: decodes a Hugging Face causal model in plain PyTorch, in a thread of its own.
 
-It is also the reference that other engines are compared with. Every batch has the same shapes: `batch_rows` rows,
-prompts left-padded to `prompt_tokens`, a static cache. Missing rows are filled with one-token dummies. Kernels are
-chosen by shape, and work is divided by thread. Therefore, with keyed sampling and on one thread, a row's tokens and
-log-probabilities are bitwise independent of the other rows and of its own place in the batch. A batch holds only
-requests with equal `max_new_tokens`, so that the cache's width does not depend on other requests either. Decoding stops
-once all rows have ended; a row that ended earlier computes on, and its output is dropped.
+It is also the reference that other engines are compared with: on one CPU thread in float32 it keeps the promise of
+engine.py bitwise (slot_decoder.py says how). This module connects the decoder with the event loop. Its thread
+alternates between what the methods asked for and one step of the decoder, so weights change between two tokens. It
+sleeps while nothing is to be done.
 
 The engine knows no text: prompts and completions are token ids.
 
-Shapes: R rows, P prompt width, N new tokens, K = P + N cache width, V vocabulary; S x T ids of the probe.
+Shapes: S x T ids of the probe, V vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import StaticCache
 
-from rollout_worker.engines.engine import Completion, CompletionEnd, SampleRequest
-from rollout_worker.engines.sampling import choose, row_keys, uniforms
+from periplus import clock
+from periplus.errors import explained_error
+from periplus.values.policy import Policy
+from rollout_worker.engines.engine import (
+    ChangedElements,
+    Completion,
+    EngineDied,
+    OnSwap,
+    RequestFailed,
+    SampleRequest,
+    SwapReport,
+    WeightChange,
+)
+from rollout_worker.engines.slot_cache import check_architecture
+from rollout_worker.engines.slot_decoder import Ended, SlotDecoder
+from rollout_worker.engines.tensor_memory import TensorMemory
 
-MIN_BATCH_ROWS = 4
-"""Smallest number of rows: on a CPU, float32 products of one to three rows use other kernels, which round differently.
-"""
+T = TypeVar("T")
+
+CLOSE_S = 30.0
+"""Seconds that `close` waits for the thread, which ends after its present step. Chosen by hand."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, eq=False)
+class _Swap:
+    """A swap that was asked for at `asked_s`.
+
+    Once it is written, `write_s` are the seconds that this took, and `last_token_s` is when the last token before it
+    was there, if requests were under way.
+    """
+
+    change: WeightChange
+    policy: Policy
+    on_swap: OnSwap
+    asked_s: float
+    done: "Future[SwapReport]"
+    write_s: float | None = None
+    last_token_s: float | None = None
+
+
 class TorchEngine:
     """Generates with `model`, a Hugging Face causal language model (`Any`, because transformers has no strict types).
 
-    `eos_id` ends a completion, `pad_id` fills prompts up to `prompt_tokens`, and `batch_rows` is the rows of each
-    batch.
+    `eos_id` ends a completion and `pad_id` fills prompts. `num_slots` requests decode at once. Prompts have at most
+    `prompt_tokens` tokens, completions at most `max_new_tokens`. The model decides device and type.
     """
 
-    model: Any
-    eos_id: int
-    pad_id: int
-    batch_rows: int
-    prompt_tokens: int
+    def __init__(
+        self, *, model: Any, eos_id: int, pad_id: int, num_slots: int, prompt_tokens: int, max_new_tokens: int
+    ) -> None:
+        check_architecture(model.config)
+        self._model = model
+        self._prompt_tokens, self._max_new_tokens = prompt_tokens, max_new_tokens
+        self._num_slots = num_slots
+        first = next(model.parameters())
+        self._device, self._dtype = first.device, first.dtype
+        self._memory = TensorMemory({name: parameter.detach() for name, parameter in model.named_parameters()})
+        self._decoder = SlotDecoder(
+            model=model,
+            eos_id=eos_id,
+            pad_id=pad_id,
+            num_slots=num_slots,
+            prompt_tokens=prompt_tokens,
+            max_new_tokens=max_new_tokens,
+            device=self._device,
+            now_s=clock.monotonic_s,
+        )
+        # Shared with the thread, under the condition's lock.
+        self._changed = threading.Condition()
+        self._asked: deque[Callable[[], None]] = deque()
+        self._is_closing = False
+        self._died: str | None = None
+        self._open: dict[str, Future[Completion]] = {}
+        self._answers: set[Future[Any]] = set()
+        # The thread's own.
+        self._swap: _Swap | None = None
+        self._draining: list[Future[None]] = []
+        self._thread = threading.Thread(target=self._run, name="torch-engine", daemon=True)
+        self._thread.start()
 
-    def __post_init__(self) -> None:
-        if self.batch_rows < MIN_BATCH_ROWS:
-            raise ValueError(f"batch_rows is {self.batch_rows}; at least {MIN_BATCH_ROWS} are needed")
-
-    def generate(self, requests: Sequence[SampleRequest], *, seed: int, version: int) -> list[Completion]:
-        """Return one completion for each request, in order. There may be any number of requests.
-
-        Raises: ValueError for a prompt that is empty or wider than `prompt_tokens`, for `max_new_tokens` below 1, or
-        for a temperature of 0 without greedy.
-        """
-        for request in requests:
-            self._check(request)
-        # Sort by length limit, so that requests with equal limits share batches.
-        order = sorted(range(len(requests)), key=lambda index: requests[index].max_new_tokens)
-        completions: dict[int, Completion] = {}
-        start = 0
-        while start < len(order):
-            num_new = requests[order[start]].max_new_tokens
-            rows = [i for i in order[start : start + self.batch_rows] if requests[i].max_new_tokens == num_new]
-            done = self._generate_batch([requests[i] for i in rows], num_new, seed, version)
-            completions.update(zip(rows, done, strict=True))
-            start += len(rows)
-        return [completions[index] for index in range(len(requests))]
-
-    @torch.inference_mode()
-    def logprobs(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Return the log-probability of each token given those before it, at temperature 1.
-
-        *Shapes*: ids S x T; returns S x (T - 1).
-        """
-        ids_ST = torch.from_numpy(ids)
-        logits_STV = self.model(input_ids=ids_ST, use_cache=False).logits
-        logprobs_STV = torch.log_softmax(logits_STV[:, :-1].float(), dim=-1)
-        found_ST: npt.NDArray[np.float32] = logprobs_STV.gather(2, ids_ST[:, 1:, None])[:, :, 0].numpy()
-        return found_ST
-
-    def tensors(self) -> Mapping[str, torch.Tensor]:
-        """Return the live parameters by checkpoint name, tied weights once."""
-        return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+    # ---- the protocol, on the event loop ------------------------------------------------------------------------
 
     @property
     def vocab_size(self) -> int:
         """Size of the vocabulary: token ids are below it."""
-        return int(self.model.config.vocab_size)
+        return int(self._model.config.get_text_config().vocab_size)
+
+    @property
+    def num_slots(self) -> int:
+        """Number of requests that decode at the same time."""
+        return self._num_slots
+
+    @property
+    def room(self) -> int:
+        """Number of further requests that would begin at once."""
+        return max(0, self._num_slots - len(self._open))
+
+    @property
+    def computes_in_bfloat16(self) -> bool:
+        """Whether the forward pass is in bfloat16."""
+        return bool(self._dtype == torch.bfloat16)
+
+    async def submit(self, request: SampleRequest) -> Completion:
+        """Generate one completion. Raises: RequestFailed, also if this engine cannot take the request; EngineDied."""
+        self._check(request)
+        ended: Future[Completion] = Future()
+        with self._changed:
+            if request.request_id in self._open:
+                raise RequestFailed(f"request {request.request_id} is under way already; ids are unique")
+            self._open[request.request_id] = ended
+        try:
+            self._ask(lambda: self._decoder.submit(request))
+            return await asyncio.wrap_future(ended)
+        except asyncio.CancelledError:
+            with contextlib.suppress(EngineDied):
+                self._ask(lambda: self._deliver(self._decoder.abort([request.request_id])))
+            raise
+        finally:
+            with self._changed:
+                self._open.pop(request.request_id, None)
+
+    async def abort(self, request_ids: Collection[str]) -> None:
+        """End these requests with the tokens so far. Raises: EngineDied."""
+        chosen = frozenset(request_ids)
+        await self._answer(lambda: self._deliver(self._decoder.abort(chosen)))
+
+    async def swap(self, change: WeightChange, policy: Policy, on_swap: OnSwap) -> SwapReport:
+        """Write new weights between two tokens. Raises: WrongBase, with nothing written; EngineDied."""
+        self._memory.check_fits(change.layout)
+        done: Future[SwapReport] = Future()
+        asked_s = clock.monotonic_s()
+
+        def begin() -> None:
+            assert self._swap is None, "one swap at a time"
+            self._swap = _Swap(change, policy, on_swap, asked_s, done)
+
+        self._ask(begin, done)
+        return await asyncio.wrap_future(done)
+
+    async def digest(self) -> bytes:
+        """Return the digest of the model's tensors. It is computed beside the decoding: only `swap` changes them."""
+        self._check_alive()
+        return await asyncio.to_thread(self._memory.digest)
+
+    async def logprobs(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Return the log-probability of each token given those before it, at temperature 1.
+
+        It runs between two tokens. *Shapes*: ids S x T; returns S x (T - 1). Raises: EngineDied.
+        """
+        return await self._answer(lambda: self._score(ids))
+
+    async def drain(self) -> None:
+        """Wait until no request is under way. Raises: EngineDied."""
+        done: Future[None] = Future()
+        self._ask(lambda: self._draining.append(done), done)
+        await asyncio.wrap_future(done)
+
+    async def close(self) -> None:
+        """End the thread. Requests under way fail with EngineDied."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        await asyncio.to_thread(self._thread.join, CLOSE_S)
 
     def _check(self, request: SampleRequest) -> None:
-        if not 0 < len(request.prompt_ids) <= self.prompt_tokens:
-            raise ValueError(
-                f"a prompt of {len(request.prompt_ids)} tokens (group {request.group}); this engine takes 1 to "
-                f"{self.prompt_tokens}: raise sampling.prompt_tokens"
+        ids = request.prompt_ids
+        if not 0 < len(ids) <= self._prompt_tokens:
+            raise RequestFailed(
+                f"a prompt of {len(ids)} tokens (group {request.group}); this engine takes 1 to "
+                f"{self._prompt_tokens}: raise sampling.prompt_tokens"
             )
-        if request.max_new_tokens < 1 or not (request.greedy or request.temperature > 0):
-            raise ValueError(
-                f"max_new_tokens {request.max_new_tokens} and temperature {request.temperature} must be positive "
-                "(for temperature 0 set greedy)"
+        if not 0 <= min(ids) <= max(ids) < self.vocab_size:
+            raise RequestFailed(
+                f"a prompt with the token id {min(ids) if min(ids) < 0 else max(ids)} (group {request.group}); the "
+                f"model's vocabulary has {self.vocab_size}: is the tokenizer the model's?"
             )
+        if not 1 <= request.max_new_tokens <= self._max_new_tokens:
+            raise RequestFailed(
+                f"max_new_tokens is {request.max_new_tokens}; this engine takes 1 to {self._max_new_tokens}"
+            )
+        if not (request.greedy or 0 < request.temperature < float("inf")):
+            raise RequestFailed(f"temperature is {request.temperature}; it must be above 0 (for 0 set greedy)")
+
+    # ---- between the event loop and the thread ------------------------------------------------------------------
+
+    def _check_alive(self) -> None:
+        if self._died is not None or self._is_closing:
+            raise EngineDied(self._died or "the engine was closed")
+
+    def _ask(self, work: Callable[[], None], answer: "Future[Any] | None" = None) -> None:
+        # The thread does `work` before its next step. `answer` fails if the thread ends first.
+        with self._changed:
+            self._check_alive()
+            if answer is not None:
+                self._answers.add(answer)
+                answer.add_done_callback(self._answers.discard)
+            self._asked.append(work)
+            self._changed.notify()
+
+    async def _answer(self, work: Callable[[], T]) -> T:
+        answer: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                found = work()
+            except Exception as error:  # whatever it is, it is the caller's
+                _fail(answer, error)
+            else:
+                _resolve(answer, found)
+
+        self._ask(run, answer)
+        return await asyncio.wrap_future(answer)
+
+    # ---- the thread ---------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        why = "the engine was closed"
+        try:
+            while self._wait():
+                self._write_if_due()
+                # A swap that waits for the requests under way lets no other begin.
+                self._deliver(self._decoder.step(may_begin=self._swap is None or self._swap.write_s is not None))
+                self._report_if_due()
+                self._end_drains()
+        except BaseException as error:  # whatever ended the thread, nobody may wait for it
+            why = f"the engine's thread ended: {explained_error(error)}"
+        with self._changed:
+            self._died = why
+            left = [*self._open.values(), *self._answers]
+        for future in left:
+            _fail(future, EngineDied(why))
+
+    def _wait(self) -> bool:
+        """Sleep until there is something to do, and do what was asked for. Return False when the engine closes."""
+        with self._changed:
+            while not (self._asked or self._is_closing or self._draining or self._swap or not self._decoder.is_idle):
+                self._changed.wait()
+            if self._is_closing:
+                return False
+            asked, self._asked = self._asked, deque()
+        for work in asked:
+            work()
+        return True
+
+    def _deliver(self, ended: Iterable[Ended]) -> None:
+        for each in ended:
+            with self._changed:
+                future = self._open.get(each.request.request_id)
+            if future is None:  # cancelled meanwhile
+                continue
+            if isinstance(each.result, Completion):
+                _resolve(future, each.result)
+            else:
+                _fail(future, each.result)
+
+    def _write_if_due(self) -> None:
+        swap = self._swap
+        if swap is None or swap.write_s is not None or (swap.on_swap is OnSwap.DRAIN and self._decoder.num_running):
+            return
+        self._deliver(self._decoder.before_change())
+        swap.last_token_s = self._decoder.newest_token_s
+        began_s = clock.monotonic_s()
+        try:
+            if isinstance(swap.change, ChangedElements):
+                self._memory.write(swap.change.updates())
+            else:
+                self._memory.write_all(swap.change.state)
+        except Exception as error:  # the caller writes a whole state next
+            self._swap = None
+            _fail(swap.done, error)
+            return
+        swap.write_s = clock.monotonic_s() - began_s
+        self._decoder.weights_changed(swap.policy, prefill_again=swap.on_swap is OnSwap.REPREFILL)
+
+    def _report_if_due(self) -> None:
+        swap, newest_s = self._swap, self._decoder.read_s
+        if swap is None or swap.write_s is None:
+            return
+        if swap.on_swap is OnSwap.DRAIN:
+            pause_s = clock.monotonic_s() - swap.asked_s
+        elif swap.last_token_s is None:
+            pause_s = swap.write_s
+        elif newest_s is not None and newest_s > swap.last_token_s:
+            pause_s = newest_s - swap.last_token_s
+        elif self._decoder.is_idle:
+            pause_s = swap.write_s
+        else:
+            return  # the first token after the swap is still on its way
+        self._swap = None
+        _resolve(swap.done, SwapReport(write_s=swap.write_s, pause_s=pause_s))
+
+    def _end_drains(self) -> None:
+        if self._draining and self._decoder.is_idle:
+            for done in self._draining:
+                _resolve(done, None)
+            self._draining = []
 
     @torch.inference_mode()
-    def _generate_batch(
-        self, requests: Sequence[SampleRequest], num_new: int, seed: int, version: int
-    ) -> list[Completion]:
-        # Settings of each row; rows beyond the requests are dummies.
-        decoder = _Decoder.start(self, requests, num_new)
-        num_rows, num_live = self.batch_rows, len(requests)
-        keys_R = row_keys(seed, version, _column(requests, "group", num_rows), _column(requests, "sample", num_rows))
-        greedy_R = torch.tensor(_column(requests, "greedy", num_rows), dtype=torch.bool)
-        temperature_R = torch.ones(num_rows)
-        temperature_R[:num_live] = torch.tensor([1.0 if r.greedy else r.temperature for r in requests])
-        tokens_NR, logprobs_NR = [], []
-        # Dummy rows count as ended from the start.
-        ended_R = torch.zeros(num_rows, dtype=torch.bool)
-        ended_R[num_live:] = True
-        # Draw one token per row and step, until all rows have ended or reached the limit.
-        logits_RV = decoder.prefill()
-        for position in range(num_new):
-            uniform_R = torch.from_numpy(uniforms(keys_R, position))
-            tokens_R, logprobs_R = choose(logits_RV, temperature_R, greedy_R, uniform_R)
-            tokens_NR.append(tokens_R)
-            logprobs_NR.append(logprobs_R)
-            ended_R |= tokens_R == self.eos_id
-            if position + 1 == num_new or bool(ended_R.all()):
-                break
-            logits_RV = decoder.advance(tokens_R, position)
-        rows = zip(torch.stack(tokens_NR, 1)[:num_live].tolist(), torch.stack(logprobs_NR, 1).tolist(), strict=False)
-        return [_completion(tokens, logprobs, self.eos_id) for tokens, logprobs in rows]
+    def _score(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        ids_ST = torch.from_numpy(ids).to(self._device)
+        logits_STV = self._model(input_ids=ids_ST, use_cache=False).logits
+        logprobs_STV = torch.log_softmax(logits_STV[:, :-1].float(), dim=-1)
+        found_ST: npt.NDArray[np.float32] = logprobs_STV.gather(2, ids_ST[:, 1:, None])[:, :, 0].cpu().numpy()
+        return found_ST
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Decoder:
-    """State of the model over one batch, all of fixed shape: cache, attention masks (True: attend) and positions."""
-
-    model: Any
-    cache: Any
-    input_ids_RP: torch.Tensor
-    length_R1: torch.Tensor
-    attend_prefill_R1PK: torch.Tensor
-    attend_decode_R1NK: torch.Tensor
-
-    @staticmethod
-    def start(engine: TorchEngine, requests: Sequence[SampleRequest], num_new: int) -> "_Decoder":
-        """Build the cache and the masks for one batch. The caller runs `prefill` first."""
-        num_rows, width = engine.batch_rows, engine.prompt_tokens
-        # Prompts are left-padded: the last token of each stands in the last column. A dummy row has length 1.
-        input_ids_RP = np.full((num_rows, width), engine.pad_id, dtype=np.int64)
-        lengths_R = np.ones(num_rows, dtype=np.int64)
-        for row, request in enumerate(requests):
-            lengths_R[row] = len(request.prompt_ids)
-            input_ids_RP[row, width - lengths_R[row] :] = request.prompt_ids
-        # A query attends the real tokens (not the padding) up to and including itself.
-        key_K, query_P = np.arange(width + num_new), np.arange(width)
-        real_R1K = key_K >= width - lengths_R[:, None, None]
-        causal_PK = key_K <= query_P[:, None]
-        # A query at a padding position attends itself too, because a softmax over nothing would be NaN.
-        itself_PK = key_K == query_P[:, None]
-        decode_NK = key_K <= width + np.arange(num_new)[:, None]
-        return _Decoder(
-            model=engine.model,
-            cache=StaticCache(config=engine.model.config, max_cache_len=width + num_new),
-            input_ids_RP=torch.from_numpy(input_ids_RP),
-            length_R1=torch.from_numpy(lengths_R[:, None]),
-            attend_prefill_R1PK=torch.from_numpy((real_R1K & causal_PK | itself_PK)[:, None]),
-            attend_decode_R1NK=torch.from_numpy((real_R1K & decode_NK)[:, None]),
-        )
-
-    def prefill(self) -> torch.Tensor:
-        """Run the prompts through the model and return the logits of the first new token. *Shapes*: returns R x V."""
-        # The first real token of a prompt has position 0, wherever the padding ends.
-        width = self.input_ids_RP.shape[1]
-        positions_RP = (torch.arange(width) - (width - self.length_R1)).clamp(min=0)
-        return self._forward(self.input_ids_RP, positions_RP, self.attend_prefill_R1PK)
-
-    def advance(self, tokens_R: torch.Tensor, position: int) -> torch.Tensor:
-        """Append the token at `position` of each completion, and return the logits after it.
-
-        *Shapes*: tokens_R int64; returns R x V.
-        """
-        attend_R11K = self.attend_decode_R1NK[:, :, position : position + 1]
-        return self._forward(tokens_R[:, None], self.length_R1 + position, attend_R11K)
-
-    def _forward(self, ids_RT: torch.Tensor, positions_RT: torch.Tensor, attend: torch.Tensor) -> torch.Tensor:
-        output = self.model(
-            input_ids=ids_RT,
-            attention_mask=attend,
-            position_ids=positions_RT,
-            past_key_values=self.cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        logits_RV: torch.Tensor = output.logits[:, -1]
-        return logits_RV
+def _resolve(future: "Future[T]", value: T) -> None:
+    # The event loop may cancel a future at any moment.
+    with contextlib.suppress(InvalidStateError):
+        future.set_result(value)
 
 
-def _column(requests: Sequence[SampleRequest], name: str, num_rows: int) -> list[int]:
-    return [int(getattr(request, name)) for request in requests] + [0] * (num_rows - len(requests))
-
-
-def _completion(tokens: list[int], logprobs: list[float], eos_id: int) -> Completion:
-    ended = eos_id in tokens
-    length = tokens.index(eos_id) + 1 if ended else len(tokens)
-    return Completion(
-        token_ids=tuple(tokens[:length]),
-        logprobs=tuple(logprobs[:length]),
-        stop_reason=CompletionEnd.EOS if ended else CompletionEnd.LENGTH,
-    )
+def _fail(future: "Future[Any]", error: Exception) -> None:
+    with contextlib.suppress(InvalidStateError):
+        future.set_exception(error)

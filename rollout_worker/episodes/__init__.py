@@ -1,6 +1,6 @@
 """Episodes: from a lease to a scored trajectory.
 
-`queue` decides which leases to sample next, `episode` samples a batch and scores it, `per_sample_fallback` finds the
-samples at fault when a batch fails, and `framing` packs trajectories into frames. In come leases; out go trajectories
-and failed leases. Nothing here knows of streams, retries or how weights arrive.
+`queue` decides which leases to sample next, `episode` turns a lease into a request and a completion into a trajectory,
+`sampler` runs the requests and reports what becomes of them, and `framing` packs trajectories into frames. In come
+leases; out go trajectories and failed leases. Nothing here knows of streams, retries or how weights arrive.
 """

@@ -1,7 +1,9 @@
-"""Turns a batch of leases into trajectories: build the prompts, generate, score.
+"""Turns leases into an engine's requests, and completions into scored trajectories.
 
-All of a batch is generated with one policy. Apart from the engine it calls, the module is pure: what a batch yields
-depends only on the leases, the policy, the seed and the environment.
+Each lease stands alone: whatever an environment raises, and whatever the trainer would refuse (a reward beyond its
+limit, a log-probability that is NaN), costs that one lease. What a lease yields depends only on the lease, the
+completion and the environment. The functions run a person's environment and a tokenizer, so that they are called in a
+thread, and never two at a time.
 """
 
 from collections.abc import Sequence
@@ -12,18 +14,36 @@ import numpy as np
 
 from periplus.environment.environment import Environment
 from periplus.environment.job_environment import encode_prompt
-from periplus.values.policy import Policy
+from periplus.errors import WireError, explained_error
 from periplus.values.trajectory import (
-    PolicyRun,
     Purpose,
     SamplingParams,
     StopReason,
     Trajectory,
+    TrajectoryLimits,
     read_only,
     token_ids,
+    validate,
 )
-from rollout_worker.engines.engine import Completion, Engine, SampleRequest
+from rollout_worker.engines.engine import Completion, CompletionEnd, SampleRequest
 from rollout_worker.episodes.queue import QueuedLease
+
+WHY_CHARACTERS = 500
+"""Characters of an error's text that are reported; the rest is cut. Chosen by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedLease:
+    """A lease for which this worker could not produce a sample, and why."""
+
+    lease: QueuedLease
+    why: str
+
+    @classmethod
+    def of(cls, lease: QueuedLease, error: Exception) -> "FailedLease":
+        """Return the failure of a lease that `error` explains."""
+        why = str(error) if isinstance(error, WireError) else explained_error(error)
+        return cls(lease, why[:WHY_CHARACTERS])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,68 +54,88 @@ class EpisodeSettings:
     temperature: float
     max_new_tokens: int
     worker_id: str
+    limits: TrajectoryLimits
 
 
-def sample_batch(
-    leases: Sequence[QueuedLease],
-    engine: Engine,
-    tokenizer: Any,
-    environment: Environment,
-    policy: Policy,
-    settings: EpisodeSettings,
-) -> tuple[Trajectory, ...]:
-    """Return one trajectory for each lease, in order, all generated with `policy`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedEpisode:
+    """A completion that was generated for a lease in `generation_s` seconds, and is not scored yet."""
 
-    `generation_s` is left at 0, because only the caller has a clock.
-    """
-    prompts = [encode_prompt(tokenizer, environment.item(lease.item).prompt) for lease in leases]
-    # Group and sample are the key of the randomness, so the result does not depend on how leases were batched.
-    requests = [
-        SampleRequest(
-            prompt_ids=prompt,
+    lease: QueuedLease
+    prompt_ids: tuple[int, ...]
+    completion: Completion
+    generation_s: float
+
+
+class EpisodeDesk:
+    """The environment and the tokenizer of a job, and what they make of leases and completions."""
+
+    def __init__(self, tokenizer: Any, environment: Environment, settings: EpisodeSettings) -> None:
+        self._tokenizer, self._environment, self._settings = tokenizer, environment, settings
+
+    def requests(self, leases: Sequence[QueuedLease]) -> tuple[SampleRequest | FailedLease, ...]:
+        """Return the engine's request for each lease, in order, or why there is none."""
+        made: list[SampleRequest | FailedLease] = []
+        for lease in leases:
+            try:
+                made.append(self._request(lease))
+            except Exception as error:  # the root of foreign code: a person's environment may raise anything
+                made.append(FailedLease.of(lease, error))
+        return tuple(made)
+
+    def scored(self, finished: Sequence[FinishedEpisode]) -> tuple[tuple[Trajectory, ...], tuple[FailedLease, ...]]:
+        """Return the trajectories that the trainer will accept, in order, and the leases of the others."""
+        trajectories: list[Trajectory] = []
+        failed: list[FailedLease] = []
+        for each in finished:
+            try:
+                trajectory = self._trajectory(each)
+                # The trainer runs the same check, so what passes is not refused there.
+                validate(trajectory, self._settings.limits)
+                trajectories.append(trajectory)
+            except Exception as error:  # the root of foreign code: a person's environment may raise anything
+                failed.append(FailedLease.of(each.lease, error))
+        return tuple(trajectories), tuple(failed)
+
+    def _request(self, lease: QueuedLease) -> SampleRequest:
+        prompt = encode_prompt(self._tokenizer, self._environment.item(lease.item).prompt)
+        # Group and sample are the key of the randomness, so the result does not depend on what runs beside it.
+        return SampleRequest(
+            request_id=request_id_of(lease),
+            prompt_ids=tuple(prompt),
+            seed=self._settings.seed,
             group=lease.group,
             sample=lease.sample,
-            temperature=settings.temperature,
-            max_new_tokens=settings.max_new_tokens,
+            temperature=self._settings.temperature,
+            max_new_tokens=self._settings.max_new_tokens,
             greedy=lease.purpose is Purpose.EVAL,
         )
-        for lease, prompt in zip(leases, prompts, strict=True)
-    ]
-    completions = engine.generate(requests, seed=settings.seed, version=policy.version)
-    return tuple(
-        _trajectory(lease, prompt, completion, tokenizer, environment, policy, settings)
-        for lease, prompt, completion in zip(leases, prompts, completions, strict=True)
-    )
+
+    def _trajectory(self, finished: FinishedEpisode) -> Trajectory:
+        lease, completion = finished.lease, finished.completion
+        text = self._tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+        greedy = lease.purpose is Purpose.EVAL
+        # The environment scores the text without special tokens. The policies sampled every token of the completion, so
+        # the mask is true throughout.
+        return Trajectory(
+            lease_id=lease.lease_id,
+            group=lease.group,
+            sample=lease.sample,
+            item=lease.item,
+            purpose=lease.purpose,
+            prompt_ids=token_ids(finished.prompt_ids),
+            completion_ids=token_ids(completion.token_ids),
+            logprobs=read_only(completion.logprobs, np.float32),
+            mask=read_only((True,) * len(completion.token_ids), np.bool_),
+            policies=completion.runs,
+            reward=float(self._environment.score(lease.item, text)),
+            stop_reason=StopReason.EOS if completion.end is CompletionEnd.EOS else StopReason.LENGTH,
+            sampling=SamplingParams(temperature=0.0 if greedy else self._settings.temperature),
+            worker_id=self._settings.worker_id,
+            generation_s=finished.generation_s,
+        )
 
 
-def _trajectory(
-    lease: QueuedLease,
-    prompt: tuple[int, ...],
-    completion: Completion,
-    tokenizer: Any,
-    environment: Environment,
-    policy: Policy,
-    settings: EpisodeSettings,
-) -> Trajectory:
-    text = tokenizer.decode(completion.token_ids, skip_special_tokens=True)
-    num_tokens = len(completion.token_ids)
-    greedy = lease.purpose is Purpose.EVAL
-    # The environment scores the text without special tokens. The policy sampled every token of the completion, so the
-    # mask is true throughout. Weights change only between batches, so there is one policy.
-    return Trajectory(
-        lease_id=lease.lease_id,
-        group=lease.group,
-        sample=lease.sample,
-        item=lease.item,
-        purpose=lease.purpose,
-        prompt_ids=token_ids(prompt),
-        completion_ids=token_ids(completion.token_ids),
-        logprobs=read_only(completion.logprobs, np.float32),
-        mask=read_only((True,) * num_tokens, np.bool_),
-        policies=(PolicyRun(policy, num_tokens),),
-        reward=float(environment.score(lease.item, text)),
-        stop_reason=StopReason(completion.stop_reason.value),
-        sampling=SamplingParams(temperature=0.0 if greedy else settings.temperature),
-        worker_id=settings.worker_id,
-        generation_s=0.0,
-    )
+def request_id_of(lease: QueuedLease) -> str:
+    """Return the id of a lease's request. Lease ids are unique within a fork."""
+    return f"{lease.start_at.fork}.{lease.lease_id}"

@@ -1,12 +1,13 @@
-"""The worker's side of weight updates: from the gateway's stream of publications to the engine's own memory.
+"""The worker's side of weight updates: from the gateway's stream of publications to the engine.
 
 In come records of publications; out come the policy that the engine may serve, and a report of each version. Nothing
 here decides what is sampled, or knows of gRPC.
 
     reader               follows the publications, and brings the host copy to the newest version
     incoming, host_copy  decode and prove a version
-    engine_updater       brings the engine to the newest proven version between two batches
-    engine_writer        writes into the engine, and checks what the engine then holds
+    engine_updater       brings the engine to the newest proven version while it samples
+    engine_check         checks what the engine holds and computes
+    serving              what the engine may serve as, and which results are in doubt
     proven_weights       what reader and updater share
     subscription         what to ask for next; pure
     pending_versions     what to write next; pure

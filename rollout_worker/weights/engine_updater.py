@@ -1,9 +1,14 @@
-"""Brings a worker's engine to the newest version that is proven in the host copy, between two batches.
+"""Brings a worker's engine to the newest version that is proven in the host copy, beside the sampling.
 
-`swap` writes the pending versions (pending_versions.py) into the engine. Only this pauses generation, and the pause is
-measured. Every `check_every_versions` versions, and after each recovery, it also checks the engine's own tensors before
-they serve (engine_writer.py). An engine that fails is written anew from the host copy if the copy still has the right
-hash, else from a full state that the trainer signed. Until the repair `policy` is None, and the engine does not serve.
+It is a task of its own. Each update writes the pending versions (pending_versions.py) into the engine by `Engine.swap`,
+between two tokens, and requests go on under the new weights. Every `check_every_versions` versions, and after each
+recovery, it also checks the engine itself (engine_check.py). Requests go on meanwhile, but a result with a token of the
+version under check is held back until the verdict (serving.py), so that no token of a version that failed leaves the
+worker. An engine that has never been proven serves nothing before its first check has passed.
+
+An engine that fails a check, or whose write fails half-way, is condemned: requests under way are aborted, and it is
+written anew from the host copy if the copy still has the right hash, else from a full state that the trainer signed.
+Until that is proven it does not serve.
 
 The subscription goes on meanwhile (reader.py). What both share, and who may touch it when, is in proven_weights.py.
 """
@@ -11,95 +16,108 @@ The subscription goes on meanwhile (reader.py). What both share, and who may tou
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from periplus import clock
+from periplus.errors import WrongBase, explained_error
 from periplus.process.telemetry import event
 from periplus.values.policy import Policy
-from rollout_worker.weights.engine_writer import EngineCheck, EngineWeights
+from rollout_worker.engines.engine import (
+    ChangedElements,
+    Engine,
+    EngineDied,
+    OnSwap,
+    SwapReport,
+    WeightChange,
+    WholeState,
+)
+from rollout_worker.weights.engine_check import EngineCheck, EngineChecker
 from rollout_worker.weights.host_copy import Signed
 from rollout_worker.weights.pending_versions import Swap, check_is_due
 from rollout_worker.weights.proven_weights import ProvenWeights
+from rollout_worker.weights.serving import Serving
 from rollout_worker.weights.version_report import VersionReport
 
 log = logging.getLogger(__name__)
 
 
-class EngineUpdater:
-    """Updates one engine from the worker's proven weights.
+@dataclass(frozen=True, slots=True)
+class UpdateSettings:
+    """`check_every_versions`: after how many versions the engine itself is checked. `probe_seed`: the job's seed."""
 
-    `report` sends a report of a version to the trainer. `check_every_versions`: after how many versions the engine
-    itself is checked.
+    on_swap: OnSwap
+    check_every_versions: int
+    probe_seed: int
+
+
+class EngineUpdater:
+    """Updates one engine from the worker's proven weights, and tells `serving` what the engine may serve as.
+
+    `report` sends a report of a version to the trainer.
     """
 
     def __init__(
         self,
-        engine: EngineWeights,
+        engine: Engine,
         weights: ProvenWeights,
+        serving: Serving,
         report: Callable[[VersionReport], Awaitable[None]],
-        *,
-        check_every_versions: int,
+        settings: UpdateSettings,
     ) -> None:
         self._engine = engine
         self._weights = weights
+        self._serving = serving
         self._report = report
-        self._check_every_versions = check_every_versions
+        self._settings = settings
+        self._checker = EngineChecker(engine, settings.probe_seed)
+        self._held: Policy | None = None  # what the engine holds; None if that is not proven
         self._num_since_check = 0
+        self._news = asyncio.Event()
 
-    @property
-    def policy(self) -> Policy | None:
-        """Policy that the engine may serve as; None if it must not serve."""
-        return self._engine.policy
+    def wake(self) -> None:
+        """Note that there may be a new version, or a failure of the subscription."""
+        self._news.set()
 
-    async def swap(self) -> None:
+    async def run(self) -> None:
+        """Update whenever there is news. Raises: as `update`."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            await self.update()
+
+    async def update(self) -> None:
         """Bring the engine to the newest proven version, check it if that is due, and report.
 
-        Call it between two batches. Raises: WrongBase for weights that do not fit the engine's model; PeriplusError
-        when repairs do not help.
+        Raises: WrongBase for weights that do not fit the engine's model; EngineDied; PeriplusError when repairs do not
+        help.
         """
         # Failures that the subscription has counted end the process here: its own task would only subscribe again.
         self._weights.raise_if_hopeless()
-        engine, pending = self._engine, self._weights.pending
-        pending.skip_to(engine.policy)
+        pending = self._weights.pending
+        pending.skip_to(self._held)
         if not pending:
             return
-        began_s = clock.monotonic_s()
-        # Write: from here on, generation has to wait.
-        swap = await self._write()
+        swap, written = await self._write()
         if swap is None:
             return
-        written_s = clock.monotonic_s()
-        # Check the engine itself if that is due; `signed` is then what it holds, or None.
-        self._num_since_check += len(swap.versions)
-        finding: EngineCheck | None = None
-        signed: Signed | None = swap.newest.signed
-        if check_is_due(swap, self._num_since_check, self._check_every_versions):
-            finding, signed = await self._check(swap.newest.signed)
-        engine.policy = None if signed is None else signed.policy
-        pause_s = clock.monotonic_s() - began_s
-        event(
-            log,
-            logging.DEBUG,
-            "weights",
-            policy=engine.policy,
-            versions=len(swap.versions),
-            whole=swap.whole,
-            write_s=written_s - began_s,
-            pause_s=pause_s,
-            checked=finding is not None,
-        )
+        finding: EngineCheck | None
+        if isinstance(written, EngineCheck):
+            finding, signed, pause_s = await self._repair(swap.newest.signed, written)
+        else:
+            finding, signed, pause_s = await self._verify(swap, written)
         # The repair failed. The engine does not serve until the full state that the subscription now requests is
         # written.
         if signed is None:
             self._weights.raise_if_hopeless()
             return
+        self._held = signed.policy
+        self._serving.sound(signed.policy)
         # Report the skipped versions too; after a repair only the one that the engine holds.
         skipped = swap.versions[:-1] if signed is swap.newest.signed else ()
         for version in skipped:
             await self._report_version(VersionReport.of(version))
-        await self._report_version(
-            VersionReport.of(replace(swap.newest, signed=signed), pause_s=pause_s, finding=finding)
-        )
+        newest = replace(swap.newest, signed=signed)
+        await self._report_version(VersionReport.of(newest, pause_s=pause_s, finding=finding))
 
     async def _report_version(self, proof: VersionReport) -> None:
         event(
@@ -112,43 +130,101 @@ class EngineUpdater:
         )
         await self._report(proof)
 
-    async def _write(self) -> Swap | None:
-        engine, weights = self._engine, self._weights
+    # ---- write ----------------------------------------------------------------------------------------------------
+
+    async def _write(self) -> tuple[Swap | None, SwapReport | EngineCheck]:
+        """Write what is pending. Return the swap, and the engine's report or what went wrong.
+
+        The swap is None if nothing was written after all.
+        """
+        weights = self._weights
         # A sound engine gets only the staged elements, without the host copy and its lock.
-        if engine.policy is not None and not weights.pending.is_whole:
+        if self._held is not None and not weights.pending.is_whole:
             swap = weights.pending.take()
-            # `swap` found versions, and nothing was awaited since.
+            # `update` found versions, and nothing was awaited since.
             assert swap is not None
-            for staged in swap.staged:
-                engine.check_fits(staged.layout)
-            # From here until `swap` sets it, an exception leaves an engine that does not serve: it may be half written.
-            engine.policy = None
-            await asyncio.to_thread(engine.write, swap.updates())
-            return swap
+            return swap, await self._swap(ChangedElements(staged=swap.staged), swap.newest.signed.policy)
         # Otherwise all of it is written from the host copy, which must not change meanwhile.
         async with weights.host_lock:
             swap = weights.pending.take()
             if swap is None or weights.host.version is None:
-                return None  # the host copy was lost meanwhile; a full state is requested
+                # The host copy was lost meanwhile; a full state is requested.
+                return None, SwapReport(write_s=0.0, pause_s=0.0)
             assert swap.newest.signed == weights.host.version
-            engine.check_fits(weights.host.layout)
-            # An engine without a policy was never written or has failed its check, so it is checked after this.
-            recovers = swap.recovers or engine.policy is None
-            engine.policy = None
-            await asyncio.to_thread(engine.write_all, weights.host.state)
-            return replace(swap, whole=True, recovers=recovers)
+            # An engine that holds nothing proven is checked after this.
+            swap = replace(swap, whole=True, recovers=swap.recovers or self._held is None)
+            return swap, await self._swap_whole(swap.newest.signed.policy)
 
-    async def _check(self, signed: Signed) -> tuple[EngineCheck, Signed | None]:
-        """Check the engine, and repair it if needed.
+    async def _swap_whole(self, policy: Policy) -> SwapReport | EngineCheck:
+        host = self._weights.host
+        return await self._swap(WholeState(layout=host.layout, state=host.state), policy)
 
-        Return the last finding, and the version that the engine then holds, or None if the repair did not help.
+    async def _swap(self, change: WeightChange, policy: Policy) -> SwapReport | EngineCheck:
+        if self._held is not None and self._held.fork < policy.fork:
+            # A sample never has tokens of two forks: nobody waits for the old one's samples any more.
+            await self._engine.abort(self._serving.leave_fork(policy.fork))
+        # While DRAIN waits for the requests under way, they end under the old weights and are in no doubt.
+        if self._settings.on_swap is not OnSwap.DRAIN:
+            self._serving.writing()
+        try:
+            return await self._engine.swap(change, policy, self._settings.on_swap)
+        except (EngineDied, WrongBase):
+            raise
+        except Exception as error:  # an engine's own code may raise anything, and its weights may be half written
+            return EngineCheck(digest=b"", difference=None, why=f"writing weights failed: {explained_error(error)}")
+
+    # ---- check ----------------------------------------------------------------------------------------------------
+
+    async def _verify(self, swap: Swap, written: SwapReport) -> tuple[EngineCheck | None, Signed | None, float]:
+        """Check the engine if that is due, and repair it if needed.
+
+        Return the last finding, if there was a check, the version that the engine then holds, or None if the repair did
+        not help, and the seconds for which generation paused.
         """
-        engine, weights = self._engine, self._weights
+        signed, was_proven = swap.newest.signed, self._held is not None
+        self._num_since_check += len(swap.versions)
+        is_due = check_is_due(swap, self._num_since_check, self._settings.check_every_versions)
+        event(
+            log,
+            logging.DEBUG,
+            "weights",
+            policy=signed.policy,
+            versions=len(swap.versions),
+            whole=swap.whole,
+            write_s=written.write_s,
+            pause_s=written.pause_s,
+            checked=is_due,
+        )
+        self._serving.written(signed.policy, may_serve=was_proven, in_doubt=is_due)
+        if not is_due:
+            return None, signed, written.pause_s
         self._num_since_check = 0
-        finding = await asyncio.to_thread(engine.check, signed.state_digest, signed.probe_logprobs)
+        finding = await self._check(signed)
         if finding.is_sound:
-            weights.engine_sound()
-            return finding, signed
+            return finding, signed, written.pause_s
+        return await self._repair(signed, finding)
+
+    async def _check(self, signed: Signed) -> EngineCheck:
+        began_s = clock.monotonic_s()
+        finding = await self._checker.check(signed)
+        if finding.is_sound:
+            self._weights.engine_sound()
+        event(
+            log,
+            logging.DEBUG,
+            "engine_checked",
+            policy=signed.policy,
+            sound=finding.is_sound,
+            check_s=clock.monotonic_s() - began_s,
+            probe_nats=None if finding.difference is None else finding.difference.mean,
+        )
+        return finding
+
+    async def _repair(self, signed: Signed, finding: EngineCheck) -> tuple[EngineCheck, Signed | None, float]:
+        """Stop serving, and write the engine anew if the host copy is sound. Returns as `_verify` does."""
+        began_s = clock.monotonic_s()
+        weights, self._held = self._weights, None
+        await self._engine.abort(self._serving.condemn())
         # The trainer learns of the fault even if the repair helps.
         event(log, logging.ERROR, "engine_differs", policy=signed.policy, why=finding.why)
         await self._report(VersionReport.of_fault(signed.policy, finding))
@@ -159,14 +235,14 @@ class EngineUpdater:
                 again = weights.host.version
                 assert again is not None
                 weights.pending.clear()  # the host copy contains all pending versions
-                await asyncio.to_thread(engine.write_all, weights.host.state)
-                finding = await asyncio.to_thread(engine.check, again.state_digest, again.probe_logprobs)
+                written = await self._swap_whole(again.policy)
+                finding = written if isinstance(written, EngineCheck) else await self._check(again)
                 if finding.is_sound:
                     event(log, logging.WARNING, "engine_repaired", policy=again.policy)
-                    return finding, again
+                    return finding, again, clock.monotonic_s() - began_s
             # Neither the engine nor the host copy is trusted any more: the next request is for a full state.
             weights.host.forget()
             weights.pending.clear()
         event(log, logging.ERROR, "engine_not_repaired", policy=signed.policy, why=finding.why)
         weights.engine_failed()
-        return finding, None
+        return finding, None, clock.monotonic_s() - began_s

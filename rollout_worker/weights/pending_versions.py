@@ -1,25 +1,24 @@
-"""Versions that are proven in the host copy and wait to be written into the engine between two batches.
+"""Versions that are proven in the host copy and wait to be written into the engine.
 
 All pending versions are written at once, oldest first: the engine goes to the newest one and never serves those
 between. *Staged* elements are the decoded new values of what changed; a *full state* is all weights of one version. The
 memory of staged elements is bounded. Once they take more than `STAGED_SHARE` of a full state, or more than
 `PENDING_VERSIONS` versions wait, they are dropped. Then the whole engine is written from the host copy, which is
-contiguous and therefore no slower by then. So a long batch neither stops the subscription nor lets the worker's memory
-grow.
+contiguous and therefore no slower by then. So a slow write or check neither stops the subscription nor lets the
+worker's memory grow.
 
-The module is pure: it says what to write, and the engine's writer writes it.
+The module is pure: it says what to write, and the engine writes it.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from periplus.codec.weights.staged import Staged, Update
+from periplus.codec.weights.staged import Staged
 from periplus.values.policy import Policy
 from rollout_worker.weights.host_copy import Signed
 
 PENDING_VERSIONS = 8
 """Largest number of versions that wait with their elements. One or two are usual, because a trainer's step takes longer
-than a batch. Chosen by hand.
+than a write. Chosen by hand.
 """
 
 STAGED_SHARE = 0.5
@@ -47,7 +46,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swap:
-    """What is written between two batches. `versions` are ordered oldest first.
+    """What is written at once. `versions` are ordered oldest first.
 
     `whole`: the host copy is written instead of the versions' elements. `recovers`: the engine is to be checked
     afterwards.
@@ -66,12 +65,6 @@ class Swap:
     def staged(self) -> tuple[Staged, ...]:
         """Staged changes of the versions in the order in which to write them. Do not use it when `whole`."""
         return tuple(version.staged for version in self.versions if version.staged is not None)
-
-    def updates(self) -> Iterator[Update]:
-        """Yield the changed elements in the order in which to write them."""
-        for staged in self.staged:
-            for span in staged.spans:
-                yield from span.updates()
 
 
 class PendingVersions:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from periplus.values.policy import Policy
-from rollout_worker.weights.engine_writer import EngineCheck
+from periplus.values.probe_prompts import ProbeDifference
+from rollout_worker.weights.engine_check import EngineCheck
 from rollout_worker.weights.pending_versions import Version
 
 
@@ -12,11 +13,11 @@ class VersionReport:
     """What this worker tells the trainer about one version of the weights.
 
     `ok`: the weights have the signed digest; else `why` says what is wrong. `state_digest`: digest of what was found.
-    `engine_checked`: the digest is that of the engine's own tensors, and the probe was run. `probe_max_difference`:
-    largest difference of the probe's log-probabilities from the trainer's, in nats; 0 without a probe. `transfer_s`:
-    seconds from the opening to the closing. `apply_s`: seconds of decoding and writing the host copy. `pause_s`:
-    seconds without generation. `fallback`: the version came as a derived publication, or after a failure, and not by
-    the plain chain.
+    `engine_checked`: the digest is that of the engine's own tensors, and the probe was run. `probe_mean_difference` and
+    `probe_max_difference`: mean and largest difference of the probe's log-probabilities from the trainer's, in nats; 0
+    without a probe. `transfer_s`: seconds from the opening to the closing. `apply_s`: seconds of decoding and writing
+    the host copy. `pause_s`: seconds without generation, as in SwapReport; after a repair, seconds without service.
+    `fallback`: the version came as a derived publication, or after a failure, and not by the plain chain.
     """
 
     policy: Policy
@@ -24,6 +25,7 @@ class VersionReport:
     ok: bool
     why: str = ""
     engine_checked: bool = False
+    probe_mean_difference: float = 0.0
     probe_max_difference: float = 0.0
     transfer_s: float = 0.0
     apply_s: float = 0.0
@@ -39,7 +41,8 @@ class VersionReport:
             state_digest=version.signed.state_digest,
             ok=True,
             engine_checked=finding is not None,
-            probe_max_difference=_difference(finding),
+            probe_mean_difference=_difference(finding).mean,
+            probe_max_difference=_difference(finding).max,
             transfer_s=version.transfer_s,
             apply_s=version.apply_s,
             pause_s=pause_s,
@@ -55,9 +58,10 @@ class VersionReport:
             ok=False,
             why=finding.why,
             engine_checked=True,
-            probe_max_difference=_difference(finding),
+            probe_mean_difference=_difference(finding).mean,
+            probe_max_difference=_difference(finding).max,
         )
 
 
-def _difference(finding: EngineCheck | None) -> float:
-    return 0.0 if finding is None or finding.max_difference is None else finding.max_difference
+def _difference(finding: EngineCheck | None) -> ProbeDifference:
+    return ProbeDifference() if finding is None or finding.difference is None else finding.difference

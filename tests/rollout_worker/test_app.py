@@ -1,7 +1,7 @@
 """A real worker with a real small model behind a real gateway on loopback; the trainer's side is driven by hand."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ from periplus.job.job_file import JobFile
 from periplus.net import rpc
 from periplus.publication import Publication
 from periplus.values.policy import Policy
-from periplus.values.probe_prompts import PROBE_TOLERANCE_NATS, probe_prompts
+from periplus.values.probe_prompts import PROBE_LIMITS_FLOAT32, probe_prompts
 from periplus.values.task import Role
 from periplus.values.trajectory import Purpose, Trajectory
 from region_agent.gateway.frames import FrameSpool
@@ -23,7 +23,11 @@ from rollout_worker import app
 from rollout_worker.app import Worker
 from rollout_worker.config import WorkerConfig
 from rollout_worker.engines.bundle import LoadedBundle, load_bundle
-from rollout_worker.episodes.episode import sample_batch
+from rollout_worker.engines.engine import EngineDied
+from rollout_worker.engines.slot_decoder import SlotDecoder
+from rollout_worker.engines.torch_engine import TorchEngine
+from rollout_worker.episodes.episode import EpisodeDesk, FailedLease
+from rollout_worker.episodes.sampler import MAX_FAILURES_IN_A_ROW
 from tests.support.faulty_files import FaultyFiles
 from tests.support.gateway.loopback import JOB, frame_spool, gateway, play
 from tests.support.publication.trainer import Author, published_by
@@ -48,7 +52,7 @@ T = TypeVar("T")
 
 @dataclass
 class Scene:
-    """The trainer by hand, and every engine that a worker built."""
+    """The trainer by hand, and the model of every engine that a worker built."""
 
     job: JobFile
     model_dir: Path
@@ -56,7 +60,7 @@ class Scene:
     address: str
     link: GatewayLink
     messages: "asyncio.Queue[UpMessage]" = field(default_factory=asyncio.Queue)
-    engines: list[Mapping[str, torch.Tensor]] = field(default_factory=list)
+    models: list[Any] = field(default_factory=list)
     num_leases: int = 0
 
     def __post_init__(self) -> None:
@@ -121,9 +125,7 @@ class Scene:
     @asynccontextmanager
     async def worker(self, worker_id: str = "w") -> AsyncIterator[None]:
         task = task_of(self.job, Role.ROLLOUT, self.folder, gateway=self.address, task_id=worker_id)
-        running = asyncio.create_task(
-            Worker(WorkerConfig(task=task, job=self.job, batch_rows=4, capacity=8), epoch=1).run()
-        )
+        running = asyncio.create_task(Worker(WorkerConfig(task=task, job=self.job, num_slots=4), epoch=1).run())
         try:
             yield
             assert not running.done(), running
@@ -155,7 +157,8 @@ async def scene(
 
         def load(*arguments: Any) -> LoadedBundle:
             loaded = load_bundle(*arguments)
-            it.engines.append(loaded.engine.tensors())
+            assert isinstance(loaded.engine, TorchEngine)
+            it.models.append(loaded.engine._model)
             return loaded
 
         monkeypatch.setattr(app, "load_bundle", load)
@@ -184,12 +187,13 @@ def test_a_flipped_bit_of_the_engine_is_reported_repaired_and_generates_nothing_
             await it.publish_first()
             first = (await it.next(ProofReceived)).proof
             assert (first.ok, first.engine_checked) == (True, True)
-            assert first.probe_max_difference < PROBE_TOLERANCE_NATS / 4
+            assert first.probe_mean_difference < PROBE_LIMITS_FLOAT32.first_nats / 4
             assert it.published.probe
             it.lease("w", 0)
             assert trajectories(await it.next(FrameReceived))[0].policies[0].policy == Policy(0, 0)
 
-            it.engines[0]["model.layers.0.self_attn.q_proj.weight"].view(torch.int32)[3, 4] ^= 1 << bit
+            q_proj = it.models[0].get_parameter("model.layers.0.self_attn.q_proj.weight")
+            q_proj.view(torch.int32)[3, 4] ^= 1 << bit
             it.lease("w", 1)
             await it.publish_delta()
             assert await it.proof() == (1, False)
@@ -198,9 +202,8 @@ def test_a_flipped_bit_of_the_engine_is_reported_repaired_and_generates_nothing_
             assert (again.proof.ok, again.proof.engine_checked) == (True, True)
             assert again.proof.digest == it.published.digest
             assert trajectories(await it.next(FrameReceived))[0].policies[0].policy == Policy(0, 1)
-            held = {name: tensor.bfloat16() for name, tensor in it.engines[0].items()}
             for name, parameter in it.model.named_parameters():
-                assert torch.equal(held[name], parameter.detach().bfloat16())
+                assert torch.equal(it.models[0].get_parameter(name).bfloat16(), parameter.detach().bfloat16())
 
     play(run)
 
@@ -261,9 +264,7 @@ def test_the_worker_ends_when_the_trainer_says_that_the_job_is_done(
     async def run() -> None:
         async with scene(model_dir, tmp_path, monkeypatch) as it:
             task = task_of(it.job, Role.ROLLOUT, tmp_path, gateway=it.address, task_id="w")
-            working = asyncio.create_task(
-                Worker(WorkerConfig(task=task, job=it.job, batch_rows=4, capacity=8), epoch=1).run()
-            )
+            working = asyncio.create_task(Worker(WorkerConfig(task=task, job=it.job, num_slots=4), epoch=1).run())
             await it.publish_first()
             await it.next(RoomOffered)
             it.link.send(JobFinished("w", "done"))
@@ -291,7 +292,7 @@ def test_a_worker_outlives_its_gateway_and_goes_on_with_the_next_one(
                 await first.publish_anchor()
                 await first.publish_delta()
                 await first.proven()
-                assert len(first.engines) == 1, "it loaded the bundle again"
+                assert len(first.models) == 1, "it loaded the bundle again"
                 serving.cancel()
 
     play(run)
@@ -331,13 +332,16 @@ def test_what_the_gateway_had_not_spooled_comes_again_over_the_next_one(
 def test_a_lease_that_is_revoked_is_not_worked_on_and_one_that_cannot_be_is_reported(
     model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def moody(leases: Any, *arguments: Any) -> Any:
-        if any(one.lease_id == 3 for one in leases):
-            raise KeyError("no such item")
-        return sample_batch(leases, *arguments)
+    requests = EpisodeDesk.requests
+
+    def moody(self: EpisodeDesk, leases: Any) -> Any:
+        return tuple(
+            FailedLease(lease, "KeyError: 'no such item'") if lease.lease_id == 3 else request
+            for lease, request in zip(leases, requests(self, leases), strict=True)
+        )
 
     async def run() -> None:
-        monkeypatch.setattr(app, "sample_batch", moody)
+        monkeypatch.setattr(EpisodeDesk, "requests", moody)
         async with scene(model_dir, tmp_path, monkeypatch) as it, it.worker():
             await it.publish_first()
             await it.proven()
@@ -348,9 +352,10 @@ def test_a_lease_that_is_revoked_is_not_worked_on_and_one_that_cannot_be_is_repo
             await it.publish_delta()
             started = await it.next(LeasesStarted)
             assert started == LeasesStarted("w", (1, 3, 4), Policy(0, 1))
-            assert sorted(t.lease_id for t in trajectories(await it.next(FrameReceived))) == [1, 4]
+            # The failure overtakes the frame of the others.
             failed = await it.next(FailureReceived)
             assert (failed.lease_id, failed.why) == (3, "KeyError: 'no such item'")
+            assert sorted(t.lease_id for t in trajectories(await it.next(FrameReceived))) == [1, 4]
 
     play(run)
 
@@ -358,22 +363,40 @@ def test_a_lease_that_is_revoked_is_not_worked_on_and_one_that_cannot_be_is_repo
 def test_a_worker_that_can_produce_nothing_ends_instead_of_failing_every_lease(
     model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*arguments: Any) -> Any:
-        raise RuntimeError("the device is lost")
+    def broken(self: EpisodeDesk, leases: Any) -> Any:
+        return tuple(FailedLease(lease, "the device is lost") for lease in leases)
 
     async def run() -> None:
-        monkeypatch.setattr(app, "sample_batch", broken)
+        monkeypatch.setattr(EpisodeDesk, "requests", broken)
         async with scene(model_dir, tmp_path, monkeypatch) as it:
             task = task_of(it.job, Role.ROLLOUT, tmp_path, gateway=it.address, task_id="w")
-            config = WorkerConfig(task=task, job=it.job, batch_rows=4, capacity=64)
+            config = WorkerConfig(task=task, job=it.job, num_slots=4)
             working = asyncio.create_task(Worker(config, epoch=1).run())
             await it.publish_first()
             await it.next(RoomOffered)
-            for _ in range(app.MAX_EMPTY_BATCHES * 4):
+            for _ in range(MAX_FAILURES_IN_A_ROW):
                 it.lease("w", 0)
             with pytest.raises(ExceptionGroup) as caught:
                 await working
             error = rpc.first_of(caught.value)
             assert "the device is lost" in str(error)
+
+    play(run)
+
+
+def test_a_worker_whose_engine_died_ends_at_once_with_a_typed_error(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with scene(model_dir, tmp_path, monkeypatch) as it:
+            task = task_of(it.job, Role.ROLLOUT, tmp_path, gateway=it.address, task_id="w")
+            working = asyncio.create_task(Worker(WorkerConfig(task=task, job=it.job, num_slots=4), epoch=1).run())
+            await it.publish_first()
+            await it.proven()
+            monkeypatch.setattr(SlotDecoder, "step", lambda *_, **__: 1 // 0)
+            it.lease("w", 0)
+            with pytest.raises(ExceptionGroup) as caught:
+                await working
+            assert isinstance(rpc.first_of(caught.value), EngineDied)
 
     play(run)

@@ -14,7 +14,7 @@ from rollout_worker.convert import (
     subscription_to_pb,
     worker_message_to_pb,
 )
-from rollout_worker.episodes.per_sample_fallback import FailedLease
+from rollout_worker.episodes.episode import FailedLease
 from rollout_worker.episodes.queue import QueuedLease
 from rollout_worker.messages import (
     FinishReceived,
@@ -45,6 +45,7 @@ REPORT = VersionReport(
     ok=True,
     why="y",
     engine_checked=True,
+    probe_mean_difference=0.25,
     probe_max_difference=0.5,
     transfer_s=1.0,
     apply_s=2.0,
@@ -58,6 +59,7 @@ REPORT = VersionReport(
     [
         ("0a016112160a1408011002180320042a0408011005300738024001", LeasesReceived((LEASE,))),
         ("0a016122050a0301ac02", LeasesRevoked(frozenset({1, 300}))),
+        ("0a016122050a01011001", LeasesRevoked(frozenset({1}), still_wanted=True)),
         ("0a01611a060a04646f6e65", FinishReceived("done")),
         ("0a01612a06080512020607", FramesSpooled(5, (6, 7))),
     ],
@@ -80,8 +82,8 @@ def test_a_message_that_is_not_for_the_worker_is_passed_over() -> None:
         (FailedLease(LEASE, "why"), "0a0161420b0801120377687918022003"),
         (
             REPORT,
-            "0a01612a360a04080110021201641801220179280131000000000000e03f39000000000000f03f"
-            "4100000000000000404900000000000008405001",
+            "0a01612a3f0a04080110021201641801220179280131000000000000e03f39000000000000f03f"
+            "410000000000000040490000000000000840500159000000000000d03f",
         ),
     ],
     ids=lambda each: type(each).__name__ if not isinstance(each, str) else "",

@@ -75,9 +75,12 @@ def gateway_that(**does: Any) -> Gateway:
 
 
 def exchange(gateway: Gateway, outbox: Outbox[WorkerMessage], on_message: Callable[[GatewayMessage], None]) -> None:
+    async def heard(message: GatewayMessage) -> None:
+        on_message(message)
+
     async def run() -> None:
         async with serving(gateway) as address:
-            await exchange_leases(address, HELLO, outbox, on_message)
+            await exchange_leases(address, HELLO, outbox, heard)
 
     asyncio.run(run())
 

@@ -1,6 +1,7 @@
 """Generated values of the kernel, for the tests of several modules."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,9 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
     logprobs = draw(st.lists(st.floats(-50, 0, width=32), **per_token))
     versions = sorted(draw(st.lists(st.integers(0, 3), **per_token)))
     fork = draw(st.integers(0, 2**32 - 1))
+    # Only a later run can have kept the cache of an older policy.
+    runs = policy_runs(Policy(fork, version) for version in versions)
+    kept = [False, *draw(st.lists(st.booleans(), min_size=len(runs), max_size=len(runs)))]
     metadata = st.dictionaries(names, st.integers() | names, min_size=1, max_size=2).map(json.dumps)
     return Trajectory(
         lease_id=draw(u64),
@@ -64,7 +68,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         completion_ids=token_ids(draw(st.lists(st.integers(0, 2**24 - 1), **per_token))),
         logprobs=read_only([p if sampled else 0.0 for p, sampled in zip(logprobs, mask, strict=True)], np.float32),
         mask=read_only(mask, np.bool_),
-        policies=policy_runs(Policy(fork, version) for version in versions),
+        policies=tuple(replace(run, kept_kv=each) for run, each in zip(runs, kept, strict=False)),
         reward=draw(st.floats(-MAX_REWARD, MAX_REWARD)),
         stop_reason=draw(st.sampled_from(StopReason)),
         sampling=draw(sampling_params()),

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from periplus.codec.weights.layout import layout_of
 from periplus.values.probe_prompts import probe_prompts
 from periplus.values.weight_state import Tensor, WeightState
+from rollout_worker.engines.tensor_memory import TensorMemory
 from rollout_worker.engines.torch_engine import TorchEngine
-from rollout_worker.weights.engine_writer import EngineWeights
+from trainer.publishing import reference_logprobs
 
 SEED = 3
 
@@ -33,9 +33,11 @@ def tiny_model() -> Any:
     return Qwen3ForCausalLM(config).eval().requires_grad_(False)
 
 
-def tiny_engine(model: Any = None) -> TorchEngine:
-    """Return an engine of a tiny model, by default with random weights."""
-    return TorchEngine(model=model or tiny_model(), eos_id=2, pad_id=0, batch_rows=4, prompt_tokens=8)
+def tiny_engine(model: Any = None, *, max_new_tokens: int = 16) -> TorchEngine:
+    """Return an engine of a tiny model, by default with random weights. Close it in the end."""
+    return TorchEngine(
+        model=model or tiny_model(), eos_id=2, pad_id=0, num_slots=4, prompt_tokens=8, max_new_tokens=max_new_tokens
+    )
 
 
 def model_states(num_versions: int, *, density: float = 0.01) -> list[WeightState]:
@@ -58,13 +60,18 @@ def model_states(num_versions: int, *, density: float = 0.01) -> list[WeightStat
 
 
 def prober() -> Callable[[WeightState], tuple[float, ...]]:
-    """Return a function that gives the probe's log-probabilities under a state, by an engine of its own."""
-    engine = tiny_engine()
-    weights, prompts = EngineWeights(engine, SEED), probe_prompts(SEED, engine.vocab_size)
+    """Return a function that gives the probe's log-probabilities under a state, as the trainer computes them."""
+    model = tiny_model()
+    memory = TensorMemory({name: parameter.detach() for name, parameter in model.named_parameters()})
+    prompts = probe_prompts(SEED, model.config.vocab_size)
 
     def probe(state: WeightState) -> tuple[float, ...]:
-        weights.check_fits(layout_of(state))
-        weights.write_all(state)
-        return tuple(engine.logprobs(prompts).reshape(-1).tolist())
+        memory.write_all(state)
+        return tuple(reference_logprobs.logprobs(model, prompts).reshape(-1).tolist())
 
     return probe
+
+
+def held_by(model: Any) -> WeightState:
+    """Return what a model holds, as the weights that were published."""
+    return TensorMemory({name: parameter.detach() for name, parameter in model.named_parameters()}).read()

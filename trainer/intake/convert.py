@@ -53,7 +53,7 @@ def message_to_pb(message: DownMessage) -> gateway_pb2.RolloutDown:
             leases = gateway_pb2.LeaseBatch(leases=[_lease_to_pb(lease) for lease in message.leases])
             return gateway_pb2.RolloutDown(worker_id=worker_id, leases=leases)
         case Revoked():
-            revoked = gateway_pb2.LeasesRevoked(lease_ids=message.lease_ids)
+            revoked = gateway_pb2.LeasesRevoked(lease_ids=message.lease_ids, still_wanted=message.still_wanted)
             return gateway_pb2.RolloutDown(worker_id=worker_id, revoked=revoked)
         case FramesAcknowledged():
             committed = gateway_pb2.FramesCommitted(
@@ -112,6 +112,7 @@ def _proof_from_pb(message: gateway_pb2.WeightProof) -> ReaderProof:
         why=message.why,
         engine_checked=message.engine_checked,
         fallback=message.fallback,
+        probe_mean_difference=message.probe_mean_difference,
         probe_max_difference=message.probe_max_difference,
         transfer_s=message.transfer_s,
         apply_s=message.apply_s,

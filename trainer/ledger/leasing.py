@@ -270,7 +270,7 @@ def _withdraw_trials(state: LedgerState, effects: list[Effect]) -> int:
     ended = [held for held, strikes in zip(worst_first, places, strict=False) if strikes < strikes_of[held.worker_id]]
     for held in ended:
         lose(state, held.lease.lease_id, Loss.WITHDRAWN, effects)
-        effects.append(Revoked(held.worker_id, (held.lease.lease_id,)))
+        effects.append(Revoked(held.worker_id, (held.lease.lease_id,), still_wanted=True))
     return len(ended)
 
 

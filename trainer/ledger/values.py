@@ -271,10 +271,15 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """Tell the worker that these leases are over: it may drop those that it has not started."""
+    """Tell the worker that these leases are over: it drops those that it has not started.
+
+    `still_wanted`: it may finish those that it has started, because the first valid result of a sample is accepted
+    whoever sends it. To cut a slow sample would favour short ones.
+    """
 
     worker_id: str
     lease_ids: tuple[int, ...]
+    still_wanted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,8 @@ def expire(state: LedgerState, limits: LedgerLimits, effects: list[Effect]) -> N
 
 def _end_expired(state: LedgerState, limits: LedgerLimits, held: Held, effects: list[Effect]) -> None:
     group = leasing.lose(state, held.lease.lease_id, Loss.EXPIRED, effects)
-    effects.append(Revoked(held.worker_id, (held.lease.lease_id,)))  # the worker may drop it if it has not started it
+    # The worker drops it if it has not started it.
+    effects.append(Revoked(held.worker_id, (held.lease.lease_id,), still_wanted=True))
     if held.is_started:
         drops.count_failure(state, limits, group, held.lease.sample, effects)
 

@@ -58,9 +58,10 @@ class ReaderProof:
     - `digest`: digest of the reader's copy. `ok`: whether the reader itself found the copy right, and `why` not.
     - `engine_checked`: whether the engine's own tensors were hashed and the fixed prompts were run.
     - `fallback`: whether the version came as a full state, or as several deltas folded into one.
-    - `probe_max_difference`: largest difference of log-probabilities on the fixed prompts, in nats.
+    - `probe_mean_difference`, `probe_max_difference`: mean and largest difference of log-probabilities on the fixed
+      prompts, in nats.
     - `transfer_s`: time from opening to closing. `apply_s`: time to decode into the copy in host memory.
-    - `pause_s`: time for which the engine stood still.
+    - `pause_s`: time for which generation stood still.
     """
 
     policy: Policy
@@ -69,6 +70,7 @@ class ReaderProof:
     why: str
     engine_checked: bool
     fallback: bool
+    probe_mean_difference: float
     probe_max_difference: float
     transfer_s: float
     apply_s: float
@@ -82,6 +84,7 @@ class ProofTally:
     proofs: int = 0
     fallbacks: int = 0
     checks: int = 0
+    probe_mean_difference: float = 0.0
     probe_max_difference: float = 0.0
     transfer_s: float = 0.0
     apply_s: float = 0.0
@@ -92,6 +95,7 @@ class ProofTally:
         self.proofs += proof.ok
         self.fallbacks += proof.fallback
         self.checks += proof.engine_checked
+        self.probe_mean_difference = larger(self.probe_mean_difference, proof.probe_mean_difference)
         self.probe_max_difference = larger(self.probe_max_difference, proof.probe_max_difference)
         self.transfer_s = larger(self.transfer_s, proof.transfer_s)
         self.apply_s = larger(self.apply_s, proof.apply_s)
@@ -110,6 +114,7 @@ class ProofTally:
         if self.proofs:
             values |= {"transfer_s": self.transfer_s, "apply_s": self.apply_s, "pause_s": self.pause_s}
         if self.checks:
+            values["probe_mean_difference"] = self.probe_mean_difference
             values["probe_max_difference"] = self.probe_max_difference
         return values
 

@@ -304,6 +304,7 @@ class WeightProof(_message.Message):
     APPLY_S_FIELD_NUMBER: _builtins.int
     PAUSE_S_FIELD_NUMBER: _builtins.int
     FALLBACK_FIELD_NUMBER: _builtins.int
+    PROBE_MEAN_DIFFERENCE_FIELD_NUMBER: _builtins.int
     state_digest: _builtins.bytes
     ok: _builtins.bool
     """false: it differed from the closing, and the worker asked for an anchor"""
@@ -317,9 +318,11 @@ class WeightProof(_message.Message):
     apply_s: _builtins.float
     """decoding and writing the host's copy"""
     pause_s: _builtins.float
-    """generation stood still for this long"""
+    """generation stood still for this long: longest time between two tokens"""
     fallback: _builtins.bool
     """it came as a full state or a fold, since the plain chain did not reach"""
+    probe_mean_difference: _builtins.float
+    """nats, where it was run"""
     @_builtins.property
     def policy(self) -> _common_pb2.Policy: ...
     def __init__(
@@ -335,10 +338,11 @@ class WeightProof(_message.Message):
         apply_s: _builtins.float = ...,
         pause_s: _builtins.float = ...,
         fallback: _builtins.bool = ...,
+        probe_mean_difference: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_s", b"apply_s", "engine_checked", b"engine_checked", "fallback", b"fallback", "ok", b"ok", "pause_s", b"pause_s", "policy", b"policy", "probe_max_difference", b"probe_max_difference", "state_digest", b"state_digest", "transfer_s", b"transfer_s", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_s", b"apply_s", "engine_checked", b"engine_checked", "fallback", b"fallback", "ok", b"ok", "pause_s", b"pause_s", "policy", b"policy", "probe_max_difference", b"probe_max_difference", "probe_mean_difference", b"probe_mean_difference", "state_digest", b"state_digest", "transfer_s", b"transfer_s", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -410,21 +414,26 @@ Global___RolloutDown: _TypeAlias = RolloutDown  # noqa: Y015
 
 @_typing.final
 class LeasesRevoked(_message.Message):
-    """Nobody waits for these any more: the worker drops those that it has not started."""
+    """These leases are over: the worker drops those that it has not started, and ends the others too unless their samples
+    are still wanted.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     LEASE_IDS_FIELD_NUMBER: _builtins.int
+    STILL_WANTED_FIELD_NUMBER: _builtins.int
+    still_wanted: _builtins.bool
     @_builtins.property
     def lease_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
         lease_ids: _abc.Iterable[_builtins.int] | None = ...,
+        still_wanted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ids", b"lease_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ids", b"lease_ids", "still_wanted", b"still_wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,7 +22,7 @@ policies = st.builds(Policy, integers, integers)
 frames = st.builds(records.FrameId, integers, integers)
 labels = st.from_regex(r"[a-z][a-z0-9_]{0,31}", fullmatch=True)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-runs = st.lists(st.builds(PolicyRun, policies, integers), max_size=3).map(tuple)
+runs = st.lists(st.builds(PolicyRun, policies, integers, st.booleans()), max_size=3).map(tuple)
 used = st.lists(st.builds(records.UsedSample, integers, integers, digests), max_size=3).map(tuple)
 dropped = st.lists(st.builds(records.DroppedSample, integers, digests, integers), max_size=3).map(tuple)
 any_record = st.one_of(

@@ -123,6 +123,22 @@ def test_context_costs_no_log_probabilities() -> None:
     assert len(encode([context])) < 300
 
 
+def test_a_run_that_kept_the_cache_of_an_older_policy_survives() -> None:
+    kept = replace(TWO_TURNS, policies=(PolicyRun(Policy(1, 4), 5), PolicyRun(Policy(2, 0), 4, kept_kv=True)))
+    for batch in ((kept,), (ONE, kept, TWO_TURNS), (kept,) * 9):
+        payload = encode(batch)
+        assert payload[0] == 3
+        assert decode(payload, max_content_bytes=MAX_BYTES) == batch
+        for i in range(5):
+            changed = payload[:i] + bytes([payload[i] ^ 1]) + payload[i + 1 :]
+            with pytest.raises(CorruptFrame):
+                decode(changed, max_content_bytes=MAX_BYTES)
+
+
+def test_a_payload_in_which_no_cache_was_kept_has_the_layout_of_earlier_builds() -> None:
+    assert encode([ONE, TWO_TURNS])[0] == 2
+
+
 def test_the_content_of_a_payload_is_frozen() -> None:
     counts, meta, sections = content([ONE, TWO_TURNS])
     assert [tuple(counts), meta.hex(), [section.hex() for section in sections]] == GOLDEN_CONTENT
@@ -157,9 +173,9 @@ def opened(payload: bytes) -> tuple[bytearray, bytes]:
     return bytearray(decompress(payload[5 : 5 + size], max_content_bytes=MAX_BYTES)), payload[5 + size :]
 
 
-def closed(meta: bytes | bytearray, sections: bytes) -> bytes:
+def closed(meta: bytes | bytearray, sections: bytes, layout: int = 2) -> bytes:
     stored = compress(bytes(meta), 1)
-    return struct.pack("<BI", 2, len(stored)) + stored + sections
+    return struct.pack("<BI", layout, len(stored)) + stored + sections
 
 
 @given(batches | st.just([sure(9)]), st.data())
@@ -170,8 +186,9 @@ def test_meta_that_lies_is_refused_or_read_as_some_batch(batch: Sequence[Traject
     cut = data.draw(st.integers(0, len(lying)))
     for forged in (bytes(lying), bytes(lying[:cut])):
         with suppress(CorruptFrame):
-            for t in decode(closed(forged, sections), max_content_bytes=MAX_BYTES):
-                assert len(t.completion_ids) == len(t.logprobs) == len(t.mask)
+            for layout in (2, 3):
+                for t in decode(closed(forged, sections, layout), max_content_bytes=MAX_BYTES):
+                    assert len(t.completion_ids) == len(t.logprobs) == len(t.mask)
 
 
 @pytest.mark.parametrize("count", range(16))
@@ -234,7 +251,11 @@ def test_what_cannot_be_carried_is_the_callers_mistake(change: dict[str, object]
 
 @given(trajectories())
 def test_json_counts_the_same_records_as_lines(t: Trajectory) -> None:
-    policies = [{"fork": r.policy.fork, "version": r.policy.version, "num_tokens": r.num_tokens} for r in t.policies]
+    policies = [
+        {"fork": r.policy.fork, "version": r.policy.version, "num_tokens": r.num_tokens}
+        | ({"kept_kv": True} if r.kept_kv else {})
+        for r in t.policies
+    ]
     sampling = {"temperature": t.sampling.temperature, "top_p": t.sampling.top_p, "top_k": t.sampling.top_k}
     line = {
         "lease_id": t.lease_id,

@@ -63,8 +63,8 @@ def test_policy_runs_that_are_spoilt_are_found(batch: list[Trajectory], data: st
     if columns.runs:
         runs = list(columns.runs)
         at = data.draw(st.integers(0, len(runs) - 1))
-        fork, version, num_tokens = runs[at]
-        runs[at] = (fork, version, data.draw(st.sampled_from([0, num_tokens + 1, num_tokens - 1])))
+        fork, version, num_tokens, kept = runs[at]
+        runs[at] = (fork, version, data.draw(st.sampled_from([0, num_tokens + 1, num_tokens - 1])), kept)
         with pytest.raises(CorruptFrame):
             validate_all(replace(columns, runs=runs), WIDE)
 
@@ -74,9 +74,23 @@ def test_policies_that_fall_are_found(trajectory: Trajectory) -> None:
     columns = columns_of([trajectory, trajectory])
     validate_all(columns, WIDE)
     falling = [*columns.runs[: len(columns.runs) // 2]] * 2
-    falling[0] = (falling[-1][0], falling[-1][1], falling[0][2])
+    falling[0] = (falling[-1][0], falling[-1][1], falling[0][2], False)
     with pytest.raises(CorruptFrame):
         validate_all(replace(columns, runs=falling), WIDE)
+
+
+@given(st.lists(trajectories(), min_size=1, max_size=4), st.data())
+def test_a_first_run_that_kept_a_cache_is_found(batch: list[Trajectory], data: st.DataObject) -> None:
+    columns = columns_of(batch)
+    starts = [sum(columns.rows.num_runs[:row]) for row in range(len(batch)) if columns.rows.num_runs[row]]
+    if starts:
+        runs = list(columns.runs)
+        at = data.draw(st.sampled_from(starts))
+        runs[at] = (*runs[at][:3], True)
+        spoilt = replace(columns, runs=runs)
+        assert {verdict(validate, t, WIDE) for t in spoilt.views()} >= {"refused"}
+        with pytest.raises(CorruptFrame):
+            validate_all(spoilt, WIDE)
 
 
 @given(st.lists(trajectories(), min_size=1, max_size=4), st.data())

@@ -24,6 +24,7 @@ from periplus.values.trajectory import (
 )
 from tests.support.strategies import trajectories
 
+KEPT = (PolicyRun(Policy(1, 4), 1), PolicyRun(Policy(1, 5), 2, kept_kv=True))
 LIMITS = TrajectoryLimits(vocab_size=100, max_prompt_tokens=4, max_completion_tokens=3)
 GOOD = Trajectory(
     lease_id=1,
@@ -76,6 +77,7 @@ def test_a_well_formed_trajectory_is_accepted() -> None:
         ({"policies": (PolicyRun(Policy(1, 4), 2),)}, "tokens covered by policy runs: 2"),
         ({"policies": (PolicyRun(Policy(1, 4), 3), PolicyRun(Policy(1, 5), 0))}, "empty policy run"),
         ({"policies": (PolicyRun(Policy(1, 5), 1), PolicyRun(Policy(1, 4), 2))}, "do not rise: ['1.5', '1.4']"),
+        ({"policies": (PolicyRun(Policy(1, 4), 3, kept_kv=True),)}, "kept_kv of the first policy run"),
         ({"reward": float("nan")}, "reward: nan"),
         ({"reward": 1e200}, "reward: 1e+200 of group 2 sample 3"),
         ({"reward": -1000001.0}, "no number from -1000000 to 1000000"),
@@ -138,6 +140,7 @@ def test_trajectories_are_equal_exactly_when_every_bit_is(trajectory: Trajectory
         ({"logprobs": np.array([-1.0, 1e-6, -0.0], np.float32)}, True),
         (NOTHING, True),
         ({"policies": (PolicyRun(Policy(1, 4), 2), PolicyRun(Policy(1, 5), 1))}, True),
+        ({"policies": KEPT}, True),
         ({"sampling": SamplingParams(temperature=0.7, top_p=0.95, top_k=41)}, True),
         ({"prompt_ids": token_ids((5, 6, 7)), "completion_ids": token_ids((8, 99))}, True),
         ({"lease_id": 9}, False),
@@ -152,6 +155,11 @@ def test_the_digest_names_what_is_trained_on_and_nothing_else(change: dict[str, 
 
 def test_the_digest_is_frozen() -> None:
     assert content_digest(GOOD).hex() == "253f896d86bcfc3a6cf69310a06f8cc0"
+    assert content_digest(replace(GOOD, policies=KEPT)).hex() == "070ead251199585687b68fe10d021cd4"
+
+
+def test_a_later_run_may_keep_the_cache_of_an_older_policy() -> None:
+    validate(replace(GOOD, policies=KEPT), LIMITS)
 
 
 def test_arrays_of_a_trajectory_cannot_be_written_to() -> None:

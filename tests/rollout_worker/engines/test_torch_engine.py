@@ -1,198 +1,339 @@
-from collections.abc import Iterator
-from itertools import pairwise
+"""The torch engine on an event loop: requests, swaps, checks and failures that come while it decodes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from rollout_worker.engines.engine import CompletionEnd, SampleRequest
+from periplus.codec.weights.decoder import Decoder
+from periplus.codec.weights.encoder import encode
+from periplus.codec.weights.layout import layout_of
+from periplus.errors import CorruptFrame, WrongBase
+from periplus.values.digest import state_digest
+from periplus.values.policy import Policy
+from periplus.values.weight_state import Tensor, WeightState
+from rollout_worker.engines.engine import (
+    ChangedElements,
+    Completion,
+    CompletionEnd,
+    EngineDied,
+    OnSwap,
+    RequestFailed,
+    SampleRequest,
+    WholeState,
+)
 from rollout_worker.engines.torch_engine import TorchEngine
+from tests.support.engines.models import EOS, MOST_NEW, PAD, VOCAB, WIDTH, qwen3, request, state_of, whole
 
-EOS, PAD, VOCAB, WIDTH = 2, 0, 50, 9
+NEVER = -1
+"""An end token that is never drawn."""
+
+LONG = 400
+"""Tokens of a completion that lasts for a large part of a second, so that much can happen within it."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
-    """The promise is for one thread: several split the work by shape."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module")
-def model() -> Any:
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCAB,
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        head_dim=8,
-        initializer_range=0.2,
-        tie_word_embeddings=True,
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-    )
-    return Qwen3ForCausalLM(config).eval()
+def endless(seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
+    """A model with room for long completions. With the end token `NEVER` each of them has its full length."""
+    return qwen3(seed, max_position_embeddings=1024).to(dtype)
 
 
-@pytest.fixture(scope="module")
-def engine(model: Any) -> TorchEngine:
-    return TorchEngine(model=model, eos_id=EOS, pad_id=PAD, batch_rows=16, prompt_tokens=WIDTH)
+def play(scene: Callable[[TorchEngine], Awaitable[None]], model: Any = None, max_new_tokens: int = MOST_NEW) -> None:
+    """Run a scene with an engine that holds version 0 of its model's weights."""
 
-
-def request(
-    group: int,
-    sample: int = 0,
-    *,
-    length: int | None = None,
-    temperature: float = 1.0,
-    max_new_tokens: int = 6,
-    greedy: bool = False,
-) -> SampleRequest:
-    """A request whose prompt is a function of its group."""
-    length = length or 1 + group % WIDTH
-    prompt_ids = tuple(3 + (group * 7 + place * 5) % (VOCAB - 3) for place in range(length))
-    return SampleRequest(
-        prompt_ids=prompt_ids,
-        group=group,
-        sample=sample,
-        temperature=temperature,
-        max_new_tokens=max_new_tokens,
-        greedy=greedy,
-    )
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), unique=True, min_size=1, max_size=40),
-    st.sampled_from([4, 6]),
-)
-def test_a_completion_is_bitwise_the_same_in_any_batch_and_row(
-    engine: TorchEngine, keys: list[tuple[int, int]], max_new_tokens: int
-) -> None:
-    requests = [request(group, sample, max_new_tokens=4 if group % 2 else max_new_tokens) for group, sample in keys]
-    together = engine.generate(requests, seed=5, version=1)
-    backwards = engine.generate(requests[::-1], seed=5, version=1)[::-1]
-    alone = engine.generate(requests[-1:], seed=5, version=1)
-    assert together == backwards
-    assert together[-1:] == alone
-
-
-def test_the_model_of_these_tests_is_not_saturated(engine: TorchEngine) -> None:
-    """Log-probabilities that are all 0 would agree whatever the kernels do: the test above would be empty."""
-    completions = engine.generate([request(group) for group in range(40)], seed=0, version=0)
-    logprobs = [logprob for completion in completions for logprob in completion.logprobs]
-    assert len(set(logprobs)) > 0.95 * len(logprobs)
-    assert max(logprobs) < 0
-
-
-def test_every_row_of_a_full_batch_computes_the_same_bits(engine: TorchEngine) -> None:
-    same = engine.generate([request(3, length=4, greedy=True)] * engine.batch_rows, seed=0, version=0)
-    assert len(set(same)) == 1
-
-
-def test_more_requests_than_rows_are_answered_in_order(engine: TorchEngine) -> None:
-    requests = [request(group) for group in range(50)]
-    completions = engine.generate(requests, seed=1, version=0)
-    assert completions == [engine.generate([r], seed=1, version=0)[0] for r in requests]
-
-
-def test_greedy_agrees_with_transformers_own_generate(engine: TorchEngine, model: Any) -> None:
-    for group in range(8):
-        asked = request(group, greedy=True)
-        ours = engine.generate([asked], seed=0, version=0)[0]
-        theirs = model.generate(
-            torch.tensor([asked.prompt_ids]),
-            attention_mask=torch.ones(1, len(asked.prompt_ids)),
-            do_sample=False,
-            max_new_tokens=asked.max_new_tokens,
-            eos_token_id=EOS,
-            pad_token_id=PAD,
+    async def run() -> None:
+        served = qwen3() if model is None else model
+        engine = TorchEngine(
+            model=served,
+            eos_id=EOS if max_new_tokens == MOST_NEW else NEVER,
+            pad_id=PAD,
+            num_slots=6,
+            prompt_tokens=WIDTH,
+            max_new_tokens=max_new_tokens,
         )
-        assert ours.token_ids == tuple(theirs[0, len(asked.prompt_ids) :].tolist())
+        try:
+            await engine.swap(whole(served), Policy(0, 0), OnSwap.KEEP_KV)
+            async with asyncio.timeout(60):
+                await scene(engine)
+        finally:
+            await engine.close()
+
+    asyncio.run(run())
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_logprobs_are_those_of_the_tempered_model(engine: TorchEngine, model: Any, temperature: float) -> None:
-    for completion, asked in [
-        (engine.generate([asked], seed=3, version=0)[0], asked)
-        for asked in [request(group, temperature=temperature) for group in range(6)]
-    ]:
-        ids = torch.tensor([asked.prompt_ids + completion.token_ids])
-        with torch.no_grad():
-            logits_TV = model(ids).logits[0, len(asked.prompt_ids) - 1 : -1] / temperature
-        expected_T = torch.log_softmax(logits_TV, -1).gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
-        torch.testing.assert_close(torch.tensor(completion.logprobs), expected_T, atol=1e-4, rtol=1e-4)
+def changed(before: WeightState, after: WeightState) -> ChangedElements:
+    """Return the change as a worker gets it: decoded from a delta."""
+    decoder = Decoder(before, max_content_bytes=sum(each.data.nbytes for each in after.values()))
+    for part in encode(before, after):
+        decoder.feed(part)
+    return ChangedElements(staged=(decoder.staged(),))
 
 
-def test_a_completion_ends_with_its_end_token_or_at_its_length(engine: TorchEngine) -> None:
-    completions = engine.generate([request(g, s) for g in range(40) for s in range(8)], seed=2, version=0)
-    assert {c.stop_reason for c in completions} == {CompletionEnd.EOS, CompletionEnd.LENGTH}
-    for completion in completions:
-        assert len(completion.token_ids) == len(completion.logprobs)
-        assert EOS not in completion.token_ids[:-1]
-        if completion.stop_reason is CompletionEnd.EOS:
-            assert completion.token_ids[-1] == EOS
+def nudged(state: WeightState, share: float = 0.05, seed: int = 0) -> WeightState:
+    """Return the state with a share of its elements changed by a few units in the last place."""
+    rng = np.random.default_rng(seed)
+    found = {}
+    for name, each in state.items():
+        bits = each.data.view(np.uint16).copy()
+        bits[rng.random(bits.size) < share] += 3
+        found[name] = Tensor(each.dtype, each.shape, bits.view(np.uint8))
+    return found
+
+
+def test_requests_beyond_the_slots_are_all_answered_and_room_is_told() -> None:
+    async def scene(engine: TorchEngine) -> None:
+        assert (engine.num_slots, engine.room, engine.vocab_size) == (6, 6, VOCAB)
+        asked = [request(group, sample) for group in range(20) for sample in range(2)]
+        running = [asyncio.ensure_future(engine.submit(one)) for one in asked]
+        await asyncio.sleep(0)
+        assert engine.room == 0
+        found = await asyncio.gather(*running)
+        assert engine.room == 6
+        alone = [await engine.submit(one) for one in asked[:5]]
+        assert [each.token_ids for each in found[:5]] == [each.token_ids for each in alone]
+        assert [each.logprobs for each in found[:5]] == [each.logprobs for each in alone]
+
+    play(scene)
+
+
+@pytest.mark.parametrize("on_swap", OnSwap)
+def test_weights_change_while_completions_are_under_way(on_swap: OnSwap) -> None:
+    async def scene(engine: TorchEngine) -> None:
+        model = endless()
+        before, after = state_of(model), nudged(state_of(model))
+        running = [asyncio.ensure_future(engine.submit(long_request(sample))) for sample in range(9)]
+        await asyncio.sleep(0.05)
+        report = await engine.swap(changed(before, after), Policy(0, 1), on_swap)
+        assert 0 < report.write_s <= report.pause_s
+        late = await engine.submit(long_request(50))
+        found = await asyncio.gather(*running)
+        assert [each.policy for each in late.runs] == [Policy(0, 1)]
+        assert await engine.digest() == state_digest(after)
+        spanning = [each for each in found if len(each.runs) == 2]
+        if on_swap is OnSwap.DRAIN:
+            assert not spanning
         else:
-            assert len(completion.token_ids) == 6
-            assert completion.token_ids[-1] != EOS
+            # Those that had a slot at the swap have two runs; those that waited for one have the new weights' alone.
+            assert len(spanning) == 6
+            for each in spanning:
+                assert [part.policy for part in each.runs] == [Policy(0, 0), Policy(0, 1)]
+                assert [part.kept_kv for part in each.runs] == [False, on_swap is OnSwap.KEEP_KV]
+                assert sum(part.num_tokens for part in each.runs) == LONG
+                assert each.longest_gap_s >= report.write_s
+
+    play(scene, endless(), LONG)
 
 
-def test_seed_version_and_sample_each_give_other_tokens(engine: TorchEngine) -> None:
-    asked = [request(4, sample, temperature=2.0) for sample in range(12)]
-    runs = [engine.generate(asked, seed=s, version=v) for s, v in [(0, 0), (0, 1), (1, 0)]]
-    assert all(a != b for a, b in pairwise([*runs, runs[0]]))
-    assert len({c.token_ids for c in runs[0]}) > 6
+def long_request(sample: int) -> SampleRequest:
+    return request(4, sample, max_new_tokens=LONG)
 
 
-def test_live_tensors_name_tied_weights_once_and_writing_them_changes_the_output(
-    engine: TorchEngine, model: Any
-) -> None:
-    tensors = engine.tensors()
-    assert "model.embed_tokens.weight" in tensors
-    assert "lm_head.weight" not in tensors
-    before = engine.generate([request(1)], seed=0, version=0)
-    saved = {name: tensor.clone() for name, tensor in tensors.items()}
-    for tensor in tensors.values():
-        tensor.mul_(1.5)
-    after = engine.generate([request(1)], seed=0, version=0)
-    for name, tensor in tensors.items():
-        tensor.copy_(saved[name])
-    assert after != before
-    assert engine.generate([request(1)], seed=0, version=0) == before
+def test_changed_elements_and_a_whole_state_leave_the_same_weights() -> None:
+    async def scene(engine: TorchEngine) -> None:
+        before = state_of(qwen3())
+        middle = nudged(before, seed=1)
+        after = nudged(middle, seed=2)
+        both = ChangedElements(staged=(*changed(before, middle).staged, *changed(middle, after).staged))
+        await engine.swap(both, Policy(0, 2), OnSwap.KEEP_KV)
+        by_changes = await engine.submit(request(3))
+        assert await engine.digest() == state_digest(after)
+        await engine.swap(WholeState(layout=layout_of(after), state=after), Policy(0, 2), OnSwap.KEEP_KV)
+        assert await engine.digest() == state_digest(after)
+        assert (await engine.submit(request(3))).logprobs == by_changes.logprobs
+
+    play(scene)
 
 
-def test_the_probe_sees_what_generation_computes(engine: TorchEngine) -> None:
-    """Log-probabilities of sampled tokens, by the cached decoder and by one plain pass."""
-    asked = [request(group, length=5, max_new_tokens=4) for group in range(12)]
-    for one, completion in zip(asked, engine.generate(asked, seed=1, version=0), strict=True):
-        ids = np.array([one.prompt_ids + completion.token_ids], dtype=np.int64)
-        found = engine.logprobs(np.repeat(ids, 4, axis=0))
-        assert found.shape == (4, ids.shape[1] - 1)
-        assert found.dtype == np.float32
-        np.testing.assert_allclose(found[0, 4:], completion.logprobs, atol=1e-4)
+def test_weights_of_another_model_are_refused_and_nothing_changes() -> None:
+    async def scene(engine: TorchEngine) -> None:
+        other = whole(qwen3(hidden_size=32))
+        before = await engine.digest()
+        with pytest.raises(WrongBase, match="do not fit"):
+            await engine.swap(other, Policy(0, 1), OnSwap.KEEP_KV)
+        assert await engine.digest() == before
+        assert [part.policy for part in (await engine.submit(request(1))).runs] == [Policy(0, 0)]
+
+    play(scene)
 
 
-def test_the_vocabulary_is_the_models(engine: TorchEngine) -> None:
-    assert engine.vocab_size == VOCAB
+def test_a_write_that_fails_reaches_the_caller_and_a_whole_state_mends_it() -> None:
+    class Torn(ChangedElements):
+        def updates(self) -> Iterator[Any]:
+            yield next(super().updates())
+            raise MemoryError("no room on the device")
+
+    async def scene(engine: TorchEngine) -> None:
+        before = state_of(qwen3())
+        after = nudged(before)
+        with pytest.raises(MemoryError):
+            await engine.swap(Torn(staged=changed(before, after).staged), Policy(0, 1), OnSwap.KEEP_KV)
+        assert await engine.digest() not in (state_digest(before), state_digest(after))
+        await engine.swap(WholeState(layout=layout_of(after), state=after), Policy(0, 1), OnSwap.KEEP_KV)
+        assert await engine.digest() == state_digest(after)
+        await engine.submit(request(1))
+
+    play(scene)
 
 
-@pytest.mark.parametrize(
-    "bad", [request(0, length=WIDTH + 1), request(0, temperature=0.0), request(0, max_new_tokens=0)]
-)
-def test_a_request_that_cannot_be_served_is_refused(engine: TorchEngine, bad: SampleRequest) -> None:
-    with pytest.raises(ValueError):
-        engine.generate([bad], seed=0, version=0)
+def test_the_digest_finds_an_element_that_no_publication_can_have_written() -> None:
+    model = qwen3()
+
+    async def scene(engine: TorchEngine) -> None:
+        model.model.norm.weight[0] = 1.0 + 2.0**-20
+        with pytest.raises(CorruptFrame, match="norm"):
+            await engine.digest()
+
+    play(scene, model)
 
 
-def test_too_few_rows_for_stable_kernels_are_refused(model: Any) -> None:
-    with pytest.raises(ValueError, match="batch_rows"):
-        TorchEngine(model=model, eos_id=EOS, pad_id=PAD, batch_rows=3, prompt_tokens=WIDTH)
+def test_the_probe_is_computed_with_the_present_weights_while_requests_go_on() -> None:
+    async def scene(engine: TorchEngine) -> None:
+        ids = np.random.default_rng(0).integers(0, VOCAB, (4, 16))
+        running = asyncio.ensure_future(engine.submit(long_request(1)))
+        first = await engine.logprobs(ids)
+        await engine.swap(whole(endless(1)), Policy(0, 1), OnSwap.KEEP_KV)
+        second = await engine.logprobs(ids)
+        await running
+        for found, model in ((first, endless(0)), (second, endless(1))):
+            with torch.no_grad():
+                expected = torch.log_softmax(model(torch.from_numpy(ids)).logits[:, :-1], -1)
+            picked = expected.gather(2, torch.from_numpy(ids)[:, 1:, None])[..., 0].numpy()
+            np.testing.assert_allclose(found, picked, atol=1e-4)
+            assert found.dtype == np.float32
+
+    play(scene, endless(), LONG)
+
+
+def test_an_aborted_request_returns_its_tokens_so_far_and_a_cancelled_one_frees_its_slot() -> None:
+    async def scene(engine: TorchEngine) -> None:
+        running = [asyncio.ensure_future(engine.submit(long_request(sample))) for sample in range(6)]
+        await asyncio.sleep(0.05)
+        await engine.abort([long_request(2).request_id, "no such"])
+        aborted = await running[2]
+        assert aborted.end is CompletionEnd.ABORTED
+        assert 0 < len(aborted.token_ids) < LONG
+        running[4].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running[4]
+        assert engine.room == 2
+        rest = await asyncio.gather(*(running[index] for index in (0, 1, 3, 5)))
+        assert all(each.end is CompletionEnd.LENGTH for each in rest)
+
+    play(scene, endless(), LONG)
+
+
+def test_drain_returns_when_nothing_is_under_way() -> None:
+    async def scene(engine: TorchEngine) -> None:
+        await engine.drain()
+        running = [asyncio.ensure_future(engine.submit(request(group))) for group in range(12)]
+        await asyncio.sleep(0)
+        await engine.drain()
+        assert all(each.done() for each in running) or await asyncio.gather(*running)
+        assert engine.room == 6
+
+    play(scene)
+
+
+BAD = {
+    "prompt_tokens": request(0, length=WIDTH + 1),
+    "temperature": request(0, temperature=0.0),
+    "max_new_tokens": request(0, max_new_tokens=0),
+    f"takes 1 to {MOST_NEW}": request(0, max_new_tokens=MOST_NEW + 1),
+    "vocabulary": SampleRequest(
+        request_id="x", prompt_ids=(VOCAB,), seed=0, group=0, sample=0, temperature=1, max_new_tokens=1, greedy=False
+    ),
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_a_request_that_cannot_be_served_is_refused_and_the_others_go_on(words: str) -> None:
+    async def scene(engine: TorchEngine) -> None:
+        running = asyncio.ensure_future(engine.submit(request(1)))
+        with pytest.raises(RequestFailed, match=words):
+            await engine.submit(BAD[words])
+        assert isinstance(await running, Completion)
+
+    play(scene)
+
+
+def test_a_request_id_that_is_under_way_is_refused() -> None:
+    async def scene(engine: TorchEngine) -> None:
+        running = asyncio.ensure_future(engine.submit(request(1)))
+        await asyncio.sleep(0)
+        with pytest.raises(RequestFailed, match="unique"):
+            await engine.submit(request(1))
+        await running
+
+    play(scene)
+
+
+def test_a_closed_engine_fails_what_is_under_way_and_all_that_comes() -> None:
+    async def scene(engine: TorchEngine) -> None:
+        running = asyncio.ensure_future(engine.submit(long_request(0)))
+        draining = asyncio.ensure_future(engine.drain())
+        await asyncio.sleep(0.02)
+        await engine.close()
+        for call in (running, draining, engine.submit(request(1)), engine.digest(), engine.abort(["x"])):
+            with pytest.raises(EngineDied):
+                await call
+
+    play(scene, endless(), LONG)
+
+
+def test_if_the_thread_dies_nobody_waits_for_it() -> None:
+    async def scene(engine: TorchEngine) -> None:
+        running = asyncio.ensure_future(engine.submit(long_request(0)))
+        await asyncio.sleep(0.02)
+
+        def broken(*, may_begin: bool) -> Any:
+            raise SystemError("a bug of ours")
+
+        engine._decoder.step = broken  # type: ignore[method-assign]
+        with pytest.raises(EngineDied, match="a bug of ours"):
+            await running
+        with pytest.raises(EngineDied):
+            await engine.submit(request(1))
+
+    play(scene, endless(), LONG)
+
+
+def test_in_bfloat16_weights_are_the_published_bits_and_logprobs_are_near() -> None:
+    model = qwen3().to(torch.bfloat16)
+
+    async def scene(engine: TorchEngine) -> None:
+        assert engine.computes_in_bfloat16
+        after = nudged(state_of(qwen3()))
+        await engine.swap(changed(state_of(qwen3()), after), Policy(0, 1), OnSwap.REPREFILL)
+        assert await engine.digest() == state_digest(after)
+        found = await engine.submit(request(5, max_new_tokens=MOST_NEW))
+        reference = qwen3()
+        TorchEngineMemory(reference).write(after)
+        ids = torch.tensor([(*request(5).prompt_ids, *found.token_ids)])
+        with torch.no_grad():
+            logits_TV = reference(ids).logits[0, len(request(5).prompt_ids) - 1 : -1]
+        expected = torch.log_softmax(logits_TV, -1).gather(1, torch.tensor(found.token_ids)[:, None])[:, 0]
+        assert float((torch.tensor(found.logprobs) - expected).abs().mean()) < 0.05
+
+    play(scene, model)
+
+
+class TorchEngineMemory:
+    """Writes a state into a plain model."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def write(self, state: WeightState) -> None:
+        for name, parameter in self._model.named_parameters():
+            bits = torch.from_numpy(state[name].data.view(np.int16).copy()).view(torch.bfloat16)
+            parameter.copy_(bits.reshape(parameter.shape))

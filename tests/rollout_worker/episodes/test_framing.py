@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from periplus.codec.registry import trajectory_decoder
 from periplus.values.trajectory import Trajectory
 from rollout_worker.episodes import framing
-from rollout_worker.episodes.framing import frames_of, parts_of
+from rollout_worker.episodes.framing import LINGER_S, LingeringResults, frames_of, parts_of
 from tests.periplus.values.test_trajectory import GOOD
 from tests.support import strategies
 
@@ -30,3 +30,22 @@ def test_a_frame_decodes_to_the_trajectories_that_went_in(monkeypatch: pytest.Mo
     frames = list(frames_of([replace(GOOD, sample=sample) for sample in samples], zstd_level=1))
     decoded = [trajectory_decoder(frame.codec)(frame.payload, max_content_bytes=1 << 20) for frame in frames]
     assert [[t.sample for t in part] for part in decoded] == [[0, 1], [2]]
+
+
+def test_a_finished_sample_waits_for_others_for_a_bounded_time_and_not_when_none_is_on_its_way() -> None:
+    results = LingeringResults()
+    assert results.wait_s(5.0, more_come=True) is None
+    results.add([replace(GOOD, group=3, sample=1)], 10.0)
+    results.add([replace(GOOD, group=2, sample=1), replace(GOOD, group=3, sample=0)], 10.0 + LINGER_S / 2)
+    assert results.wait_s(10.0 + LINGER_S / 2, more_come=True) == pytest.approx(LINGER_S / 2)
+    assert results.wait_s(10.0 + 2 * LINGER_S, more_come=True) == 0.0
+    assert results.wait_s(10.0, more_come=False) == 0.0
+    assert [(each.group, each.sample) for each in results.take()] == [(2, 1), (3, 0), (3, 1)]
+    assert results.wait_s(11.0, more_come=False) is None
+
+
+def test_a_full_frame_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framing, "FRAME_TOKENS", len(GOOD.prompt_ids) + len(GOOD.completion_ids))
+    results = LingeringResults()
+    results.add([GOOD], 10.0)
+    assert results.wait_s(10.0, more_come=True) == 0.0

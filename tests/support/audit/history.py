@@ -50,7 +50,7 @@ def _fork(run: AuditRun, *, steps: int, checkpoint_after: int, prune: bool = Fal
             whole.append(run.open_group())
             _troubled(run, whole[-1], step)
             run.fill(whole[-1], policies=_swapped(run))
-        run.fill(run.open_group())
+        run.fill(run.open_group(), policies=_swapped(run))
         half = run.open_group()
         run.arrive(run.trajectory(run.lease(half, 0)))
         last = run.lease(half, run.group_size - 1)

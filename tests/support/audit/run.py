@@ -209,9 +209,13 @@ class AuditRun:
         stop: StopReason = StopReason.EOS,
         reward: float = 1.0,
     ) -> Trajectory:
-        """Make what a worker generates for a lease, by default all by the policy that the lease starts at."""
+        """Make what a worker generates for a lease, by default all by the policy that the lease starts at.
+
+        With several policies, the engine kept its cache at each swap.
+        """
         rng = self.rng
-        runs = tuple(PolicyRun(policy, rng.randint(2, 5)) for policy in policies or (lease.start_at,))
+        each = policies or (lease.start_at,)
+        runs = tuple(PolicyRun(policy, rng.randint(2, 5), kept_kv=at > 0) for at, policy in enumerate(each))
         num_tokens = sum(run.num_tokens for run in runs)
         return Trajectory(
             lease_id=lease.lease_id,

@@ -10,6 +10,8 @@ what was trained on, which history survives) and holds the ledger's promises aga
     liveness    while at least one good worker is there, batches keep coming, `patience_s` apart at most
     memory      every container of the ledger is bounded in terms of open leases, workers and groups
 
+Weights change during generation, so that many samples have tokens of several policies.
+
 A *good* worker starts what it holds in the order of groups and delivers it within a tenth of a lease's time. The others
 do what they like, and a sample of a *cursed* group kills or hangs whoever produces it, good workers too (these are
 started again at once). Cancelled jobs and restored ones are new ledgers of the same history.
@@ -24,7 +26,7 @@ from itertools import count
 from periplus.errors import StateError
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose
-from tests.support.ledger.surroundings import Checkpoint, Key, joining, result_of
+from tests.support.ledger.surroundings import Checkpoint, Key, joining, policies_between, result_of
 from trainer.ledger.drops import DROPPED_KEPT
 from trainer.ledger.state import SPARE_DEADLINES
 from trainer.ledger.values import (
@@ -83,6 +85,7 @@ class Adversary:
     def __init__(self, chance: random.Random, limits: LedgerLimits, *, num_good: int, num_bad: int) -> None:
         self.chance, self.limits = chance, limits
         self.now_s, self.num_events, self.num_batches = 0.0, 0, 0
+        self.num_mixed = 0  # samples in batches that several policies generated
         self.drops: Counter[str] = Counter()
         self.largest: Counter[str] = Counter()
         self._epochs, self._forks, self._orders = count(1), count(1), count()
@@ -154,6 +157,7 @@ class Adversary:
         self._closed.update(groups)
         self._is_training, self._is_wanted = True, False
         self.num_batches += 1
+        self.num_mixed += sum(len(result.policies) > 1 for result in results)
         self._last_batch_s = self.now_s
 
     # ---- the links: late, repeated, reordered, lost --------------------------------------------------------------
@@ -240,7 +244,12 @@ class Adversary:
             self._say(process, SampleFailed(process.name, lease.lease_id))
             return
         reward = float(self.chance.randint(0, 1))
-        result = result_of(lease, process.name, process.policy, num_tokens=3, num_sampled=3, reward=reward)
+        # It began with weights of any age that its lease allows, and passed some of the versions since.
+        last = process.policy
+        began = lease.start_at.version if lease.start_at.fork == last.fork else last.version
+        first = Policy(last.fork, self.chance.randint(min(began, last.version), last.version))
+        policies = policies_between(first, last, self.chance.randint(0, 7))
+        result = result_of(lease, process.name, *policies, num_tokens=3, num_sampled=3, reward=reward)
         if process.kind == LIAR and self.chance.random() < 0.7:
             result = self._lie(result)
         self._sent.setdefault((result.group, result.sample), []).append(result)

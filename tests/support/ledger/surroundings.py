@@ -43,10 +43,23 @@ def joining(worker_id: str, policy: Policy, room: int, epoch: int = 0) -> tuple[
     return (WorkerJoined(worker_id, epoch), PolicyReached(worker_id, policy), RoomOffered(worker_id, room))
 
 
+def policies_between(first: Policy, last: Policy, choice: int) -> tuple[Policy, ...]:
+    """Return policies that an honest sample may have had in turn, from `first` to `last` of the same fork.
+
+    The bits of `choice` say which of the versions between them the engine had; the ends are always there.
+    """
+    between = range(first.version + 1, last.version)
+    passed = [version for bit, version in enumerate(between) if choice >> bit & 1]
+    return (first, *(Policy(last.fork, version) for version in passed), *([last] if last > first else []))
+
+
 def result_of(
     lease: Lease, worker_id: str, *policies: Policy, num_tokens: int, num_sampled: int = 1, reward: float = 0.0
 ) -> Result:
-    """Return the honest result of a lease, of which each policy sampled `num_sampled` tokens."""
+    """Return the honest result of a lease, of which each policy sampled `num_sampled` tokens.
+
+    With several policies the weights changed during the generation, and every second swap kept the cache.
+    """
     return Result(
         lease_id=lease.lease_id,
         group=lease.group,
@@ -54,7 +67,7 @@ def result_of(
         item=lease.item,
         purpose=lease.purpose,
         worker_id=worker_id,
-        policies=tuple(PolicyRun(policy, num_sampled) for policy in policies),
+        policies=tuple(PolicyRun(policy, num_sampled, kept_kv=at % 2 == 1) for at, policy in enumerate(policies)),
         num_tokens=num_tokens,
         reward=reward,
     )

@@ -19,7 +19,7 @@ from periplus.errors import StateError
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose
 from tests.support.ledger.oracle import LedgerOracle
-from tests.support.ledger.surroundings import Checkpoint, joining, result_of
+from tests.support.ledger.surroundings import Checkpoint, joining, policies_between, result_of
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import (
     Arrival,
@@ -105,6 +105,7 @@ class World:
         self.stored: list[Result] = []
         self.checkpoints: list[Checkpoint] = []
         self.is_training, self.is_wanted, self.num_batches = False, False, 0
+        self.num_mixed = 0  # samples in batches that several policies generated
         self._begin(Checkpoint(), None)
 
     def _begin(self, start: Checkpoint, parent: Policy | None) -> None:
@@ -153,8 +154,9 @@ class World:
                 self._send_down(Down(worker_id, revoked=lease_ids))
             case JudgedResult(result, Arrival.ACCEPTED):
                 self.stored.append(result)
-            case BatchReady():
+            case BatchReady(_, results):
                 self.is_training, self.is_wanted, self.num_batches = True, False, self.num_batches + 1
+                self.num_mixed += sum(len(result.policies) > 1 for result in results)
             case _:
                 pass
 
@@ -287,7 +289,11 @@ class World:
                 able = [lease for lease in worker.queue if lease.start_at <= policy]
                 worker.queue = [lease for lease in worker.queue if lease.start_at > policy]
                 for place, lease in enumerate(able):
-                    self.tell(ResultArrived(self.result(name, lease, policy, policy, m + place)))
+                    # Each sample began with weights of another age, as its lease allows.
+                    is_here = lease.start_at.fork == policy.fork
+                    oldest = lease.start_at.version if is_here else policy.version
+                    first = Policy(policy.fork, max(oldest, policy.version - (m + place) % 4))
+                    self.tell(ResultArrived(self.result(name, lease, first, policy, m + place)))
 
     def all_goes_well(self, n: int, m: int) -> None:
         """Messages arrive, one worker works, and the trainer goes on, while the other workers hang."""
@@ -304,7 +310,7 @@ class World:
             self._send_up(SampleFailed(name, lease.lease_id))
 
     def result(self, worker_id: str, lease: Lease, first: Policy, last: Policy, m: int) -> Result:
-        policies = (first, last) if last > first else (first,)
+        policies = policies_between(first, last, m) if first.fork == last.fork else (first,)
         num_tokens = 1 + m % self.limits.max_sample_tokens
         return result_of(lease, worker_id, *policies, num_tokens=num_tokens, reward=float(m % 2))
 

@@ -2,14 +2,18 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from periplus.codec import trajectory as trajectory_codec
 from periplus.codec.frame import CodecId, Frame
 from periplus.codec.registry import files_decoder
 from periplus.codec.weights.decoder import decode
+from periplus.environment.job_environment import DATA_FILE, environment_of
 from periplus.job.job_file import JobFile
 from periplus.net.convert import trajectory_frame_to_pb
 from periplus.pb.v1 import gateway_pb2
@@ -24,17 +28,20 @@ from periplus.publication import (
 )
 from periplus.values.digest import payload_digest, state_digest
 from periplus.values.policy import Policy
+from periplus.values.probe_prompts import PROBE_LIMITS_FLOAT32, probe_difference, probe_prompts
 from periplus.values.record import Record
+from periplus.values.trajectory import Trajectory, TrajectoryLimits
 from periplus.values.weight_state import WeightState
 from rollout_worker.convert import lease_from_pb
-from rollout_worker.engines.bundle import load_bundle
-from rollout_worker.episodes.episode import EpisodeSettings, sample_batch
-from rollout_worker.episodes.queue import LeaseQueue
-from rollout_worker.weights.engine_writer import EngineWeights
+from rollout_worker.engines.engine import SampleRequest
+from rollout_worker.episodes.episode import EpisodeDesk, EpisodeSettings, FinishedEpisode
+from rollout_worker.episodes.queue import LeaseQueue, QueuedLease
+from tests.support.engines.direct import DirectEngine
 from tests.support.keys import AUTHORITY
 from trainer.intake.convert import message_from_pb, message_to_pb
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.messages import DownMessage, UpMessage
+from trainer.publishing import reference_logprobs
 
 JOB = "job-1"
 MAX_BYTES = 1 << 30
@@ -49,6 +56,7 @@ class FakeLink(GatewayLink):
     def __init__(self, job: JobFile, folder: Path, num_workers: int, seed: int, fork: int = 0) -> None:
         self._job, self._folder, self._random = job, folder, random.Random(seed)
         self._fork, self.key = fork, PublisherKey.generate()
+        self._model: Any = None
         self._assembler = Assembler(Trust(AUTHORITY.public_key, JOB), max_content_bytes=MAX_BYTES)
         self._state: WeightState | None = None
         self.policy: Policy | None = None
@@ -92,8 +100,7 @@ class FakeLink(GatewayLink):
         if opening.kind is PublicationKind.BUNDLE:
             payload = b"".join(parts)
             files = files_decoder(opening.codec)(payload, max_content_bytes=MAX_BYTES)
-            self._loaded = load_bundle(files, self._folder, self._job, batch_rows=8)
-            self._weights = EngineWeights(self._loaded.engine, self._job.seed)
+            self._load(files)
             hello = gateway_pb2.WorkerHello(region="far", bundle_digest=payload_digest(payload))
             for worker_id in self._queues:
                 self.up(worker_id=worker_id, hello=hello)
@@ -103,9 +110,11 @@ class FakeLink(GatewayLink):
             base = None if opening.base is None else self._state
             self._state = decode(base, parts, max_content_bytes=opening.content_bytes)
             assert state_digest(self._state) == publication.closing.state_digest
-            self._weights.write_all(self._state)
-            finding = self._weights.check(publication.closing.state_digest, publication.closing.probe_logprobs)
-            assert finding.is_sound, finding.why
+            self._engine.write(self._state, opening.policy)
+            assert self._engine.digest() == publication.closing.state_digest
+            found = reference_logprobs.logprobs(self._model, probe_prompts(self._job.seed, self._engine.vocab_size))
+            difference = probe_difference(publication.closing.probe_logprobs, found.reshape(-1).tolist())
+            assert not publication.closing.probe_logprobs or difference.mean <= PROBE_LIMITS_FLOAT32.first_nats
             self.policy = opening.policy
             asyncio.get_running_loop().call_soon(self._reply)
 
@@ -114,10 +123,9 @@ class FakeLink(GatewayLink):
         able = [name for name, queue in self._queues.items() if policy is not None and queue.has_startable(policy)]
         if not able or policy is None:
             return
-        worker_id, loaded = self._random.choice(able), self._loaded
-        settings = EpisodeSettings(seed=self._job.seed, temperature=1.0, max_new_tokens=1, worker_id=worker_id)
-        leases = self._queues[worker_id].take(policy, self._random.randint(1, 8))
-        sampled = sample_batch(leases, loaded.engine, loaded.tokenizer, loaded.environment, policy, settings)
+        worker_id = self._random.choice(able)
+        leases = self._queues[worker_id].take(policy, self._random.randint(1, 8), is_idle=True)
+        sampled = self._sample(worker_id, leases)
         for result in self._random.sample([*sampled, *sampled], k=2 * len(sampled)):
             frame = Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, trajectory_codec.encode([result]))
             message = trajectory_frame_to_pb(frame)
@@ -125,6 +133,43 @@ class FakeLink(GatewayLink):
             self._num_frames += 1
             self.up(worker_id=worker_id, frame=message)
         asyncio.get_running_loop().call_soon(self._reply)
+
+    def _load(self, files: Mapping[str, bytes]) -> None:
+        for name, content in files.items():
+            (self._folder / name).write_bytes(content)
+        self._tokenizer = AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
+        config = AutoConfig.from_pretrained(self._folder, local_files_only=True)
+        data_file = self._folder / DATA_FILE
+        self._environment = environment_of(self._job, data_file if data_file.exists() else None)
+        self._model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval().requires_grad_(False)
+        self._engine = DirectEngine(
+            self._model,
+            eos_id=self._tokenizer.eos_token_id,
+            pad_id=self._tokenizer.pad_token_id,
+            prompt_tokens=self._job.sampling.prompt_tokens,
+            max_new_tokens=1,
+        )
+
+    def _sample(self, worker_id: str, leases: Sequence[QueuedLease]) -> tuple[Trajectory, ...]:
+        sampling = self._job.sampling
+        limits = TrajectoryLimits(
+            vocab_size=self._engine.vocab_size, max_prompt_tokens=sampling.prompt_tokens, max_completion_tokens=1
+        )
+        settings = EpisodeSettings(
+            seed=self._job.seed, temperature=1.0, max_new_tokens=1, worker_id=worker_id, limits=limits
+        )
+        desk = EpisodeDesk(self._tokenizer, self._environment, settings)
+        requests = [each for each in desk.requests(leases) if isinstance(each, SampleRequest)]
+        assert len(requests) == len(leases)
+        finished = [
+            FinishedEpisode(lease=lease, prompt_ids=request.prompt_ids, completion=completion, generation_s=0.0)
+            for lease, request, completion in zip(leases, requests, self._engine.generate(requests), strict=True)
+        ]
+        sampled, failed = desk.scored(finished)
+        assert not failed, failed
+        for lease in leases:
+            self._queues[worker_id].end(lease)
+        return sampled
 
     def up(self, **message: Any) -> None:
         """Deliver a message as the gateway's stream does: in order, one after the other."""

@@ -16,6 +16,7 @@ def proof_of(policy: Policy, digest: bytes = b"", **changed: Any) -> ReaderProof
         why="",
         engine_checked=False,
         fallback=False,
+        probe_mean_difference=0.0,
         probe_max_difference=0.0,
         transfer_s=0.0,
         apply_s=0.0,

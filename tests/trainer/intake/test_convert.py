@@ -33,6 +33,7 @@ PROOF = gateway_pb2.WeightProof(
     ok=True,
     why="why",
     engine_checked=True,
+    probe_mean_difference=0.25,
     probe_max_difference=0.5,
     transfer_s=1.0,
     apply_s=2.0,
@@ -84,6 +85,7 @@ def test_a_proof_is_read_whole() -> None:
     proof = received.proof
     assert (proof.policy, proof.digest, proof.ok, proof.why) == (Policy(1, 2), b"digest", True, "why")
     assert (proof.engine_checked, proof.fallback, proof.probe_max_difference) == (True, True, 0.5)
+    assert proof.probe_mean_difference == 0.25
     assert (proof.transfer_s, proof.apply_s, proof.pause_s) == (1.0, 2.0, 3.0)
 
 
@@ -119,6 +121,7 @@ LEASE = Lease(
     [
         (Granted("a", (LEASE,)), "0a016112160a1408011002180320042a0408011005300738024001"),
         (Revoked("a", (1, 300)), "0a016122050a0301ac02"),
+        (Revoked("a", (1,), still_wanted=True), "0a016122050a01011001"),
         (JobFinished("a", "done"), "0a01611a060a04646f6e65"),
         (
             FramesAcknowledged(region="far", worker_id="a", epoch=5, sequences=(6, 7)),

@@ -11,7 +11,7 @@ NOW, BEFORE, OTHER_FORK = Policy(1, 4), Policy(1, 3), Policy(0, 4)
 ROWS = (
     (PolicyRun(NOW, 2),),
     (PolicyRun(BEFORE, 2),),
-    (PolicyRun(BEFORE, 1), PolicyRun(NOW, 1)),
+    (PolicyRun(BEFORE, 1), PolicyRun(NOW, 1, kept_kv=True)),
     (PolicyRun(OTHER_FORK, 2),),
 )
 TRAINER = torch.tensor([[-1.0, -2.0], [-1.0, -1.0], [-0.5, -0.5], [-3.0, -3.0]])

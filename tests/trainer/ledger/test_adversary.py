@@ -13,6 +13,7 @@ def test_promises_hold_and_batches_keep_coming_whatever_bad_workers_do(seed: int
     run = of_seed(seed, steps=10**6)
     run.goes_on(4_000, patience_s=PATIENCE_S)
     assert run.num_batches > 10
+    assert run.num_mixed > 0 or run.limits.bound == 0, "no sample of several policies was trained on"
 
 
 def test_nothing_in_the_ledger_grows_with_the_number_of_events() -> None:

@@ -273,7 +273,7 @@ def test_a_trial_is_taken_over_by_a_trusted_worker_that_has_nothing_else_to_do()
     ledger.tell(WorkerJoined("good"))
     effects = ledger.tell(RoomOffered("good", 2))
     assert of_kind(effects, LeaseLost) == [LeaseLost(trial, "hung", Loss.WITHDRAWN)]
-    assert of_kind(effects, Revoked) == [Revoked("hung", (trial.lease_id,))]
+    assert of_kind(effects, Revoked) == [Revoked("hung", (trial.lease_id,), still_wanted=True)]
     assert {(lease.group, lease.sample) for lease in leases_of(effects)} == {(0, 0), (0, 1)}
 
 

@@ -108,8 +108,16 @@ LedgerMachine.TestCase.settings = settings(max_examples=200, stateful_step_count
 test_no_promise_is_broken_whatever_happens = LedgerMachine.TestCase
 
 
+def test_batches_of_long_walks_have_samples_of_several_policies() -> None:
+    assert sum(_walk(seed).num_mixed for seed in range(12)) > 20
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_no_promise_is_broken_on_a_long_walk(seed: int) -> None:
+    _walk(seed)
+
+
+def _walk(seed: int) -> World:
     chance = random.Random(seed)
     world = World(
         limits(
@@ -126,3 +134,4 @@ def test_no_promise_is_broken_on_a_long_walk(seed: int) -> None:
         getattr(world, action)(chance.randrange(15), chance.randrange(15))
     world.drain(chance.randint(1, 5))
     world.check_determinism()
+    return world

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from periplus.values.probe_prompts import NUM_LOGPROBS, PROBE_TOLERANCE_NATS, probe_prompts
+from periplus.values.probe_prompts import NUM_LOGPROBS, PROBE_LIMITS_FLOAT32, probe_prompts
 from trainer.publishing import reference_logprobs
 
 
@@ -32,7 +32,7 @@ def test_the_probe_is_of_the_weights_as_they_are_published_and_leaves_the_master
     with torch.no_grad():
         logits = rounded(model)(input_ids=torch.from_numpy(ids)).logits
     expected = torch.log_softmax(logits[:, :-1], -1).gather(-1, torch.from_numpy(ids)[:, 1:, None]).squeeze(-1)
-    np.testing.assert_allclose(found, expected.numpy(), atol=PROBE_TOLERANCE_NATS / 10)
+    np.testing.assert_allclose(found, expected.numpy(), atol=PROBE_LIMITS_FLOAT32.first_nats / 2)
     assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
     assert memory == [parameter.data_ptr() for parameter in model.parameters()]
 

@@ -28,6 +28,36 @@ def a_version_is_edited_in_the_journal(forger: Forger) -> None:
     forger.edit(first_trained(forger), policies=(PolicyRun(STEP, num_tokens),))
 
 
+def _whose_cache_was_kept(forger: Forger) -> int:
+    """Return the place of the result line of the first sample whose engine kept its cache at a swap."""
+    return forger.indices(
+        lambda r: (
+            isinstance(r, records.ResultEntry)
+            and r.verdict is AdmissionVerdict.ACCEPTED
+            and any(run.kept_kv for run in r.policies)
+        )
+    )[0]
+
+
+def _nothing_kept(runs: tuple[PolicyRun, ...]) -> tuple[PolicyRun, ...]:
+    return tuple(replace(run, kept_kv=False) for run in runs)
+
+
+def a_kept_cache_is_denied_in_the_journal(forger: Forger) -> None:
+    at_line = _whose_cache_was_kept(forger)
+    record = forger.entries[at_line].record
+    assert isinstance(record, records.ResultEntry)
+    forger.edit(at_line, policies=_nothing_kept(record.policies))
+
+
+def a_kept_cache_is_denied_in_the_frame(forger: Forger) -> None:
+    record = forger.entries[_whose_cache_was_kept(forger)].record
+    assert isinstance(record, records.ResultEntry)
+    forger.rewrite_frames(
+        lambda t: replace(t, policies=_nothing_kept(t.policies)) if content_digest(t) == record.digest else t
+    )
+
+
 def a_digest_is_edited_in_the_journal(forger: Forger) -> None:
     forger.edit(first_trained(forger), digest=bytes(16))
 
@@ -104,6 +134,8 @@ def a_result_points_at_another_frame(forger: Forger) -> None:
 
 TAMPERINGS = (
     Tampering(a_version_is_edited_in_the_journal, (Code.FRAME_CONTRADICTS,)),
+    Tampering(a_kept_cache_is_denied_in_the_journal, (Code.FRAME_CONTRADICTS,)),
+    Tampering(a_kept_cache_is_denied_in_the_frame, (Code.FRAME_CONTRADICTS,)),
     Tampering(a_digest_is_edited_in_the_journal, (Code.FRAME_CONTRADICTS,)),
     Tampering(a_version_is_edited_in_the_frame, (Code.FRAME_CONTRADICTS,)),
     Tampering(a_token_is_edited, (Code.FRAME_CONTRADICTS,)),

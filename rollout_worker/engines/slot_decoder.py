@@ -1,0 +1,449 @@
+"""The torch engine's decoding: requests in slots, one token a step for all of them, and new weights between two steps.
+
+A fixed number of slots decode together, and a slot whose request has ended is given to the next one between two tokens
+(*continuous batching*). Every forward pass has one of three fixed shapes: a prefill of `PREFILL_ROWS` prompts, a step
+of one token in every slot, and a prefill again of prompt and completion. Kernels are chosen by shape, and work is
+divided by thread. Therefore, with keyed sampling and on one thread, a request's tokens and log-probabilities are
+bitwise independent of the other requests, of their order and of the slot. Idle slots compute on, and nobody looks.
+
+Prompts end in the same column, so that the column of a completion's token is its position:
+
+    | padding | prompt | completion | free |
+    <------- P -------> <------ N ------->
+
+A prompt is prefilled once for all samples of its group: the keys, values and logits of the last `KEPT_PROMPTS` prompts
+are kept until the weights change.
+
+On an accelerator the tokens of a step are read by the host one step later (`LAG`), so that no step waits for the
+device. What a request's slot draws after its end is dropped.
+
+The object belongs to one thread. It knows neither asyncio nor clocks of other threads (torch_engine.py does).
+
+Shapes: R slots, F rows of a prefill, P prompt columns, N completion columns, K = P + N cache columns, V vocabulary.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from periplus.errors import explained_error
+from periplus.values.policy import Policy
+from periplus.values.trajectory import PolicyRun
+from rollout_worker.engines.engine import Completion, CompletionEnd, RequestFailed, SampleRequest
+from rollout_worker.engines.sampling import choose, row_keys, uniforms
+from rollout_worker.engines.slot_cache import PrefillCache, PrefilledRow, SlotCache
+
+MIN_SLOTS = 4
+"""Smallest number of rows of a forward pass: on a CPU, float32 products of one to three rows use other kernels, which
+round differently."""
+
+PREFILL_ROWS = 8
+"""Prompts of one prefill. A step of training has tens of prompts, and they come as slots become free. Chosen by
+hand."""
+
+LAG = 1
+"""Steps that an accelerator is ahead of the host."""
+
+KEPT_PROMPTS = 64
+"""Prefilled prompts that are kept. Samples of a group are leased together, so they come within a few prompts of each
+other. Chosen by hand."""
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    """A request in a slot.
+
+    `last_token_s` is the time of its newest token. `has_ended`: what is still drawn is dropped.
+    """
+
+    request: SampleRequest
+    slot: int
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    runs: list[tuple[Policy, bool, int]] = field(default_factory=list)  # policy, kept keys and values, tokens
+    kept_kv: bool = False
+    last_token_s: float | None = None
+    longest_gap_s: float = 0.0
+    has_ended: bool = False
+
+    def add(self, token: int, logprob: float, policy: Policy, now_s: float) -> None:
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        if self.runs and self.runs[-1][0] == policy:
+            last_policy, kept, count = self.runs[-1]
+            self.runs[-1] = (last_policy, kept, count + 1)
+        else:
+            self.runs.append((policy, self.kept_kv, 1))
+        if self.last_token_s is not None:
+            self.longest_gap_s = max(self.longest_gap_s, now_s - self.last_token_s)
+        self.last_token_s = now_s
+
+    def completion(self, end: CompletionEnd) -> Completion:
+        return Completion(
+            token_ids=tuple(self.tokens),
+            logprobs=tuple(self.logprobs),
+            runs=tuple(PolicyRun(policy, count, kept_kv=kept) for policy, kept, count in self.runs),
+            end=end,
+            longest_gap_s=self.longest_gap_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefilled:
+    cache: PrefilledRow
+    logits_V: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """Tokens of one step, on their way from the device to the host: `copied` says when they are there."""
+
+    rows: Sequence[_Row]
+    tokens_R: torch.Tensor
+    logprobs_R: torch.Tensor
+    copied: torch.Event | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A request that has ended: with a completion, or with the error that it alone has met."""
+
+    request: SampleRequest
+    result: Completion | RequestFailed
+
+
+class SlotDecoder:
+    """Slots of one model. `policy` is that of the model's weights; set it before the first request."""
+
+    def __init__(
+        self,
+        *,
+        model: Any,
+        eos_id: int,
+        pad_id: int,
+        num_slots: int,
+        prompt_tokens: int,
+        max_new_tokens: int,
+        device: torch.device,
+        now_s: Callable[[], float],
+    ) -> None:
+        if num_slots < MIN_SLOTS:
+            raise ValueError(f"num_slots is {num_slots}; at least {MIN_SLOTS} are needed")
+        self._model = model
+        self._eos_id, self._pad_id = eos_id, pad_id
+        self._lag = 0 if device.type == "cpu" else LAG
+        # A slot may go on for `_lag` tokens after its request's last one, which need columns too.
+        self._width_P, self._width_K = prompt_tokens, prompt_tokens + max_new_tokens + self._lag
+        self._device, self._now_s = device, now_s
+        self._num_layers = int(model.config.get_text_config().num_hidden_layers)
+        self._cache = SlotCache(self._num_layers, num_slots, self._width_K, device)
+        self._rows: list[_Row | None] = [None] * num_slots
+        self._waiting: deque[SampleRequest] = deque()
+        # Requests that were under way when a forward pass failed: they are generated again, one at a time.
+        self._suspects: deque[SampleRequest] = deque()
+        self._prompts: OrderedDict[tuple[int, ...], _Prefilled] = OrderedDict()
+        self._drawn: deque[_Drawn] = deque()
+        self.policy: Policy | None = None
+        self.read_s: float | None = None
+        """Time at which the newest tokens were read."""
+        # State of the slots on the device, which each step reads. An idle slot attends to column 0 alone.
+        self._tokens_R = torch.full((num_slots,), pad_id, dtype=torch.long, device=device)
+        self._positions_R = torch.zeros(num_slots, dtype=torch.long, device=device)
+        self._columns_R = torch.zeros(num_slots, dtype=torch.long, device=device)
+        self._attend_RK = torch.zeros((num_slots, self._width_K), dtype=torch.bool, device=device)
+        self._attend_RK[:, 0] = True
+        self._temperature_R = torch.ones(num_slots, device=device)
+        self._greedy_R = torch.zeros(num_slots, dtype=torch.bool, device=device)
+        # Keys and positions of the slots on the host, which knows them without asking the device.
+        self._keys_R = np.zeros(num_slots, dtype=np.uint64)
+        self._position_R = np.zeros(num_slots, dtype=np.int64)
+
+    # ---- what is under way --------------------------------------------------------------------------------------
+
+    @property
+    def num_running(self) -> int:
+        """Number of requests that have a slot."""
+        return sum(row is not None for row in self._rows)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is under way or waits."""
+        return not (self._waiting or self._suspects or self.num_running)
+
+    @property
+    def newest_token_s(self) -> float | None:
+        """Time of the newest token of the requests that have a slot; None without one."""
+        return max((row.last_token_s for row in self._running() if row.last_token_s is not None), default=None)
+
+    def submit(self, request: SampleRequest) -> None:
+        """Add a request to those that wait for a slot."""
+        self._waiting.append(request)
+
+    @torch.inference_mode()
+    def abort(self, request_ids: Collection[str]) -> list[Ended]:
+        """End these requests with the tokens that they have, and return them with any others that have ended."""
+        ended = self._read(0)
+        for line in (self._waiting, self._suspects):
+            for request in [each for each in line if each.request_id in request_ids]:
+                line.remove(request)
+                ended.append(Ended(request=request, result=_Row(request, -1).completion(CompletionEnd.ABORTED)))
+        for row in self._running():
+            if row.request.request_id in request_ids:
+                ended.append(self._end(row, CompletionEnd.ABORTED))
+        return ended
+
+    # ---- one step -----------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def step(self, *, may_begin: bool) -> list[Ended]:
+        """Fill free slots unless `may_begin` is False, and sample one token in every slot that has a request.
+
+        A request that begins gets its first token from its prompt's prefill, and the second in the same step.
+        """
+        ended: list[Ended] = []
+        if may_begin:
+            ended += self._guarded(self._begin)
+        if self.num_running:
+            ended += self._guarded(self._advance)
+        return ended
+
+    def _guarded(self, work: Callable[[], list[Ended]]) -> list[Ended]:
+        # A forward pass may fail because of one request. Which one is not known, so all of them are generated again,
+        # alone; keyed sampling makes that the same samples. The one that fails alone is at fault.
+        try:
+            return work()
+        except Exception as error:  # foreign code: a model may raise anything
+            rows = self._clear_slots()
+            if len(rows) == 1:
+                why = RequestFailed(f"generation failed: {explained_error(error)}")
+                return [Ended(request=rows[0].request, result=why)]
+            self._suspects.extend(row.request for row in rows)
+            return []
+
+    def _clear_slots(self) -> list[_Row]:
+        rows = self._running()
+        self._drawn.clear()
+        for row in rows:
+            self._free(row)
+        return rows
+
+    def _begin(self) -> list[Ended]:
+        rows = self._fill_slots()
+        if not rows:
+            return []
+        prefilled = self._prefilled([row.request.prompt_ids for row in rows])
+        self._cache.install([row.slot for row in rows], [each.cache for each in prefilled])
+        self._set_up(rows)
+        # The first token of all of them, from the logits after their prompts, in the shape of a whole step.
+        logits_RV = prefilled[0].logits_V.new_zeros((len(self._rows), prefilled[0].logits_V.shape[0]))
+        slots = torch.tensor([row.slot for row in rows], device=self._device)
+        logits_RV[slots] = torch.stack([each.logits_V for each in prefilled])
+        return self._sample(logits_RV, rows)
+
+    def _fill_slots(self) -> list[_Row]:
+        if self._suspects:
+            # One at a time, and nothing beside it.
+            if self.num_running:
+                return []
+            chosen = [self._suspects.popleft()]
+        else:
+            free = len(self._rows) - self.num_running
+            chosen = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
+        slots = (slot for slot, row in enumerate(self._rows) if row is None)
+        rows = [_Row(request, slot) for request, slot in zip(chosen, slots, strict=False)]
+        for row in rows:
+            self._rows[row.slot] = row
+        return rows
+
+    def _set_up(self, rows: Sequence[_Row]) -> None:
+        slots = torch.tensor([row.slot for row in rows], device=self._device)
+        lengths = torch.tensor([len(row.request.prompt_ids) for row in rows], device=self._device)
+        columns_K = torch.arange(self._width_K, device=self._device)
+        self._attend_RK[slots] = (columns_K >= self._width_P - lengths[:, None]) & (columns_K < self._width_P)
+        self._positions_R[slots] = lengths
+        self._columns_R[slots] = self._width_P
+        greedy = torch.tensor([row.request.greedy for row in rows], device=self._device)
+        self._greedy_R[slots] = greedy
+        temperatures = [1.0 if row.request.greedy else row.request.temperature for row in rows]
+        self._temperature_R[slots] = torch.tensor(temperatures, device=self._device)
+        for row in rows:
+            self._position_R[row.slot] = 0
+        self._renew_keys(rows)
+
+    def _renew_keys(self, rows: Sequence[_Row]) -> None:
+        assert self.policy is not None, "weights come before requests"
+        for row in rows:
+            request = row.request
+            key = row_keys(request.seed, self.policy.version, [request.group], [request.sample])
+            self._keys_R[row.slot] = key[0]
+
+    def _advance(self) -> list[Ended]:
+        # Feed each slot's last token, and draw the next one.
+        running = self._running()
+        self._cache.columns_R = self._columns_R
+        self._attend_RK.scatter_(1, self._columns_R[:, None], True)
+        output = self._model(
+            input_ids=self._tokens_R[:, None],
+            attention_mask=self._attend_RK[:, None, None, :],
+            position_ids=self._positions_R[:, None],
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        # Idle slots stay where they are.
+        busy = np.zeros(len(self._rows), dtype=np.int64)
+        busy[[row.slot for row in running]] = 1
+        busy_R = torch.from_numpy(busy).to(self._device, non_blocking=True)
+        self._columns_R += busy_R
+        self._positions_R += busy_R
+        return self._sample(output.logits[:, -1], running)
+
+    def _sample(self, logits_RV: torch.Tensor, rows: Sequence[_Row]) -> list[Ended]:
+        # Draws the next token of these rows. Of the other slots nothing is kept.
+        uniform_R = torch.from_numpy(uniforms(self._keys_R, self._position_R)).to(self._device, non_blocking=True)
+        tokens_R, logprobs_R = choose(logits_RV, self._temperature_R, self._greedy_R, uniform_R)
+        slots = [row.slot for row in rows]
+        self._position_R[slots] += 1
+        if len(rows) == len(self._rows):
+            self._tokens_R = tokens_R
+        else:
+            index = torch.tensor(slots, device=self._device)
+            self._tokens_R[index] = tokens_R[index]
+        self._drawn.append(_to_host(rows, tokens_R, logprobs_R))
+        return self._read(self._lag)
+
+    def _read(self, num_left: int) -> list[Ended]:
+        # Takes the tokens of all steps but the newest `num_left`, and frees the slots of requests that have ended.
+        ended = []
+        while len(self._drawn) > num_left:
+            drawn = self._drawn.popleft()
+            if drawn.copied is not None:
+                drawn.copied.synchronize()
+            tokens, logprobs = drawn.tokens_R.tolist(), drawn.logprobs_R.tolist()
+            now_s, policy = self._now_s(), self.policy
+            assert policy is not None, "weights come before requests"
+            self.read_s = now_s
+            for row in drawn.rows:
+                if row.has_ended:
+                    continue
+                row.add(tokens[row.slot], logprobs[row.slot], policy, now_s)
+                if row.tokens[-1] == self._eos_id:
+                    ended.append(self._end(row, CompletionEnd.EOS))
+                elif len(row.tokens) == row.request.max_new_tokens:
+                    ended.append(self._end(row, CompletionEnd.LENGTH))
+        return ended
+
+    # ---- prefill ------------------------------------------------------------------------------------------------
+
+    def _prefilled(self, prompts: Sequence[tuple[int, ...]]) -> list[_Prefilled]:
+        # Each prompt is computed once, in passes of a fixed shape.
+        missing = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._prompts]
+        found = {prompt: self._prompts[prompt] for prompt in prompts if prompt in self._prompts}
+        for start in range(0, len(missing), PREFILL_ROWS):
+            part = missing[start : start + PREFILL_ROWS]
+            cache, logits_FV = self._prefill([(prompt, ()) for prompt in part], self._width_P)
+            for index, prompt in enumerate(part):
+                found[prompt] = _Prefilled(cache.row(index), logits_FV[index])
+        for prompt, each in found.items():
+            self._prompts[prompt] = each
+            self._prompts.move_to_end(prompt)
+        while len(self._prompts) > KEPT_PROMPTS:
+            self._prompts.popitem(last=False)
+        return [found[prompt] for prompt in prompts]
+
+    def _prefill(
+        self, sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], width: int
+    ) -> tuple[PrefillCache, torch.Tensor]:
+        """Run (prompt, completion) pairs through the model, each prompt ending at column P of `width` columns.
+
+        Returns their cache, and the logits after column P - 1 as F x V: those of a prompt's first new token.
+        """
+        ids_FW = np.full((PREFILL_ROWS, width), self._pad_id, dtype=np.int64)
+        starts_F = np.full(PREFILL_ROWS, self._width_P - 1, dtype=np.int64)
+        for index, (prompt, completion) in enumerate(sequences):
+            starts_F[index] = self._width_P - len(prompt)
+            ids_FW[index, starts_F[index] : self._width_P + len(completion)] = prompt + completion
+        columns_W = np.arange(width)
+        # A query attends the tokens from its sequence's start up to itself, and at a padding column itself alone:
+        # a softmax over nothing would be NaN.
+        causal_FWW = (columns_W[None, None, :] >= starts_F[:, None, None]) & (columns_W[:, None] >= columns_W[None, :])
+        attend_FWW = causal_FWW | np.eye(width, dtype=np.bool_)
+        positions_FW = np.maximum(columns_W[None, :] - starts_F[:, None], 0)
+        cache = PrefillCache(self._num_layers)
+        output = self._model(
+            input_ids=torch.from_numpy(ids_FW).to(self._device),
+            attention_mask=torch.from_numpy(attend_FWW[:, None]).to(self._device),
+            position_ids=torch.from_numpy(positions_FW).to(self._device),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=torch.tensor([self._width_P - 1], device=self._device),
+        )
+        return cache, output.logits[:, -1]
+
+    # ---- new weights --------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def before_change(self) -> list[Ended]:
+        """Read all tokens that the present weights have drawn. Call this before weights change."""
+        return self._read(0)
+
+    @torch.inference_mode()
+    def weights_changed(self, policy: Policy, *, prefill_again: bool) -> None:
+        """Go on with the weights that the model has now, which are those of `policy`.
+
+        With `prefill_again` the keys and values of all tokens so far are computed again; otherwise requests under way
+        go on with what the earlier weights computed, and their next runs say so.
+        """
+        self._prompts.clear()
+        self.policy = policy
+        rows = self._running()
+        self._renew_keys(rows)
+        for row in rows:
+            row.kept_kv = not prefill_again
+        if not prefill_again:
+            return
+        try:
+            self._prefill_again(rows)
+        except Exception:  # foreign code: a model may raise anything
+            # They are generated again, alone, and so the one at fault is found.
+            self._suspects.extend(row.request for row in self._clear_slots())
+
+    def _prefill_again(self, rows: Sequence[_Row]) -> None:
+        for start in range(0, len(rows), PREFILL_ROWS):
+            part = rows[start : start + PREFILL_ROWS]
+            # The newest token is not in the cache yet: the next step feeds it.
+            sequences = [(row.request.prompt_ids, tuple(row.tokens[:-1])) for row in part]
+            cache, _ = self._prefill(sequences, self._width_K)
+            self._cache.install([row.slot for row in part], [cache.row(index) for index in range(len(part))])
+
+    # ---- slots --------------------------------------------------------------------------------------------------
+
+    def _running(self) -> list[_Row]:
+        return [row for row in self._rows if row is not None]
+
+    def _end(self, row: _Row, end: CompletionEnd) -> Ended:
+        self._free(row)
+        return Ended(request=row.request, result=row.completion(end))
+
+    def _free(self, row: _Row) -> None:
+        # An idle slot computes on at column 0, with one key to attend to.
+        slot = row.slot
+        row.has_ended = True
+        self._rows[slot] = None
+        self._attend_RK[slot] = False
+        self._attend_RK[slot, 0] = True
+        self._tokens_R[slot], self._positions_R[slot], self._columns_R[slot] = self._pad_id, 0, 0
+        self._greedy_R[slot], self._temperature_R[slot] = False, 1.0
+
+
+def _to_host(rows: Sequence[_Row], tokens_R: torch.Tensor, logprobs_R: torch.Tensor) -> _Drawn:
+    if tokens_R.device.type == "cpu":
+        return _Drawn(rows, tokens_R, logprobs_R, None)
+    on_host = tokens_R.to("cpu", non_blocking=True), logprobs_R.to("cpu", non_blocking=True)
+    copied = torch.Event(tokens_R.device)
+    copied.record()
+    return _Drawn(rows, *on_host, copied)

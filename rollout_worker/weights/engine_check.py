@@ -1,0 +1,81 @@
+"""Checks an engine against a version that the trainer signed: what it holds, and what it computes with.
+
+The digest covers the engine's own tensors under the checkpoint's names. The probe compares log-probabilities that the
+engine computes for fixed prompts with the trainer's (periplus/values/probe_prompts.py, which also says how the limits
+were found). It judges the mean difference. The first whole state that passes gives the *baseline*: how far this engine
+is from the trainer when it is sound. Later checks are held against a multiple of it, so that a fault shows that is
+about as small as the engine's rounding. The baseline stays for the life of the engine. If rounding ever grew beyond the
+limit without a fault, repairs would not help, and the worker's process would end and begin with a new baseline.
+"""
+
+from dataclasses import dataclass
+
+from periplus.errors import CorruptFrame
+from periplus.values.probe_prompts import (
+    PROBE_LIMITS_BF16,
+    PROBE_LIMITS_FLOAT32,
+    ProbeDifference,
+    probe_difference,
+    probe_prompts,
+)
+from rollout_worker.engines.engine import Engine
+from rollout_worker.weights.host_copy import Signed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCheck:
+    """Result of a check of the engine. `why` says what is wrong, and is empty if nothing is.
+
+    `digest` is that of the engine's tensors; empty if they could not be read. `difference` is the probe's; None where
+    the probe was not run.
+    """
+
+    digest: bytes
+    difference: ProbeDifference | None
+    why: str
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the engine holds and computes what it should."""
+        return not self.why
+
+
+class EngineChecker:
+    """Checks one engine. `baseline` is the probe's relative difference at the first state that passed, or None."""
+
+    def __init__(self, engine: Engine, probe_seed: int) -> None:
+        self._engine = engine
+        self._prompts = probe_prompts(probe_seed, engine.vocab_size)
+        # An engine that computes in bfloat16 differs more from the trainer than one in float32.
+        self._limits = PROBE_LIMITS_BF16 if engine.computes_in_bfloat16 else PROBE_LIMITS_FLOAT32
+        self.baseline: float | None = None
+
+    async def check(self, signed: Signed) -> EngineCheck:
+        """Compare the engine with a version. Without signed log-probabilities only the digest is compared.
+
+        Requests may be under way. Raises: EngineDied.
+        """
+        try:
+            # First the content of the tensors; reading one also finds values that no publication can have written.
+            digest = await self._engine.digest()
+        except CorruptFrame as error:
+            return EngineCheck(digest=b"", difference=None, why=str(error))
+        if digest != signed.state_digest:
+            why = f"the engine's tensors have digest {digest.hex()}, the published version has "
+            return EngineCheck(digest=digest, difference=None, why=why + signed.state_digest.hex())
+        if not signed.probe_logprobs:
+            return EngineCheck(digest=digest, difference=None, why="")
+        # The tensors are right: see whether the engine computes with them.
+        found = (await self._engine.logprobs(self._prompts)).reshape(-1).tolist()
+        difference = probe_difference(signed.probe_logprobs, found)
+        limit_nats = self._limits.of(self.baseline, difference.spread)
+        if difference.mean <= limit_nats and difference.max <= self._limits.max_nats:
+            if self.baseline is None:
+                self.baseline = difference.relative
+            return EngineCheck(digest=digest, difference=difference, why="")
+        why = (
+            f"the engine's log-probabilities of the probe differ by {difference.mean:.3g} nats in the mean from the "
+            f"trainer's (limit: {limit_nats:.3g}) and by {difference.max:.3g} at most (limit: "
+            f"{self._limits.max_nats:.3g}), though its tensors are right: it computes with others"
+        )
+        return EngineCheck(digest=digest, difference=difference, why=why)
