@@ -41,6 +41,7 @@ from trainer.ledger.machine import Ledger
 from trainer.ledger.values import LedgerLimits
 from trainer.loop import TrainingLoop
 from trainer.publishing.publisher import Publisher
+from trainer.publishing.trained_weights import weights_of
 from trainer.reporting.run_recorder import RunRecorder
 from trainer.setup import Prepared
 
@@ -119,7 +120,7 @@ def assembled(
         )
         publisher = Publisher(
             job_id,
-            prepared.model,
+            weights_of(prepared.model),
             prepared.policy,
             key=key,
             link=link,

@@ -15,6 +15,7 @@ import torch
 from transformers import PretrainedConfig
 
 from periplus.job.job_file import JobFile
+from trainer.data.adapters import AdapterSettings, inject, round_base, trained_parameters
 from trainer.learning.advantages import AdvantageSettings
 from trainer.learning.critic import Critic
 from trainer.learning.forward.attention import is_packable, use_packed_attention
@@ -123,13 +124,18 @@ def build_learner(job: JobFile, actor: Any, *, ranks: Ranks | None = None) -> Le
     """Build the learner of a resolved job around the actor as it is now, on the actor's device.
 
     A copy of the actor becomes the reference policy of the KL term, if the job has one. A copy of it is also the
-    backbone of the critic, if the algorithm has one. To resume, load the actor's weights, then the rest with
-    `Learner.load_state_dict`.
+    backbone of the critic, if the algorithm has one. Adapters are added to the actor, if the job has some. To resume,
+    load the actor's weights, then the rest with `Learner.load_state_dict`.
     """
+    adapters = adapter_settings(job)
+    if adapters is not None:
+        round_base(actor)  # before it is copied, so that all copies are those of the base that readers have
     scorer = policy_scorer(job, actor)
     settings = learner_settings(job, actor)
     critic = Critic(actor, compute_dtype=scorer.compute_dtype) if settings.algorithm.has_critic else None
     reference = deepcopy(scorer).requires_grad_(False) if job.algorithm.kl_coefficient else None
+    if adapters is not None:
+        inject(actor, adapters, job.seed)
     return Learner(
         actor=Trained(model=scorer, optimizer=_adamw(job, scorer)),
         critic=None if critic is None else Trained(model=critic, optimizer=_adamw(job, critic)),
@@ -137,6 +143,14 @@ def build_learner(job: JobFile, actor: Any, *, ranks: Ranks | None = None) -> Le
         settings=settings,
         ranks=ranks,
     )
+
+
+def adapter_settings(job: JobFile) -> AdapterSettings | None:
+    """Return the settings of a job's adapters, or None if all weights are trained."""
+    lora = job.model.lora
+    if lora is None:
+        return None
+    return AdapterSettings(rank=lora.rank, alpha=lora.alpha, target_modules=lora.target_modules)
 
 
 def learner_settings(job: JobFile, model: Any) -> LearnerSettings:
@@ -213,7 +227,10 @@ def _loss_settings(job: JobFile) -> LossSettings:
 def _adamw(job: JobFile, model: torch.nn.Module) -> torch.optim.Optimizer:
     optimizer = job.optimizer
     return torch.optim.AdamW(
-        model.parameters(), lr=optimizer.lr, betas=optimizer.betas, weight_decay=optimizer.weight_decay
+        [parameter for _, parameter in trained_parameters(model)],
+        lr=optimizer.lr,
+        betas=optimizer.betas,
+        weight_decay=optimizer.weight_decay,
     )
 
 

@@ -43,12 +43,33 @@ MAX_FILE_BYTES = 1 << 20
 """Largest job file, in bytes. Chosen by hand: far more than a job with every key has, and still read in seconds."""
 
 
+class LoraSection(Config):
+    """Low-rank adapters (LoRA). Only they are trained, checkpointed and published after the first full state; workers
+    merge them into their copies of the base."""
+
+    rank: int = Field(default=16, ge=1, le=1024)
+    """Columns of the one adapter matrix of a layer, and rows of the other."""
+
+    alpha: float = Field(default=32.0, gt=0, le=1_000_000)
+    """The product of the adapters is scaled by alpha / rank. No unit."""
+
+    target_modules: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = Field(
+        default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        min_length=1,
+        max_length=64,
+    )
+    """Names of the linear layers that get adapters, each the last part of the layer's name in the model."""
+
+
 class ModelSection(Config):
     """The model that is trained (the actor)."""
 
     path: str = Field(default="builtin:qwen3-tiny", min_length=1)
     """`builtin:qwen3-tiny` (a small Qwen3 with random weights and a character tokenizer), or a local directory with a
     Hugging Face checkpoint and its tokenizer."""
+
+    lora: LoraSection | None = None
+    """Train low-rank adapters instead of all weights; null trains all weights."""
 
 
 class DataSection(Config):
@@ -460,6 +481,11 @@ def _disagreements(job: JobFile) -> list[str]:
         job.algorithm, staleness=job.staleness, max_new_tokens=job.sampling.max_new_tokens
     )
     refusals += engine_section.disagreements(job.engine)
+    if job.model.lora is not None and job.train.warmup is not None:
+        refusals.append(
+            "model.lora and train.warmup are both given, but the warm-up would change the weights under the adapters, "
+            "which no checkpoint holds; warm up in a job without model.lora, and give its final/ as model.path"
+        )
     if job.train.minibatches > job.train.groups_per_step:
         refusals.append(
             f"train.minibatches is {job.train.minibatches}, but train.groups_per_step is only "

@@ -39,6 +39,7 @@ FIXED: Mapping[str, str] = {
     "data.size": _PROBLEMS,
     "eval.num_prompts": _PROBLEMS,
     "train.warmup.num_examples": _PROBLEMS,
+    "model.lora": "a checkpoint holds the adapters of this rank and these layers, which fit no others",
     "output.dir": "a resumed run writes to its own directory",
 }
 """Keys and sections of the job that a resumption may never change, each with the reason."""

@@ -33,20 +33,10 @@ _WHY: Mapping[str, tuple[str, ...]] = {
         "min_new_tokens",
         "min_completion_length",
     ),
-    "all weights are trained; merge an adapter into its model before you give it as model.path": (
-        "lora",
-        "lora_rank",
-        "lora_r",
-        "lora_alpha",
+    "adapters have no dropout, since samples are scored by the model that sampled them; leave it out": (
         "lora_dropout",
-        "lora_target_modules",
-        "target_modules",
-        "peft",
-        "peft_config",
-        "use_peft",
-        "use_lora",
-        "qlora",
     ),
+    "the base under adapters is held in bfloat16; leave it out": ("qlora",),
     "weights are float32 in training and bfloat16 when published; train.dtype chooses what passes compute in": (
         "load_in_4bit",
         "load_in_8bit",

@@ -82,7 +82,11 @@ class DeviceCopy:
         arrays = _arrays(self.layout)
         for start, spans in self._chunks():
             values = self._published[start : start + _num_elements(spans)].cpu().numpy().view(np.uint16)
-            _write_whole(self.layout, spans, values, arrays)
+            at = 0
+            for piece in (piece for span in spans for piece in span.pieces):
+                size = piece.stop - piece.start
+                arrays[self.layout.lines[piece.line].name][piece.start : piece.stop] = values[at : at + size]
+                at += size
         return _state(self.layout, arrays)
 
     @torch.no_grad()
@@ -118,15 +122,53 @@ class DeviceCopy:
             at += source.numel()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceChanges:
+    """Changes of the elements [start, stop) of one tensor: ascending positions in the tensor, and the new words there.
+
+    If `positions` is None, `values` holds all words of the piece.
+    """
+
+    name: str
+    start: int
+    stop: int
+    positions: npt.NDArray[np.int64] | None
+    values: npt.NDArray[np.uint16]
+
+
+def pieces_of(copy: DeviceCopy, changes: Sequence[DeviceSpanChanges]) -> Iterator[PieceChanges]:
+    """Divide the changes of spans among the tensors. The pieces of one tensor come in ascending order."""
+    for span, change in zip(copy.spans, changes, strict=True):
+        bounds = np.cumsum([0, *(piece.stop - piece.start for piece in span.pieces)])
+        # Where the pieces' shares begin, in `values`.
+        cuts = bounds if change.positions is None else np.searchsorted(change.positions, bounds)
+        for piece, at, first, last in zip(span.pieces, bounds[:-1], cuts[:-1], cuts[1:], strict=True):
+            positions = change.positions
+            yield PieceChanges(
+                name=copy.layout.lines[piece.line].name,
+                start=piece.start,
+                stop=piece.stop,
+                # Positions within the span become positions within the tensor.
+                positions=None if positions is None else positions[first:last].astype(np.int64) - at + piece.start,
+                values=change.values[first:last],
+            )
+
+
 def patched(base: WeightState, copy: DeviceCopy, changes: Sequence[DeviceSpanChanges]) -> WeightState:
     """Return a copy of the state `base` with the changes applied. `copy` says how spans map to tensors."""
     arrays = {name: tensor.data.view(np.uint16).copy() for name, tensor in base.items()}
-    for span, change in zip(copy.spans, changes, strict=True):
-        if change.positions is None:
-            _write_whole(copy.layout, (span,), change.values, arrays)
-        else:
-            _write_changed(copy.layout, span, change.positions, change.values, arrays)
+    for piece in pieces_of(copy, changes):
+        write_piece(arrays, piece)
     return _state(copy.layout, arrays)
+
+
+def write_piece(arrays: Mapping[str, npt.NDArray[np.uint16]], piece: PieceChanges) -> None:
+    """Write the changes of one piece into the words of its tensor."""
+    words = arrays[piece.name]
+    if piece.positions is None:
+        words[piece.start : piece.stop] = piece.values
+    else:
+        words[piece.positions] = piece.values
 
 
 def replace_changed(published: torch.Tensor, new: torch.Tensor, spans: Sequence[Span]) -> list[DeviceSpanChanges]:
@@ -150,34 +192,6 @@ def replace_changed(published: torch.Tensor, new: torch.Tensor, spans: Sequence[
         DeviceSpanChanges((positions[first:last] - start).astype(np.uint32), words[first:last])
         for start, (first, last) in zip(bounds[:-1], pairwise(cuts), strict=True)
     ]
-
-
-def _write_whole(
-    layout: StateLayout,
-    spans: Sequence[Span],
-    values: npt.NDArray[np.uint16],
-    arrays: dict[str, npt.NDArray[np.uint16]],
-) -> None:
-    at = 0
-    for piece in (piece for span in spans for piece in span.pieces):
-        size = piece.stop - piece.start
-        arrays[layout.lines[piece.line].name][piece.start : piece.stop] = values[at : at + size]
-        at += size
-
-
-def _write_changed(
-    layout: StateLayout,
-    span: Span,
-    positions: npt.NDArray[np.uint32],
-    values: npt.NDArray[np.uint16],
-    arrays: dict[str, npt.NDArray[np.uint16]],
-) -> None:
-    # Divide the span's positions among its pieces, and shift them to positions within each piece's tensor.
-    bounds = np.cumsum([0, *(piece.stop - piece.start for piece in span.pieces)])
-    cuts = np.searchsorted(positions, bounds)
-    for piece, start, first, last in zip(span.pieces, bounds[:-1], cuts[:-1], cuts[1:], strict=True):
-        inside = positions[first:last].astype(np.int64) - start + piece.start
-        arrays[layout.lines[piece.line].name][inside] = values[first:last]
 
 
 def _num_elements(spans: Sequence[Span]) -> int:

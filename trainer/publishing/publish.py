@@ -33,6 +33,7 @@ from periplus.publication import (
 from periplus.values.digest import payload_digest
 from periplus.values.policy import Policy
 from periplus.values.weight_state import Tensor, WeightState, content_bytes
+from trainer.data.adapters import published_parameters
 
 BUNDLE_FILES = (
     "config.json",
@@ -102,8 +103,11 @@ class Bundle:
 
 
 def bf16_state(model: Any) -> WeightState:
-    """Return the model's parameters rounded to bfloat16, by their checkpoint names. Tied weights appear once."""
-    return {name: _bf16(parameter.detach()) for name, parameter in model.named_parameters()}
+    """Return the model's parameters rounded to bfloat16, by the names under which they are published.
+
+    Tied weights appear once. The adapters of a model that has some are tensors of their own (trainer/data/adapters.py).
+    """
+    return {name: bf16_tensor(parameter.detach()) for name, parameter in published_parameters(model)}
 
 
 def float32_state(model: Any) -> WeightState:
@@ -213,7 +217,8 @@ def _sample(tensor: Tensor, stride: int) -> Tensor:
     return Tensor(dtype=tensor.dtype, shape=(taken.size * tensor.num_elements // max(data.size, 1),), data=taken)
 
 
-def _bf16(tensor: torch.Tensor) -> Tensor:
+def bf16_tensor(tensor: torch.Tensor) -> Tensor:
+    """Return a tensor rounded to bfloat16, in the host's memory."""
     rounded = tensor.to(torch.bfloat16).contiguous().cpu()
     return Tensor(dtype="BF16", shape=tuple(rounded.shape), data=_bytes(rounded.view(torch.int16)))
 

@@ -23,7 +23,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,9 +37,9 @@ from periplus.values.policy import Policy
 from periplus.values.weight_state import WeightState
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.write_ahead import WriteAheadJournal
-from trainer.publishing import publish, reference_logprobs
+from trainer.publishing import publish
 from trainer.publishing.publish import Author, Bundle, Published
-from trainer.publishing.snapshot import Taken, Weights, weights_of
+from trainer.publishing.snapshot import Taken, Weights
 from trainer.reporting.delivery import ReaderProof, Sent
 from trainer.reporting.run_recorder import RunRecorder
 
@@ -69,7 +68,7 @@ class _Snapshot:
 class Publisher:
     """Publishes the versions of one fork of one job.
 
-    `policy` is the version of `model` at the start. `key` signs publications once the coordinator has certified it.
+    `policy` is the version of `weights` at the start. `key` signs publications once the coordinator has certified it.
     `prompts_RP` are the token ids of the probe's prompts, [R prompts, P tokens]. `num_threads` encode. `now` returns
     seconds on a monotonic clock.
     """
@@ -77,7 +76,7 @@ class Publisher:
     def __init__(
         self,
         job_id: str,
-        model: Any,
+        weights: Weights,
         policy: Policy,
         *,
         key: PublisherKey,
@@ -89,7 +88,7 @@ class Publisher:
         now: Callable[[], float],
     ) -> None:
         self._job_id = job_id
-        self._model = model
+        self._weights = weights
         self._key = key
         self._link = link
         self._journal = journal
@@ -99,7 +98,6 @@ class Publisher:
         self._now = now
         # State of publishing: what readers hold now, and digests of the newest versions by policy, for proofs.
         self._policy = policy
-        self._weights: Weights | None = None
         self._published: Published | None = None
         self._digests: dict[Policy, bytes] = {}
         self._author: Author | None = None
@@ -138,8 +136,7 @@ class Publisher:
         # The journal is sealed from here, so that the lines of publications are signed.
         await self._journal.begin_sealing(Sealer(self._key, certificate))
         author = Author(job_id=self._job_id, key=self._key, certificate=certificate)
-        self._weights, published = await asyncio.to_thread(self._begin)
-        self._published = published
+        self._published = published = await asyncio.to_thread(self._begin)
         self._remember(published.policy, published.digest)
         for record in publish.bundle_publication(author, published.policy, bundle).records():
             await self._link.publish(record)
@@ -158,7 +155,7 @@ class Publisher:
         """
         await self._idle.wait()
         weights, started_s = self._weights, self._now()
-        assert weights is not None, "the first publication comes first"
+        assert self._published is not None, "the first publication comes first"
         # In a thread, but training waits: the weights must not change between rounding and probe.
         taken, probed = await asyncio.to_thread(lambda: (weights.take(), self._probe()))
         self._handed = _Snapshot(
@@ -173,13 +170,12 @@ class Publisher:
 
     # ---- one publication ------------------------------------------------------------------------------------------
 
-    def _begin(self) -> tuple[Weights, Published]:
-        weights = weights_of(self._model)
-        state = weights.first()
-        return weights, Published(policy=self._policy, state=state, digest=state_digest(state), probe=self._probe())
+    def _begin(self) -> Published:
+        state = self._weights.first()
+        return Published(policy=self._policy, state=state, digest=state_digest(state), probe=self._probe())
 
     def _probe(self) -> tuple[float, ...]:
-        logprobs_RP = reference_logprobs.logprobs(self._model, self._prompts_RP)
+        logprobs_RP = self._weights.probe(self._prompts_RP)
         is_finite = bool(np.isfinite(logprobs_RP).all())  # without finite numbers there is nothing to compare
         return tuple(logprobs_RP.reshape(-1).tolist()) if is_finite else ()
 

@@ -3,10 +3,15 @@
 The hash of an engine's tensors shows that the right bits are there. It does not show that the engine computes with
 them: a tensor could be written to a wrong place, and be read back from the same place. The closing of a version
 therefore carries the trainer's own log-probabilities of a few fixed sequences (periplus/values/probe_prompts.py). The
-trainer computes them in float32 from the rounded weights, which are those that are published.
+trainer computes them in float32 from the rounded weights, which are those that are published. Adapters are merged into
+their layers, as engines do it.
 
 The float32 masters of a module are replaced only during its forward pass, so at most one module's own parameters exist
 twice. Nobody may train meanwhile: the probe is part of a version's snapshot.
+
+On a model that FSDP2 has divided among ranks the probe is a collective: every rank calls it with the same prompts, and
+each gets the result. FSDP2 gathers a module's parameters just before its forward pass. The gathered copies are rounded,
+and the shards are never touched. Afterwards all modules are divided again.
 
 Shapes: R prompts, P tokens of each, V vocabulary.
 """
@@ -19,6 +24,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from trainer.data.adapters import adapted_layers, adapters_off, merged_weight
+from trainer.publishing.local_rows import reshard
+
 
 @torch.no_grad()
 def logprobs(model: Any, ids_RP: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
@@ -27,7 +35,7 @@ def logprobs(model: Any, ids_RP: npt.NDArray[np.int64]) -> npt.NDArray[np.float3
     `ids_RP` holds token ids. The result has the shape [R, P - 1], in nats: the first token has no log-probability.
     """
     ids = torch.from_numpy(ids_RP).to(next(model.parameters()).device)
-    with _rounded(model):
+    with _rounded(model), adapters_off(model):
         logits_RPV = model(input_ids=ids, use_cache=False).logits.to(torch.float32)
     all_RPV = torch.log_softmax(logits_RPV[:, :-1], dim=-1)
     found: npt.NDArray[np.float32] = all_RPV.gather(-1, ids[:, 1:, None]).squeeze(-1).cpu().numpy()
@@ -37,23 +45,29 @@ def logprobs(model: Any, ids_RP: npt.NDArray[np.int64]) -> npt.NDArray[np.float3
 @contextmanager
 def _rounded(model: Any) -> Iterator[None]:
     # Hooks round the parameters of each module when its forward pass begins, and put the masters back when it ends.
-    masters: dict[torch.nn.Module, list[torch.Tensor]] = {}
+    # Parameters are kept as objects: FSDP2 exchanges those of a module when it gathers and divides them.
+    masters: dict[torch.nn.Module, list[tuple[torch.nn.Parameter, torch.Tensor]]] = {}
+    adapted = {layer.base_layer: layer for layer in adapted_layers(model).values()}
 
     def enter(module: torch.nn.Module, _: object) -> None:
         parameters = list(module.parameters(recurse=False))
-        masters[module] = [parameter.data for parameter in parameters]
+        masters[module] = [(parameter, parameter.data) for parameter in parameters]
+        merged = merged_weight(adapted[module]) if module in adapted else None
         for parameter in parameters:
             parameter.data = parameter.data.to(torch.bfloat16).to(parameter.dtype)
+        if merged is not None:
+            module.weight.data = merged
 
     def leave(module: torch.nn.Module, *_: object) -> None:
-        for parameter, data in zip(module.parameters(recurse=False), masters.pop(module, ()), strict=False):
+        for parameter, data in masters.pop(module, ()):
             parameter.data = data
 
     hooks = []
     for module in model.modules():
         if next(module.parameters(recurse=False), None) is not None:
+            # Last before the forward pass, when FSDP2 has gathered, and first after it, before FSDP2 divides again.
             hooks.append(module.register_forward_pre_hook(enter))
-            hooks.append(module.register_forward_hook(leave))
+            hooks.append(module.register_forward_hook(leave, prepend=True))
     try:
         yield
     finally:
@@ -62,3 +76,5 @@ def _rounded(model: Any) -> Iterator[None]:
             leave(module)
         for hook in hooks:
             hook.remove()
+        # The outermost module stays gathered after a forward pass, and the next one would use these old weights.
+        reshard(model)

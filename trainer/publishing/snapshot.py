@@ -1,8 +1,9 @@
 """Takes a version of the weights while training stands still, and completes it on the host while training goes on.
 
 `take` is the short part, for which training waits. Weights in the host's memory are rounded to bfloat16. Weights on an
-accelerator are rounded and compared there (device_snapshot.py). `take` returns a function for the second part: given
-the state that was published before, it returns the new state on the host. Training may change the weights meanwhile.
+accelerator are rounded and compared there (device_snapshot.py), and so are weights that several ranks share
+(sharded_snapshot.py). `take` returns a function for the second part: given the state that was published before, it
+returns the new state on the host. Training may change the weights meanwhile.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from periplus.values.weight_state import WeightState
+from trainer.data.adapters import published_parameters, trained_parameters
+from trainer.publishing import reference_logprobs
 from trainer.publishing.device_snapshot import DeviceCopy, patched
-from trainer.publishing.publish import bf16_state
+from trainer.publishing.publish import bf16_state, bf16_tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,37 +46,54 @@ class Weights(Protocol):
         """Take the weights as they are now. Call the result with the state of the version before to get this one."""
         ...
 
+    def probe(self, ids_RP: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Return the log-probabilities of the probe's prompts under the weights as they are now, rounded to bfloat16.
+
+        Shapes and units are those of `reference_logprobs.logprobs`.
+        """
+        ...
+
 
 class HostWeights:
-    """Weights in the host's memory. A version is rounded at once and compared later, by the encoder."""
+    """Weights in the host's memory. A version is rounded at once and compared later, by the encoder.
+
+    Weights that are not trained, beside adapters, are rounded once: all states share them.
+    """
 
     def __init__(self, model: Any) -> None:
         self._model = model
+        self._first: WeightState = {}
 
     def first(self) -> WeightState:
-        return bf16_state(self._model)
+        self._first = bf16_state(self._model)
+        return self._first
 
     def take(self) -> Callable[[WeightState], Taken]:
-        taken = Taken(state=bf16_state(self._model))
+        trained = {name: bf16_tensor(parameter.detach()) for name, parameter in trained_parameters(self._model)}
+        taken = Taken(state={**self._first, **trained})
         return lambda base: taken
+
+    def probe(self, ids_RP: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        return reference_logprobs.logprobs(self._model, ids_RP)
 
 
 class DeviceWeights:
     """Weights on an accelerator. The device keeps the published state, and compares with it."""
 
     def __init__(self, model: Any) -> None:
-        self._copy = DeviceCopy(dict(model.named_parameters()))
+        self._model = model
+        self._copy: DeviceCopy | None = None
 
     def first(self) -> WeightState:
+        self._copy = DeviceCopy(dict(published_parameters(self._model)))
         return self._copy.state()
 
     def take(self) -> Callable[[WeightState], Taken]:
-        changes = self._copy.advance()
+        copy = self._copy
+        assert copy is not None, "the first state comes first"
+        changes = copy.advance()
         positions = [change.positions for change in changes]
-        return lambda base: Taken(state=patched(base, self._copy, changes), changes=positions)
+        return lambda base: Taken(state=patched(base, copy, changes), changes=positions)
 
-
-def weights_of(model: Any) -> Weights:
-    """Return `HostWeights` if all parameters of the model are in the host's memory, else `DeviceWeights`."""
-    is_on_host = all(parameter.device.type == "cpu" for parameter in model.parameters())
-    return HostWeights(model) if is_on_host else DeviceWeights(model)
+    def probe(self, ids_RP: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        return reference_logprobs.logprobs(self._model, ids_RP)

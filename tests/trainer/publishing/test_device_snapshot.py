@@ -21,7 +21,8 @@ from periplus.values.weight_state import WeightState
 from trainer.publishing import device_snapshot
 from trainer.publishing.device_snapshot import DeviceCopy, patched
 from trainer.publishing.publish import bf16_state
-from trainer.publishing.snapshot import DeviceWeights, HostWeights, weights_of
+from trainer.publishing.snapshot import DeviceWeights, HostWeights
+from trainer.publishing.trained_weights import weights_of
 
 SPAN_BYTES = 1 << 10
 SHAPES = {"a.0": (7,), "a.1": (300, 5), "a.10": (2, 3, 11), "b": (), "c": (0, 4), "d": (1024,), "e": (513,)}
@@ -40,6 +41,9 @@ class Model:
 
     def parameters(self) -> Iterator[torch.Tensor]:
         yield from self._parameters.values()
+
+    def modules(self) -> Iterator[torch.nn.Module]:
+        yield from ()
 
     def change(self, generator: np.random.Generator, density: float) -> None:
         for name, tensor in self._parameters.items():

@@ -32,6 +32,7 @@ from tests.support.trainer.reader_proofs import proof_of
 from trainer.publishing import publish, publisher
 from trainer.publishing.publish import Bundle
 from trainer.publishing.publisher import Publisher
+from trainer.publishing.trained_weights import weights_of
 from trainer.reporting.delivery import ReaderProof, Sent
 
 JOB = "job-1"
@@ -98,7 +99,7 @@ class Scene:
         recorder: Any = self.recorder
         self.publisher = Publisher(
             JOB,
-            model,
+            weights_of(model),
             Policy(0, 0),
             key=self.key,
             link=link,
