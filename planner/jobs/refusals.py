@@ -15,9 +15,6 @@ TOPOLOGY = "star"
 """Name of the only topology that jobs use: one trainer in the centre."""
 
 
-_INSTALL = "; install it there and start the agent with --engine NAME=PYTHON (docs/engines.md)"
-
-
 def refusal(fleet: Fleet, needs: Needs, capabilities: Capabilities) -> Infeasible | None:
     """Return the first fact that rules the job out by itself, or None if there is none.
 
@@ -42,7 +39,7 @@ def _beyond(needs: Needs, capabilities: Capabilities) -> str | None:
         return f"the runtime executes {', '.join(sorted(capabilities.algorithms))}, not {needs.algorithm}"
     if needs.staleness > capabilities.max_staleness:
         return f"the runtime executes a staleness bound of at most {capabilities.max_staleness}, not {needs.staleness}"
-    if needs.engine not in capabilities.engines:
+    if needs.engine is not None and needs.engine not in capabilities.engines:
         return f"the runtime has the engines {', '.join(sorted(capabilities.engines))}, not {needs.engine}"
     if TOPOLOGY not in capabilities.topologies or capabilities.max_trainers < 1:
         return f"a job needs one trainer and a {TOPOLOGY}, which the runtime lacks"
@@ -60,13 +57,19 @@ def _pins(fleet: Fleet, needs: Needs) -> str | None:
             return f"{key} names {name}, but the fleet has only {', '.join(names)}"
         if name in needs.forbidden_regions:
             return f"{key} names {name}, which regions.forbid forbids"
-    pinned = [region for region in fleet.regions if region.name in (needs.rollout_regions or ())]
-    if lacking := sorted(region.name for region in pinned if not needs.has_engine(region)):
-        return f"regions.rollout names {lacking[0]}, which has no engine {needs.engine}{_INSTALL}"
-    if not any(map(needs.has_engine, fleet.regions)):
-        return f"no region has the engine {needs.engine}{_INSTALL}"
     if set(names) <= set(needs.forbidden_regions):
         return f"regions.forbid names every region of the fleet: {', '.join(names)}"
+    return _lacks_engine(fleet, needs)
+
+
+def _lacks_engine(fleet: Fleet, needs: Needs) -> str | None:
+    install = f"; install it, and start the agent with --engine {needs.engine}=PYTHON (docs/engines.md)"
+    lacking = sorted(region.name for region in fleet.regions if not needs.has_engine(region))
+    if pinned := [name for name in lacking if name in (needs.rollout_regions or ())]:
+        return f"regions.rollout names {pinned[0]}, which has no engine {needs.engine}{install}"
+    if not any(map(needs.may_roll_out, fleet.regions)):
+        allowed = [name for name in lacking if name not in needs.forbidden_regions]
+        return f"no region that may generate has the engine {needs.engine}: {', '.join(allowed)}{install}"
     return None
 
 
@@ -101,6 +104,8 @@ def obstacle(fleet: Fleet, needs: Needs, trainer_region: Region) -> tuple[int, s
     used = {trainer_region.name, *(region.name for region in able)} - {region.name for region, _ in missing}
     if len(used) < needs.min_regions:
         why = f"; no link was measured from {missing[0][1][0]} to {missing[0][1][1]}" if missing else ""
+        if other := [region.name for region in regions if not needs.has_engine(region)]:
+            why += f"; no engine {needs.engine} in {', '.join(other)}"
         return 3, (
             f"the job asks for at least {needs.min_regions} regions, but only {len(used)} of the fleet's "
             f"{len(fleet.regions)} may take part and have the memory{why}"

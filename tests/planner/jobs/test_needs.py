@@ -32,6 +32,22 @@ def test_workers_need_a_host_with_the_jobs_engine() -> None:
     assert needs.may_train("a")
 
 
+def test_a_job_that_names_servers_needs_no_engine_of_its_hosts() -> None:
+    needs = needs_of(tiny_job(engine={"name": "vllm", "url": ["http://10.0.0.7:8000"]}))
+    assert needs.may_roll_out(replace(host("a"), engines=()))
+    assert needs.rollout_memory_bytes == needs_of(tiny_job()).rollout_memory_bytes
+
+
+def test_vllm_needs_memory_for_its_processes_and_its_cache() -> None:
+    small, large = (
+        needs_of(tiny_job(engine={"name": "vllm", "tensor_parallel": 2, "kv_cache_gib": gib})) for gib in (0.5, 4)
+    )
+    torch = needs_of(tiny_job())
+    assert small.rollout_memory_bytes - torch.rollout_memory_bytes == 3 << 30
+    assert large.rollout_memory_bytes - small.rollout_memory_bytes == 7 << 30
+    assert large.trainer_memory_bytes == torch.trainer_memory_bytes
+
+
 def test_memory_grows_with_the_model() -> None:
     needs = needs_of(tiny_job(model={"path": "/models/large"}), GB)
     assert needs.model_bytes == GB

@@ -35,7 +35,14 @@ CAPABILITIES = replace(load_capabilities(), algorithms=frozenset({"grpo"}), max_
         ),
         (without_link(ABC, "c", "a"), {"trainer_region": "a", "min_regions": 3}, "no link was measured from c to a"),
         (ABC, {"engine": "sglang"}, "the runtime has the engines torch, vllm, not sglang"),
-        (TORCH_ONLY, {"engine": "vllm"}, "no region has the engine vllm; install it there and start the agent with"),
+        (
+            TORCH_ONLY,
+            {"engine": "vllm"},
+            "no region that may generate has the engine vllm: a, b; install it, and start the agent with --engine "
+            "vllm=PYTHON",
+        ),
+        (ONE_VLLM, {"engine": "vllm", "forbidden_regions": ("b",)}, "has the engine vllm: a; install it"),
+        (ONE_VLLM, {"engine": "vllm", "trainer_region": "b", "min_regions": 2}, "have the memory; no engine vllm in a"),
         (
             ONE_VLLM,
             {"engine": "vllm", "rollout_regions": ("a", "b")},
@@ -60,6 +67,7 @@ def test_an_infeasible_job_gets_the_fact_that_rules_it_out(
     [
         (ABC, {}),
         (ABC, {"engine": "vllm"}),
+        (TORCH_ONLY, {"engine": None}),
         (ONE_VLLM, {"engine": "vllm", "trainer_region": "a"}),
         (ABC, {"trainer_region": "a", "rollout_regions": ("b", "c"), "min_regions": 3}),
         (without_link(ABC, "a", "c"), {"min_regions": 3}),
