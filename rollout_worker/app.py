@@ -179,7 +179,7 @@ class Worker:
     async def _load(self, bundle: ReceivedBundle, scratch: Path) -> LoadedBundle:
         payload = b"".join(bundle.parts)
         files = files_decoder(bundle.opening.codec)(payload, max_content_bytes=bundle.opening.content_bytes)
-        loaded = await asyncio.to_thread(load_bundle, files, scratch, self._job, self._config.num_slots)
+        loaded = await load_bundle(files, scratch, self._job)
         self._bundle_digest = payload_digest(payload)
         event(log, logging.INFO, "bundle_loaded", files=len(files))
         return loaded

@@ -5,10 +5,6 @@ from dataclasses import dataclass
 from periplus.job.job_file import JobFile
 from periplus.values.task import TaskSpec, authority_key_of
 
-NUM_SLOTS = 64
-"""Requests that decode at the same time in an engine on a CPU, unless the job says otherwise. More do not raise the
-tokens per second of a small model on one core."""
-
 LEASES_PER_SLOT = 4
 """Leases held at once for each slot of the engine: one being generated, and enough waiting to cover a round trip to the
 trainer. Chosen by hand.
@@ -17,17 +13,15 @@ trainer. Chosen by hand.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """Configuration of one rollout worker process. `num_slots`: requests that decode at the same time in its engine."""
+    """Configuration of one rollout worker process."""
 
     task: TaskSpec
     job: JobFile
-    num_slots: int
 
     @classmethod
     def of_task(cls, task: TaskSpec) -> "WorkerConfig":
         """Return the configuration for a task. Raises: ConfigError if the task holds no valid job."""
-        job = JobFile.from_json(task.job_json)
-        return cls(task=task, job=job, num_slots=job.engine.max_requests or NUM_SLOTS)
+        return cls(task=task, job=JobFile.from_json(task.job_json))
 
     @property
     def authority_key(self) -> bytes:

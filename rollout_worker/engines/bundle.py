@@ -1,9 +1,10 @@
 """Builds tokenizer, environment and engine from the files of a job's bundle.
 
-The model has the bundle's configuration and random weights, which are never used: the first full state overwrites them
-before the first lease is started.
+An engine has the bundle's model configuration and random weights, which are never used: the first full state overwrites
+them before the first lease is started.
 """
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,18 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from periplus.environment.environment import Environment
 from periplus.environment.job_environment import DATA_FILE, environment_of
+from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile
 from rollout_worker.engines.engine import Engine
 from rollout_worker.engines.torch_engine import TorchEngine
+
+NUM_SLOTS = 64
+"""Requests that decode at the same time, unless the job says otherwise. On one CPU core more of them do not raise the
+tokens per second of a small model."""
+
+CPU_CACHE_GIB = 1.0
+"""Memory of vLLM's keys and values on a CPU, unless the job says otherwise. Chosen by hand: some hundred requests of a
+small model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +38,14 @@ class LoadedBundle:
     environment: Environment
 
 
-def load_bundle(files: Mapping[str, bytes], scratch: Path, job: JobFile, num_slots: int) -> LoadedBundle:
+async def load_bundle(files: Mapping[str, bytes], scratch: Path, job: JobFile) -> LoadedBundle:
     """Write the bundle's files into the folder `scratch`, and build from them. Raises: ConfigError."""
+    tokenizer, environment = await asyncio.to_thread(_unpacked, files, scratch, job)
+    engine = await build_engine(scratch, tokenizer, job)
+    return LoadedBundle(engine=engine, tokenizer=tokenizer, environment=environment)
+
+
+def _unpacked(files: Mapping[str, bytes], scratch: Path, job: JobFile) -> tuple[Any, Environment]:
     for name, content in files.items():
         target = scratch / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -38,22 +54,75 @@ def load_bundle(files: Mapping[str, bytes], scratch: Path, job: JobFile, num_slo
     tokenizer = AutoTokenizer.from_pretrained(scratch, local_files_only=True)
     # A job with a data file has it in the bundle; other environments generate their problems.
     data_file = scratch / DATA_FILE
-    environment = environment_of(job, data_file if data_file.exists() else None)
-    engine = build_engine(scratch, tokenizer, job, num_slots)
-    return LoadedBundle(engine=engine, tokenizer=tokenizer, environment=environment)
+    return tokenizer, environment_of(job, data_file if data_file.exists() else None)
 
 
-def build_engine(folder: Path, tokenizer: Any, job: JobFile, num_slots: int) -> Engine:
-    """Build the job's engine for the model whose configuration lies in `folder`. Raises: ConfigError."""
+async def build_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
+    """Build the job's engine for the model whose configuration lies in `folder`, on this machine's device.
+
+    Raises: ConfigError, also if the job's engine is not installed.
+    """
+    match job.engine.name:
+        case "torch":
+            return await asyncio.to_thread(_torch_engine, folder, tokenizer, job)
+        case "vllm":
+            return await _vllm_engine(folder, tokenizer, job)
+
+
+def _torch_engine(folder: Path, tokenizer: Any, job: JobFile) -> TorchEngine:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    # float32, as the trainer computes, so that log-probabilities differ only by the rounding of the weights.
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    model.requires_grad_(False)
+    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, _dtype(job, device.type))).eval()
     return TorchEngine(
-        model=model,
+        model=model.requires_grad_(False).to(device),
         eos_id=tokenizer.eos_token_id,
         pad_id=tokenizer.pad_token_id,
-        num_slots=num_slots,
+        num_slots=job.engine.max_requests or NUM_SLOTS,
         prompt_tokens=job.sampling.prompt_tokens,
         max_new_tokens=job.sampling.max_new_tokens,
     )
+
+
+async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
+    # vLLM is imported only for a job that asks for it: it takes 15 seconds, and has an environment of its own.
+    try:
+        from rollout_worker.engines.request_limits import RequestLimits
+        from rollout_worker.engines.vllm.async_llm_backend import AsyncLlmBackend, VllmSettings
+        from rollout_worker.engines.vllm.vllm_engine import VllmEngine
+    except ImportError as error:
+        raise ConfigError(
+            f"engine.name is vllm, but this interpreter has no vLLM ({error}); start the agent with "
+            "--engine vllm=PYTHON of an environment that has it (docs/engines.md)"
+        ) from error
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    gib = job.engine.kv_cache_gib or (CPU_CACHE_GIB if device == "cpu" else None)
+    dtype, num_slots = _dtype(job, "cuda"), job.engine.max_requests or NUM_SLOTS
+    vocab_size = int(AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config().vocab_size)
+    backend = await AsyncLlmBackend.start(
+        VllmSettings(
+            folder=folder,
+            dtype=dtype,
+            num_slots=num_slots,
+            max_tokens=job.sampling.prompt_tokens + job.sampling.max_new_tokens,
+            ranks=job.engine.tensor_parallel,
+            cache_bytes=None if gib is None else int(gib * (1 << 30)),
+        )
+    )
+    return VllmEngine(
+        backend=backend,
+        limits=RequestLimits(
+            vocab_size=vocab_size,
+            prompt_tokens=job.sampling.prompt_tokens,
+            max_new_tokens=job.sampling.max_new_tokens,
+        ),
+        eos_id=tokenizer.eos_token_id,
+        num_slots=num_slots,
+        computes_in_bfloat16=dtype == "bfloat16",
+    )
+
+
+def _dtype(job: JobFile, device_type: str) -> str:
+    if job.engine.dtype != "auto":
+        return job.engine.dtype
+    # On a CPU the torch engine computes in float32, as the promise of equal bits needs.
+    return "float32" if device_type == "cpu" else "bfloat16"

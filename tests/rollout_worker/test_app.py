@@ -126,7 +126,7 @@ class Scene:
     @asynccontextmanager
     async def worker(self, worker_id: str = "w") -> AsyncIterator[None]:
         task = task_of(self.job, Role.ROLLOUT, self.folder, gateway=self.address, task_id=worker_id)
-        running = asyncio.create_task(Worker(WorkerConfig(task=task, job=self.job, num_slots=4), epoch=1).run())
+        running = asyncio.create_task(Worker(WorkerConfig(task=task, job=self.job), epoch=1).run())
         try:
             yield
             assert not running.done(), running
@@ -154,11 +154,12 @@ async def scene(
     monkeypatch.setattr(app, "RETRY_S", 0.005)
     async with gateway(frames=frames) as home:
         link = GatewayLink(home.address, JOB, 0)
-        job = tiny_job(folder, network={"check_engine_every_versions": check_every}, **overrides)
+        changes = {"engine": {"max_requests": 4}} | overrides
+        job = tiny_job(folder, network={"check_engine_every_versions": check_every}, **changes)
         it = Scene(job=job, model_dir=model_dir, folder=folder, address=home.address, link=link)
 
-        def load(*arguments: Any) -> LoadedBundle:
-            loaded = load_bundle(*arguments)
+        async def load(*arguments: Any) -> LoadedBundle:
+            loaded = await load_bundle(*arguments)
             assert isinstance(loaded.engine, TorchEngine)
             it.models.append(loaded.engine._model)
             return loaded
@@ -361,7 +362,7 @@ def test_the_worker_ends_when_the_trainer_says_that_the_job_is_done(
     async def run() -> None:
         async with scene(model_dir, tmp_path, monkeypatch) as it:
             task = task_of(it.job, Role.ROLLOUT, tmp_path, gateway=it.address, task_id="w")
-            working = asyncio.create_task(Worker(WorkerConfig(task=task, job=it.job, num_slots=4), epoch=1).run())
+            working = asyncio.create_task(Worker(WorkerConfig(task=task, job=it.job), epoch=1).run())
             await it.publish_first()
             await it.next(RoomOffered)
             it.link.send(JobFinished("w", "done"))
@@ -467,7 +468,7 @@ def test_a_worker_that_can_produce_nothing_ends_instead_of_failing_every_lease(
         monkeypatch.setattr(EpisodeDesk, "requests", broken)
         async with scene(model_dir, tmp_path, monkeypatch) as it:
             task = task_of(it.job, Role.ROLLOUT, tmp_path, gateway=it.address, task_id="w")
-            config = WorkerConfig(task=task, job=it.job, num_slots=4)
+            config = WorkerConfig(task=task, job=it.job)
             working = asyncio.create_task(Worker(config, epoch=1).run())
             await it.publish_first()
             await it.next(RoomOffered)
@@ -487,7 +488,7 @@ def test_a_worker_whose_engine_died_ends_at_once_with_a_typed_error(
     async def run() -> None:
         async with scene(model_dir, tmp_path, monkeypatch) as it:
             task = task_of(it.job, Role.ROLLOUT, tmp_path, gateway=it.address, task_id="w")
-            working = asyncio.create_task(Worker(WorkerConfig(task=task, job=it.job, num_slots=4), epoch=1).run())
+            working = asyncio.create_task(Worker(WorkerConfig(task=task, job=it.job), epoch=1).run())
             await it.publish_first()
             await it.proven()
             monkeypatch.setattr(SlotDecoder, "step", lambda *_, **__: 1 // 0)
