@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from tests.support.trainer.learning import PAD_ID, make_job, sampled, tiny_model
+from tests.support.trainer.learning import make_job, sampled, tiny_model
 from tests.support.trainer.samples import CONSUMER
 from trainer.learning.critic import Critic
+from trainer.learning.forward.scorer import PolicyScorer
 from trainer.learning.learner import Learner
 from trainer.learning.ranks import Ranks
 from trainer.learning.step import Trained
@@ -45,16 +46,15 @@ def steps(ranks: Ranks) -> dict[str, dict[str, Any]]:
 def _step(name: str, changes: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     actor = tiny_model()
     job = make_job(**{**changes, "optimizer": {"lr": RATE, "max_grad_norm": 1e9} | changes.get("optimizer", {})})
-    settings = learner_settings(job)
+    settings = learner_settings(job, actor)
     critic = Critic(actor) if settings.algorithm.has_critic else None
-    models = [actor] + ([critic] if critic is not None else [])
+    models: list[torch.nn.Module] = [PolicyScorer(actor)] + ([critic] if critic is not None else [])
     trained = [Trained(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.0)) for model in models]
     learner = Learner(
         actor=trained[0],
         critic=trained[1] if critic is not None else None,
-        reference=tiny_model() if job.algorithm.kl_coefficient else None,
+        reference=PolicyScorer(tiny_model()) if job.algorithm.kl_coefficient else None,
         settings=settings,
-        pad_id=PAD_ID,
         ranks=ranks,
     )
     before = [parameter.detach().clone() for model in models for parameter in model.parameters()]
