@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from trainer.learning.forward.precision import compute_dtype, has_bfloat16_units
-from trainer.learning.forward.scorer import PolicyScorer
 
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, StopReason
 from trainer.data.pretrained import load_weights
 from trainer.learning.batch import Sample, collate
+from trainer.learning.forward.precision import compute_dtype, has_bfloat16_units
+from trainer.learning.forward.scorer import PolicyScorer
 from trainer.learning.scoring import completion_logprobs
 
 
