@@ -1,0 +1,154 @@
+"""Completion tokens trained a second, on two cores in all: our whole runtime in one region, and TRL beside it.
+
+Both train the same checkpoint by GRPO, on the same prompts and with the same scorer: 256 completions of up to 32 tokens
+a step, in groups of 8, at temperature 1. Both learn at a rate of 1e-6, so that lengths hardly change. Of each run the
+first `DROPPED` steps are left out (compilation, first touches); its rate is the tokens of the others over their time.
+
+TRL runs at each setting of type and rows a device that is listed, with two threads, which was its fastest here. Ours
+runs as an operator starts it (bench/engine_cases/runtime.py): a trainer, a worker, an agent and a coordinator share the
+two cores.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from bench.engine_cases.models import ENVIRONMENT, PROMPT_TOKENS, write_model
+from bench.engine_cases.runtime import run_job, steps_of
+
+SAMPLES = 256
+"""Completions of a step."""
+GROUP_SIZE = 8
+"""Completions of one prompt."""
+NEW_TOKENS = 32
+"""Largest length of a completion, the end token included."""
+PROBLEMS = 2048
+"""Problems in the data set."""
+LEARNING_RATE = 1e-6
+"""Small, so that what is sampled stays as it is."""
+DROPPED = 3
+"""Steps at the start that are not counted."""
+TRL_SETTINGS = (("float32", 64), ("float32", 256), ("bfloat16", 64), ("bfloat16", 256))
+"""(type, rows per device) of TRL's runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """Rate of one run, in completion tokens a second, and what it was computed from."""
+
+    tokens_per_s: float
+    seconds: tuple[float, ...]
+    mean_tokens: float
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "tokens_per_s": round(self.tokens_per_s, 1),
+            "seconds_per_step": [round(second, 3) for second in self.seconds],
+            "tokens_per_step": round(self.mean_tokens, 1),
+        }
+
+
+def trl_rate(model: Path, oracle: Path, dtype: str, rows: int, num_steps: int, scratch: Path) -> Rate:
+    """Run TRL once. `oracle` is the interpreter of its environment. Raises: CalledProcessError if it fails."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    settings = scratch / "settings.json"
+    settings.write_text(
+        json.dumps(
+            {
+                "threads": 2,
+                "environment": ENVIRONMENT,
+                "size": PROBLEMS,
+                "model": str(model),
+                "samples": SAMPLES,
+                "rows": rows,
+                "dtype": dtype,
+                "steps": num_steps,
+                "group_size": GROUP_SIZE,
+                "new_tokens": NEW_TOKENS,
+                "lr": LEARNING_RATE,
+                "scratch": str(scratch / "out"),
+            }
+        )
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [str(oracle), "-m", "bench.engine_cases.trl_arm", str(settings)],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    return _rate(found["seconds"], found["tokens"])
+
+
+def our_rate(model: Path, num_steps: int, scratch: Path, changes: dict[str, Any] | None = None) -> Rate:
+    """Run our runtime once. `changes` are sections of the job that replace those here. Raises: as `run_job`."""
+    job: dict[str, Any] = {
+        "name": "engines",
+        "model": {"path": str(model)},
+        "environment": ENVIRONMENT,
+        "data": {"size": PROBLEMS},
+        "algorithm": {"name": "grpo", "group_size": GROUP_SIZE},
+        "sampling": {"temperature": 1.0, "max_new_tokens": NEW_TOKENS, "prompt_tokens": PROMPT_TOKENS},
+        "optimizer": {"lr": LEARNING_RATE},
+        "train": {"groups_per_step": SAMPLES // GROUP_SIZE},
+        "staleness": 2,
+        "steps": num_steps,
+        "eval": {"num_prompts": 8, "every_steps": 0},
+        "checkpoint": {"every_steps": 1000},
+    }
+    steps = steps_of(run_job({**job, **(changes or {})}, scratch))
+    ends_s = [step["time_s"] for step in steps]
+    seconds = [after - before for before, after in pairwise(ends_s)]
+    # The first step has no end before it, so it is dropped beside `DROPPED - 1` others.
+    return _rate([0.0, *seconds], [step["completion_tokens"] for step in steps])
+
+
+def median(rates: Sequence[Rate]) -> Rate:
+    """Return the run with the median rate."""
+    middle = statistics.median_low([rate.tokens_per_s for rate in rates])
+    return next(rate for rate in rates if rate.tokens_per_s == middle)
+
+
+def compare(
+    name: str, folder: Path, oracle: Path, *, num_steps: int, num_runs: int, settings_tried: bool
+) -> dict[str, Any]:
+    """Measure one size of model: TRL at all settings once, then the fastest of them and ours in turns.
+
+    Without `settings_tried` only TRL's first setting is run.
+    """
+    model = folder / f"model-{name}"
+    num_parameters = write_model(name, model)
+    tried = {
+        f"{dtype} {rows} rows": trl_rate(model, oracle, dtype, rows, num_steps, folder / f"trl-{dtype}-{rows}")
+        for dtype, rows in TRL_SETTINGS[: None if settings_tried else 1]
+    }
+    best = max(tried, key=lambda setting: tried[setting].tokens_per_s)
+    dtype, rows = best.split()[0], int(best.split()[1])
+    theirs, ours = [], []
+    for turn in range(num_runs):
+        theirs.append(trl_rate(model, oracle, dtype, rows, num_steps, folder / f"trl-{turn}"))
+        # Ours has more steps to fill its pipeline, and starts no sooner to count.
+        ours.append(our_rate(model, 2 * num_steps, folder / f"ours-{name}-{turn}"))
+    ratio = median(ours).tokens_per_s / median(theirs).tokens_per_s
+    return {
+        "parameters": num_parameters,
+        "trl_settings": {setting: rate.as_json() for setting, rate in tried.items()},
+        "trl_fastest": best,
+        "trl": [rate.as_json() for rate in theirs],
+        "ours": [rate.as_json() for rate in ours],
+        "ratio": ratio,
+    }
+
+
+def _rate(seconds: Sequence[float], tokens: Sequence[float]) -> Rate:
+    kept_s, kept = tuple(seconds[DROPPED:]), tokens[DROPPED:]
+    return Rate(tokens_per_s=sum(kept) / sum(kept_s), seconds=kept_s, mean_tokens=statistics.fmean(kept))
