@@ -39,7 +39,8 @@ from trainer.recipe import build_learner, learning_rate_of, warmup_settings
 RECIPE = Path(__file__).parents[1] / "examples" / "spelling.yaml"
 
 NUM_SLOTS = 256
-"""Requests that decode at the same time. There are many, because no other process of the run needs the cores. Chosen by hand."""
+"""Requests that decode at the same time. They are many, because no other process of the run needs the cores. Chosen by
+hand."""
 
 
 @dataclass(slots=True, kw_only=True)
