@@ -7,6 +7,7 @@ accuracy must not rise. The output is one JSON line. Seconds are CPU time, so ot
 """
 
 import argparse
+import asyncio
 import json
 import sys
 import tempfile
@@ -20,12 +21,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from periplus.codec.weights.layout import layout_of
 from periplus.environment.environment import EXACT
 from periplus.environment.job_environment import encode_prompt, environment_of
 from periplus.job.job_file import JobFile, load_job
 from periplus.values.policy import Policy
-from periplus.values.trajectory import PolicyRun, StopReason
-from rollout_worker.engines.engine import Completion, SampleRequest
+from periplus.values.trajectory import StopReason
+from periplus.values.weight_state import Tensor
+from rollout_worker.engines.engine import Completion, OnSwap, SampleRequest, WholeState
 from rollout_worker.engines.torch_engine import TorchEngine
 from trainer.data.dataset import Dataset, item_order, read_prompts, split_prompts, warmup_examples
 from trainer.data.model import load_model, resolve_model_dir
@@ -35,8 +38,9 @@ from trainer.recipe import build_learner, learning_rate_of, policy_scorer, warmu
 
 RECIPE = Path(__file__).parents[1] / "examples" / "spelling.yaml"
 
-BATCH_ROWS = 256
-"""Sequences in a decode batch. It is large, because no other process of the run needs the cores. Chosen by hand."""
+NUM_SLOTS = 256
+"""Requests that decode at the same time. They are many, because no other process of the run needs the cores. Chosen by
+hand."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,7 +59,9 @@ class Run:
     def requests(self, indices: Sequence[int], first_group: int, num_samples: int, greedy: bool) -> list[SampleRequest]:
         return [
             SampleRequest(
+                request_id=f"{first_group + offset}.{sample}",
                 prompt_ids=prompt_ids,
+                seed=self.job.seed,
                 group=first_group + offset,
                 sample=sample,
                 temperature=self.job.sampling.temperature,
@@ -80,8 +86,9 @@ def open_run(job: JobFile, cache: Path) -> Run:
         model=sampler,
         eos_id=tokenizer.eos_token_id,
         pad_id=tokenizer.pad_token_id,
-        batch_rows=BATCH_ROWS,
+        num_slots=NUM_SLOTS,
         prompt_tokens=job.sampling.prompt_tokens,
+        max_new_tokens=job.sampling.max_new_tokens,
     )
     environment = environment_of(job, None)
     splits = split_prompts(read_prompts(environment, job, tokenizer), job)
@@ -104,26 +111,39 @@ def publish(model: Any) -> dict[str, torch.Tensor]:
     return {name: parameter.detach().to(torch.bfloat16) for name, parameter in model.named_parameters()}
 
 
-def install(engine: TorchEngine, weights: Mapping[str, torch.Tensor]) -> None:
-    """Write published weights into the engine's live tensors."""
-    for name, tensor in engine.tensors().items():
-        tensor.copy_(weights[name])
+def install(engine: TorchEngine, weights: Mapping[str, torch.Tensor], version: int) -> None:
+    """Write published weights into the engine, and sample as `version` from now on."""
+    state = {
+        name: Tensor("BF16", tuple(each.shape), each.contiguous().view(-1).view(torch.uint8).numpy())
+        for name, each in weights.items()
+    }
+    change = WholeState(layout=layout_of(state), state=state)
+    asyncio.run(engine.swap(change, Policy(0, version), OnSwap.KEEP_KV))
+
+
+def generate(engine: TorchEngine, requests: Sequence[SampleRequest]) -> list[Completion]:
+    """Return the completions of all requests, in order."""
+
+    async def submit_all() -> list[Completion]:
+        return await asyncio.gather(*map(engine.submit, requests))
+
+    return asyncio.run(submit_all())
 
 
 def accuracy(run: Run) -> float:
     """Return the share of exact answers on the held-out prompts, decoded greedily with the published weights."""
-    install(run.engine, publish(run.actor))
+    install(run.engine, publish(run.actor), 0)
     held_out = run.dataset.splits.held_out
-    completions = run.engine.generate(run.requests(held_out, 0, 1, greedy=True), seed=run.job.seed, version=0)
+    completions = generate(run.engine, run.requests(held_out, 0, 1, greedy=True))
     scores = [run.score(index, completion) for index, completion in zip(held_out, completions, strict=True)]
     return sum(score == EXACT for score in scores) / len(scores)
 
 
-def rollout(run: Run, indices: Sequence[int], step: int, version: int) -> list[Sample]:
+def rollout(run: Run, indices: Sequence[int], step: int) -> list[Sample]:
     """Return one batch of scored samples from the weights that the engine has now."""
     first_group = step * run.job.train.groups_per_step
     requests = run.requests(indices, first_group, run.job.algorithm.group_size, greedy=False)
-    completions = run.engine.generate(requests, seed=run.job.seed, version=version)
+    completions = generate(run.engine, requests)
     return [
         Sample(
             group=request.group,
@@ -132,9 +152,9 @@ def rollout(run: Run, indices: Sequence[int], step: int, version: int) -> list[S
             completion_ids=np.asarray(completion.token_ids, np.int32),
             behaviour_logprobs=np.asarray(completion.logprobs, np.float32),
             mask=np.ones(len(completion.token_ids), np.bool_),
-            policies=(PolicyRun(Policy(0, version), len(completion.token_ids)),),
+            policies=completion.runs,
             reward=run.score(indices[request.group - first_group], completion),
-            stop_reason=StopReason(completion.stop_reason.value),
+            stop_reason=StopReason(completion.end.value),
         )
         for request, completion in zip(requests, completions, strict=True)
     ]
@@ -151,9 +171,9 @@ def reinforce(run: Run, control: bool, verbose: bool) -> dict[str, Any]:
     tokens = 0
     for step in range(job.steps):
         begin = time.process_time()
-        install(run.engine, published[0])
+        install(run.engine, published[0], max(0, step - staleness))
         indices = [item_of(group) for group in range(step * size, (step + 1) * size)]
-        samples = rollout(run, indices, step, max(0, step - staleness))
+        samples = rollout(run, indices, step)
         middle = time.process_time()
         rewards = np.asarray([sample.reward for sample in samples])
         mean_reward, exact = rewards.mean(), (rewards == EXACT).mean()
@@ -188,6 +208,7 @@ def measure(job: JobFile, control: bool, verbose: bool) -> dict[str, Any]:
         print("before", before, warmup_steps, warmup_loss, file=sys.stderr)
     phases = reinforce(run, control, verbose)
     after = accuracy(run)
+    asyncio.run(run.engine.close())
     times.append(time.process_time())
     return {
         "bench": "learning",

@@ -46,7 +46,7 @@ from rollout_worker.messages import (
 from rollout_worker.outbox import Outbox
 from rollout_worker.reconnection import RETRY_S, Outage
 from rollout_worker.weights.compile import compile_decoder
-from rollout_worker.weights.engine_updater import EngineUpdater, UpdateSettings
+from rollout_worker.weights.engine_updater import EngineUpdater, SwapSettings
 from rollout_worker.weights.incoming import ReceivedBundle
 from rollout_worker.weights.proven_weights import ProvenWeights
 from rollout_worker.weights.reader import WeightReader
@@ -153,7 +153,7 @@ class Worker:
             sampler = Sampler(
                 loaded.engine, desk, self._queue, serving, self._out, zstd_level=self._job.network.zstd_level
             )
-            updates = UpdateSettings(
+            updates = SwapSettings(
                 on_swap=OnSwap(self._job.engine.on_swap),
                 check_every_versions=self._job.network.check_engine_every_versions,
                 probe_seed=self._job.seed,

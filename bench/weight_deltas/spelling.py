@@ -77,9 +77,9 @@ class Continued:
     def step(self, rate: float) -> float:
         """One GRPO step; the mean reward of its samples."""
         size = self._run.job.train.groups_per_step
-        install(self._run.engine, publish(self._run.actor))
+        install(self._run.engine, publish(self._run.actor), self._version)
         indices = [self._item_of(group) for group in range(self._version * size, (self._version + 1) * size)]
-        samples = rollout(self._run, indices, self._version, self._version)
+        samples = rollout(self._run, indices, self._version)
         report = self._learner.step(samples, consumer=Policy(0, self._version), learning_rate=rate)
         assert report is not None
         self._version += 1

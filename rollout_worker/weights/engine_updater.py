@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateSettings:
+class SwapSettings:
     """`check_every_versions`: after how many versions the engine itself is checked. `probe_seed`: the job's seed."""
 
     on_swap: OnSwap
@@ -62,7 +62,7 @@ class EngineUpdater:
         weights: ProvenWeights,
         serving: Serving,
         report: Callable[[VersionReport], Awaitable[None]],
-        settings: UpdateSettings,
+        settings: SwapSettings,
     ) -> None:
         self._engine = engine
         self._weights = weights

@@ -13,6 +13,7 @@ import torch
 from tests.support.processes.demo import (
     TINY,
     assert_all_gone,
+    audit,
     pids_of,
     processes_of,
     read_until,
@@ -171,3 +172,25 @@ def _dialled(pid: int, words: str) -> tuple[str, set[str]]:
 
 def _dotted(host: str) -> str:
     return ".".join(str(byte) for byte in reversed(bytes.fromhex(host[-8:])))  # IPv4, also when mapped into IPv6
+
+
+def test_weights_change_within_completions_which_are_trained_on_and_audited(tmp_path: Path) -> None:
+    """Few requests at a time and long completions: workers are still generating when new weights come."""
+    long = ("sampling.max_new_tokens=150", "engine.max_requests=4", "network.check_engine_every_versions=2")
+    summary = run_demo(tmp_path, "--staleness", "2", "--steps", "6", *TINY, *long, "train.warmup.max_steps=2")
+    run = Path(summary["run_dir"])
+    assert summary["staleness_violations"] == 0
+    assert summary["weight_digest_mismatches"] == 0
+    mixed, trained = set(), set()
+    for line in (run / "audit.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if record["kind"] == "result" and record["verdict"] == "accepted":
+            # A run of tokens that kept the cache of an older policy has a fourth number.
+            if any(len(policy_run) == 4 for policy_run in record["policies"]):
+                mixed.add(record["digest"])
+        elif record["kind"] == "consume":
+            trained |= {digest for _, _, digest in record["samples"]}
+    assert mixed & trained, "no completion lasted across a change of weights"
+    assert audit(run)["clean"]
+    steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert any(step.get("logprob_mismatch_mixed_tokens", 0) > 0 for step in steps if step["kind"] == "step")

@@ -22,7 +22,7 @@ from rollout_worker.engines.engine import (
     WeightChange,
     WholeState,
 )
-from rollout_worker.weights.engine_updater import EngineUpdater, UpdateSettings
+from rollout_worker.weights.engine_updater import EngineUpdater, SwapSettings
 from rollout_worker.weights.incoming import Incoming
 from rollout_worker.weights.pending_versions import Version
 from rollout_worker.weights.proven_weights import ProvenWeights
@@ -57,7 +57,7 @@ class Scene:
     def __init__(self, engine: Engine, *, check_every_versions: int, on_swap: OnSwap) -> None:
         self.weights, self.serving = ProvenWeights(), Serving()
         self.reports: list[VersionReport] = []
-        settings = UpdateSettings(on_swap=on_swap, check_every_versions=check_every_versions, probe_seed=SEED)
+        settings = SwapSettings(on_swap=on_swap, check_every_versions=check_every_versions, probe_seed=SEED)
         self.updater = EngineUpdater(engine, self.weights, self.serving, self._report, settings)
         self._incoming = Incoming(V.trust, self.weights.host, highest_fork=0, distrust=False, max_content_bytes=1 << 24)
 

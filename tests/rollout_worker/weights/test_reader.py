@@ -16,7 +16,7 @@ from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
 from rollout_worker.engines.engine import OnSwap, SwapReport
 from rollout_worker.engines.torch_engine import TorchEngine
-from rollout_worker.weights.engine_updater import EngineUpdater, UpdateSettings
+from rollout_worker.weights.engine_updater import EngineUpdater, SwapSettings
 from rollout_worker.weights.proven_weights import ProvenWeights
 from rollout_worker.weights.reader import WeightReader
 from rollout_worker.weights.serving import Serving
@@ -99,7 +99,7 @@ async def scene(
 
     trust = Trust(AUTHORITY.public_key, JOB)
     reader = WeightReader(proven, trust, gateway.subscribed, report, lambda: it.woken.set())
-    settings = UpdateSettings(on_swap=OnSwap.KEEP_KV, check_every_versions=every, probe_seed=SEED)
+    settings = SwapSettings(on_swap=OnSwap.KEEP_KV, check_every_versions=every, probe_seed=SEED)
     updater = EngineUpdater(engine, proven, serving, report, settings)
     it = Scene(gateway, reader, updater, proven, serving, model, engine)
     running = asyncio.create_task(it.keep())
