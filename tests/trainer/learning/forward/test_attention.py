@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.trainer.dense_scoring import dense_logprobs, dense_states
 from tests.support.trainer.samples import sample
 from tests.support.trainer.small_models import PACKED, PADDED, random_model
+from tests.support.trainer.tensor_watch import TensorWatch
 from trainer.learning.batch import Batch, Sample, collate
 from trainer.learning.critic import Critic
 from trainer.learning.forward.attention import takes_packed, use_packed_attention
@@ -105,21 +105,6 @@ def test_a_model_that_takes_packed_sequences_answers_other_calls_as_before(name:
         torch.testing.assert_close(got[real.bool()], before[real.bool()], rtol=1e-5, atol=1e-6)
 
 
-class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Watches for the largest tensor that any operation returns, in elements."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.num_elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for each in out if isinstance(out, tuple | list) else (out,):
-            if isinstance(each, torch.Tensor):
-                self.num_elements = max(self.num_elements, each.numel())
-        return out
-
-
 def test_no_mask_of_squared_size_is_made() -> None:
     """One long sequence beside many short ones: 1500 tokens, whose square is 2.2 million."""
     model = random_model(PACKED["qwen3 with grouped queries"])
@@ -129,7 +114,7 @@ def test_no_mask_of_squared_size_is_made() -> None:
     rows += [sample(row, 0, rng.integers(1, 20, 20).tolist(), rng.integers(1, 20, 6).tolist()) for row in range(1, 31)]
     batch = collate(rows)
     use_packed_attention(model)
-    with Largest() as seen:
+    with TensorWatch() as seen:
         completion_logprobs(PolicyScorer(model), batch, 1.0).sum().backward()  # type: ignore[no-untyped-call]
     num_tokens = sum(batch.lengths)
     # Queries of 4 heads of 8, and the MLP, are the widest per token; the padded width of all rows would be 22,320.
