@@ -34,8 +34,8 @@ from periplus.errors import ConfigError, CorruptFrame, explained_error, one_line
 from rollout_worker.engines.engine import EngineDied, RequestFailed
 from rollout_worker.engines.vllm.backend import ChunkEnd, LabelSpan, Sampling, TokenChunk
 from rollout_worker.engines.vllm.gathered_digest import gathered_digest, whole_digest
-from rollout_worker.engines.vllm.shards import TensorShard, whole_layout
 from rollout_worker.engines.vllm.transfer_buffer import BUFFER_BYTES, TransferBuffer
+from rollout_worker.engines.vllm.worker_description import WorkerDescription, layout_of_workers
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class AsyncLlmBackend:
         self._buffer = buffer
         self._settings = settings
         self._layout = StateLayout(lines=())
-        self._shards: list[list[TensorShard]] = []
+        self._num_ranks = settings.ranks
         self._is_closed = False
         self._has_died = False
         self._watched_processes: list[int] = []  # file descriptors
@@ -121,18 +121,15 @@ class AsyncLlmBackend:
             buffer.unlink()
 
     async def _prepare(self) -> None:
-        found = await self._call("periplus_processes")
-        for process_id in {process_id for process_ids in found for process_id in process_ids}:
+        found = [WorkerDescription.from_json(each) for each in await self._call("periplus_describe")]
+        for process_id in {process_id for each in found for process_id in each.processes}:
             descriptor = os.pidfd_open(process_id)
             self._watched_processes.append(descriptor)
             # Readable once the process has ended.
             asyncio.get_running_loop().add_reader(descriptor, self._on_death)
-        await self._call("periplus_attach", str(self._buffer.path))
-        for described in await self._call("periplus_describe"):
-            if isinstance(described, str):
-                raise ConfigError(described)
-            self._shards.append([TensorShard.from_json(value) for value in described])
-        self._layout = whole_layout(self._shards)
+        self._layout = layout_of_workers(found)
+        for problem in await self._call("periplus_attach", str(self._buffer.path)):
+            assert not problem, problem
 
     @property
     def layout(self) -> StateLayout:
@@ -206,7 +203,7 @@ class AsyncLlmBackend:
 
     async def digest(self) -> bytes:
         """Return the digest of the tensors of all ranks. Raises: CorruptFrame, EngineDied."""
-        if len(self._shards) > 1:
+        if self._num_ranks > 1:
             return await gathered_digest(self._layout, self._buffer, self._copy_rows)
         await self._call("periplus_begin_digest")
         while True:

@@ -67,6 +67,11 @@ class TransferBuffer:
             os.close(descriptor)
 
     @classmethod
+    def private(cls, num_bytes: int = BUFFER_BYTES) -> Self:
+        """Make a block that no other process sees, for arrays that are sent as bytes (`head`)."""
+        return cls(mmap.mmap(-1, num_bytes), Path())
+
+    @classmethod
     def attach(cls, path: Path) -> Self:
         """Map a block that another process made. Raises: OSError if there is none."""
         with path.open("r+b") as file:
@@ -85,6 +90,20 @@ class TransferBuffer:
     def unlink(self) -> None:
         """Remove the name. Mappings go on. It may be called twice."""
         self._path.unlink(missing_ok=True)
+
+    def head(self, records: Sequence[Record]) -> bytes:
+        """Return a copy of the block's beginning, up to the end of the records."""
+        ends = [
+            offset + (_padded_values(number) + _POSITION_BYTES * number if has_positions else _VALUE_BYTES * number)
+            for _, _, number, has_positions, offset in records
+        ]
+        return self._bytes[: max(ends, default=0)].tobytes()
+
+    def put_head(self, content: bytes) -> None:
+        """Overwrite the beginning of the block. Raises: ValueError for more than it holds."""
+        if len(content) > self.num_bytes:
+            raise ValueError(f"a load of {len(content)} bytes, for a block of {self.num_bytes}")
+        self._bytes[: len(content)] = np.frombuffer(content, np.uint8)
 
     def words(self, offset: int, number: int) -> npt.NDArray[np.uint16]:
         """Return `number` 16-bit elements of the block from the byte `offset` on, as a view."""

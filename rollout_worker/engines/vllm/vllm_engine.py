@@ -52,9 +52,9 @@ ENDS = {ChunkEnd.STOP: CompletionEnd.EOS, ChunkEnd.LENGTH: CompletionEnd.LENGTH}
 
 
 class VllmEngine:
-    """Fulfils `Engine` with a vLLM. `eos_id` ends a completion; `num_slots` requests decode at once.
+    """Fulfils `Engine` with a vLLM. `num_slots` requests decode at once.
 
-    Raises: ConfigError if this vLLM cannot do what `on_swap` asks for.
+    `eos_id` ends a completion; if it is None, only its length does.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class VllmEngine:
         *,
         backend: VllmBackend,
         limits: RequestLimits,
-        eos_id: int,
+        eos_id: int | None,
         num_slots: int,
         computes_in_bfloat16: bool,
     ) -> None:
         self._backend = backend
         self._limits = limits
-        self._eos_id = eos_id
+        self._stop_ids = () if eos_id is None else (eos_id,)
         self._num_slots = num_slots
         self._computes_in_bfloat16 = computes_in_bfloat16
         self._history = LabelHistory()
@@ -279,7 +279,7 @@ class VllmEngine:
             temperature=0.0 if request.greedy else request.temperature,
             seed=int(key[0]) >> 2,  # vLLM takes 63 bits
             max_tokens=state.num_tokens_left,
-            stop_ids=(self._eos_id,),
+            stop_ids=self._stop_ids,
             cache_salt=label.text,
         )
 

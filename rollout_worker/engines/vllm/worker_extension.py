@@ -5,10 +5,11 @@ vLLM imports this module in every worker before the model is loaded, because its
 (`collective_rpc`), always all ranks at once. Their names begin with `periplus_` because vLLM refuses a name that its
 worker has. Arguments and results are plain values; arrays lie in the shared block (transfer_buffer.py).
 
-Importing this module in a worker has one effect. vLLM's CPU build copies linear weights into a packed form when it has
-loaded them, and leaves empty parameters: new weights would never reach the copy, and a packed head stays old even where
-its embedding is written (by 0.014 nats in the mean, which a hash of the embedding cannot show). So the packing is
-replaced by the plain product with the parameter itself. The front process never imports this module.
+Importing this module in a worker has two effects. It registers the backend through which a server takes weights
+(transfer_engine.py). And it keeps weights where they are: vLLM's CPU build copies linear weights into a packed form
+when it has loaded them, and leaves empty parameters. New weights would never reach the copy, and a packed head stays
+old even where its embedding is written (by 0.014 nats in the mean, which a hash of the embedding cannot show). So the
+packing is replaced by the plain product with the parameter itself. The front process never imports this module.
 """
 
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.model_executor.layers import utils as linear_kernels
 from vllm.platforms import current_platform
 
@@ -31,6 +33,11 @@ def _keep_weights(layer: torch.nn.Module, remove_weight: bool) -> None:
     layer.cpu_linear = torch.nn.functional.linear  # type: ignore[assignment]
 
 
+# For servers: the backend that `--weight-transfer-config '{"backend": "periplus"}'` names.
+WeightTransferEngineFactory.register_engine(
+    "periplus", "rollout_worker.engines.vllm.transfer_engine", "PeriplusTransferEngine"
+)
+
 if current_platform.is_cpu():
     assert hasattr(linear_kernels, "dispatch_cpu_unquantized_gemm"), "vLLM packs its weights somewhere else now"
     linear_kernels.dispatch_cpu_unquantized_gemm = _keep_weights
@@ -41,20 +48,34 @@ class WorkerExtension:
 
     model_runner: Any
 
-    def periplus_describe(self) -> list[Any] | str:
-        """Return the shards of this rank as JSON values, or why the model cannot be updated."""
+    def periplus_describe(self) -> dict[str, Any]:
+        """Return what a caller must know of this rank, as JSON values.
+
+        `problem` says why the model cannot be updated, and is empty if it can. `processes` are the ids of this process
+        and of its parent, which is vLLM's core. The rest is in the types of `WorkerDescription`.
+        """
+        problem, shards = "", []
         try:
-            return [shard.to_json() for shard in self._periplus_memory().shards.values()]
+            shards = [shard.to_json() for shard in self._periplus_memory().shards.values()]
         except PeriplusError as error:
+            problem = str(error)
+        model = self.model_runner.model_config
+        return {
+            "problem": problem,
+            "processes": [os.getpid(), os.getppid()],
+            "shards": shards,
+            "logprobs_mode": str(model.logprobs_mode),
+            "max_tokens": int(model.max_model_len),
+            "dtype": str(model.dtype).removeprefix("torch."),
+        }
+
+    def periplus_attach(self, path: str) -> str:
+        """Map the shared block. Return an empty text, or why there is none, as on another machine."""
+        try:
+            self._periplus_buffer = TransferBuffer.attach(Path(path))
+        except OSError as error:
             return str(error)
-
-    def periplus_processes(self) -> list[int]:
-        """Return the ids of this worker's process and of its parent, which is vLLM's core."""
-        return [os.getpid(), os.getppid()]
-
-    def periplus_attach(self, path: str) -> None:
-        """Map the shared block."""
-        self._periplus_buffer = TransferBuffer.attach(Path(path))
+        return ""
 
     def periplus_write(self, records: Sequence[Sequence[object]]) -> None:
         """Write the updates that lie in the shared block."""

@@ -1,6 +1,5 @@
 """vLLM's worker with faults that a test switches on: it is the extension that the tests' engines are started with."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +11,6 @@ NAME = "tests.support.vllm.faulty_worker.FaultyWorker"
 
 
 class FaultyWorker(WorkerExtension):
-    def faulty_pid(self) -> int:
-        return os.getpid()
-
     def faulty_tear(self) -> None:
         """The next write stops in the middle, as it does if the device fails."""
         self._faulty_tears = True

@@ -12,11 +12,11 @@ from rollout_worker.engines.request_limits import RequestLimits
 from rollout_worker.engines.vllm.async_llm_backend import AsyncLlmBackend, VllmSettings
 from rollout_worker.engines.vllm.vllm_engine import VllmEngine
 from tests.support.vllm.faulty_worker import NAME
-from tests.support.vllm.small_model import EOS, VOCAB, SmallModel
+from tests.support.vllm.small_model import VOCAB, SmallModel
 
 T = TypeVar("T")
 
-NUM_SLOTS, PROMPT_TOKENS, MAX_NEW_TOKENS = 8, 16, 200
+NUM_SLOTS, PROMPT_TOKENS, MAX_NEW_TOKENS = 8, 16, 400
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,10 @@ def running_vllm(folder: Path, model: SmallModel, *, ranks: int = 1) -> Iterator
             runner.run(engine.close())
 
 
-def engine_of(backend: Any) -> VllmEngine:
+def engine_of(backend: Any, *, eos_id: int | None = None) -> VllmEngine:
+    """Return an engine whose completions are as long as their requests say, unless there is an end token."""
     limits = RequestLimits(vocab_size=VOCAB, prompt_tokens=PROMPT_TOKENS, max_new_tokens=MAX_NEW_TOKENS)
-    return VllmEngine(backend=backend, limits=limits, eos_id=EOS, num_slots=NUM_SLOTS, computes_in_bfloat16=True)
+    return VllmEngine(backend=backend, limits=limits, eos_id=eos_id, num_slots=NUM_SLOTS, computes_in_bfloat16=True)
 
 
 def request(

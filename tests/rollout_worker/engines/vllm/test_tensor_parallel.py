@@ -13,6 +13,7 @@ from periplus.errors import WrongBase
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
 from rollout_worker.engines.engine import EngineDied, OnSwap
+from rollout_worker.engines.vllm.worker_description import WorkerDescription
 from tests.support.vllm.running import RunningVllm, request, running_vllm, started
 from tests.support.vllm.small_model import VOCAB, SmallModel
 
@@ -31,7 +32,8 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningVllm]:
 
 
 def test_the_ranks_divide_the_heads_the_feed_forward_network_and_the_vocabulary(vllm: RunningVllm) -> None:
-    first, second = ({shard.name: shard for shard in shards} for shards in vllm.backend._shards)
+    described = [WorkerDescription.from_json(each).shards for each in vllm.call("periplus_describe")]
+    first, second = ({shard.name: shard for shard in shards} for shards in described)
     layer = "model.layers.0"
     assert (first[f"{layer}.self_attn.k_proj.weight"].row_stop, second[f"{layer}.mlp.up_proj.weight"].row_start) == (
         32,
@@ -81,7 +83,7 @@ def test_weights_of_another_model_are_refused_before_any_rank_writes(vllm: Runni
 
 def test_a_killed_worker_is_noticed_at_once(vllm: RunningVllm) -> None:
     """The last test of this module: it leaves no engine."""
-    first, second = vllm.call("faulty_pid")
+    first, second = (WorkerDescription.from_json(each).processes[0] for each in vllm.call("periplus_describe"))
     assert first != second
 
     async def work() -> float:

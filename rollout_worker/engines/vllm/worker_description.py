@@ -1,0 +1,49 @@
+"""What vLLM's workers say about themselves, and the layout of the weights that they hold together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from periplus.codec.weights.layout import StateLayout
+from periplus.errors import ConfigError
+from rollout_worker.engines.vllm.shards import TensorShard, whole_layout
+
+LOGPROBS_MODE = "processed_logprobs"
+"""The setting of vLLM with which it reports log-probabilities of the distribution that a token was drawn from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDescription:
+    """One rank: the shards that it holds, its processes, and settings of vLLM. `problem` is empty if all is well."""
+
+    problem: str
+    processes: tuple[int, ...]
+    shards: tuple[TensorShard, ...]
+    logprobs_mode: str
+    max_tokens: int
+    dtype: str
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "WorkerDescription":
+        """Return the description that `WorkerExtension.periplus_describe` sent."""
+        return cls(
+            problem=str(value["problem"]),
+            processes=tuple(value["processes"]),
+            shards=tuple(TensorShard.from_json(shard) for shard in value["shards"]),
+            logprobs_mode=str(value["logprobs_mode"]),
+            max_tokens=int(value["max_tokens"]),
+            dtype=str(value["dtype"]),
+        )
+
+
+def layout_of_workers(workers: Sequence[WorkerDescription]) -> StateLayout:
+    """Return the layout of what all ranks hold. Raises: ConfigError if they cannot serve, and why."""
+    for worker in workers:
+        if worker.problem:
+            raise ConfigError(worker.problem)
+        if worker.logprobs_mode != LOGPROBS_MODE:
+            raise ConfigError(
+                f"vLLM reports {worker.logprobs_mode}, which are not those of the distribution that tokens are drawn "
+                f"from; start it with --logprobs-mode {LOGPROBS_MODE}"
+            )
+    return whole_layout([worker.shards for worker in workers])

@@ -1,0 +1,187 @@
+"""A real `vllm serve` that the worker reaches over HTTP. The last test kills it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+
+from periplus import clock
+from periplus.errors import ConfigError, Unreachable
+from periplus.values.digest import state_digest
+from periplus.values.policy import Policy
+from periplus.values.trajectory import PolicyRun
+from rollout_worker.engines.engine import Completion, CompletionEnd, EngineDied, OnSwap
+from rollout_worker.engines.vllm.http_backend import HttpBackend
+from rollout_worker.engines.vllm.http_routes import TokensRoute
+from rollout_worker.engines.vllm.transfer_buffer import TransferBuffer
+from rollout_worker.engines.vllm.vllm_engine import VllmEngine
+from tests.support.vllm.running import MAX_NEW_TOKENS, PROMPT_TOKENS, engine_of, request, started
+from tests.support.vllm.server import VllmServer, vllm_server
+from tests.support.vllm.small_model import VOCAB, SmallModel
+
+pytestmark = [pytest.mark.vllm, pytest.mark.processes]
+
+T = TypeVar("T")
+
+MAX_TOKENS = PROMPT_TOKENS + MAX_NEW_TOKENS + 1
+MEAN_NATS = 0.01
+"""Difference of log-probabilities between bfloat16 and float32 that is rounding."""
+
+
+@dataclass(frozen=True)
+class Served:
+    server: VllmServer
+    model: SmallModel
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    model = SmallModel(tied=True, num_versions=3)
+    with vllm_server(tmp_path_factory.mktemp("model"), model, MAX_TOKENS) as server:
+        yield Served(server, model)
+
+
+@asynccontextmanager
+async def connected(served: Served, *, has_scale_out: bool = True) -> AsyncIterator[VllmEngine]:
+    """An engine at version 0."""
+    backend = await HttpBackend.connect(served.server.url, max_tokens=MAX_TOKENS, buffer_bytes=1 << 15)
+    assert backend.reports_labels == has_scale_out
+    engine = engine_of(backend)
+    try:
+        await engine.swap(served.model.whole(0), Policy(0, 0), OnSwap.KEEP_KV if has_scale_out else OnSwap.REPREFILL)
+        yield engine
+    finally:
+        await engine.close()
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    async def limited() -> T:
+        async with asyncio.timeout(60):
+            return await work
+
+    return asyncio.run(limited())
+
+
+def compare(found: Any, expected: Any) -> None:
+    assert np.abs(np.asarray(found) - np.asarray(expected)).mean() < MEAN_NATS
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_deltas_are_written_over_vllms_own_routes(
+    served: Served, is_shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through shared memory, or as text where the server cannot map it, as on another machine."""
+    if not is_shared:
+        monkeypatch.setattr(TransferBuffer, "path", "/dev/shm/of-another-machine")
+
+    async def work() -> None:
+        async with connected(served) as engine:
+            assert engine._backend._is_shared == is_shared  # type: ignore[attr-defined]
+            assert await engine.digest() == state_digest(served.model.states[0])
+            for version in (1, 2):
+                await engine.swap(served.model.changed(version - 1, version), Policy(0, version), OnSwap.KEEP_KV)
+                assert await engine.digest() == state_digest(served.model.states[version])
+            ids = np.random.default_rng(1).integers(0, VOCAB, (4, 16))
+            compare(await engine.logprobs(ids), [served.model.logprobs(2, row) for row in ids.tolist()])
+
+    run(work())
+
+
+@pytest.mark.parametrize("on_swap", [OnSwap.KEEP_KV, OnSwap.REPREFILL])
+def test_weights_change_while_completions_are_under_way(served: Served, on_swap: OnSwap) -> None:
+    asked = [request(group, max_new_tokens=MAX_NEW_TOKENS) for group in range(4)]
+    model = served.model
+
+    async def work() -> None:
+        async with connected(served) as engine:
+            tasks = await started(engine, asked)
+            report = await engine.swap(model.changed(0, 1), Policy(0, 1), on_swap)
+            assert 0 < report.write_s <= report.pause_s < 2.0
+            found = await asyncio.gather(*tasks)
+        for each, completion in zip(asked, found, strict=True):
+            assert [(run.policy.version, run.kept_kv) for run in completion.runs] == [
+                (0, False),
+                (1, on_swap is OnSwap.KEEP_KV),
+            ]
+            ids, prompt, old = each.prompt_ids + completion.token_ids, len(each.prompt_ids), completion.runs[0]
+            compare(completion.logprobs[: old.num_tokens], model.logprobs(0, ids)[prompt - 1 :][: old.num_tokens])
+            before = prompt + old.num_tokens - 1
+            of_new = (
+                model.mixed_logprobs(((0, before), (1, len(ids) - before)), ids)
+                if on_swap is OnSwap.KEEP_KV
+                else model.logprobs(1, ids)
+            )
+            compare(completion.logprobs[old.num_tokens :], of_new[prompt - 1 :][old.num_tokens :])
+
+    run(work())
+
+
+def test_a_server_without_labels_is_asked_over_openais_route(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its completions are continued as other requests at a swap."""
+    monkeypatch.setattr(TokensRoute, "path", "/inference/v1/not-there")
+    asked = [request(group, max_new_tokens=MAX_NEW_TOKENS) for group in range(4)]
+    model = served.model
+
+    async def work() -> list[Completion]:
+        async with connected(served, has_scale_out=False) as engine:
+            with pytest.raises(ConfigError, match="which weights sampled a token"):
+                await engine.swap(model.whole(0), Policy(0, 0), OnSwap.KEEP_KV)
+            await engine.swap(model.whole(0), Policy(0, 0), OnSwap.REPREFILL)
+            tasks = await started(engine, asked)
+            await engine.swap(model.changed(0, 1), Policy(0, 1), OnSwap.REPREFILL)
+            ids = np.random.default_rng(1).integers(0, VOCAB, (2, 9))
+            compare(await engine.logprobs(ids), [model.logprobs(1, row) for row in ids.tolist()])
+            return await asyncio.gather(*tasks)
+
+    for each, completion in zip(asked, run(work()), strict=True):
+        ids, first, done = each.prompt_ids + completion.token_ids, len(each.prompt_ids) - 1, 0
+        assert [policy_run.policy.version for policy_run in completion.runs] == [0, 1]
+        for policy_run in completion.runs:
+            part = slice(done, done + policy_run.num_tokens)
+            compare(completion.logprobs[part], model.logprobs(policy_run.policy.version, ids)[first:][part])
+            done += policy_run.num_tokens
+
+
+def test_an_aborted_request_keeps_its_tokens(served: Served) -> None:
+    async def work() -> None:
+        async with connected(served) as engine:
+            (task,) = await started(engine, [request(0, max_new_tokens=MAX_NEW_TOKENS)])
+            await engine.abort([request(0).request_id])
+            completion = await task
+        assert completion.end is CompletionEnd.ABORTED
+        assert 0 < len(completion.token_ids) < MAX_NEW_TOKENS
+        assert completion.runs == (PolicyRun(Policy(0, 0), len(completion.token_ids)),)
+
+    run(work())
+
+
+def test_a_server_that_takes_fewer_tokens_than_the_job_needs_is_refused(served: Served) -> None:
+    with pytest.raises(ConfigError, match=f"--max-model-len {MAX_TOKENS + 1}"):
+        run(HttpBackend.connect(served.server.url, max_tokens=MAX_TOKENS + 1))
+
+
+def test_a_killed_server_ends_every_call(served: Served) -> None:
+    """The last test of this module: it leaves no server."""
+
+    async def work() -> float:
+        async with connected(served) as engine:
+            tasks = await started(engine, [request(group, max_new_tokens=MAX_NEW_TOKENS) for group in range(3)])
+            served.server.kill()
+            killed_s = clock.monotonic_s()
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+            seconds = clock.monotonic_s() - killed_s
+            assert [type(each) for each in found] == [EngineDied] * 3
+            for call in (engine.submit(request(0)), engine.digest()):
+                with pytest.raises(EngineDied, match="does not answer"):
+                    await call
+            with pytest.raises(EngineDied):
+                await engine.swap(served.model.whole(0), Policy(0, 1), OnSwap.KEEP_KV)
+        return seconds
+
+    assert run(work()) < 1.0
+    with pytest.raises(Unreachable, match="is a vLLM server running there"):
+        run(HttpBackend.connect(served.server.url))

