@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from periplus.environment.environment import Environment
 from periplus.environment.job_environment import DATA_FILE, environment_of
 from periplus.job.job_file import JobFile
+from rollout_worker.engines.adapter_engine import AdapterEngine
 from rollout_worker.engines.engine import Engine
 from rollout_worker.engines.torch_engine import TorchEngine
 
@@ -49,7 +50,7 @@ def build_engine(folder: Path, tokenizer: Any, job: JobFile, num_slots: int) -> 
     # float32, as the trainer computes, so that log-probabilities differ only by the rounding of the weights.
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     model.requires_grad_(False)
-    return TorchEngine(
+    engine = TorchEngine(
         model=model,
         eos_id=tokenizer.eos_token_id,
         pad_id=tokenizer.pad_token_id,
@@ -57,3 +58,5 @@ def build_engine(folder: Path, tokenizer: Any, job: JobFile, num_slots: int) -> 
         prompt_tokens=job.sampling.prompt_tokens,
         max_new_tokens=job.sampling.max_new_tokens,
     )
+    lora = job.model.lora
+    return engine if lora is None else AdapterEngine(engine, lora.alpha / lora.rank)
