@@ -55,8 +55,9 @@ class ProbeLimits:
 
     `first_nats` holds for an engine's first check. It gives the engine's *baseline*, the relative difference of the
     first state that passed. Later checks may reach `factor` times the baseline, and `floor_nats` in any case. No single
-    value may differ by more than `max_nats` at any time. The baseline is relative, because rounding errors grow with the logits, and these with training: while a model of 0.02 M
-    parameters was trained from random weights, the mean difference grew by 25 times, and its share of the spread by 2.
+    value may differ by more than `max_nats` at any time. The baseline is relative, because rounding errors grow with
+    the logits, and these with training: while a model of 0.02 M parameters was trained from random weights, the mean
+    difference grew by 25 times, and its share of the spread by 2.
     """
 
     first_nats: float

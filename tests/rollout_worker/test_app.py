@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -148,11 +149,12 @@ async def scene(
     frames: FrameSpool | None = None,
     *,
     check_every: int = 10,
+    **overrides: Any,
 ) -> AsyncIterator[Scene]:
     monkeypatch.setattr(app, "RETRY_S", 0.005)
     async with gateway(frames=frames) as home:
         link = GatewayLink(home.address, JOB, 0)
-        job = tiny_job(folder, network={"check_engine_every_versions": check_every})
+        job = tiny_job(folder, network={"check_engine_every_versions": check_every}, **overrides)
         it = Scene(job=job, model_dir=model_dir, folder=folder, address=home.address, link=link)
 
         def load(*arguments: Any) -> LoadedBundle:
@@ -204,6 +206,101 @@ def test_a_flipped_bit_of_the_engine_is_reported_repaired_and_generates_nothing_
             assert trajectories(await it.next(FrameReceived))[0].policies[0].policy == Policy(0, 1)
             for name, parameter in it.model.named_parameters():
                 assert torch.equal(it.models[0].get_parameter(name).bfloat16(), parameter.detach().bfloat16())
+
+    play(run)
+
+
+LONG: Any = {"max_new_tokens": 400, "prompt_tokens": 8}
+"""Completions that last for a large part of a second, if they do not end by chance."""
+
+
+@pytest.mark.parametrize("on_swap", ["keep_kv", "reprefill", "drain"])
+def test_weights_change_within_completions_and_each_token_is_of_the_policy_that_its_run_names(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_swap: str
+) -> None:
+    async def run() -> None:
+        engine = {"on_swap": on_swap}
+        async with scene(model_dir, tmp_path, monkeypatch, sampling=LONG, engine=engine) as it, it.worker():
+            await it.publish_first()
+            await it.proven()
+            models = {Policy(0, 0): deepcopy(it.model)}
+            for _ in range(12):
+                it.lease("w", 0)
+            found: list[Trajectory] = []
+            while len(found) < 12:
+                match await it.next(LeasesStarted, ProofReceived, FrameReceived):
+                    case FrameReceived() as frame:
+                        found += trajectories(frame)
+                    case _ if it.published.policy.version < 4:
+                        # Leases have begun, or the engine has taken the version before.
+                        await it.publish_delta()
+                        models[it.published.policy] = deepcopy(it.model)
+                    case _:
+                        pass
+            mixed = [each for each in found if len(each.policies) > 1]
+            if on_swap == "drain":
+                assert not mixed
+                return
+            assert mixed, "no completion lasted long enough"
+            for each in mixed:
+                assert [r.kept_kv for r in each.policies[1:]] == [on_swap == "keep_kv"] * (len(each.policies) - 1)
+                if on_swap == "reprefill":
+                    _check_logprobs(each, models)
+
+    play(run)
+
+
+def _check_logprobs(trajectory: Trajectory, models: dict[Policy, Any]) -> None:
+    """Check that the tokens of each run have the log-probabilities that its policy alone gives them."""
+    ids = torch.tensor([[*trajectory.prompt_ids.tolist(), *trajectory.completion_ids.tolist()]])
+    at, start = 0, len(trajectory.prompt_ids)
+    for run in trajectory.policies:
+        model = deepcopy(models[run.policy])
+        for parameter in model.parameters():
+            parameter.data = parameter.data.bfloat16().float()
+        with torch.no_grad():
+            logprobs = torch.log_softmax(model(input_ids=ids).logits[0], -1)
+        of_run = ids[0, start + at : start + at + run.num_tokens]
+        expected = logprobs[start + at - 1 : start + at - 1 + run.num_tokens].gather(1, of_run[:, None])[:, 0]
+        got = torch.from_numpy(trajectory.logprobs[at : at + run.num_tokens].copy())
+        torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+        at += run.num_tokens
+
+
+def test_no_token_of_a_version_that_failed_its_check_leaves_the_worker_and_no_lease_is_lost(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine's memory is damaged while it generates: what is under way is generated again with sound weights."""
+
+    async def run() -> None:
+        async with scene(model_dir, tmp_path, monkeypatch, check_every=1, sampling=LONG) as it, it.worker():
+            await it.publish_first()
+            await it.proven()
+            for _ in range(8):
+                it.lease("w", 0)
+            await it.next(LeasesStarted)
+            q_proj = it.models[0].get_parameter("model.layers.0.self_attn.q_proj.weight")
+            await it.publish_delta()
+            while (await it.proof()) != (1, True):
+                pass
+            q_proj.view(torch.int32)[3, 4] ^= 1 << 23
+            await it.publish_delta()
+            again: list[int] = []
+            found: list[Trajectory] = []
+            while len(found) < 8:
+                match await it.next(ProofReceived, LeasesStarted, FrameReceived):
+                    case ProofReceived() as received if not received.proof.ok:
+                        assert received.proof.policy == Policy(0, 2)
+                        found_before = len(found)
+                    case LeasesStarted(_, lease_ids):
+                        again += lease_ids
+                    case FrameReceived() as frame:
+                        found += trajectories(frame)
+            assert found_before < 8, "everything was done before the fault"
+            assert sorted(each.lease_id for each in found) == list(range(1, 9))
+            # What came after the fault was generated with the repaired engine from its first token on.
+            assert all(each.policies[0].policy == Policy(0, 2) for each in found[found_before:])
+            assert set(again) >= {each.lease_id for each in found[found_before:]}
 
     play(run)
 

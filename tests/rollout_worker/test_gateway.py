@@ -135,9 +135,12 @@ def test_a_subscription_is_left_when_the_reader_must_subscribe_again() -> None:
 
 
 def test_a_gateway_that_cannot_be_reached_is_unreachable() -> None:
+    async def ignore(message: GatewayMessage) -> None:
+        pass
+
     async def run() -> None:
         async with asyncio.timeout(DEADLINE_S):
-            await exchange_leases("127.0.0.1:1", HELLO, Outbox[WorkerMessage]("w", 3), lambda _: None)
+            await exchange_leases("127.0.0.1:1", HELLO, Outbox[WorkerMessage]("w", 3), ignore)
 
     with pytest.raises(Unreachable):
         asyncio.run(run())

@@ -137,7 +137,7 @@ class Killed(FakeLink):
         policy = self.policy
         if policy is None or not queue.has_startable(policy):
             return
-        leases = queue.take(policy, 8)
+        leases = queue.take(policy, 8, is_idle=True)
         started = gateway_pb2.LeasesStarted(lease_ids=[x.lease_id for x in leases], policy=policy_to_pb(policy))
         self.up(worker_id="w0", started=started)
         if any(lease.group == self.bad_group for lease in leases):
@@ -150,7 +150,7 @@ class Killed(FakeLink):
             self.up(worker_id="w0", capacity=gateway_pb2.Capacity(num_samples=16))
             return
         for lease in leases:
-            queue.add(lease)
+            queue.put_back(lease, lease.start_at)
         super()._reply()
 
     def _take(self, publication: Any) -> None:

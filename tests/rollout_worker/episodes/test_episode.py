@@ -1,6 +1,5 @@
 """What an environment and a tokenizer make of leases and completions, and what each failure costs."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -45,15 +44,14 @@ def finished(lease_id: int, **changed: Any) -> FinishedEpisode:
 def failing(on: str, item: int, error: Exception) -> Any:
     class Failing(Counting):
         def item(self, index: int) -> Item:
-            return self._unless(index, "item", super().item)
+            if (on, item) == ("item", index):
+                raise error
+            return super().item(index)
 
         def score(self, index: int, completion: str) -> float:
-            return self._unless(index, "score", lambda number: Counting.score(self, number, completion))
-
-        def _unless(self, index: int, method: str, work: Callable[[int], Any]) -> Any:
-            if (method, index) == (on, item):
+            if (on, item) == ("score", index):
                 raise error
-            return work(index)
+            return super().score(index, completion)
 
     return Failing()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -203,7 +204,7 @@ def test_too_many_failures_in_a_row_end_the_process_and_a_sample_between_them_co
     async def scene(it: Scene) -> None:
         it.give(*(lease(number) for number in range(1, 2 * MAX_FAILURES_IN_A_ROW)))
         for number in range(1, 2 * MAX_FAILURES_IN_A_ROW):
-            await it.until(lambda number=number: f"0.{number}" in it.engine.running)
+            await it.until(partial(it.engine.running.__contains__, f"0.{number}"))
             if number == MAX_FAILURES_IN_A_ROW - 1:
                 it.engine.complete(f"0.{number}", PolicyRun(V0, 1))
                 await it.until(lambda: it.frames or len(it.failed) == MAX_FAILURES_IN_A_ROW - 2)

@@ -133,7 +133,7 @@ def drifted(num_steps: int, lr: float) -> list[WeightState]:
             parameter.normal_(0.0, 0.02)
     model.requires_grad_(True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    states = []
+    states: list[WeightState] = []
     for steps, rate in ((150, 1e-3), (num_steps, lr)):
         for group in optimizer.param_groups:
             group["lr"] = rate

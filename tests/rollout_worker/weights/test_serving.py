@@ -50,7 +50,7 @@ def test_results_wait_while_weights_are_written_and_those_of_the_checked_version
             assert not any(each.done() for each in (old, new, both))
             serving.written(V1, may_serve=True, in_doubt=True)
             await settled()
-            assert (old.done(), new.done(), both.done()) == (True, False, False)
+            assert [each.done() for each in (old, new, both)] == [True, False, False]
             assert serving.policy == V1, "requests begin while the version is checked"
             serving.sound(V1)
             assert await asyncio.gather(old, new, both) == [True, True, True]

@@ -1,7 +1,7 @@
 """An engine that does what a test says, when it says so, and remembers what it was asked."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ class ScriptedEngine:
 
     def complete(self, request_id: str, *runs: PolicyRun, end: CompletionEnd = CompletionEnd.EOS, **what: Any) -> None:
         num_tokens = sum(run.num_tokens for run in runs)
-        values: Mapping[str, Any] = {
+        values: dict[str, Any] = {
             "token_ids": (7,) * num_tokens,
             "logprobs": (-0.5,) * num_tokens,
             "runs": runs,
