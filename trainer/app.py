@@ -173,9 +173,8 @@ async def _train(trainer: _Trainer, prepared: Prepared) -> TaskState:
                     task.cancel()
         # No lease or result may change the ledger any more, whatever workers still send.
         running.ledger_service.refuse_messages()
-        if state is TaskState.SUCCEEDED:
-            await _export(trainer, prepared, running)
-        await running.ledger_service.close(audit.EndEntry(how=state))
+        exported = await _export(trainer, prepared, running) if state is TaskState.SUCCEEDED else None
+        await running.ledger_service.close(audit.EndEntry(how=state), exported)
     return state
 
 
@@ -192,16 +191,22 @@ def _assembled(trainer: _Trainer, prepared: Prepared) -> AbstractContextManager[
     )
 
 
-async def _export(trainer: _Trainer, prepared: Prepared, running: Running) -> None:
-    """Write the trained model and the summary; only with both on disk has the run succeeded."""
+async def _export(trainer: _Trainer, prepared: Prepared, running: Running) -> audit.ExportEntry | None:
+    """Write the trained model and the summary; only with both on disk has the run succeeded.
+
+    Return the line of the audit that the export needs, if what was exported is not what was published.
+    """
     digest, final, disk = running.publisher.digest, trainer.run_directory.final, trainer.disk
     try:
-        await disk.write_in_thread(lambda: export.final_model(prepared.model, prepared.model_files, final, digest))
+        written = await disk.write_in_thread(
+            lambda: export.final_model(prepared.model, prepared.model_files, final, digest)
+        )
     except (TrainingError, StorageError) as error:
         if not isinstance(error, DiskFull):
             await running.ledger_service.close(audit.EndEntry(how="failed"))
         raise
     await disk.write_in_thread(lambda: _write_summary(trainer.config, trainer.run_directory))
+    return None if written == digest else audit.ExportEntry(policy=running.publisher.newest, digest=written)
 
 
 async def _close(link: GatewayLink, job_id: str) -> None:

@@ -152,6 +152,7 @@ class Fork:
     - `roots[version]` is the running root over the lineage's batches before that version. It is missing if it depends
       on lines that this file does not have.
     - `next_published` is the version that has to be published next.
+    - `exported` is the digest of the exported model if it is not that of the version that was published last.
     - `newest_ended` is the largest number of a group that ended in this fork, and `newest_ended_before` of those that
       ended in its ancestors.
     """
@@ -192,6 +193,7 @@ class Fork:
     newest_ended: int = -1
     newest_ended_before: int = -1
     ended: str = ""
+    exported: bytes | None = None
     _pending_frames: list[tuple[FrameId, SampleKey]] = field(default_factory=list)
     _batch_frames: BatchFrames | None = None
 

@@ -24,6 +24,8 @@ version, tokens]`, with a fourth number 1 if the engine kept the key-value cache
     prune       Frames before `kept_from` may be deleted, because the checkpoint of `policy` made them unneeded.
     seal        (schema 2) The trainer signs this line's `n` and `prev`, and so every line before it (seals.py). `key`
                 is its public key, `certificate` the job authority's signature of (job, fork, key).
+    export      The exported model (`final/`) is not the published state of `policy` itself, but has its adapters
+                merged into their layers. `digest` is that of the merged weights.
     end         The trainer stopped on purpose; `how` is succeeded, stopped or failed. A killed trainer writes no such
                 line.
 
@@ -34,8 +36,8 @@ results in the kept frames get a verdict and a line again, before the fork's fir
 
 Unknown kinds and keys are refused, so that no reader skips what it does not understand. A line has exactly one valid
 form: whatever `to_line` would not write is refused too (a repeated key, other spaces, another escape). In schema 2,
-once the trainer's key is certified, a seal follows each line of kind eval, consume, publish, checkpoint, prune and end,
-and is written in one piece with it.
+once the trainer's key is certified, a seal follows each line of kind eval, consume, publish, checkpoint, prune, export
+and end, and is written in one piece with it.
 """
 
 import json
@@ -245,6 +247,14 @@ class PruneEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExportEntry:
+    """The weights of `policy` were exported with adapters merged into their layers; `digest` is that of the result."""
+
+    policy: Policy
+    digest: bytes  # 32 bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndEntry:
     """The trainer stopped on purpose; `how` is one of `ENDINGS`."""
 
@@ -271,6 +281,7 @@ Entry = (
     | PublishEntry
     | CheckpointEntry
     | PruneEntry
+    | ExportEntry
     | EndEntry
     | SealEntry
 )
@@ -576,6 +587,7 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
         "prune",
         (_Field("kept_from", "kept_from", _frame_text, lambda value: FrameId(*_pair(value))), _pol("policy")),
     ),
+    ExportEntry: ("export", (_pol("policy"), _Field("digest", "digest", _digest_text, _digest32))),
     EndEntry: ("end", (_str("how", of_json=_ending),)),
     SealEntry: (
         "seal",

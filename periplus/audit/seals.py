@@ -27,6 +27,7 @@ from periplus.audit.records import (
     EndEntry,
     Entry,
     EvalEntry,
+    ExportEntry,
     OpenEntry,
     PruneEntry,
     PublishEntry,
@@ -39,10 +40,10 @@ from periplus.publication.values import Certificate
 _CONTEXT = b"periplus.audit/2 seal\0"
 _MAX_FORK = (1 << 32) - 1
 
-SEALED = (EvalEntry, ConsumeEntry, PublishEntry, CheckpointEntry, PruneEntry, EndEntry)
+SEALED = (EvalEntry, ConsumeEntry, PublishEntry, CheckpointEntry, PruneEntry, ExportEntry, EndEntry)
 """Entries that a seal must follow, once the trainer's key is certified."""
 
-_CERTIFIED_ONLY = (EvalEntry, ConsumeEntry, PublishEntry, PruneEntry)
+_CERTIFIED_ONLY = (EvalEntry, ConsumeEntry, PublishEntry, PruneEntry, ExportEntry)
 """Entries that only a trainer with a certified key writes. A trainer without one may still save the checkpoint of its
 warm-up, and end."""
 

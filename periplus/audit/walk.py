@@ -28,6 +28,7 @@ from periplus.audit.records import (
     EndEntry,
     Entry,
     EvalEntry,
+    ExportEntry,
     FrameId,
     LeaseEntry,
     LostEntry,
@@ -162,6 +163,8 @@ class Walk:
                 self._checkpoint(fork, record)
             case PruneEntry():
                 self._prune(fork, record)
+            case ExportEntry():
+                self._export(fork, record)
             case EndEntry():
                 self._end(fork, record)
             case SealEntry():
@@ -482,6 +485,12 @@ class Walk:
             if restored != published.digest:
                 message = f"{policy} has another digest than {parent}, from which it was restored"
                 self._say(Code.PUBLISH_CONTRADICTS, message, found=published.digest.hex(), expected=restored.hex())
+
+    def _export(self, fork: Fork, export: ExportEntry) -> None:
+        if export.policy != fork.head or export.policy not in fork.published:
+            message = f"{export.policy} was exported, which is not the version that the fork published last"
+            self._say(Code.PUBLISH_CONTRADICTS, message, policy=str(export.policy), expected=str(fork.head))
+        fork.exported = export.digest
 
     def _end(self, fork: Fork, end: EndEntry) -> None:
         fork.ended = end.how

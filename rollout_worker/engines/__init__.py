@@ -9,5 +9,7 @@ of leases, gateways or versions of other workers.
     slot_cache     the torch engine's keys and values
     sampling       draws tokens
     tensor_memory  writes and hashes an engine's tensors
+    adapter_engine merges low-rank adapters for an engine that knows none
+    merged_weights the merged weights, and what of them changes
     bundle         builds an engine from a job's bundle
 """

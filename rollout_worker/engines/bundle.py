@@ -17,6 +17,7 @@ from periplus.environment.environment import Environment
 from periplus.environment.job_environment import DATA_FILE, environment_of
 from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile
+from rollout_worker.engines.adapter_engine import AdapterEngine
 from rollout_worker.engines.engine import Engine
 from rollout_worker.engines.torch_engine import TorchEngine
 
@@ -62,11 +63,14 @@ async def build_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
 
     Raises: ConfigError, also if the job's engine is not installed.
     """
+    engine: Engine
     match job.engine.name:
         case "torch":
-            return await asyncio.to_thread(_torch_engine, folder, tokenizer, job)
+            engine = await asyncio.to_thread(_torch_engine, folder, tokenizer, job)
         case "vllm":
-            return await _vllm_engine(folder, tokenizer, job)
+            engine = await _vllm_engine(folder, tokenizer, job)
+    lora = job.model.lora
+    return engine if lora is None else AdapterEngine(engine, lora.alpha / lora.rank)
 
 
 def _torch_engine(folder: Path, tokenizer: Any, job: JobFile) -> TorchEngine:

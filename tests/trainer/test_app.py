@@ -3,6 +3,9 @@
 import asyncio
 import json
 import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,7 @@ from periplus.publication import JobAuthority
 from periplus.values.policy import Policy
 from periplus.values.record import RecordKind
 from periplus.values.task import Role, TaskState
-from periplus.values.weight_state import Tensor, WeightState, write_safetensors
+from periplus.values.weight_state import writing_safetensors
 from rollout_worker import app as worker_app
 from rollout_worker.config import WorkerConfig
 from tests.support.audit.files import audited
@@ -31,6 +34,7 @@ from tests.support.keys import AUTHORITY
 from tests.support.tiny_job import task_of, tiny_job
 from trainer import app
 from trainer.checkpointing import checkpoint, export
+from trainer.checkpointing.manifest import Manifest
 from trainer.config import TrainerConfig
 from trainer.intake.gateway import GatewayLink
 
@@ -54,7 +58,7 @@ def test_a_trainer_that_loses_its_gateway_saves_once_and_fails_with_what_happene
     saved = []
     save = checkpoint.save
 
-    def count(*arguments: Any) -> checkpoint.Manifest:
+    def count(*arguments: Any) -> Manifest:
         saved.append(arguments[1].policy)
         return save(*arguments)
 
@@ -97,11 +101,23 @@ def test_a_trainer_whose_key_is_not_certified_keeps_what_it_prepared_and_says_wh
     assert b'"failed"' in (tmp_path / "run" / "audit.jsonl").read_bytes().splitlines()[-1]
 
 
+def journal(folder: Path) -> list[bytes]:
+    return (folder / "run" / "audit.jsonl").read_bytes().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("lora", "ratio"),
+    [
+        pytest.param(None, 1.0, id="all weights"),
+        # 4 x 2 adapters of rank 1 beside a model of 0.19 M parameters.
+        pytest.param({"rank": 1, "target_modules": ("q_proj", "v_proj")}, 50.0, id="adapters"),
+    ],
+)
 def test_a_worker_behind_a_real_gateway_proves_every_version_and_its_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: dict[str, Any] | None, ratio: float
 ) -> None:
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
-    job = tiny_job(tmp_path, steps=4, staleness=1, network={"check_engine_every_versions": 2})
+    job = tiny_job(tmp_path, steps=4, staleness=1, network={"check_engine_every_versions": 2}, model={"lora": lora})
 
     async def run() -> None:
         async with gateway() as home:
@@ -119,10 +135,15 @@ def test_a_worker_behind_a_real_gateway_proves_every_version_and_its_engine(
     assert (summary["weight_digest_mismatches"], summary["weight_fallbacks"]) == (0, 0)
     assert summary["weight_checks"] >= 2
     assert 0 < summary["pause_s"] < WHOLE_RUN_DEADLINE_S
-    assert summary["weights_ratio"] > 1
+    assert all(values["full_weights_bytes"] > ratio * values["delta_bytes"] for values in steps)
     report = audited(tmp_path / "run", authorities=[AUTHORITY.public_key])
     assert (report.findings, report.notes) == ((), ())
     assert (report.seals.num_lines, report.seals.num_keys) == (report.num_lines, 1), "signed to its last line"
+    assert [entry["kind"] for entry in map(json.loads, journal(tmp_path))].count("export") == (lora is not None)
+    with (tmp_path / "run" / "final" / "model.safetensors").open("r+b") as file:
+        file.seek(-3, os.SEEK_END)
+        file.write(b"\0")
+    assert audited(tmp_path / "run", authorities=[AUTHORITY.public_key]).counts == {Code.FINAL_WRONG: 1}
     other = audited(tmp_path / "run", authorities=[JobAuthority.generate().public_key])
     assert Code.SEAL_WRONG in other.counts
 
@@ -134,13 +155,13 @@ def test_a_run_has_succeeded_once_its_model_was_read_back_and_not_before(
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     job = tiny_job(tmp_path, steps=1)
 
-    def lying(path: Path, state: WeightState) -> None:
-        name, *_ = state
-        zeros = np.zeros_like(state[name].data)
-        write_safetensors(path, {**state, name: Tensor(state[name].dtype, state[name].shape, zeros)})
+    @contextmanager
+    def lying(path: Path, lines: Any) -> Iterator[Callable[[Any], None]]:
+        with writing_safetensors(path, lines) as write:
+            yield lambda data: write(np.zeros_like(data))
 
     if disk_lies:
-        monkeypatch.setattr(export, "write_safetensors", lying)
+        monkeypatch.setattr(export, "writing_safetensors", lying)
 
     async def run() -> None:
         async with gateway() as home:

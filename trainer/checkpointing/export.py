@@ -61,8 +61,11 @@ def final_model(
     ranks: HostCollectives = ALONE,
     *,
     max_file_bytes: int = MAX_FILE_BYTES,
-) -> None:
+) -> bytes:
     """Write the model as `directory`, with bfloat16 weights and the files from `model_files`.
+
+    Return the digest of the weights that were written. It is `published_digest`, unless the model has adapters, which
+    are merged into their layers.
 
     `published_digest` is the digest of the version that was published last. An earlier `directory` is replaced. Files
     of weights are at most `max_file_bytes` long, unless a single tensor is longer.
@@ -94,6 +97,7 @@ def final_model(
             shutil.rmtree(partial, ignore_errors=True)
             raise
         sync(directory.parent)
+    return weights.digest
 
 
 def final_rows(model: Any, ranks: HostCollectives) -> None:

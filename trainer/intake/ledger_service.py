@@ -87,9 +87,14 @@ class LedgerService:
         """Ignore all messages of the gateway from now on; lines may still be written to the audit."""
         self._is_closed = True
 
-    async def close(self, end: audit.EndEntry) -> None:
-        """Refuse messages from now on, and write the audit's last line. Raises: DiskFull, as `batch`."""
+    async def close(self, end: audit.EndEntry, exported: audit.ExportEntry | None = None) -> None:
+        """Refuse messages from now on, and write the audit's last line, after that of an export if one is given.
+
+        Raises: DiskFull, as `batch`.
+        """
         self.refuse_messages()
+        if exported is not None:
+            await self._journal.write_milestone(exported)
         await self._journal.write_milestone(end)
 
     # ---- for the training loop ------------------------------------------------------------------------------------

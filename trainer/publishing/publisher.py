@@ -110,6 +110,12 @@ class Publisher:
         self._idle.set()
 
     @property
+    def newest(self) -> Policy:
+        """The version that was published last. Call `first` before, and `drained` for the newest one."""
+        assert self._published is not None
+        return self._published.policy
+
+    @property
     def digest(self) -> bytes:
         """Digest of the version that was published last. Call `first` before, and `drained` for the newest version."""
         assert self._published is not None

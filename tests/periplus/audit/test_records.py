@@ -87,6 +87,7 @@ any_record = st.one_of(
     st.builds(records.PublishEntry, policy=policies, digest=hashes),
     st.builds(records.CheckpointEntry, policy=policies, manifest=hashes, covers=integers),
     st.builds(records.PruneEntry, kept_from=frames, policy=policies),
+    st.builds(records.ExportEntry, policy=policies, digest=hashes),
     st.builds(records.EndEntry, how=st.sampled_from(records.ENDINGS)),
     st.builds(records.SealEntry, key=hashes, certificate=signatures, signature=signatures),
 )

@@ -69,6 +69,14 @@ def another_model_is_exported(forger: Forger) -> None:
     shutil.copy(forger.root / "checkpoints" / "0.2" / "model.safetensors", forger.root / "final" / "model.safetensors")
 
 
+def an_export_is_claimed(policy: Policy) -> Callable[[Forger], None]:
+    def edit(forger: Forger) -> None:
+        end = at(forger, records.EndEntry, how="succeeded")
+        forger.insert(end, records.ExportEntry(policy=policy, digest=bytes(32)))
+
+    return edit
+
+
 def the_exported_model_cannot_be_read(forger: Forger) -> None:
     (forger.root / "final" / "model.safetensors").write_bytes(b"no model")
 
@@ -94,6 +102,10 @@ TAMPERINGS = (
     Tampering(a_restored_version_was_published_with_another_digest, (Code.PUBLISH_CONTRADICTS,)),
     Tampering(another_model_is_exported, (Code.FINAL_WRONG,)),
     Tampering(the_exported_model_cannot_be_read, (Code.FINAL_WRONG,)),
+    Tampering(an_export_is_claimed(Policy(2, 7)), (Code.FINAL_WRONG,), "another_export_is_claimed"),
+    Tampering(
+        an_export_is_claimed(Policy(2, 6)), (Code.FINAL_WRONG, Code.PUBLISH_CONTRADICTS), "an_older_export_is_claimed"
+    ),
     Tampering(a_part_is_missing, (Code.PART_WRONG,)),
     Tampering(other_weights_were_published, (Code.MANIFEST_CONTRADICTS,)),
     Tampering(weights_are_published_before_they_exist, (Code.PUBLISH_CONTRADICTS,)),
