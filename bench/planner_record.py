@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.planner import SECTIONS
-from bench.planner_report.page import PICTURES, page_of
-from bench.planner_report.records import merged, read
+from bench.planner_cases.report.page import PICTURES, page_of
+from bench.planner_cases.report.records import merged, read
 
 RECORDS = "## Records\n"
 

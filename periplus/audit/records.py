@@ -421,6 +421,10 @@ def _pair(value: Any) -> tuple[int, int]:
     return checked_integer(first), checked_integer(second)
 
 
+def _frame_id(value: Any) -> FrameId:
+    return FrameId(*_pair(value))
+
+
 def _list(of_item: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def of_json(value: Any) -> tuple[Any, ...]:
         if type(value) is not list:
@@ -439,9 +443,8 @@ def _run(value: Any) -> PolicyRun:
     fork, version, num_tokens, *kept = value
     if kept not in ([], [1]) or any(type(each) is not int for each in kept):
         raise ValueError(f"a policy run of 3 numbers, or of 4 that end with 1, expected, not {value!r:.60}")
-    return PolicyRun(
-        Policy(checked_integer(fork), checked_integer(version)), checked_integer(num_tokens), kept_kv=bool(kept)
-    )
+    policy = Policy(checked_integer(fork), checked_integer(version))
+    return PolicyRun(policy, checked_integer(num_tokens), kept_kv=bool(kept))
 
 
 def _used(value: Any) -> UsedSample:
@@ -477,12 +480,12 @@ def _frame_text(value: FrameId | None) -> str:
     return "null" if value is None else f"[{value.epoch},{value.sequence}]"
 
 
+def _run_text(run: PolicyRun) -> str:
+    return f"[{run.policy.fork},{run.policy.version},{run.num_tokens}{',1' if run.kept_kv else ''}]"
+
+
 def _runs_text(value: Sequence[PolicyRun]) -> str:
-    return (
-        "["
-        + ",".join([f"[{r.policy.fork},{r.policy.version},{r.num_tokens}{',1' if r.kept_kv else ''}]" for r in value])
-        + "]"
-    )
+    return f"[{','.join(map(_run_text, value))}]"
 
 
 def _used_text(value: Sequence[UsedSample]) -> str:
@@ -503,6 +506,10 @@ def _int(key: str, attribute: str = "") -> _Field:
 
 def _str(key: str, attribute: str = "", of_json: Callable[[Any], Any] = checked_text) -> _Field:
     return _Field(key, attribute or key, encode_basestring_ascii, of_json)
+
+
+def _hex(key: str, of_json: Callable[[Any], Any]) -> _Field:
+    return _Field(key, key, _digest_text, of_json)
 
 
 def _pol(key: str) -> _Field:
@@ -560,7 +567,7 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
             _int("tokens", "num_tokens"),
             _Field("policies", "policies", _runs_text, _list(_run)),
             _str("stop", "stop_reason", StopReason),
-            _Field("frame", "frame", _frame_text, _optional(lambda value: FrameId(*_pair(value)))),
+            _Field("frame", "frame", _frame_text, _optional(_frame_id)),
             _int("index"),
         ),
     ),
@@ -578,25 +585,15 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
             _Field("staleness", "staleness_tokens", _ages_text, _ages),
         ),
     ),
-    PublishEntry: ("publish", (_pol("policy"), _Field("digest", "digest", _digest_text, _digest32))),
+    PublishEntry: ("publish", (_pol("policy"), _hex("digest", _digest32))),
     CheckpointEntry: (
         "checkpoint",
-        (_pol("policy"), _Field("manifest", "manifest", _digest_text, _digest32), _int("covers")),
+        (_pol("policy"), _hex("manifest", _digest32), _int("covers")),
     ),
-    PruneEntry: (
-        "prune",
-        (_Field("kept_from", "kept_from", _frame_text, lambda value: FrameId(*_pair(value))), _pol("policy")),
-    ),
-    ExportEntry: ("export", (_pol("policy"), _Field("digest", "digest", _digest_text, _digest32))),
+    PruneEntry: ("prune", (_Field("kept_from", "kept_from", _frame_text, _frame_id), _pol("policy"))),
+    ExportEntry: ("export", (_pol("policy"), _hex("digest", _digest32))),
     EndEntry: ("end", (_str("how", of_json=_ending),)),
-    SealEntry: (
-        "seal",
-        (
-            _Field("key", "key", _digest_text, _digest32),
-            _Field("certificate", "certificate", _digest_text, _signature),
-            _Field("signature", "signature", _digest_text, _signature),
-        ),
-    ),
+    SealEntry: ("seal", (_hex("key", _digest32), _hex("certificate", _signature), _hex("signature", _signature))),
 }
 _UNSEALED_OPEN = ("open", _TABLES[OpenEntry][1][:-1])
 _KINDS = {kind: (record_type, fields) for record_type, (kind, fields) in _TABLES.items()}

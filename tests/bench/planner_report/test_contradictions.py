@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from bench.planner_cases.cells import Row
-from bench.planner_report import contradictions
-from bench.planner_report.page import page_of
-from bench.planner_report.records import Part, merged
+from bench.planner_cases.report import contradictions
+from bench.planner_cases.report.page import page_of
+from bench.planner_cases.report.records import Part, merged
 from tests.support.planner import record_rows as planner_rows
 
 

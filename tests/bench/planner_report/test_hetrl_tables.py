@@ -3,7 +3,7 @@
 import pytest
 
 from bench.planner_cases.cells import Row
-from bench.planner_report.hetrl_tables import (
+from bench.planner_cases.report.hetrl_tables import (
     compared,
     cornered_sentence,
     families_sentence,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.planner_report.markdown import against, bullets, number, paragraph, table
+from bench.planner_cases.report.markdown import against, bullets, number, paragraph, table
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ import pytest
 
 from bench.planner import SECTIONS
 from bench.planner_cases.cells import Rows
-from bench.planner_report.completeness import FIGURES
-from bench.planner_report.page import HONEST, PICTURES, page_of
-from bench.planner_report.ratios_picture import ratios_svg
-from bench.planner_report.records import Run, merged
-from bench.planner_report.scatter_picture import scatter_svg
-from bench.planner_report.speed_picture import speed_svg
-from bench.planner_report.time_picture import time_svg
+from bench.planner_cases.report.completeness import FIGURES
+from bench.planner_cases.report.page import HONEST, PICTURES, page_of
+from bench.planner_cases.report.ratios_picture import ratios_svg
+from bench.planner_cases.report.records import Run, merged
+from bench.planner_cases.report.scatter_picture import scatter_svg
+from bench.planner_cases.report.speed_picture import speed_svg
+from bench.planner_cases.report.time_picture import time_svg
 from tests.support.planner import record_rows as planner_rows
 
 

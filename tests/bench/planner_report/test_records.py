@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.planner_cases.cells import Store
-from bench.planner_report.records import Run, merged, read
+from bench.planner_cases.report.records import Run, merged, read
 from tests.support.planner import record_rows as planner_rows
 
 

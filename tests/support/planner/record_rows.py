@@ -8,7 +8,7 @@ import numpy as np
 
 from bench.planner_cases.cells import Row, Rows, Settings
 from bench.planner_cases.hetrl import FAMILIES, HEURISTICS, OURS, PUBLISHED, TIMES_S
-from bench.planner_report.records import Run, all_sections
+from bench.planner_cases.report.records import Run, all_sections
 
 FULL = Settings(data=Path(), quick=False, seed=0)
 _STAMP: Row = {"cell_s": 1.0, "peak_gib": 0.5, "commit": "0123456789abcdef", "jobs": 1}

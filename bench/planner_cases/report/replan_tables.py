@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from bench.planner_cases.cells import Row, Rows
 from bench.planner_cases.replanning import FACTORS, NUM_GPUS
-from bench.planner_report.markdown import NONE, counted, fixed, number, percent, table
+from bench.planner_cases.report.markdown import NONE, counted, fixed, number, percent, table
 
 _MACHINES = {"less": "a tenth of machines gone", "more": "a tenth more machines"}
 

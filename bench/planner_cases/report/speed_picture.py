@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from bench.planner_cases.cells import Row
+from bench.planner_cases.report.captions import MARGIN, NOTE, WIDTH, head, notes
+from bench.planner_cases.report.markdown import number
+from bench.planner_cases.report.other_solvers import OTHERS, REAL_LIMIT_S, REAL_MOST_GPUS, Other
+from bench.planner_cases.report.speed_tables import workload_of
 from bench.planner_cases.speed import SIZES
-from bench.planner_report.captions import MARGIN, NOTE, WIDTH, head, notes
-from bench.planner_report.markdown import number
-from bench.planner_report.other_solvers import OTHERS, REAL_LIMIT_S, REAL_MOST_GPUS, Other
-from bench.planner_report.speed_tables import workload_of
 from periplus.view.axes import Axis, log_axis
 from periplus.view.svg import Markup
 from planner.explain.pictures import drawing

@@ -1,6 +1,6 @@
 """What the fleets and workloads of both published planners take that nobody published, each by its name."""
 
-from bench.planner_report.markdown import bullets
+from bench.planner_cases.report.markdown import bullets
 from planner.files.importers.published import HetrlScenario, areal_hex_fleet, hetrl_fleet
 from planner.files.importers.published_workloads import (
     AREAL_HEX_MODELS,

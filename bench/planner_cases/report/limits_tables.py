@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bench.planner_cases.cells import Row, Rows
-from bench.planner_report.markdown import NONE, counted, number, percent, table
+from bench.planner_cases.report.markdown import NONE, counted, number, percent, table
 
 
 def limits_sentence(rows: Sequence[Row]) -> str:

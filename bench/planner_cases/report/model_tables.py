@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from bench.planner_cases.cells import Row, Rows
-from bench.planner_report.markdown import counted, fixed, percent, table
+from bench.planner_cases.report.markdown import counted, fixed, percent, table
 
 _SETS = ("random", "best tenth")
 

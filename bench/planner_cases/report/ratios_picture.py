@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from bench.planner_cases.cells import Row
 from bench.planner_cases.hetrl import FAMILIES, PUBLISHED
-from bench.planner_report.captions import MARGIN, NOTE, WIDTH, head, notes
-from bench.planner_report.hetrl_tables import Compared, compared, timing_of
+from bench.planner_cases.report.captions import MARGIN, NOTE, WIDTH, head, notes
+from bench.planner_cases.report.hetrl_tables import Compared, compared, timing_of
 from periplus.view.axes import Axis, log_axis
 from periplus.view.svg import Markup
 from planner.explain.pictures import drawing

@@ -6,7 +6,7 @@ from statistics import geometric_mean
 
 from bench.planner_cases.cells import Row, Rows
 from bench.planner_cases.hetrl import FAMILIES, HEURISTICS, OURS, PUBLISHED, TIMES_S
-from bench.planner_report.markdown import NONE, counted, fixed, number, percent, table
+from bench.planner_cases.report.markdown import NONE, counted, fixed, number, percent, table
 
 METHODS = (OURS, *HEURISTICS)
 KINDS = (("sync", "verl"), ("async", "verl"), ("sync", "streamrl"), ("async", "streamrl"))

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from bench.planner_cases.cells import Row
 from bench.planner_cases.oracle import TARGETS
+from bench.planner_cases.report.markdown import NONE, against, counted, table
+from bench.planner_cases.report.records import Part, Record
 from bench.planner_cases.speed import SIZES
-from bench.planner_report.markdown import NONE, against, counted, table
-from bench.planner_report.records import Part, Record
 
 FIGURES = {
     "bruteforce": ("bruteforce_mismatches",),

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 
 from bench.planner_cases.cells import Row
-from bench.planner_report.hetrl_tables import METHODS
-from bench.planner_report.records import Part
+from bench.planner_cases.report.hetrl_tables import METHODS
+from bench.planner_cases.report.records import Part
 
 _TOLERANCE = 1e-6
 

@@ -22,13 +22,13 @@ import numpy as np
 import torch
 
 from bench import provenance
-from bench.gpu.shapes import SHAPES, random_model
+from bench.engine_cases.accelerator.shapes import SHAPES, random_model
 from periplus.codec.weights.encoder import Encoder
 from periplus.job.job_file import JobFile, resolve
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, StopReason
 from trainer.learning.batch import Sample
-from trainer.publishing.snapshot import weights_of
+from trainer.publishing.trained_weights import weights_of
 from trainer.recipe import build_learner
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from time import sleep
 
 from periplus import clock
-from tests.support.vllm.faulty_worker import NAME
-from tests.support.vllm.small_model import SmallModel
+from tests.support.engines.vllm.faulty_worker import NAME
+from tests.support.engines.vllm.small_model import SmallModel
 
 ROOT = Path(__file__).parents[3]
 START_S = 150.0

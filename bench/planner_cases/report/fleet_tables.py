@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from bench.planner_cases import areal_hex, real
 from bench.planner_cases.cells import Row, Rows
-from bench.planner_report.markdown import NONE, counted, fixed, number, percent, table
+from bench.planner_cases.report.markdown import NONE, counted, fixed, number, percent, table
 
 AREAL_HEX_PUBLISHED = {"throughput": (1.31, 1.50), "cost": (None, 1.46)}
 """Of AReaL-Hex's abstract (arXiv 2511.00796): over homogeneous fleets, at equal budget and at equal throughput."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bench.planner_cases.hetrl import MAX_GAP
-from bench.planner_report import (
+from bench.planner_cases.report import (
     contradictions,
     fleet_tables,
     hetrl_tables,
@@ -17,14 +17,14 @@ from bench.planner_report import (
     replan_tables,
     speed_tables,
 )
-from bench.planner_report.completeness import reach_table, run_table, score, sentence
-from bench.planner_report.guesses import guesses
-from bench.planner_report.markdown import bullets, counted, paragraph, percent
-from bench.planner_report.ratios_picture import ratios_svg
-from bench.planner_report.records import Part, Record
-from bench.planner_report.scatter_picture import has_pairs, scatter_svg
-from bench.planner_report.speed_picture import speed_svg
-from bench.planner_report.time_picture import time_svg
+from bench.planner_cases.report.completeness import reach_table, run_table, score, sentence
+from bench.planner_cases.report.guesses import guesses
+from bench.planner_cases.report.markdown import bullets, counted, paragraph, percent
+from bench.planner_cases.report.ratios_picture import ratios_svg
+from bench.planner_cases.report.records import Part, Record
+from bench.planner_cases.report.scatter_picture import has_pairs, scatter_svg
+from bench.planner_cases.report.speed_picture import speed_svg
+from bench.planner_cases.report.time_picture import time_svg
 
 HONEST = (
     "HetRL and AReaL-Hex are **re-implemented from what is published**; nobody here has run their planners. What was "

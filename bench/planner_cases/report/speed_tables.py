@@ -4,8 +4,8 @@ from collections import defaultdict
 
 from bench.planner_cases.cells import Row, Rows
 from bench.planner_cases.optimum import KINDS
-from bench.planner_report.hetrl_tables import timing_of
-from bench.planner_report.markdown import NONE, counted, fixed, number, percent, table
+from bench.planner_cases.report.hetrl_tables import timing_of
+from bench.planner_cases.report.markdown import NONE, counted, fixed, number, percent, table
 
 
 def speed_table(rows: Rows) -> str:
