@@ -26,7 +26,7 @@ NUM_SEQUENCES = 8
 
 NUM_TOKENS = 32
 """Tokens of a prompt. With 8 x 32 tokens the mean difference of a sound bfloat16 engine stays within 15 % of its first
-value while the model trains, with 4 x 16 within 30 % (docs/design/0011-engines.md). A closing grows to a kilobyte."""
+value while the model trains, with 4 x 16 within 40 % (docs/design/0011-engines.md). A closing grows to a kilobyte."""
 
 NUM_LOGPROBS = NUM_SEQUENCES * (NUM_TOKENS - 1)
 """Number of log-probabilities of a probe: one for each token but the first of a sequence."""

@@ -19,8 +19,8 @@ longest single result that a job may ask for.
 """
 
 LINGER_S = 0.25
-"""Seconds that a finished sample waits at most for others to share its frame. A step of training takes longer. Measured
-on the demo: docs/design/0011-engines.md.
+"""Seconds that a finished sample waits at most for others to share its frame. A step of training takes longer.
+Chosen by hand; what the demo then sends is in docs/design/0011-engines.md.
 """
 
 
