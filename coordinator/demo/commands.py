@@ -17,6 +17,9 @@ from periplus.errors import ConfigError
 from periplus.job.resumption import in_directory_of
 from periplus.wan import grid
 
+VLLM_MODEL = "builtin:qwen3-tiny-h32"
+"""The demo's model with vLLM, whose attention on a CPU does not take the heads of the usual one."""
+
 
 @click.command()
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
@@ -92,6 +95,8 @@ def demo(
         "engine.name": engine,
         "reward.name": "shuffled" if control else None,
     }
+    if engine == "vllm" and file is None and not any(word.startswith("model.path=") for word in overrides):
+        flags["model.path"] = VLLM_MODEL
     # Later overrides win: the named options override KEY=VALUE, and both override the file.
     changes = [f"{key}={value}" for key, value in flags.items() if value is not None]
     network = grid.load(wan, tuple(name.strip() for name in regions.split(",") if name.strip()))

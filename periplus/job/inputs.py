@@ -17,7 +17,7 @@ from periplus.errors import ConfigError, CorruptFrame, NotFound
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 from periplus.values.weight_state import checkpoint_files
 
-BUILTIN_MODELS: Mapping[str, int] = MappingProxyType({"builtin:qwen3-tiny": 512})
+BUILTIN_MODELS: Mapping[str, int] = MappingProxyType({"builtin:qwen3-tiny": 512, "builtin:qwen3-tiny-h32": 512})
 """The built-in models and the number of positions of each. A test checks that `trainer/data/model.py` agrees."""
 
 CONFIG_FILE = "config.json"

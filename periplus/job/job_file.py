@@ -65,8 +65,9 @@ class ModelSection(Config):
     """The model that is trained (the actor)."""
 
     path: str = Field(default="builtin:qwen3-tiny", min_length=1)
-    """`builtin:qwen3-tiny` (a small Qwen3 with random weights and a character tokenizer), or a local directory with a
-    Hugging Face checkpoint and its tokenizer."""
+    """`builtin:qwen3-tiny` (a small Qwen3 with random weights and a character tokenizer), `builtin:qwen3-tiny-h32` (the
+    same with heads that vLLM takes on a CPU), or a local directory with a Hugging Face checkpoint and its
+    tokenizer."""
 
     lora: LoraSection | None = None
     """Train low-rank adapters instead of all weights; null trains all weights."""

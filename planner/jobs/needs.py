@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from periplus.job.job_file import JobFile
 from planner.problem.fleet import Region
 
-BUILTIN_BYTES = {"builtin:qwen3-tiny": 382_080}
+BUILTIN_BYTES = {"builtin:qwen3-tiny": 382_080, "builtin:qwen3-tiny-h32": 382_208}
 """Bytes of one published version of the built-in models, counted by `tests/planner/jobs/test_needs.py`."""
 
 PROCESS_BYTES = 512 << 20

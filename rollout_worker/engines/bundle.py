@@ -110,6 +110,7 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
             max_tokens=job.sampling.prompt_tokens + job.sampling.max_new_tokens,
             ranks=job.engine.tensor_parallel,
             cache_bytes=None if gib is None else int(gib * (1 << 30)),
+            eager=device == "cpu",  # compilation is off there: the first batch would wait for it for 20 seconds
         )
     )
     return VllmEngine(

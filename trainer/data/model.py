@@ -58,7 +58,18 @@ BUILTIN: Mapping[str, Qwen3Recipe] = MappingProxyType(
             # The usual 0.02 suits hidden sizes of thousands. At 128 it delays learning.
             init_std=0.05,
             max_positions=512,
-        )
+        ),
+        # The same with heads of 32 dimensions, the least that vLLM's attention on a CPU takes.
+        "builtin:qwen3-tiny-h32": Qwen3Recipe(
+            recipe=1,
+            hidden_size=128,
+            intermediate_size=64,
+            num_layers=2,
+            num_heads=4,
+            rope_theta=20.0,
+            init_std=0.05,
+            max_positions=512,
+        ),
     }
 )
 """Built-in models by the name that a job gives them."""

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 
@@ -23,12 +24,15 @@ BUILTIN = Architecture(
 )
 """Shape of the model that `trainer.data.model` makes. A test compares it with the checkpoint."""
 
+BUILTIN_H32 = replace(BUILTIN, name="builtin:qwen3-tiny-h32", num_heads=4, num_kv_heads=4, head_dim=32)
+"""Shape of the same model with larger heads."""
+
 
 @cache
 def architectures() -> Mapping[str, Architecture]:
-    """Return all packaged architectures by name, with the built-in one."""
+    """Return all packaged architectures by name, with the built-in ones."""
     shapes = [_of_row(row) for row in packaged_rows("architectures.csv")]
-    return MappingProxyType({shape.name: shape for shape in (*shapes, BUILTIN)})
+    return MappingProxyType({shape.name: shape for shape in (*shapes, BUILTIN, BUILTIN_H32)})
 
 
 def architecture(name: str) -> Architecture:
