@@ -477,11 +477,8 @@ def _frame_text(value: FrameId | None) -> str:
 
 
 def _runs_text(value: Sequence[PolicyRun]) -> str:
-    return (
-        "["
-        + ",".join([f"[{r.policy.fork},{r.policy.version},{r.num_tokens}{',1' if r.kept_kv else ''}]" for r in value])
-        + "]"
-    )
+    runs = [f"[{r.policy.fork},{r.policy.version},{r.num_tokens}{',1' if r.kept_kv else ''}]" for r in value]
+    return "[" + ",".join(runs) + "]"
 
 
 def _used_text(value: Sequence[UsedSample]) -> str:
