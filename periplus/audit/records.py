@@ -24,8 +24,7 @@ version, tokens]`, with a fourth number 1 if the engine kept the key-value cache
     prune       Frames before `kept_from` may be deleted, because the checkpoint of `policy` made them unneeded.
     seal        (schema 2) The trainer signs this line's `n` and `prev`, and so every line before it (seals.py). `key`
                 is its public key, `certificate` the job authority's signature of (job, fork, key).
-    export      The exported model (`final/`) is not the published state of `policy` itself, but has its adapters
-                merged into their layers. `digest` is that of the merged weights.
+    export      `final/` has the weights of `policy` with adapters merged into their layers; `digest` is theirs.
     end         The trainer stopped on purpose; `how` is succeeded, stopped or failed. A killed trainer writes no such
                 line.
 
@@ -34,10 +33,10 @@ numbered from the start in each fork; training groups have one numbering across 
 results in the kept frames get a verdict and a line again, before the fork's first lease. An abandoned lease has a
 `lost` line after its result. Labels (`why`) are lower-case words.
 
-Unknown kinds and keys are refused, so that no reader skips what it does not understand. A line has exactly one valid
-form: whatever `to_line` would not write is refused too (a repeated key, other spaces, another escape). In schema 2,
-once the trainer's key is certified, a seal follows each line of kind eval, consume, publish, checkpoint, prune, export
-and end, and is written in one piece with it.
+Unknown kinds and keys are refused, so that no reader skips what it does not understand. A line has one valid form:
+whatever `to_line` would not write is refused too (a repeated key, other spaces, another escape). In schema 2 a
+certified trainer writes a seal in one piece with each line of eval, consume, publish, checkpoint, prune, export and
+end.
 """
 
 import json

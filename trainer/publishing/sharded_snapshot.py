@@ -28,7 +28,9 @@ import numpy as np
 import numpy.typing as npt
 
 from periplus.codec.weights.layout import SPAN_BYTES, Span, StateLayout, TensorLayout
+from periplus.errors import ConfigError
 from periplus.values.weight_state import Tensor, WeightState
+from trainer.data.adapters import adapted_layers
 from trainer.distributed.collectives import Arrays, HostCollectives
 from trainer.publishing import reference_logprobs
 from trainer.publishing.device_snapshot import (
@@ -53,9 +55,13 @@ class ShardOfWeights:
     """The rows of the trained weights on one rank, with the words of these rows that were published last.
 
     Creating the object rounds the rows once, as the first version. `span_bytes` is the size of the codec's spans.
+
+    Raises: ConfigError for a model with adapters.
     """
 
     def __init__(self, model: Any, ranks: HostCollectives, span_bytes: int) -> None:
+        if adapted_layers(model):
+            raise ConfigError("model.lora is set, and adapters cannot be divided among several devices; use one device")
         self.ranks = ranks
         self.span_bytes = span_bytes
         self.rows = parameter_rows(model, ranks.rank)

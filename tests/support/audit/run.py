@@ -150,12 +150,16 @@ class AuditRun:
         self.journal.close()
         self.store.close()
 
-    def end(self, how: str = "succeeded") -> None:
+    def end(self, how: str = "succeeded", *, merged: bool = False) -> None:
+        """End the trainer; one that succeeded exports its weights, or weights with merged adapters."""
+        exported = {"merged.weight" if merged else name: tensor for name, tensor in round_to_bf16(self.state).items()}
+        if how == "succeeded" and merged:
+            self.say(audit.ExportEntry(policy=self.policy, digest=state_digest(exported)))
         self.say(audit.EndEntry(how=how))
         if how == "succeeded":
             final = RunDirectory(self.root).final
             final.mkdir(exist_ok=True)
-            write_safetensors(final / "model.safetensors", round_to_bf16(self.state))
+            write_safetensors(final / "model.safetensors", exported)
         self.kill()
 
     def say(self, record: audit.Entry) -> int:
