@@ -11,5 +11,8 @@ of leases, gateways or versions of other workers.
     tensor_memory  writes and hashes an engine's tensors
     adapter_engine merges low-rank adapters for an engine that knows none
     merged_weights the merged weights, and what of them changes
+    vllm           implements it with vLLM, which has processes of its own
+    replicated_engine  several engines with the same weights as one
+    request_limits  checks a request before an engine takes it
     bundle         builds an engine from a job's bundle
 """

@@ -5,6 +5,7 @@ them before the first lease is started.
 """
 
 import asyncio
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile
 from rollout_worker.engines.adapter_engine import AdapterEngine
 from rollout_worker.engines.engine import Engine
+from rollout_worker.engines.request_limits import RequestLimits
 from rollout_worker.engines.torch_engine import TorchEngine
 
 NUM_SLOTS = 64
@@ -88,9 +90,25 @@ def _torch_engine(folder: Path, tokenizer: Any, job: JobFile) -> TorchEngine:
 
 
 async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
+    num_slots = job.engine.max_requests or NUM_SLOTS
+    vocab_size = int(AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config().vocab_size)
+    limits = RequestLimits(
+        vocab_size=vocab_size,
+        prompt_tokens=job.sampling.prompt_tokens,
+        max_new_tokens=job.sampling.max_new_tokens,
+    )
     # vLLM is imported only for a job that asks for it: it takes 15 seconds, and has an environment of its own.
     try:
-        from rollout_worker.engines.request_limits import RequestLimits
+        if job.engine.url:
+            from rollout_worker.engines.vllm.served import served_engine
+
+            return await served_engine(
+                job.engine.url,
+                limits=limits,
+                eos_id=tokenizer.eos_token_id,
+                num_slots=num_slots,
+                api_key=os.environ.get("VLLM_API_KEY"),
+            )
         from rollout_worker.engines.vllm.async_llm_backend import AsyncLlmBackend, VllmSettings
         from rollout_worker.engines.vllm.vllm_engine import VllmEngine
     except ImportError as error:
@@ -100,8 +118,7 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
         ) from error
     device = "cuda" if torch.cuda.is_available() else "cpu"
     gib = job.engine.kv_cache_gib or (CPU_CACHE_GIB if device == "cpu" else None)
-    dtype, num_slots = _dtype(job, "cuda"), job.engine.max_requests or NUM_SLOTS
-    vocab_size = int(AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config().vocab_size)
+    dtype = _dtype(job, "cuda")
     backend = await AsyncLlmBackend.start(
         VllmSettings(
             folder=folder,
@@ -115,11 +132,7 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
     )
     return VllmEngine(
         backend=backend,
-        limits=RequestLimits(
-            vocab_size=vocab_size,
-            prompt_tokens=job.sampling.prompt_tokens,
-            max_new_tokens=job.sampling.max_new_tokens,
-        ),
+        limits=limits,
         eos_id=tokenizer.eos_token_id,
         num_slots=num_slots,
         computes_in_bfloat16=dtype == "bfloat16",

@@ -8,7 +8,10 @@ knows leases, versions of other workers, or how weights travel to this machine.
     open_requests      the requests under way, and the labels of weights
     backend            what the engine needs of a vLLM
     async_llm_backend  a vLLM below this process
-    worker_extension   what runs inside its workers
+    http_backend       a vLLM server, and http_routes what its routes are asked
+    served             the engine of a job that names servers
+    transfer_engine    the weight-transfer backend inside a server
+    worker_extension   what runs inside vLLM's workers, and worker_description what they say of themselves
     checkpoint_names   finds the checkpoint's tensors inside a model of vLLM
     shards             which part of a tensor a rank holds
     shard_memory       writes and hashes that part

@@ -31,6 +31,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from periplus.codec.weights.layout import StateLayout
 from periplus.codec.weights.staged import Update
 from periplus.errors import ConfigError, CorruptFrame, explained_error, one_line
+from periplus.values.probe_prompts import NUM_SEQUENCES, NUM_TOKENS
 from rollout_worker.engines.engine import EngineDied, RequestFailed
 from rollout_worker.engines.vllm.backend import ChunkEnd, LabelSpan, Sampling, TokenChunk
 from rollout_worker.engines.vllm.gathered_digest import gathered_digest, whole_digest
@@ -49,7 +50,7 @@ calls wait for ever. Requests end at once without it."""
 POLL_S = 0.02
 """Seconds that a call of a worker waits for its digest. The worker generates nothing meanwhile."""
 
-PROBE_SEQUENCES = 4
+PROBE_SEQUENCES = NUM_SEQUENCES
 """Sequences that vLLM can run beside the slots, so that the prompts of a probe do not wait for completions."""
 
 CHILD_ENVIRONMENT = {
@@ -300,7 +301,8 @@ def _engine_args(settings: VllmSettings) -> AsyncEngineArgs:
         skip_tokenizer_init=True,
         load_format="dummy",
         dtype=settings.dtype,
-        max_model_len=settings.max_tokens,
+        # The probe's prompts must fit too, with the token that vLLM samples after them.
+        max_model_len=max(settings.max_tokens, NUM_TOKENS + 1),
         max_num_seqs=settings.num_slots + PROBE_SEQUENCES,
         tensor_parallel_size=settings.ranks,
         kv_cache_memory_bytes=settings.cache_bytes,

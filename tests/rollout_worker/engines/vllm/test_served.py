@@ -17,17 +17,25 @@ from periplus.values.trajectory import PolicyRun
 from rollout_worker.engines.engine import Completion, CompletionEnd, EngineDied, OnSwap
 from rollout_worker.engines.vllm.http_backend import HttpBackend
 from rollout_worker.engines.vllm.http_routes import TokensRoute
+from rollout_worker.engines.vllm.served import served_engine
 from rollout_worker.engines.vllm.transfer_buffer import TransferBuffer
 from rollout_worker.engines.vllm.vllm_engine import VllmEngine
-from tests.support.engines.vllm.running import MAX_NEW_TOKENS, PROMPT_TOKENS, engine_of, request, started
+from tests.support.engines.vllm.running import LIMITS, MAX_NEW_TOKENS, PROMPT_TOKENS, engine_of, request, started
 from tests.support.engines.vllm.server import VllmServer, vllm_server
-from tests.support.engines.vllm.small_model import VOCAB, SmallModel
+from tests.support.engines.vllm.small_model import EOS, VOCAB, SmallModel
 
 pytestmark = [pytest.mark.vllm, pytest.mark.processes]
 
 T = TypeVar("T")
 
 MAX_TOKENS = PROMPT_TOKENS + MAX_NEW_TOKENS + 1
+GONE = "http://127.0.0.1:9"
+"""Where nothing listens."""
+
+LONG = 100
+"""Tokens of a completion that is under way for long enough to change weights."""
+
+NUM_LAYERS = 16
 MEAN_NATS = 0.01
 """Difference of log-probabilities between bfloat16 and float32 that is rounding."""
 
@@ -40,7 +48,8 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    model = SmallModel(tied=True, num_versions=3)
+    # So many layers that the server sends tokens as fast as it samples them.
+    model = SmallModel(tied=True, num_versions=3, num_layers=NUM_LAYERS)
     with vllm_server(tmp_path_factory.mktemp("model"), model, MAX_TOKENS) as server:
         yield Served(server, model)
 
@@ -93,13 +102,14 @@ def test_deltas_are_written_over_vllms_own_routes(
 
 @pytest.mark.parametrize("on_swap", [OnSwap.KEEP_KV, OnSwap.REPREFILL])
 def test_weights_change_while_completions_are_under_way(served: Served, on_swap: OnSwap) -> None:
-    asked = [request(group, max_new_tokens=MAX_NEW_TOKENS) for group in range(4)]
+    asked = [request(group, max_new_tokens=LONG) for group in range(4)]
     model = served.model
+    change = model.changed(0, 1)
 
     async def work() -> None:
         async with connected(served) as engine:
             tasks = await started(engine, asked)
-            report = await engine.swap(model.changed(0, 1), Policy(0, 1), on_swap)
+            report = await engine.swap(change, Policy(0, 1), on_swap)
             assert 0 < report.write_s <= report.pause_s < 2.0
             found = await asyncio.gather(*tasks)
         for each, completion in zip(asked, found, strict=True):
@@ -123,8 +133,9 @@ def test_weights_change_while_completions_are_under_way(served: Served, on_swap:
 def test_a_server_without_labels_is_asked_over_openais_route(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its completions are continued as other requests at a swap."""
     monkeypatch.setattr(TokensRoute, "path", "/inference/v1/not-there")
-    asked = [request(group, max_new_tokens=MAX_NEW_TOKENS) for group in range(4)]
+    asked = [request(group, max_new_tokens=LONG) for group in range(4)]
     model = served.model
+    change = model.changed(0, 1)
 
     async def work() -> list[Completion]:
         async with connected(served, has_scale_out=False) as engine:
@@ -132,7 +143,7 @@ def test_a_server_without_labels_is_asked_over_openais_route(served: Served, mon
                 await engine.swap(model.whole(0), Policy(0, 0), OnSwap.KEEP_KV)
             await engine.swap(model.whole(0), Policy(0, 0), OnSwap.REPREFILL)
             tasks = await started(engine, asked)
-            await engine.swap(model.changed(0, 1), Policy(0, 1), OnSwap.REPREFILL)
+            await engine.swap(change, Policy(0, 1), OnSwap.REPREFILL)
             ids = np.random.default_rng(1).integers(0, VOCAB, (2, 9))
             compare(await engine.logprobs(ids), [model.logprobs(1, row) for row in ids.tolist()])
             return await asyncio.gather(*tasks)
@@ -149,14 +160,32 @@ def test_a_server_without_labels_is_asked_over_openais_route(served: Served, mon
 def test_an_aborted_request_keeps_its_tokens(served: Served) -> None:
     async def work() -> None:
         async with connected(served) as engine:
-            (task,) = await started(engine, [request(0, max_new_tokens=MAX_NEW_TOKENS)])
+            (task,) = await started(engine, [request(0, max_new_tokens=LONG)])
             await engine.abort([request(0).request_id])
             completion = await task
         assert completion.end is CompletionEnd.ABORTED
-        assert 0 < len(completion.token_ids) < MAX_NEW_TOKENS
+        assert 0 < len(completion.token_ids) < LONG
         assert completion.runs == (PolicyRun(Policy(0, 0), len(completion.token_ids)),)
 
     run(work())
+
+
+def test_a_job_uses_the_servers_that_answer(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """One of the two does not, and is left out with a warning."""
+
+    async def work() -> None:
+        engine = await served_engine([GONE, served.server.url], limits=LIMITS, eos_id=EOS, num_slots=4)
+        assert isinstance(engine, VllmEngine)
+        try:
+            await engine.swap(served.model.whole(0), Policy(0, 0), OnSwap.KEEP_KV)
+            assert (await engine.submit(request(1))).runs[0].policy == Policy(0, 0)
+        finally:
+            await engine.close()
+        with pytest.raises(Unreachable, match="is a vLLM server running there"):
+            await served_engine([GONE], limits=LIMITS, eos_id=EOS, num_slots=4)
+
+    run(work())
+    assert "engine_server_does_not_answer" in caplog.text
 
 
 def test_a_server_that_takes_fewer_tokens_than_the_job_needs_is_refused(served: Served) -> None:
@@ -169,7 +198,7 @@ def test_a_killed_server_ends_every_call(served: Served) -> None:
 
     async def work() -> float:
         async with connected(served) as engine:
-            tasks = await started(engine, [request(group, max_new_tokens=MAX_NEW_TOKENS) for group in range(3)])
+            tasks = await started(engine, [request(group, max_new_tokens=LONG) for group in range(3)])
             served.server.kill()
             killed_s = clock.monotonic_s()
             found = await asyncio.gather(*tasks, return_exceptions=True)

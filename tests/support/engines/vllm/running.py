@@ -17,6 +17,7 @@ from tests.support.engines.vllm.small_model import VOCAB, SmallModel
 T = TypeVar("T")
 
 NUM_SLOTS, PROMPT_TOKENS, MAX_NEW_TOKENS = 8, 16, 400
+LIMITS = RequestLimits(vocab_size=VOCAB, prompt_tokens=PROMPT_TOKENS, max_new_tokens=MAX_NEW_TOKENS)
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,7 @@ def running_vllm(folder: Path, model: SmallModel, *, ranks: int = 1) -> Iterator
 
 def engine_of(backend: Any, *, eos_id: int | None = None) -> VllmEngine:
     """Return an engine whose completions are as long as their requests say, unless there is an end token."""
-    limits = RequestLimits(vocab_size=VOCAB, prompt_tokens=PROMPT_TOKENS, max_new_tokens=MAX_NEW_TOKENS)
-    return VllmEngine(backend=backend, limits=limits, eos_id=eos_id, num_slots=NUM_SLOTS, computes_in_bfloat16=True)
+    return VllmEngine(backend=backend, limits=LIMITS, eos_id=eos_id, num_slots=NUM_SLOTS, computes_in_bfloat16=True)
 
 
 def request(

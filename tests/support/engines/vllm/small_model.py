@@ -22,14 +22,14 @@ VOCAB = 79
 EOS = 2
 
 
-def small_config(*, tied: bool) -> Qwen3Config:
+def small_config(*, tied: bool, num_layers: int) -> Qwen3Config:
     # Heads of 32 are the smallest that vLLM's attention takes on a CPU.
     return Qwen3Config(
         architectures=["Qwen3ForCausalLM"],
         vocab_size=VOCAB,
         hidden_size=64,
         intermediate_size=96,
-        num_hidden_layers=2,
+        num_hidden_layers=num_layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,
@@ -44,11 +44,13 @@ def small_config(*, tied: bool) -> Qwen3Config:
 class SmallModel:
     """Versions of the weights of one small model, and what transformers computes with them."""
 
-    def __init__(self, *, tied: bool, num_versions: int, share: float = 0.05) -> None:
+    def __init__(self, *, tied: bool, num_versions: int, share: float = 0.05, num_layers: int = 2) -> None:
         torch.manual_seed(4)
-        self._config = small_config(tied=tied)
+        self._config = small_config(tied=tied, num_layers=num_layers)
         self._model: Any = Qwen3ForCausalLM(self._config).eval().requires_grad_(False)
         self.states = self._chain(num_versions, share)
+        # Encoding takes long, during which completions of a test would end: it is done before they begin.
+        self._deltas = {version: self._staged(version, version + 1) for version in range(num_versions - 1)}
 
     def save_config(self, folder: Path) -> Path:
         self._config.save_pretrained(folder)
@@ -58,8 +60,8 @@ class SmallModel:
         return WholeState(layout=layout_of(self.states[version]), state=self.states[version])
 
     def changed(self, *versions: int) -> ChangedElements:
-        """The deltas from each of these versions to the next, as a reader decodes them."""
-        return ChangedElements(staged=tuple(map(self._staged, versions, versions[1:])))
+        """The deltas from each of these versions, which follow each other, to the next, as a reader decodes them."""
+        return ChangedElements(staged=tuple(self._deltas[version] for version in versions[:-1]))
 
     def logprobs(self, version: int, ids: Sequence[int], temperature: float = 1.0) -> npt.NDArray[np.float64]:
         """Log-probability of each id but the first, all of them with this version."""

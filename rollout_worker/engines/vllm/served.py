@@ -1,0 +1,50 @@
+"""Builds the engine of a job that names vLLM servers: one engine a server, and several of them as one."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from periplus.errors import ConfigError, Unreachable
+from periplus.process import telemetry
+from rollout_worker.engines.engine import Engine
+from rollout_worker.engines.replicated_engine import ReplicatedEngine
+from rollout_worker.engines.request_limits import RequestLimits
+from rollout_worker.engines.vllm.http_backend import HttpBackend
+from rollout_worker.engines.vllm.vllm_engine import VllmEngine
+
+log = logging.getLogger(__name__)
+
+
+async def served_engine(
+    urls: Sequence[str], *, limits: RequestLimits, eos_id: int | None, num_slots: int, api_key: str | None = None
+) -> Engine:
+    """Connect to the servers that answer, and return an engine with `num_slots` requests at once on each of them.
+
+    Raises: ConfigError if a server cannot serve this job, Unreachable if none answers.
+    """
+    max_tokens = limits.prompt_tokens + limits.max_new_tokens
+    found = await asyncio.gather(
+        *(HttpBackend.connect(url, api_key=api_key, max_tokens=max_tokens) for url in urls), return_exceptions=True
+    )
+    backends = {url: each for url, each in zip(urls, found, strict=True) if isinstance(each, HttpBackend)}
+    errors = [each for each in found if isinstance(each, BaseException)]
+    unfit = [each for each in errors if not isinstance(each, Unreachable)]
+    if not backends or unfit:
+        await asyncio.gather(*(backend.close() for backend in backends.values()))
+        raise (unfit or errors)[0]
+    for error in errors:
+        telemetry.event(log, logging.WARNING, "engine_server_does_not_answer", error=str(error))
+    if len({backend.reports_labels for backend in backends.values()}) > 1:
+        await asyncio.gather(*(backend.close() for backend in backends.values()))
+        raise ConfigError("some servers of engine.url have --enable-scale-out and some do not; start them alike")
+    engines = {
+        url: VllmEngine(
+            backend=backend,
+            limits=limits,
+            eos_id=eos_id,
+            num_slots=num_slots,
+            computes_in_bfloat16=backend.computes_in_bfloat16,
+        )
+        for url, backend in backends.items()
+    }
+    return next(iter(engines.values())) if len(engines) == 1 else ReplicatedEngine(engines)
