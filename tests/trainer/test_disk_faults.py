@@ -146,8 +146,8 @@ class Growing:
 
 # ---- death within a write --------------------------------------------------------------------------------------------
 
-LEARNER = (checkpoint._Sink, "write")
-CALLS = (*OS_CALLS, LEARNER)
+PART = (checkpoint, "write_part")
+CALLS = (*OS_CALLS, PART)
 
 
 def dies(folder: Path, cache_dir: Path, settings: dict[str, Any], call: int, number: int) -> None:

@@ -22,7 +22,7 @@ from rollout_worker.engines.engine import ChangedElements, OnSwap, SampleRequest
 from rollout_worker.engines.torch_engine import TorchEngine
 from rollout_worker.weights.engine_check import EngineCheck, EngineChecker
 from rollout_worker.weights.host_copy import Signed
-from tests.support.trainer.learning import PAD_ID, make_job, sampled
+from tests.support.trainer.learning import make_job, sampled
 from tests.support.trainer.samples import CONSUMER
 from tests.support.trainer.sharded import small_qwen
 from trainer.publishing.snapshot import HostWeights
@@ -45,7 +45,7 @@ def published() -> list[Any]:
     """Alternately: what the trainer signs of a version, and the version's state. There are four versions."""
     model = small_qwen()
     job = make_job(model={"lora": {"rank": RANK, "alpha": ALPHA}}, optimizer={"lr": 5e-2})
-    learner, weights = build_learner(job, model, pad_id=PAD_ID), HostWeights(model)
+    learner, weights = build_learner(job, model), HostWeights(model)
     state = weights.first()
     found: list[Any] = []
     for version in range(4):

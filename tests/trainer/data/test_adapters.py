@@ -17,7 +17,7 @@ from periplus.values.low_rank import is_adapter, merged_state
 from periplus.values.policy import Lineage, Policy
 from periplus.values.probe_prompts import probe_prompts
 from periplus.values.weight_state import WeightState, content_bytes
-from tests.support.trainer.learning import PAD_ID, make_job, sampled
+from tests.support.trainer.learning import make_job, sampled
 from tests.support.trainer.samples import CONSUMER
 from tests.support.trainer.sharded import small_qwen
 from trainer.checkpointing import checkpoint, restoration
@@ -37,7 +37,7 @@ VOCABULARY = 21
 def built(**changes: Any) -> tuple[Any, Learner]:
     model = small_qwen()
     job = make_job(model={"lora": LORA}, optimizer={"lr": 5e-2}, **changes)
-    return model, build_learner(job, model, pad_id=PAD_ID)
+    return model, build_learner(job, model)
 
 
 def trained(num_steps: int = 2, **changes: Any) -> tuple[Any, Learner]:
@@ -208,15 +208,15 @@ def test_a_checkpoint_of_another_base_or_other_adapters_is_refused(saved: tuple[
         restoration.restore(manifest, model, learner)
     whole = small_qwen()
     with pytest.raises(ConfigError, match="other weights under its adapters"):
-        restoration.restore(manifest, whole, build_learner(make_job(), whole, pad_id=PAD_ID))
+        restoration.restore(manifest, whole, build_learner(make_job(), whole))
     other = small_qwen()
     fewer = make_job(model={"lora": {**LORA, "target_modules": ["q_proj"]}})
     with pytest.raises(ConfigError, match="another model"):
-        restoration.restore(manifest, other, build_learner(fewer, other, pad_id=PAD_ID))
+        restoration.restore(manifest, other, build_learner(fewer, other))
     rank = small_qwen()
     with pytest.raises(ConfigError, match="another model"):
         restoration.restore(
-            manifest, rank, build_learner(make_job(model={"lora": {**LORA, "rank": 2}}), rank, pad_id=PAD_ID)
+            manifest, rank, build_learner(make_job(model={"lora": {**LORA, "rank": 2}}), rank)
         )
 
 
