@@ -5,6 +5,7 @@ only. The job file was validated and resolved before. Keys that the algorithm do
 neutral default here.
 """
 
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -46,19 +47,31 @@ def warmup_settings(job: JobFile) -> WarmupSettings:
     )
 
 
-def build_learner(job: JobFile, actor: Any, *, pad_id: int, ranks: Ranks | None = None) -> Learner:
+def build_learner(
+    job: JobFile,
+    actor: Any,
+    *,
+    pad_id: int,
+    ranks: Ranks | None = None,
+    place: Callable[[Any], Any] = lambda model: model,
+) -> Learner:
     """Build the learner of a resolved job around the actor as it is now.
 
     A copy of the actor becomes the reference policy of the KL term, if the job has one. A copy of it is also the
     backbone of the critic, if the algorithm has one. To resume, load the actor's weights, then the rest with
     `Learner.load_state_dict`.
+
+    `place` moves a model to where it is trained, such as to several devices, and returns it. It is called for the
+    copies before the actor, since a model that is divided cannot be copied.
     """
     settings = learner_settings(job)
-    critic = Critic(actor) if settings.algorithm.has_critic else None
+    reference = place(deepcopy(actor).requires_grad_(False)) if job.algorithm.kl_coefficient else None
+    critic = place(Critic(actor)) if settings.algorithm.has_critic else None
+    actor = place(actor)
     return Learner(
         actor=Trained(model=actor, optimizer=_adamw(job, actor)),
         critic=None if critic is None else Trained(model=critic, optimizer=_adamw(job, critic)),
-        reference=deepcopy(actor).requires_grad_(False) if job.algorithm.kl_coefficient else None,
+        reference=reference,
         settings=settings,
         pad_id=pad_id,
         ranks=ranks,

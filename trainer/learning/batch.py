@@ -14,7 +14,7 @@ Shapes: B rows (samples), P prompt columns, T completion columns, S = P + T.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -113,6 +113,11 @@ class Batch:
             behaviour_logprobs_BT=self.behaviour_logprobs_BT[rows],
             samples=tuple(self.samples[row] for row in rows),
         )
+
+    def hidden_row(self) -> "Batch":
+        """Return the first row as a batch with the same number of columns, of which the loss sees no token."""
+        row = self.take([0])
+        return replace(row, mask_BT=torch.zeros_like(row.mask_BT))
 
 
 def collate(samples: Sequence[Sample], pad_id: int) -> Batch:

@@ -33,5 +33,5 @@ class Critic(torch.nn.Module):
 
     def forward(self, batch: Batch) -> torch.Tensor:
         # The head works in float32 whatever the backbone computes in.
-        values_BU: torch.Tensor = self.head(last_states(self.backbone, batch).float())[..., 0]
-        return values_BU
+        values_BU1: torch.Tensor = self.head(last_states(self.backbone, batch).float())
+        return values_BU1[..., 0].clone()  # FSDP2 does not notice changes in place of a module's result that is a view

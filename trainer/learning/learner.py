@@ -53,7 +53,6 @@ from trainer.learning.step import (
     actor_gradient,
     apply,
     critic_gradient,
-    micro_batches,
 )
 
 
@@ -292,8 +291,11 @@ class Learner:
         # Each rank scores its own rows. The rest stay 0, and the sum over ranks fills them in: [B, width].
         scores = torch.zeros((batch.num_rows, width))
         with torch.no_grad():
-            for rows in micro_batches(self._ranks.mine(range(batch.num_rows)), self._settings.update.micro_batch_rows):
-                scores[rows] = score(batch.take(rows))
+            for rows in self._ranks.micro_batches(range(batch.num_rows), self._settings.update.micro_batch_rows):
+                # The other ranks wait for this rank's pass, even if it has no rows left.
+                scored = score(batch.take(rows) if rows else batch.hidden_row())
+                if rows:
+                    scores[rows] = scored
         return self._ranks.sum_(scores)
 
     def _update(
@@ -304,11 +306,16 @@ class Learner:
         learning_rate: float,
         on_logprobs: Callable[[Sequence[int], torch.Tensor], None],
     ) -> tuple[Gradient, LossSums, Gradient | None]:
-        update, value_gradient = self._settings.update, None
-        # Both gradients are found finite before either is applied.
-        gradient, sums = actor_gradient(self._actor, batch, targets, rows, update, self._ranks, on_logprobs)
+        update, value_gradient, failure = self._settings.update, None, None
+        try:
+            gradient, sums = actor_gradient(self._actor, batch, targets, rows, update, self._ranks, on_logprobs)
+            if self._critic is not None:
+                value_gradient = critic_gradient(self._critic, batch, targets, rows, update, self._ranks)
+        except NonFiniteLoss as error:
+            failure = error
+        # All ranks have found both gradients finite before any of them applies either.
+        self._ranks.agree(failure)
         if self._critic is not None:
-            value_gradient = critic_gradient(self._critic, batch, targets, rows, update, self._ranks)
             apply(self._critic, learning_rate * self._settings.critic_rate)
         apply(self._actor, learning_rate)
         return gradient, sums, value_gradient

@@ -1,8 +1,9 @@
 """One optimizer update: it computes the gradients of actor and critic, checks them, and applies them.
 
-The gradient is accumulated over micro-batches of rows, summed over ranks, clipped by its norm, and checked to be
-finite. Computing (`actor_gradient`, `critic_gradient`) and applying (`apply`) are separate. The caller applies only
-after all gradients of the update were found finite, so actor and critic change together or not at all.
+The gradient is accumulated over micro-batches of rows, clipped by its norm, and checked to be finite. If several ranks
+share the step, their models are divided by FSDP2, which sums gradients over ranks in each backward pass. Computing
+(`actor_gradient`, `critic_gradient`) and applying (`apply`) are separate. The caller applies only after all gradients
+of the update were found finite, so actor and critic change together or not at all.
 
 Losses are normalised by the counts of the whole update (`counts_of`), in all micro-batches and on all ranks. The size
 of a micro-batch therefore changes the memory that is needed, and not the result but for float32 rounding.
@@ -19,6 +20,7 @@ from math import isfinite
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from periplus.errors import NonFiniteLoss
 from trainer.learning.batch import Batch
@@ -99,11 +101,6 @@ class UpdateSettings:
     micro_batch_rows: int
 
 
-def micro_batches(rows: Sequence[int], size: int) -> list[Sequence[int]]:
-    """Cut the rows into pieces of at most `size` rows, in order."""
-    return [rows[start : start + size] for start in range(0, len(rows), size)]
-
-
 def actor_gradient(
     actor: Trained,
     batch: Batch,
@@ -123,10 +120,11 @@ def actor_gradient(
     actor.optimizer.zero_grad(set_to_none=True)
     total, sums = 0.0, LossSums()
     # This rank's rows only. Losses are shares of the whole update's mean, so gradients of micro-batches add up.
-    for chosen in micro_batches(ranks.mine(rows), settings.micro_batch_rows):
-        part, part_targets = batch.take(chosen), targets.take(chosen)
+    for chosen in ranks.micro_batches(rows, settings.micro_batch_rows):
+        part, part_targets = _part(batch, targets, chosen)
         logprobs_BT = completion_logprobs(actor.model, part, settings.temperature)
-        on_logprobs(chosen, logprobs_BT.detach())
+        if chosen:
+            on_logprobs(chosen, logprobs_BT.detach())
         loss, part_sums = policy_loss(
             settings.token_loss,
             logprobs_BT,
@@ -155,8 +153,8 @@ def critic_gradient(
     counts = counts_of(batch, rows)
     critic.optimizer.zero_grad(set_to_none=True)
     total = 0.0
-    for chosen in micro_batches(ranks.mine(rows), settings.micro_batch_rows):
-        part, part_targets = batch.take(chosen), targets.take(chosen)
+    for chosen in ranks.micro_batches(rows, settings.micro_batch_rows):
+        part, part_targets = _part(batch, targets, chosen)
         assert part_targets.values_BU is not None
         assert part_targets.returns_BT is not None
         # Padding and tool gaps may hold any value, so they are replaced before any arithmetic. The last state is
@@ -190,26 +188,38 @@ def counts_of(batch: Batch, rows: Sequence[int]) -> StepCounts:
     return StepCounts(num_tokens=int(batch.mask_BT[rows].sum()), num_sequences=len(rows))
 
 
+def _part(batch: Batch, targets: Targets, rows: Sequence[int]) -> tuple[Batch, Targets]:
+    # Without rows it is one row of which the loss sees nothing: the other ranks wait for this rank's pass.
+    return (batch.take(rows), targets.take(rows)) if rows else (batch.hidden_row(), targets.take([0]))
+
+
 def _finish(
     what: str, trained: Trained, total: float, num_rows: int, settings: UpdateSettings, ranks: Ranks
 ) -> Gradient:
-    # Sum the gradients and the loss over ranks, clip the gradient's norm in place, and refuse what is not finite.
+    # Sum the loss over ranks, clip the gradient's norm in place, and refuse what is not finite.
     parameters = [parameter for parameter in trained.model.parameters() if parameter.requires_grad]
-    if ranks.size > 1:
-        for parameter in parameters:
-            # A rank whose rows do not touch a parameter takes part in the sum all the same, or the others would wait
-            # for it.
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            ranks.sum_(parameter.grad)
+    assert ranks.size == 1 or all(isinstance(parameter, DTensor) for parameter in parameters), (
+        "ranks that share a step share the model, whose gradients FSDP2 sums"
+    )
     loss = float(ranks.sum_(torch.tensor(total, dtype=torch.float64)))
-    norm = float(torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm))
+    norm = _clip(parameters, settings.max_grad_norm)
     if not (isfinite(loss) and isfinite(norm)):
         raise NonFiniteLoss(
             f"{what} loss {loss} with gradient norm {norm} on {num_rows} samples: the step was not applied; lower the "
             "learning rate or the clip range, and check the rewards"
         )
     return Gradient(loss=loss, norm=norm)
+
+
+def _clip(parameters: Sequence[torch.nn.Parameter], max_norm: float) -> float:
+    # Each rank knows the norm of its rows; the norm of the whole gradient is the same number on all ranks, and so is
+    # the factor by which all of them scale their rows.
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if isinstance(norm, DTensor):
+        norm = norm.full_tensor()
+    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+    return float(norm)
 
 
 def _summed(sums: LossSums, ranks: Ranks) -> LossSums:

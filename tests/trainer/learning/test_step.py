@@ -22,7 +22,6 @@ from trainer.learning.step import (
     apply,
     counts_of,
     critic_gradient,
-    micro_batches,
 )
 
 COMPLETIONS = ((5, 6, 2), (7, 2), (8, 9, 10), (11, 2))
@@ -66,11 +65,6 @@ def ignore(rows: object, logprobs_BT: torch.Tensor) -> None:
 
 def gradients(model: Any) -> list[torch.Tensor]:
     return [parameter.grad.clone() for parameter in model.parameters()]
-
-
-def test_rows_are_cut_in_order_and_none_is_lost() -> None:
-    assert [list(part) for part in micro_batches(range(5), 2)] == [[0, 1], [2, 3], [4]]
-    assert micro_batches([], 2) == []
 
 
 def test_an_update_counts_its_own_rows_and_only_what_the_loss_sees() -> None:
