@@ -10,5 +10,6 @@ divided by FSDP2. Nothing here knows of leases, versions that readers hold, or t
     process_group         how ranks find each other, their devices, and the groups in which they talk
     sharding              divides a model among the ranks, with the weights of rank 0
     verdict               the vote of all ranks before an update is applied
+    failures              what a rank says of the error that ends it
     collectives           gathers arrays on rank 0, and broadcasts small values, through host memory
 """

@@ -21,9 +21,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from periplus.errors import NonFiniteLoss, explained_error
+from periplus.errors import NonFiniteLoss
 from periplus.process import telemetry
 from trainer.distributed.commands import TakeVersion, read_one, unpacked
+from trainer.distributed.failures import explained_failure
 
 log = logging.getLogger(__name__)
 
@@ -98,17 +99,10 @@ def _finish(finish: Callable[[], None], report_fd: int) -> None:
 def _fail(error: BaseException, report_fd: int) -> None:
     """Tell rank 0 why this process ends, and end it, with all its threads and connections."""
     log.error("rank_failed", exc_info=error)
-    why = "it ran out of memory: " if _is_out_of_memory(error) else ""
     try:
-        os.write(report_fd, (why + explained_error(error)).encode()[:4096])
+        os.write(report_fd, explained_failure(error).encode())
     finally:
         os._exit(EXIT_FAILED)
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    # torch's OutOfMemoryError is for accelerators. On a CPU its allocator raises a plain RuntimeError.
-    names = {each.__name__ for each in type(error).__mro__}
-    return bool(names & {"MemoryError", "OutOfMemoryError"}) or "DefaultCPUAllocator" in str(error)
 
 
 if __name__ == "__main__":

@@ -19,11 +19,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from periplus.errors import PeriplusError, RankLost, TrainingError, one_line
+from periplus.errors import PeriplusError, RankLost, TrainingError
 from periplus.job.job_file import JobFile
 from periplus.values.policy import Policy
 from periplus.values.weight_state import WeightState
 from trainer.distributed.commands import BuildLearner, Command, FirstVersion, ProbeWeights, TakeVersion, TrainStep
+from trainer.distributed.failures import explained_failure, is_out_of_memory
 from trainer.distributed.followers import Followers
 from trainer.distributed.process_group import join, leave
 from trainer.distributed.rank import TrainingRank
@@ -161,13 +162,10 @@ def _explained(followers: Followers) -> Iterator[None]:
         raise followers.lost(LOSS_S) or error from error
     except PeriplusError:
         raise
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise TrainingError(
-            f"rank 0 ran out of memory: {one_line(error)}; the step under way was not applied; lower "
-            "train.micro_batch_samples or raise train.devices, and resume the job from its last checkpoint"
-        ) from error
-    except RuntimeError as error:  # torch has no class of its own for a lost connection or a timeout of gloo
-        raise followers.lost(LOSS_S) or RankLost(
-            f"the trainer's ranks cannot go on together: {one_line(error)}; the step under way was not applied; resume "
-            "the job from its last checkpoint"
+    except (RuntimeError, MemoryError) as error:
+        # torch has no class of its own for a lost connection or a timeout of gloo: the other rank's reason is better.
+        lost = None if is_out_of_memory(error) else followers.lost(LOSS_S)
+        raise lost or TrainingError(
+            f"rank 0 failed: {explained_failure(error)}; the step under way was not applied; resume the job from its "
+            "last checkpoint"
         ) from error

@@ -50,11 +50,9 @@ class TrainingRank:
             self._weights = weights_of(model)
             return
         ranks = Ranks(rank=groups.rank, size=groups.size, agree=vote_of(groups.verdict))
-        # The critic's head is made here, without content as the rest if the actor is a skeleton.
-        with torch.device(model.device):
-            self._learner = build_learner(
-                job, model, pad_id=command.pad_id, ranks=ranks, place=lambda each: divide(each, groups)
-            )
+        self._learner = build_learner(
+            job, model, pad_id=command.pad_id, ranks=ranks, place=lambda each: divide(each, groups)
+        )
         publishing = groups.publishing
         self._weights = FollowerWeights(model, publishing) if groups.rank else weights_of(model, publishing)
 

@@ -26,7 +26,7 @@ class Critic(torch.nn.Module):
     def __init__(self, actor: Any) -> None:
         super().__init__()
         self.backbone = deepcopy(actor.base_model)
-        self.head = torch.nn.Linear(actor.config.hidden_size, 1)
+        self.head = torch.nn.Linear(actor.config.hidden_size, 1, device=actor.device)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
         self.eval()

@@ -74,8 +74,7 @@ def _step(name: str, changes: dict[str, Any], groups: RankGroups | None) -> dict
     settings = learner_settings(job)
     group_size = 1 if name == "more processes than rows" else 4
     samples = sampled(tiny_model(), 0, group_size=group_size)
-    with torch.device(actor.device):
-        models = [actor] + ([Critic(actor)] if settings.algorithm.has_critic else [])
+    models = [actor] + ([Critic(actor)] if settings.algorithm.has_critic else [])
     reference = deepcopy(actor).requires_grad_(False) if job.algorithm.kl_coefficient else None
     ranks = Ranks()
     if groups is not None:
