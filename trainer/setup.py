@@ -13,9 +13,9 @@ from typing import Any
 from periplus.job.job_file import JobFile
 from periplus.values.policy import Lineage, Policy
 from periplus.values.record import RecordKind
-from trainer.checkpointing import checkpoint
-from trainer.checkpointing.checkpoint import Manifest
+from trainer.checkpointing import checkpoint, restoration
 from trainer.checkpointing.export import model_files
+from trainer.checkpointing.manifest import Manifest
 from trainer.config import TrainerConfig
 from trainer.data.dataset import Dataset, split_prompts, warmup_examples
 from trainer.data.model import resolve_model_dir
@@ -81,7 +81,7 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float]) -> Prepar
     # After the warm-up: the KL reference and the critic start from the actor as it is here.
     learner = build_learner(job, model, pad_id=tokenizer.pad_token_id)
     if manifest is not None:
-        checkpoint.restore(manifest, model, learner)
+        restoration.restore(manifest, model, learner)
     return Prepared(
         model=model,
         tokenizer=tokenizer,

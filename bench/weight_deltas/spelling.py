@@ -20,7 +20,7 @@ from bench.learning import RECIPE, Run, install, open_run, publish, rollout
 from bench.weight_deltas.states import widened
 from periplus.job.job_file import load_job
 from periplus.values.policy import Policy
-from trainer.checkpointing import checkpoint
+from trainer.checkpointing import checkpoint, restoration
 from trainer.data.dataset import item_order
 from trainer.learning.learner import Learner
 from trainer.publishing.publish import bf16_state, load_float32
@@ -62,7 +62,7 @@ class Continued:
             self._run: Run = open_run(job, Path(cache))
         learner = build_learner(job, self._run.actor, pad_id=self._run.tokenizer.pad_token_id)
         manifest = checkpoint.newest(checkpoints)
-        checkpoint.restore(manifest, self._run.actor, learner)
+        restoration.restore(manifest, self._run.actor, learner)
         if not resumed:
             self._start_anew()
             learner = build_learner(job, self._run.actor, pad_id=self._run.tokenizer.pad_token_id)

@@ -9,7 +9,7 @@ frames that the trainer pruned later are not held against it.
 
 import gc
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,10 @@ from periplus.errors import CorruptSpool, NotFound, PeriplusError, StorageError,
 from periplus.job.run_directory import RunDirectory
 from periplus.process.disk import open_regular
 from periplus.spool.reader import SpoolReader
-from periplus.values.digest import BLOCK_BYTES, digest_of, root, tensor_digest
+from periplus.values.digest import BLOCK_BYTES, TensorHasher, digest_of
 from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
+from periplus.values.row_parts import PartedTensor, PartReader, num_rows, parted_tensors
 from periplus.values.trajectory import Trajectory
 from periplus.values.transport_keys import unpack_keyed
 from periplus.values.weight_state import (
@@ -71,6 +72,7 @@ _BLOCK_VALUES = BLOCK_BYTES // 2
 """Number of bfloat16 values in one block of a tensor's digest."""
 
 _ROUNDED_PART = SINGLE_FILE
+_ROUNDED_TENSORS = "actor"  # the collection of a manifest's tensors that is published
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """Exceptions that parsing an arbitrary file may raise: JSON allows numbers and depths that no field takes."""
 
@@ -319,12 +321,13 @@ def _checkpoint(folder: Path, progress: Progress) -> KeptCheckpoint | None:
         data = json.loads(raw)
         manifest = _manifest(data)
         listed = {str(part["name"]): str(part["blake3"]) for part in data["parts"]}
+        tensors = parted_tensors(data)
     except _UNREADABLE as error:
         problem = f"it is not a manifest: {error!r:.200}"
         return KeptCheckpoint(name=folder.name, digest=digest, manifest=None, problem=problem)
     bad = {name: problem for name, hash_ in listed.items() if (problem := _part_problem(folder, name, hash_, progress))}
     # The weights are read only if their hash is right, since they are the bulk of the work.
-    rounded = None if bad or _ROUNDED_PART not in listed else _rounded(folder / _ROUNDED_PART)
+    rounded = None if bad else _rounded(folder, listed, tensors)
     return KeptCheckpoint(name=folder.name, digest=digest, manifest=manifest, bad_parts=bad, rounded=rounded)
 
 
@@ -369,27 +372,45 @@ def _part_problem(folder: Path, name: str, expected: str, progress: Progress) ->
     return "" if found == expected else f"its hash is {found}, the manifest says {expected}"
 
 
-def _rounded(path: Path) -> bytes | None:
-    """Return the digest of a part's weights rounded to bfloat16, as they are published; None if it cannot be read."""
+def _rounded(
+    folder: Path, listed: Mapping[str, str], tensors: Mapping[str, Mapping[str, PartedTensor]] | None
+) -> bytes | None:
+    """Return the digest of the actor's weights rounded to bfloat16, as they are published; None if it is not readable.
+
+    The rows of a tensor may lie in several parts. A manifest without `tensors` has one part with all weights.
+    """
     try:
-        return published_digest(read_safetensors_file(path))
+        if tensors is None:
+            single = _ROUNDED_PART in listed
+            return published_digest(read_safetensors_file(folder / _ROUNDED_PART)) if single else None
+        reader = PartReader(folder, tensors.get(_ROUNDED_TENSORS, {}))
     except (PeriplusError, OSError):
         return None
+    return digest_of(
+        _published_tensor(name, tensor.dtype, tensor.shape, reader.rows(name, 0, num_rows(tensor.shape)))
+        for name, tensor in reader.tensors.items()
+    )
 
 
 def published_digest(state: WeightState) -> bytes:
     """Return the digest of `round_to_bf16(state)`, rounding block by block: a large model needs little memory."""
-    return digest_of(_published_tensor(name, tensor) for name, tensor in state.items())
+    return digest_of(
+        _published_tensor(name, tensor.dtype, tensor.shape, [tensor.data]) for name, tensor in state.items()
+    )
 
 
-def _published_tensor(name: str, tensor: Tensor) -> tuple[str, str, tuple[int, ...], bytes]:
-    if tensor.dtype != "F32":
-        return name, tensor.dtype, tensor.shape, tensor_digest(tensor)
-    bits = tensor.data.view(np.dtype("<u4"))
-    starts = range(0, max(len(bits), 1), _BLOCK_VALUES)
-    blocks = (_rounded_bits(bits[start : start + _BLOCK_VALUES]).view(np.uint8) for start in starts)
-    leaves = [blake3(block.data).digest() for block in blocks]
-    return name, "BF16", tensor.shape, root(leaves)
+def _published_tensor(
+    name: str, dtype: str, shape: tuple[int, ...], pieces: Iterable[NDArray[np.uint8]]
+) -> tuple[str, str, tuple[int, ...], bytes]:
+    hasher = TensorHasher()
+    for data in pieces:
+        if dtype != "F32":
+            hasher.update(data)
+            continue
+        bits = data.view(np.dtype("<u4"))
+        for start in range(0, len(bits), _BLOCK_VALUES):
+            hasher.update(_rounded_bits(bits[start : start + _BLOCK_VALUES]))
+    return name, "BF16" if dtype == "F32" else dtype, shape, hasher.digest()
 
 
 def round_to_bf16(state: WeightState) -> WeightState:

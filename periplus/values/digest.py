@@ -20,7 +20,10 @@ A process that holds only whole blocks of a tensor can compute their leaves: blo
 
 import struct
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from blake3 import blake3
 
 from periplus.values.weight_state import Tensor, WeightState
@@ -42,9 +45,43 @@ def payload_digest(payload: bytes) -> bytes:
 
 def tensor_digest(tensor: Tensor) -> bytes:
     """Return the digest of a tensor's bytes alone, without dtype and shape."""
-    view = tensor.data.data
-    starts = range(0, max(len(view), 1), BLOCK_BYTES)
-    return root([blake3(view[start : start + BLOCK_BYTES]).digest() for start in starts])
+    hasher = TensorHasher()
+    hasher.update(tensor.data)
+    return hasher.digest()
+
+
+class TensorHasher:
+    """Computes the digest of a tensor whose bytes come in order, in pieces of any size, or partly as leaves."""
+
+    def __init__(self) -> None:
+        self._leaves: list[bytes] = []
+        # The block that is not complete yet, and how many bytes of it were seen.
+        self._block = blake3()
+        self._filled_bytes = 0
+
+    def update(self, data: npt.NDArray[Any]) -> None:
+        """Add the bytes of a flat contiguous array."""
+        view = data.view(np.uint8).data
+        start = 0
+        while start < len(view):
+            stop = min(len(view), start + BLOCK_BYTES - self._filled_bytes)
+            self._block.update(view[start:stop])
+            self._filled_bytes += stop - start
+            start = stop
+            if self._filled_bytes == BLOCK_BYTES:
+                self._leaves.append(self._block.digest())
+                self._block, self._filled_bytes = blake3(), 0
+
+    def add_leaves(self, leaves: Sequence[bytes]) -> None:
+        """Add whole blocks, given their hashes. What was added before must end with a whole block."""
+        assert not self._filled_bytes, "leaves stand for whole blocks"
+        self._leaves += leaves
+
+    def digest(self) -> bytes:
+        """Return the digest of all that was added."""
+        if self._filled_bytes or not self._leaves:
+            return root([*self._leaves, self._block.digest()])
+        return root(self._leaves)
 
 
 def state_digest(state: WeightState) -> bytes:

@@ -54,6 +54,9 @@ METADATA = "__metadata__"
 LENGTH_BYTES = 8
 """Bytes of the header's length, with which a file begins."""
 
+SafetensorsLine = tuple[str, str, tuple[int, ...]]
+"""Name, dtype and shape of a tensor."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderEntry:
@@ -83,7 +86,7 @@ def layout_bytes(dtype: str, shape: tuple[int, ...]) -> int:
     return ELEMENT_BYTES[dtype] * math.prod(shape)
 
 
-def safetensors_order(lines: Iterable[tuple[str, str, tuple[int, ...]]]) -> list[tuple[str, str, tuple[int, ...]]]:
+def safetensors_order(lines: Iterable[SafetensorsLine]) -> list[SafetensorsLine]:
     """Sort names, dtypes and shapes as the safetensors package does: wide elements first, then by name.
 
     So every tensor is aligned.
@@ -91,7 +94,7 @@ def safetensors_order(lines: Iterable[tuple[str, str, tuple[int, ...]]]) -> list
     return sorted(lines, key=lambda line: (-ELEMENT_BYTES[line[1]], line[0]))
 
 
-def safetensors_head(lines: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
+def safetensors_head(lines: Iterable[SafetensorsLine], metadata: Mapping[str, str]) -> bytes:
     """Return the bytes that come before the data in a file with these tensors in this order.
 
     Raises: ValueError for the one name that the format reserves.

@@ -12,7 +12,8 @@ in place ends the process with SIGBUS at the next access.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from periplus.errors import CorruptFrame, NotFound
 from periplus.process.disk import replacing
 from periplus.values.safetensors_format import (
     LENGTH_BYTES,
+    SafetensorsLine,
     head_bytes,
     layout_bytes,
     parse_head,
@@ -164,11 +166,34 @@ def write_safetensors(path: Path, state: WeightState) -> None:
     Raises: ValueError for the one name that the format reserves; OSError.
     """
     lines = safetensors_order((name, tensor.dtype, tensor.shape) for name, tensor in state.items())
+    with writing_safetensors(path, lines) as write:
+        for name, _, _ in lines:
+            write(state[name].data)
+
+
+@contextmanager
+def writing_safetensors(path: Path, lines: Sequence[SafetensorsLine]) -> Iterator[Callable[[npt.NDArray[Any]], None]]:
+    """Yield a function that appends flat arrays of data to a file of tensors, so that no more than these are in memory.
+
+    `lines` are the tensors' names, dtypes and shapes in the order of `safetensors_order`; their data come in that
+    order, in pieces of any size. The file appears when the body ends.
+
+    Raises: ValueError for the one name that the format reserves, or if the data are not as long as the tensors;
+    OSError. There is no file then.
+    """
+    expected_bytes, written_bytes = sum(layout_bytes(dtype, shape) for _, dtype, shape in lines), 0
     head = safetensors_head(lines, {"format": "pt"})
     with replacing(path) as file:
         file.write(head)
-        for name, _, _ in lines:
-            file.write(state[name].data.data)
+
+        def write(data: npt.NDArray[Any]) -> None:
+            nonlocal written_bytes
+            file.write(data.view(np.uint8).data)
+            written_bytes += data.nbytes
+
+        yield write
+        if written_bytes != expected_bytes:
+            raise ValueError(f"{path} got {written_bytes} bytes of data, and its tensors have {expected_bytes}")
 
 
 def _parse(path: Path, raw: npt.NDArray[np.uint8]) -> SafetensorsFile:

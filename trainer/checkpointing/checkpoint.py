@@ -1,15 +1,17 @@
-"""The format of checkpoints: a directory `checkpoints/<fork>.<version>/` with parts, and a manifest that lists them.
+"""Checkpoints: directories `checkpoints/<fork>.<version>/` with parts, and a manifest that lists them (manifest.py).
 
-The parts are the actor's weights in float32, everything else of the learner, and the configuration and tokenizer. So
-transformers can load the directory. Parts are written and synced to disk first. The manifest lists them with their
-BLAKE3 hashes, and is renamed into place last.
+The parts are the actor's weights in float32, the rest of the learner, and the configuration and tokenizer. If one
+process trains, transformers can load the directory. If several ranks train, each writes files with the rows that it
+owns. All ranks see the same directory.
 
 Invariants:
-- A directory without a manifest is not a checkpoint. So a crash at any moment leaves the earlier checkpoints usable.
-- After an error, such as a full disk, nothing of the new checkpoint is left. `sweep` removes what a killed trainer
-  left.
+- Parts are synced to disk before the manifest lists them with their BLAKE3 hashes, and it is renamed into place last.
+  A directory without a manifest is not a checkpoint. So a crash at any moment leaves the earlier checkpoints usable.
+- After an error on any rank, such as a full disk, nothing of the new checkpoint is left. `sweep` removes what a killed
+  trainer left.
 - A complete checkpoint is never written again, because its policy (fork and version) identifies its weights.
-- Restoring verifies the hash of every part before anything is loaded.
+
+Rank 0 calls `save`. For each such call every other rank calls `save_rows`. restoration.py reads what is written here.
 
 The manifest also says where the run was: the line of the audit, the open groups, a running root (hash) over all batches
 of its history, and the hash of its parent's manifest. So manifests form a chain, which `periplus job audit` follows.
@@ -18,125 +20,206 @@ of its history, and the hash of its parent's manifest. So manifests form a chain
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from io import RawIOBase
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from blake3 import blake3
 
 from periplus.config import finite_json
-from periplus.errors import ConfigError, NotFound
+from periplus.errors import NotFound, TrainingError
 from periplus.job.run_directory import explained, write_atomically
 from periplus.process.disk import sync
-from periplus.values.digest import state_digest
-from periplus.values.policy import Lineage, Policy
-from periplus.values.weight_state import content_bytes, read_safetensors, write_safetensors
-from trainer.publishing.publish import bf16_state, float32_state, load_float32
+from trainer.checkpointing.learner_state import Stateful, flattened
+from trainer.checkpointing.manifest import (
+    ACTOR,
+    LEARNER,
+    LEARNER_TENSORS,
+    LEARNT,
+    MANIFEST,
+    WEIGHTS,
+    Content,
+    Manifest,
+    manifest_json,
+    read_manifest,
+)
+from trainer.checkpointing.parts import described, name_of, write_part
+from trainer.distributed.collectives import HostCollectives
+from trainer.publishing.local_rows import LocalRows, owned_rows, parameter_rows
+from trainer.publishing.shard_digest import rounded_digest
 
-SCHEMA = "periplus.checkpoint/1"
-"""Name and version of the manifest's format."""
-
-MANIFEST = "manifest.json"
-"""File whose presence makes a directory a checkpoint."""
-
-WEIGHTS = "model.safetensors"
-"""File of the actor's weights in float32."""
-
-LEARNER = "learner.pt"
-"""File of the learner's state: optimizers, critic and reference model."""
-
-
-class Stateful(Protocol):
-    """An object whose state a checkpoint saves and restores, with the same methods as torch's optimizers."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+ALONE = HostCollectives()
+"""A trainer of one process."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """Content of a complete checkpoint's manifest.
-
-    - `policy`, `lineage`: the version that was saved, and the history of its fork.
-    - `parts`: the BLAKE3 hash of each file, in hexadecimal, by file name.
-    - `progress`: sums over the run, which the final summary continues.
-    - `audit_line`: number of the first line of the audit that the checkpoint does not cover.
-    - `next_group`, `open_groups`: the ledger's next group, and the groups that were open.
-    - `batches_root`: running hash over all batches of the history.
-    - `digest`: BLAKE3 hash of the manifest's own bytes. `directory`: where the checkpoint is.
-    """
-
-    job_id: str
-    policy: Policy
-    lineage: Lineage
-    parts: Mapping[str, str]
-    progress: Mapping[str, float]
-    audit_line: int
-    next_group: int
-    open_groups: tuple[int, ...]
-    batches_root: bytes
-    digest: bytes
-    directory: Path
+# ---- saving ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Content:
-    """Where a run is when a checkpoint is written: what the manifest holds besides the parts.
-
-    - `audit_line`, `audit_prev`: number of the first line of the audit that the checkpoint does not cover, and the
-      hash of the line before.
-    - `next_group`, `open_groups`: the ledger's next group, and the groups that are open (trainer/ledger/machine.py).
-    - `batches_root`: running hash over all batches of the history.
-    - `parent`: the previous checkpoint of this history; None for the first.
-    """
-
-    job_id: str
-    policy: Policy
-    lineage: Lineage
-    progress: Mapping[str, float]
-    audit_line: int
-    audit_prev: bytes
-    next_group: int
-    open_groups: Sequence[int]
-    batches_root: bytes
-    parent: Manifest | None
-
-
-def save(root: Path, content: Content, model: Any, learner: Stateful, files: Mapping[str, bytes]) -> Manifest:
+def save(
+    root: Path,
+    content: Content,
+    model: Any,
+    learner: Stateful,
+    files: Mapping[str, bytes],
+    ranks: HostCollectives = ALONE,
+) -> Manifest:
     """Write a checkpoint under `root`, sync it to disk, and return its manifest. An existing checkpoint is kept.
 
     `files` are the contents, by name, of the files that transformers needs besides the weights.
 
-    Raises: DiskFull and other StorageErrors, Denied, NotFound. Nothing of this checkpoint is left then.
+    Raises: DiskFull and other StorageErrors, Denied, NotFound, also if only another rank had the error; TrainingError
+    if another rank failed otherwise. Nothing of this checkpoint is left then.
     """
     directory = root / str(content.policy)
     # The policy identifies the weights, so what is there is the same.
     if (directory / MANIFEST).is_file():
-        return _read(directory / MANIFEST)
-    state, learnt = float32_state(model), learner.state_dict()
-    # An error of a full disk names this size.
-    needed_bytes = content_bytes(state) + _tensor_bytes(learnt) + sum(map(len, files.values()))
-    with explained(directory, needed_bytes):
-        shutil.rmtree(directory, ignore_errors=True)
-        root.mkdir(exist_ok=True)  # parents are not created: if the run directory was removed, that is an error
-        try:
+        ranks.broadcast_value(None)
+        return read_manifest(directory / MANIFEST)
+    share = _Share.of(model, learner, ranks)
+    needed_bytes = share.num_bytes + sum(map(len, files.values()))
+    try:
+        with explained(directory, needed_bytes):
+            shutil.rmtree(directory, ignore_errors=True)
+            root.mkdir(exist_ok=True)  # parents are not created: if the run directory was removed, that is an error
             directory.mkdir()
-            for name, data in files.items():
-                (directory / name).write_bytes(data)
-            write_safetensors(directory / WEIGHTS, state)
-            _save_learner(directory / LEARNER, learnt)
-            # Each part is synced and hashed before the manifest that lists it.
-            parts = [_part(directory / name) for name in (WEIGHTS, LEARNER, *sorted(files))]
-            manifest = _manifest(content) | {"weights": state_digest(bf16_state(model)).hex(), "parts": parts}
+    except BaseException:
+        ranks.broadcast_value(None)  # the other ranks wait for the directory
+        raise
+    ranks.broadcast_value(str(directory))
+    # An error of a full disk names the size of the whole checkpoint.
+    with explained(directory, needed_bytes + sum(ranks.gather_values(share.num_bytes)[1:])):
+        try:
+            weights = rounded_digest(share.actor, ranks)
+            assert weights is not None
+            entries = _collected(directory, ranks, share, files)
+            manifest = manifest_json(content, weights=weights, parts=entries, tensors=share.layouts())
             write_atomically(directory / MANIFEST, finite_json.dumps(manifest, indent=1))
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
             raise
         sync(root)
-    return _read(directory / MANIFEST)
+    return read_manifest(directory / MANIFEST)
+
+
+def save_rows(model: Any, learner: Stateful, ranks: HostCollectives) -> None:
+    """Write the rows that this rank owns, while rank 0 is in `save`. An error of the disk is raised there, not here.
+
+    Raises: any other error, after rank 0 was told of it.
+    """
+    directory = ranks.broadcast_value(None)
+    if directory is None:
+        return
+    share = _Share.of(model, learner, ranks)
+    ranks.gather_values(share.num_bytes)
+    rounded_digest(share.actor, ranks)
+    outcome = _Outcome.of_writing(Path(directory), share, ranks, {})
+    ranks.gather_values(outcome.to_json())
+    if outcome.failure is not None and outcome.errno is None:
+        raise outcome.failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Share:
+    """What one rank owns of a checkpoint's tensors, and the tree of the learner's state, which all ranks have."""
+
+    actor: tuple[LocalRows, ...]
+    learnt: tuple[LocalRows, ...]
+    tree: Any
+
+    @classmethod
+    def of(cls, model: Any, learner: Stateful, ranks: HostCollectives) -> "_Share":
+        tree, tensors = flattened(learner.state_dict())
+        return cls(
+            # The masters are float32; a model of another type is kept in float32 as well.
+            actor=tuple(
+                replace(rows, tensor=rows.tensor.to(torch.float32)) for rows in parameter_rows(model, ranks.rank)
+            ),
+            learnt=tuple(owned_rows(path, tensor, ranks.rank) for path, tensor in tensors.items()),
+            tree=tree,
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the tensors that this rank writes."""
+        return sum(rows.tensor.numel() * rows.tensor.element_size() for rows in (*self.actor, *self.learnt))
+
+    def layouts(self) -> dict[str, dict[str, list[Any]]]:
+        """Return dtype and shape of each whole tensor, by collection and name."""
+        return {
+            collection: {rows.name: [name_of(rows), list(rows.shape)] for rows in all_rows}
+            for collection, all_rows in ((ACTOR, self.actor), (LEARNT, self.learnt))
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    """How one rank's writing ended: the manifest entries of its files, or an error. `errno` is set for OSErrors."""
+
+    entries: Sequence[Mapping[str, Any]] = ()
+    errno: int | None = None
+    why: str = ""
+    failure: Exception | None = None
+
+    @classmethod
+    def of_writing(
+        cls, directory: Path, share: _Share, ranks: HostCollectives, files: Mapping[str, bytes]
+    ) -> "_Outcome":
+        try:
+            return cls(entries=_written(directory, share, ranks, files))
+        except OSError as error:
+            return cls(errno=error.errno or 0, why=error.strerror or str(error), failure=error)
+        except Exception as error:  # raised again by the caller, once rank 0 knows
+            return cls(why=repr(error), failure=error)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "entries": list(self.entries),
+            "errno": self.errno,
+            "why": self.why,
+            "failed": self.failure is not None,
+        }
+
+
+def _written(
+    directory: Path, share: _Share, ranks: HostCollectives, files: Mapping[str, bytes]
+) -> list[Mapping[str, Any]]:
+    """Write this rank's files and the given ones, and return their manifest entries. Raises: OSError."""
+    for name, data in files.items():
+        (directory / name).write_bytes(data)
+    suffix = f"rank-{ranks.rank + 1:05}-of-{ranks.size:05}.safetensors"
+    weights, learnt = (WEIGHTS, LEARNER_TENSORS) if ranks.size == 1 else (f"{ACTOR}-{suffix}", f"{LEARNT}-{suffix}")
+    written = [
+        write_part(directory / weights, ACTOR, share.actor),
+        write_part(directory / learnt, LEARNT, share.learnt),
+    ]
+    # Each part is synced and hashed before the manifest that lists it.
+    return [
+        *(entry for entry in written if entry is not None),
+        *(described(directory / name) for name in files),
+    ]
+
+
+def _collected(
+    directory: Path, ranks: HostCollectives, share: _Share, files: Mapping[str, bytes]
+) -> list[Mapping[str, Any]]:
+    """Write rank 0's files, and return the manifest entries of all ranks.
+
+    Raises: OSError of any rank; TrainingError if another rank failed otherwise.
+    """
+    tree = json.dumps(share.tree).encode()
+    own = _Outcome.of_writing(directory, share, ranks, {LEARNER: tree, **dict(sorted(files.items()))})
+    outcomes = ranks.gather_values(own.to_json())
+    if own.failure is not None:
+        raise own.failure
+    for rank, outcome in enumerate(outcomes):
+        if outcome["errno"] is not None:
+            raise OSError(outcome["errno"], outcome["why"], str(directory))
+        if outcome["failed"]:
+            raise TrainingError(f"rank {rank} could not write its part of {directory}: {outcome['why']}")
+    return [entry for outcome in outcomes for entry in outcome["entries"]]
+
+
+# ---- the checkpoints of a run ----------------------------------------------------------------------------------------
 
 
 def sweep(root: Path) -> None:
@@ -147,69 +230,6 @@ def sweep(root: Path) -> None:
     for directory in root.iterdir() if root.is_dir() else ():
         if directory.is_dir() and not (directory / MANIFEST).is_file():
             shutil.rmtree(directory, ignore_errors=True)
-
-
-def _part(path: Path) -> dict[str, Any]:
-    sync(path)
-    return {"name": path.name, "bytes": path.stat().st_size, "blake3": _hash(path)}
-
-
-def _save_learner(path: Path, state: Mapping[str, Any]) -> None:
-    with path.open("wb", buffering=0) as file:
-        sink = _Sink(file)
-        torch.save(state, sink)  # type: ignore[arg-type]  # it writes and flushes, and asks no more
-    # torch.save has returned as if all was written.
-    if sink.error is not None:
-        raise sink.error
-
-
-class _Sink:
-    """A file for torch.save that keeps the first error of writing in `error`, and drops all later data.
-
-    torch.save would replace such an error by a RuntimeError of its own, and a full disk could not be recognised.
-    """
-
-    def __init__(self, file: RawIOBase) -> None:
-        self._file = file
-        self.error: OSError | None = None
-
-    def write(self, data: bytes) -> int:
-        view = memoryview(data).cast("B")
-        try:
-            while view and self.error is None:
-                view = view[self._file.write(view) :]
-        except OSError as error:
-            self.error = error
-        return len(data)
-
-    def flush(self) -> None:
-        """Do nothing, since `write` holds nothing back."""
-
-
-def _tensor_bytes(value: Any) -> int:
-    if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size()
-    if isinstance(value, Mapping):
-        return sum(map(_tensor_bytes, value.values()))
-    return sum(map(_tensor_bytes, value)) if isinstance(value, list | tuple) else 0
-
-
-def _manifest(content: Content) -> dict[str, Any]:
-    parent = content.parent
-    return {
-        "schema": SCHEMA,
-        "job_id": content.job_id,
-        "fork": content.policy.fork,
-        "version": content.policy.version,
-        "parents": [[policy.fork, policy.version] for policy in content.lineage.parents],
-        "parent": None if parent is None else [parent.policy.fork, parent.policy.version],
-        "parent_manifest": None if parent is None else parent.digest.hex(),
-        "audit": {"n": content.audit_line, "prev": content.audit_prev.hex()},
-        "next_group": content.next_group,
-        "open_groups": list(content.open_groups),
-        "batches_root": content.batches_root.hex(),
-        "progress": dict(content.progress),
-    }
 
 
 def newest(root: Path) -> Manifest:
@@ -225,21 +245,6 @@ def oldest(root: Path) -> Manifest:
     return _all(root)[0]
 
 
-def restore(manifest: Manifest, model: Any, learner: Stateful) -> None:
-    """Verify the hash of every part, then load the weights into `model` and the rest into `learner`.
-
-    Raises: ConfigError if a part is not what the manifest lists, or if the checkpoint is of another model or algorithm.
-    """
-    for name, expected in manifest.parts.items():
-        path = manifest.directory / name
-        if not path.is_file() or _hash(path) != expected:
-            raise ConfigError(
-                f"{path} is not the part that the manifest lists, so this checkpoint is damaged; remove it"
-            )
-    load_float32(model, read_safetensors(manifest.directory))
-    learner.load_state_dict(torch.load(manifest.directory / LEARNER, weights_only=True))
-
-
 def prune(root: Path, keep: int) -> None:
     """Remove all complete checkpoints but the newest `keep` ones.
 
@@ -252,44 +257,7 @@ def prune(root: Path, keep: int) -> None:
 
 def _all(root: Path) -> list[Manifest]:
     """Return all complete checkpoints, oldest first. Raises: as `newest` does."""
-    found = [_read(path) for path in root.glob(f"*/{MANIFEST}")]
+    found = [read_manifest(path) for path in root.glob(f"*/{MANIFEST}")]
     if not found:
         raise NotFound(f"there is no checkpoint under {root}; was the run stopped before its first one?")
     return sorted(found, key=lambda manifest: manifest.policy)
-
-
-def _read(path: Path) -> Manifest:
-    try:
-        text = path.read_bytes()
-        data = json.loads(text)
-        if data["schema"] != SCHEMA:
-            raise ConfigError(
-                f"{path} has schema {data['schema']!r}, and this build reads {SCHEMA}; use the build that wrote it"
-            )
-        listed = {part["name"]: part["blake3"] for part in data["parts"]}
-        # Without these two parts nothing could be restored.
-        if missing := {WEIGHTS, LEARNER} - listed.keys():
-            raise ValueError(f"the part {sorted(missing)[0]} is not listed")
-        policy = Policy(data["fork"], data["version"])
-        return Manifest(
-            job_id=data["job_id"],
-            policy=policy,
-            lineage=Lineage(policy.fork, tuple(Policy(fork, version) for fork, version in data["parents"])),
-            parts=listed,
-            progress=data["progress"],
-            audit_line=data["audit"]["n"],
-            next_group=data["next_group"],
-            open_groups=tuple(data["open_groups"]),
-            batches_root=bytes.fromhex(data["batches_root"]),
-            # Of the bytes in the file, which is what the next manifest and the audit name.
-            digest=blake3(text).digest(),
-            directory=path.parent,
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is not a checkpoint manifest ({error!r}); remove its directory") from error
-
-
-def _hash(path: Path) -> str:
-    hasher = blake3()
-    hasher.update_mmap(path)
-    return hasher.hexdigest()

@@ -24,7 +24,7 @@ from periplus.spool.format import Position
 from periplus.spool.spool import Spool
 from periplus.values.trajectory import Purpose, TrajectoryLimits
 from trainer.checkpointing import checkpoint
-from trainer.checkpointing.checkpoint import Content
+from trainer.checkpointing.manifest import Content
 from trainer.disk_wait import DiskWait
 from trainer.intake.committed import KeptTrajectory, kept
 from trainer.intake.frames import MAX_FRAME_BYTES, decode

@@ -2,25 +2,43 @@
 
 The model is written to a temporary directory, read back and compared with the digest of the version that was published
 last, and then renamed. So `final/` exists only when it is complete and verified.
+
+The weights are rounded and written tensor by tensor, so that little more than one tensor is in memory. If several ranks
+share the model, they send their rows of one tensor after another to rank 0, which writes all files.
 """
 
 import copy
+import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import numpy.typing as npt
 import torch
 
 from periplus.errors import StorageError, TrainingError
 from periplus.job.run_directory import explained, write_atomically
 from periplus.process.disk import PARTIAL, sync
-from periplus.values.digest import state_digest
-from periplus.values.weight_state import SINGLE_FILE, content_bytes, read_safetensors, write_safetensors
-from trainer.publishing.publish import BUNDLE_FILES, bf16_state
+from periplus.values.digest import TensorHasher, digest_of, state_digest
+from periplus.values.safetensors_format import SafetensorsLine, layout_bytes, safetensors_order
+from periplus.values.weight_state import INDEX_FILE, SINGLE_FILE, read_safetensors, writing_safetensors
+from trainer.distributed.collectives import Arrays, HostCollectives
+from trainer.publishing.local_rows import LocalRows, gather_each, parameter_rows
+from trainer.publishing.publish import BUNDLE_FILES
+from trainer.publishing.shard_digest import rounded_words
 
 CONFIG = "config.json"
 """File name of the model's configuration, as transformers expects it."""
+
+MAX_FILE_BYTES = 5 << 30
+"""Largest file of weights. A model that is larger gets several files and an index. transformers' limit was the same for
+years."""
+
+ALONE = HostCollectives()
+"""A trainer of one process."""
 
 
 def model_files(model_dir: Path, model: Any) -> dict[str, bytes]:
@@ -33,30 +51,40 @@ def model_files(model_dir: Path, model: Any) -> dict[str, bytes]:
     return files | {CONFIG: _config(model, torch.float32)}
 
 
-def final_model(model: Any, files: Mapping[str, bytes], directory: Path, published_digest: bytes) -> None:
+def final_model(
+    model: Any,
+    files: Mapping[str, bytes],
+    directory: Path,
+    published_digest: bytes,
+    ranks: HostCollectives = ALONE,
+    *,
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> None:
     """Write the model as `directory`, with bfloat16 weights and the files from `model_files`.
 
-    `published_digest` is the digest of the version that was published last. An earlier `directory` is replaced.
+    `published_digest` is the digest of the version that was published last. An earlier `directory` is replaced. Files
+    of weights are at most `max_file_bytes` long, unless a single tensor is longer.
+
+    Rank 0 calls it. For each such call every other rank calls `final_rows`.
 
     Raises: TrainingError if the model's weights are not that version; StorageError if the disk returns other bytes than
     were written; DiskFull and other StorageErrors, Denied, NotFound. Nothing half-written is left then.
     """
-    state = bf16_state(model)
-    if (found := state_digest(state)) != published_digest:
-        raise TrainingError(
-            f"the weights to export to {directory} have digest {found.hex()}, but the version published last has "
-            f"{published_digest.hex()}: they were not exported; resume the job from its last checkpoint, and report "
-            "this error"
-        )
     files = {**files, CONFIG: _config(model, torch.bfloat16)}
+    all_rows = parameter_rows(model, ranks.rank)
     partial = directory.with_name(f".{directory.name}{PARTIAL}")
-    with explained(directory, content_bytes(state) + sum(map(len, files.values()))):
-        shutil.rmtree(partial, ignore_errors=True)
+    weights = _WeightFiles(partial, files, _planned(all_rows, max_file_bytes))
+    with explained(directory, weights.num_bytes + sum(map(len, files.values()))):
         try:
-            partial.mkdir()
-            for name, data in files.items():
-                write_atomically(partial / name, data)
-            write_safetensors(partial / SINGLE_FILE, state)
+            with weights:
+                # Other ranks send all their rows, whatever happens here, so they wait for nobody.
+                gather_each(all_rows, ranks, _words, weights.add)
+            if (found := weights.digest) != published_digest:
+                raise TrainingError(
+                    f"the weights to export to {directory} have digest {found.hex()}, but the version published last "
+                    f"has {published_digest.hex()}: they were not exported; resume the job from its last checkpoint, "
+                    "and report this error"
+                )
             # Read it back: what people will use must be what was published.
             _prove(partial, published_digest)
             _swap_in(partial, directory)
@@ -64,6 +92,96 @@ def final_model(model: Any, files: Mapping[str, bytes], directory: Path, publish
             shutil.rmtree(partial, ignore_errors=True)
             raise
         sync(directory.parent)
+
+
+def final_rows(model: Any, ranks: HostCollectives) -> None:
+    """Send the rows that this rank owns, while rank 0 is in `final_model`."""
+    gather_each(parameter_rows(model, ranks.rank), ranks, _words, lambda rows, arrays: None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WeightFile:
+    """One file of weights to write, with its tensors in their order."""
+
+    name: str
+    lines: tuple[SafetensorsLine, ...]
+
+
+def _planned(all_rows: Sequence[LocalRows], max_file_bytes: int) -> tuple[_WeightFile, ...]:
+    """Divide the tensors, in their order, among as few files as their sizes allow."""
+    lines = [(rows.name, "BF16", rows.shape) for rows in all_rows]
+    cut: list[list[SafetensorsLine]] = [[]]
+    room_bytes = max_file_bytes
+    for line in safetensors_order(lines):
+        size_bytes = layout_bytes(line[1], line[2])
+        if cut[-1] and size_bytes > room_bytes:
+            cut.append([])
+            room_bytes = max_file_bytes
+        cut[-1].append(line)
+        room_bytes -= size_bytes
+    if len(cut) == 1:
+        return (_WeightFile(name=SINGLE_FILE, lines=tuple(cut[0])),)
+    return tuple(
+        _WeightFile(name=f"model-{number:05}-of-{len(cut):05}.safetensors", lines=tuple(each))
+        for number, each in enumerate(cut, 1)
+    )
+
+
+class _WeightFiles:
+    """Writes the files of an exported model one after another, as the words of its tensors come.
+
+    All that touches the disk happens in `add` and at the end of the `with` block. `add` is called with the tensors in
+    the order of the plan, and with the words of one tensor in one or more pieces.
+    """
+
+    def __init__(self, directory: Path, files: Mapping[str, bytes], plan: Sequence[_WeightFile]) -> None:
+        self._directory, self._files, self._plan = directory, files, plan
+        self._file_of = {line[0]: file for file in plan for line in file.lines}
+        self._hashers = {line[0]: TensorHasher() for file in plan for line in file.lines}
+        self._open: _WeightFile | None = None
+        self._write: Callable[[npt.NDArray[Any]], None] | None = None
+        self._opened = ExitStack()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all weights."""
+        return sum(layout_bytes(dtype, shape) for file in self._plan for _, dtype, shape in file.lines)
+
+    @property
+    def digest(self) -> bytes:
+        """Digest of the state that was added."""
+        lines = (line for file in self._plan for line in file.lines)
+        return digest_of((name, dtype, shape, self._hashers[name].digest()) for name, dtype, shape in lines)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def add(self, rows: LocalRows, arrays: Arrays) -> None:
+        """Append words of a tensor. Raises: OSError."""
+        if self._open is None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory.mkdir()
+            for name, data in self._files.items():
+                write_atomically(self._directory / name, data)
+        file = self._file_of[rows.name]
+        if file is not self._open:
+            self._opened.close()  # completes the file before
+            self._open = file
+            self._write = self._opened.enter_context(writing_safetensors(self._directory / file.name, file.lines))
+        assert self._write is not None
+        self._write(arrays[0])
+        self._hashers[rows.name].update(arrays[0])
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._opened.__exit__(kind, error, trace)
+        if error is None and len(self._plan) > 1:
+            file_of = {name: file.name for name, file in sorted(self._file_of.items())}
+            index = {"metadata": {"total_size": self.num_bytes}, "weight_map": file_of}
+            write_atomically(self._directory / INDEX_FILE, json.dumps(index, indent=2))
+
+
+def _words(rows: LocalRows) -> Arrays:
+    return [rounded_words(rows.tensor)]
 
 
 def _swap_in(partial: Path, directory: Path) -> None:

@@ -219,6 +219,11 @@ class Learner:
             state["reference"] = self._reference.state_dict()
         return state
 
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """Return the optimizers by their keys in the state."""
+        critic = {} if self._critic is None else {"critic_optimizer": self._critic.optimizer}
+        return {"optimizer": self._actor.optimizer, **critic}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load what `state_dict` returned. Raises: ConfigError if it is from a job with other models or optimizers."""
         if state.keys() != self.state_dict().keys():

@@ -4,11 +4,11 @@ FSDP2 (`fully_shard`) divides each parameter along its first dimension, as `torc
 rows [i * c, (i + 1) * c) with c = ceil(rows / N), cut off at the last row. So later ranks may hold fewer rows or none.
 Rows are contiguous in memory, so a shard is one range of the tensor's elements.
 
-A tensor that is not divided is held by every rank alike. It counts as held by rank 0, so that each row has one holder.
+A tensor that is not divided is held by every rank alike. Rank 0 *owns* its rows; other rows are owned by their holder.
 A tensor without dimensions counts as one row.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -16,6 +16,9 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
+
+from periplus.values.row_parts import num_rows
+from trainer.distributed.collectives import Arrays, HostCollectives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,47 +41,77 @@ class LocalRows:
 
     @property
     def local_shape(self) -> tuple[int, ...]:
-        """Shape of the rows that are here. Without any row, a tensor without dimensions has the shape (0,)."""
-        if not self.shape:
-            return () if self.stop else (0,)
-        return (self.stop - self.start, *self.shape[1:])
-
-
-def num_rows(shape: tuple[int, ...]) -> int:
-    """Return the number of rows of a tensor: its first dimension, or 1 for a tensor without dimensions."""
-    return shape[0] if shape else 1
+        """Shape of the rows that are here, if there is any."""
+        return (self.stop - self.start, *self.shape[1:]) if self.shape else ()
 
 
 def parameter_rows(model: Any, rank: int) -> tuple[LocalRows, ...]:
-    """Return this rank's rows of all parameters of a model, sorted by their names. Tied weights appear once.
+    """Return the rows of all parameters of a model that this rank owns, sorted by their names.
 
-    Modules that FSDP2 has gathered for a forward pass are divided again first.
+    Tied weights appear once. Modules that FSDP2 has gathered for a forward pass are divided again first.
 
-    Raises: ValueError as `rows_of` does, or if only some parameters are divided. A parameter is whole here if a module
-    outside of `model` has gathered it.
+    Raises: ValueError as `held_rows` does, or if only some parameters are divided. A parameter is whole here if a
+    module outside of `model` has gathered it.
     """
     reshard(model)
     parameters = dict(model.named_parameters())
     whole = [name for name, parameter in parameters.items() if not isinstance(parameter, DTensor)]
     if whole and len(whole) < len(parameters):
         raise ValueError(f"{whole[0]} is whole, while other parameters are divided among ranks")
-    return tuple(sorted(rows_of(parameters.items(), rank), key=lambda rows: rows.name))
+    return tuple(owned_rows(name, parameters[name], rank) for name in sorted(parameters))
 
 
-def rows_of(tensors: Iterable[tuple[str, torch.Tensor]], rank: int) -> Iterator[LocalRows]:
-    """Yield this rank's rows of named tensors, in their order.
+def held_rows(name: str, tensor: torch.Tensor) -> LocalRows:
+    """Return the rows of a tensor that this process has in memory: all of them unless it is divided.
 
     Raises: ValueError for a tensor that is divided in another way than by rows over one dimension of ranks.
     """
-    for name, found in tensors:
-        tensor, shape = found.detach(), tuple(found.shape)
-        start, stop = (0, num_rows(shape)) if rank == 0 else (0, 0)
-        if isinstance(tensor, DTensor):
-            start, stop = _range(name, tensor)
-            tensor = tensor.to_local()
-        elif rank:
-            tensor = tensor.reshape(num_rows(shape), *shape[1:])[:0]
-        yield LocalRows(name=name, shape=shape, start=start, stop=stop, tensor=tensor)
+    local, shape = tensor.detach(), tuple(tensor.shape)
+    start, stop = 0, num_rows(shape)
+    if isinstance(local, DTensor):
+        start, stop = _range(name, local)
+        local = local.to_local()
+    return LocalRows(name=name, shape=shape, start=start, stop=stop, tensor=local)
+
+
+def owned_rows(name: str, tensor: torch.Tensor, rank: int) -> LocalRows:
+    """Return the rows of a tensor for which this rank answers, such that each row has one owner.
+
+    Raises: ValueError as `held_rows` does.
+    """
+    held = held_rows(name, tensor)
+    if isinstance(tensor, DTensor) or rank == 0:
+        return held
+    nothing = held.tensor.reshape(num_rows(held.shape), *held.shape[1:])[:0]
+    return LocalRows(name=name, shape=held.shape, start=0, stop=0, tensor=nothing)
+
+
+def gather_each(
+    all_rows: Iterable[LocalRows],
+    ranks: HostCollectives,
+    arrays_of: Callable[[LocalRows], Arrays],
+    visit: Callable[[LocalRows, Arrays], None],
+) -> None:
+    """For one tensor after another, call `visit` on rank 0 with the arrays of each rank, in order.
+
+    All ranks give the same tensors in the same order. Rank 0 holds the arrays of one rank at a time. `visit` gets rank
+    0's own rows with them, of which only name and shape are those of the other rank too.
+
+    Raises: on rank 0 the first error of `visit`, after all arrays of all ranks came; `visit` is not called again.
+    """
+    failures: list[Exception] = []
+
+    def visited(rows: LocalRows, arrays: Arrays) -> None:
+        if not failures:
+            visit(rows, arrays)
+
+    for rows in all_rows:
+        try:
+            ranks.gather(arrays_of(rows), lambda _, arrays, of=rows: visited(of, arrays))  # type: ignore[misc]
+        except Exception as error:  # raised below, once no rank waits
+            failures.append(error)
+    if failures:
+        raise failures[0]
 
 
 def reshard(model: Any) -> None:

@@ -38,7 +38,7 @@ from trainer.publishing.device_snapshot import (
     pieces_of,
     write_piece,
 )
-from trainer.publishing.local_rows import LocalRows, parameter_rows
+from trainer.publishing.local_rows import LocalRows, gather_each, parameter_rows
 from trainer.publishing.snapshot import Taken
 
 HEAD_FIELDS = 4
@@ -69,18 +69,7 @@ class ShardOfWeights:
         Tensors come by name, and for each tensor its ranks in order. Raises: the first error of `visit`, at the end.
         """
         local = self._copy.state()
-        failure: Exception | None = None
-        for rows in self.rows:
-
-            def visit_one(rank: int, words: Arrays, rows: LocalRows = rows) -> None:
-                visit(rows, words)
-
-            try:
-                self.ranks.gather([local[rows.name].data.view(np.uint16)], visit_one)
-            except Exception as error:  # raised below, once no rank waits
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        gather_each(self.rows, self.ranks, lambda rows: [local[rows.name].data.view(np.uint16)], visit)
 
     def advance(self) -> list[DeviceSpanChanges]:
         """Round the rows as they are now, make them the published ones, and return what changed."""

@@ -5,7 +5,7 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from periplus.values.digest import BLOCK_BYTES, payload_digest, root, state_digest, tensor_digest
+from periplus.values.digest import BLOCK_BYTES, TensorHasher, payload_digest, root, state_digest, tensor_digest
 from periplus.values.weight_state import Tensor, WeightState
 from tests.support.strategies import states
 
@@ -65,3 +65,19 @@ GOLDEN_TENSOR = "7703494cba0ea11553d92b6ea7cefa903e49c6d7e5fe9216b81625eff726f3d
 GOLDEN_STATE = "226691a4bb63136272a35eb5f69bf6cddcec632f1cd07ac73e9ee3afaef23f03"
 GOLDEN_EMPTY = "714f1ee4b9b6a9b60078baa66a1e9568ae345756157308d2871f10d92d6d702f"
 GOLDEN_PAYLOAD = "f3757badc238e86a8f9cdae9e74d52cd65b9f03a529a64abf1a7ab765d0bb092"
+
+
+@given(st.lists(st.integers(0, RAMP.size), max_size=6))
+def test_bytes_that_come_in_pieces_have_the_digest_of_the_whole(cuts: list[int]) -> None:
+    hasher = TensorHasher()
+    for piece in np.split(RAMP, sorted(cuts)):
+        hasher.update(piece)
+    assert hasher.digest().hex() == GOLDEN_TENSOR
+
+
+def test_whole_blocks_may_come_as_their_hashes() -> None:
+    hasher = TensorHasher()
+    hasher.update(RAMP[:BLOCK_BYTES])
+    hasher.add_leaves([blake3(RAMP[BLOCK_BYTES : 2 * BLOCK_BYTES].data).digest()])
+    hasher.update(RAMP[2 * BLOCK_BYTES :])
+    assert hasher.digest().hex() == GOLDEN_TENSOR

@@ -2,22 +2,27 @@
 
 import json
 import os
+import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config
 
 from periplus.errors import Denied, DiskFull, StorageError, TrainingError
 from periplus.values.digest import state_digest
-from periplus.values.weight_state import write_safetensors
+from periplus.values.weight_state import INDEX_FILE, writing_safetensors
 from tests.support.processes.dying import GONE, before_each_call, die_at, in_a_child, num_calls
 from tests.support.small_disk import small_disk
+from tests.support.trainer.gloo import run_on_ranks
+from tests.support.trainer.sharded import divided, small_qwen
 from trainer.checkpointing import export
-from trainer.checkpointing.export import final_model, model_files
+from trainer.checkpointing.export import final_model, final_rows, model_files
 from trainer.data.model import load_model, resolve_model_dir
+from trainer.distributed.collectives import HostCollectives
 from trainer.publishing.publish import bf16_state
 
 
@@ -91,15 +96,17 @@ def test_weights_that_were_not_published_last_are_not_exported(
 def test_a_disk_that_gives_back_something_else_is_a_failure_and_nothing_stands_in_its_place(
     tmp_path: Path, trained: Any, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lying(path: Path, state: Any) -> None:
-        write_safetensors(path, state)
+    @contextmanager
+    def lying(path: Path, lines: Any) -> Iterator[Any]:
+        with writing_safetensors(path, lines) as write:
+            yield write
         with path.open("r+b") as file:
             file.seek(-3, os.SEEK_END)
             last = file.read(1)
             file.seek(-3, os.SEEK_END)
             file.write(bytes([last[0] ^ 1]))
 
-    monkeypatch.setattr(export, "write_safetensors", lying)
+    monkeypatch.setattr(export, "writing_safetensors", lying)
     with pytest.raises(StorageError, match=r"model\.safetensors has digest .* when it is read back"):
         final_model(trained, files, tmp_path / "final", digest_of(trained))
     assert list(tmp_path.iterdir()) == []
@@ -162,3 +169,103 @@ def test_an_export_that_dies_anywhere_leaves_all_or_nothing_and_the_next_one_suc
             assert digest_of(loaded) == digest_of(trained)
         work()
         assert [path.name for path in tmp_path.iterdir()] == ["final"]
+
+
+# ---- large models ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_file_bytes", [1, 10_000, 100_000, 1 << 30])
+def test_a_model_above_the_limit_is_several_files_that_transformers_loads(
+    tmp_path: Path, trained: Any, files: dict[str, bytes], max_file_bytes: int
+) -> None:
+    final_model(trained, files, tmp_path / "final", digest_of(trained), max_file_bytes=max_file_bytes)
+    found = sorted((tmp_path / "final").glob("*.safetensors"))
+    largest_tensor_bytes = max(2 * parameter.numel() for parameter in trained.parameters())
+    for path in found:
+        assert path.stat().st_size <= max(max_file_bytes, largest_tensor_bytes) + 8192  # the headers
+    if max_file_bytes == 1 << 30:
+        assert [path.name for path in found] == ["model.safetensors"]
+    else:
+        assert len(found) > 2
+        index = json.loads((tmp_path / "final" / INDEX_FILE).read_text())
+        assert set(index["weight_map"].values()) == {path.name for path in found}
+        assert index["metadata"]["total_size"] == sum(2 * parameter.numel() for parameter in trained.parameters())
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "final", local_files_only=True, dtype="auto")
+    assert digest_of(loaded) == digest_of(trained)
+
+
+def test_a_full_disk_within_any_of_several_files_leaves_nothing(
+    tmp_path: Path, trained: Any, files: dict[str, bytes]
+) -> None:
+    with small_disk(tmp_path / "small", num_kib=1024) as disk:
+        for leaving_bytes in range(0, 380_000, 60_000):
+            filler = disk.fill(leaving_bytes=leaving_bytes)
+            with pytest.raises(DiskFull, match="final"):
+                final_model(trained, files, disk.root / "final", digest_of(trained), max_file_bytes=50_000)
+            assert [path.name for path in disk.root.iterdir()] == ["filler"]
+            filler.unlink()
+
+
+def export_on_ranks(folder: Path, published: bytes) -> str:
+    ranks, model = HostCollectives.over(), divided(small_qwen())
+    failure = ""
+    try:
+        if ranks.rank:
+            final_rows(model, ranks)
+        else:
+            final_model(model, {}, folder / "final", published, ranks, max_file_bytes=2000)
+    except TrainingError as error:
+        failure = str(error)
+    ranks.exchange_values(None)  # no rank is left waiting
+    return failure
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_ranks_that_share_a_model_export_it_together(tmp_path: Path, size: int) -> None:
+    whole = small_qwen()
+    assert run_on_ranks(export_on_ranks, size, tmp_path, digest_of(whole)) == [""] * size
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "final", local_files_only=True, dtype="auto")
+    assert digest_of(loaded) == digest_of(whole)
+    assert bf16_state(loaded) == bf16_state(whole)
+
+
+@pytest.mark.processes
+def test_an_export_that_fails_on_the_first_rank_leaves_no_other_rank_waiting(tmp_path: Path) -> None:
+    first, other = run_on_ranks(export_on_ranks, 2, tmp_path, bytes(32))
+    assert "published last" in first
+    assert other == ""
+    assert list(tmp_path.iterdir()) == []
+    # No directory to write into: the error comes with the first tensor.
+    with pytest.raises(AssertionError, match="NotFound"):
+        run_on_ranks(export_on_ranks, 2, tmp_path / "absent", bytes(32))
+
+
+NUM_TENSORS, TENSOR_BYTES = 12, 4 << 20
+
+
+class Tall(torch.nn.Module):
+    """Twelve tensors of 4 MiB as they are exported, 8 MiB in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = Qwen3Config()
+        for number in range(NUM_TENSORS):
+            self.register_parameter(f"w{number}", torch.nn.Parameter(torch.full((TENSOR_BYTES // 2048, 1024), 0.5)))
+
+
+def export_in_little_memory(folder: Path) -> None:
+    """Export with room for three tensors above what the process has."""
+    model = Tall()
+    digest = digest_of(model)
+    data_kib = next(
+        int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if "VmData" in line
+    )
+    resource.setrlimit(resource.RLIMIT_DATA, ((data_kib << 10) + 3 * TENSOR_BYTES, resource.RLIM_INFINITY))
+    final_model(model, {}, folder / "final", digest)
+
+
+@pytest.mark.processes
+def test_an_export_needs_the_memory_of_few_tensors(tmp_path: Path) -> None:
+    run_on_ranks(export_in_little_memory, 1, tmp_path)
+    assert (tmp_path / "final" / "model.safetensors").stat().st_size > NUM_TENSORS * TENSOR_BYTES
