@@ -1,4 +1,7 @@
-"""The commands of rank 0, which all ranks execute together, and how they travel: pickled, behind their length.
+"""The commands that rank 0 sends the other ranks, and how they travel: pickled, behind their length.
+
+Each names a part of the training in which all ranks take part, with what the other ranks need for it. Rank 0 does its
+own part at the same time.
 
 Rank 0 writes them into the standard input of each follower, its own child. So nobody else can write commands, and a
 follower that reads the end of its input knows that rank 0 is gone.
@@ -43,12 +46,12 @@ class TrainStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstVersion:
-    """Round the weights as the first version that is published, and send them to rank 0."""
+    """Round this rank's rows as the first version that is published, and send them to rank 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeVersion:
-    """Round the weights as a version, and send what has changed to rank 0 beside the commands that follow."""
+    """Round this rank's rows as a version, and send what has changed to rank 0 beside the commands that follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,7 +61,22 @@ class ProbeWeights:
     ids_RP: npt.NDArray[np.int64]
 
 
-Command = BuildLearner | TrainStep | FirstVersion | TakeVersion | ProbeWeights
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveRows:
+    """Write this rank's rows, while rank 0 saves a checkpoint (trainer/checkpointing/checkpoint.py)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreRows:
+    """Load this rank's rows, while rank 0 restores a checkpoint (trainer/checkpointing/restoration.py)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportRows:
+    """Send this rank's rows to rank 0, which writes the final model (trainer/checkpointing/export.py)."""
+
+
+Command = BuildLearner | TrainStep | FirstVersion | TakeVersion | ProbeWeights | SaveRows | RestoreRows | ExportRows
 
 
 def packed(command: Command) -> bytes:

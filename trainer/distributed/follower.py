@@ -6,8 +6,9 @@ publishes goes to rank 0 from a thread beside them.
 It leaves at once when its input ends, in the middle of whatever it does: rank 0 has closed it, or is dead, and keeps
 everything that must last. SIGINT and SIGTERM are for rank 0, which still needs this rank to save a checkpoint.
 
-A step whose loss is not finite is refused by all ranks together, and commands go on. Any other error ends the process,
-after it has told rank 0 why: it may be in the middle of a collective for which the others wait.
+A step whose loss is not finite is refused by all ranks together, and so is a checkpoint that does not fit. Then the
+process waits for the next command. Any other error ends it, after it has told rank 0 why: it may be in the middle of a
+collective for which the others wait.
 """
 
 import argparse
@@ -21,9 +22,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from periplus.errors import NonFiniteLoss
+from periplus.errors import ConfigError, NonFiniteLoss
 from periplus.process import telemetry
-from trainer.distributed.commands import TakeVersion, read_one, unpacked
+from trainer.distributed.commands import BuildLearner, read_one, unpacked
 from trainer.distributed.failures import explained_failure
 
 log = logging.getLogger(__name__)
@@ -72,21 +73,30 @@ def _follow(
     # Importing these takes seconds.
     import torch
 
-    from trainer.distributed.process_group import join
-    from trainer.distributed.rank import TrainingRank
+    from periplus.job.job_file import JobFile
+    from trainer.distributed.process_group import join, say_ready
+    from trainer.distributed.rank import TrainingRank, skeleton
 
     torch.set_num_threads(num_threads)
-    here = TrainingRank(join(rank, size, folder))
+    # Rank 0 may be warming the model up for a long time.
+    first = unpacked(commands.get())
+    assert isinstance(first, BuildLearner), f"the learner is built first, not {first}"
+    model = skeleton(first)
+    say_ready(rank, folder)
+    groups = join(rank, size, folder)
+    here = TrainingRank(JobFile.from_json(first.job_json), model, pad_id=first.pad_id, groups=groups)
     while True:
         command = unpacked(commands.get())
         try:
-            result = here.execute(command)
-        except NonFiniteLoss as error:
-            telemetry.event(log, logging.WARNING, "step_refused", rank=rank, why=error)
+            beside = here.follow(command)
+        except (NonFiniteLoss, ConfigError) as error:  # all ranks have it
+            telemetry.event(
+                log, logging.WARNING, "command_refused", rank=rank, command=type(command).__name__, why=error
+            )
             continue
-        if isinstance(command, TakeVersion):
+        if beside is not None:
             # Rank 0 takes one version after the other, so there is one thread at a time.
-            threading.Thread(target=_finish, args=(result, report_fd), daemon=True).start()
+            threading.Thread(target=_finish, args=(beside, report_fd), daemon=True).start()
 
 
 def _finish(finish: Callable[[], None], report_fd: int) -> None:

@@ -10,6 +10,7 @@ gave, if it could.
 """
 
 import contextlib
+import math
 import os
 import subprocess
 import sys
@@ -20,6 +21,14 @@ from typing import BinaryIO
 
 from periplus.errors import RankLost
 from trainer.distributed.commands import Command, packed
+from trainer.distributed.process_group import is_ready
+
+START_S = 300.0
+"""Seconds that a follower gets to import what it needs. It takes 4 s on a quiet machine, and many times as long from a
+slow disk. Chosen by hand."""
+
+LOOK_S = 0.02
+"""Seconds between two looks whether a follower is ready. Chosen by hand."""
 
 CLOSE_S = 5.0
 """Seconds that followers get to leave after their input was closed. They leave at once, in the middle of whatever they
@@ -65,6 +74,23 @@ class Followers:
             except OSError:
                 self._ended.wait()  # the watcher knows why
                 return
+
+    def wait_until_ready(self) -> None:
+        """Wait until all followers have imported what they need and are about to join.
+
+        Raises: RankLost if one of them ended, or is not ready in time.
+        """
+        for rank in range(1, self._size):
+            for _ in range(math.ceil(START_S / LOOK_S)):
+                if is_ready(rank, self.folder):
+                    break
+                if (lost := self.lost(LOOK_S)) is not None:
+                    raise lost
+            else:
+                raise RankLost(
+                    f"rank {rank} of {self._size} did not start within {START_S:.0f} s; see the trainer's log, and "
+                    "resume the job"
+                )
 
     def lost(self, wait_s: float | None = 0.0) -> RankLost | None:
         """Return the error for the first follower that ended, waiting for one at most `wait_s` seconds.

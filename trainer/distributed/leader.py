@@ -1,8 +1,7 @@
-"""Rank 0 of a trainer: it has each command executed on all ranks, itself included.
+"""Rank 0 of a trainer: whatever it does with the models, it has done on all ranks.
 
-With one device there are no other ranks, and commands are executed here alone. With several, `start` starts the other
-ranks' processes, which import what they need while rank 0 loads and warms up the model. `build` joins them, divides the
-models and makes the learner.
+With one device there are no other ranks. With several, `start` starts the other ranks' processes, which import what
+they need while rank 0 loads and warms up the model. `build` joins them, divides the models and makes the learner.
 
 Invariants:
 - Commands are executed one after the other, in the same order on all ranks.
@@ -11,27 +10,41 @@ Invariants:
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from periplus.errors import PeriplusError, RankLost, TrainingError
+from periplus.errors import PeriplusError, RankLost
 from periplus.job.job_file import JobFile
 from periplus.values.policy import Policy
 from periplus.values.weight_state import WeightState
-from trainer.distributed.commands import BuildLearner, Command, FirstVersion, ProbeWeights, TakeVersion, TrainStep
+from trainer.checkpointing import checkpoint, export, restoration
+from trainer.checkpointing.manifest import Content, Manifest
+from trainer.distributed.commands import (
+    BuildLearner,
+    Command,
+    ExportRows,
+    FirstVersion,
+    ProbeWeights,
+    RestoreRows,
+    SaveRows,
+    TakeVersion,
+    TrainStep,
+)
 from trainer.distributed.failures import explained_failure, is_out_of_memory
 from trainer.distributed.followers import Followers
 from trainer.distributed.process_group import join, leave
 from trainer.distributed.rank import TrainingRank
 from trainer.learning.batch import Sample
-from trainer.learning.learner import Learner, StepReport
-from trainer.publishing.sharded_snapshot import FollowerWeights
+from trainer.learning.learner import StepReport
 from trainer.publishing.snapshot import Taken, Weights
+
+T = TypeVar("T")
 
 LOSS_S = 5.0
 """Seconds after an error of a collective within which the process that caused it is found to have ended. Watchers see
@@ -45,7 +58,8 @@ class Leader:
         self._size = num_devices
         self._num_threads = max(1, num_threads // num_devices)
         self._followers: Followers | None = None
-        self._here = TrainingRank()
+        self._rank: TrainingRank | None = None
+        # Only one command at a time, also if the event loop gave up a thread that still waits for one.
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
@@ -55,16 +69,14 @@ class Leader:
         return self._followers.process_ids if self._followers is not None else ()
 
     @property
-    def learner(self) -> Learner:
-        """The learner of this rank. With several ranks only `step` may train with it."""
-        return self._here.learner
-
-    @property
     def weights(self) -> Weights:
         """The weights of all ranks, from which versions are taken."""
-        weights = self._here.weights
-        assert not isinstance(weights, FollowerWeights)
-        return weights if self._followers is None else _LedWeights(self)
+        return self._here.weights if self._followers is None else _LedWeights(self)
+
+    @property
+    def _here(self) -> TrainingRank:
+        assert self._rank is not None, "the learner is built first"
+        return self._rank
 
     def start(self) -> None:
         """Start the processes of the other ranks, if there are any."""
@@ -77,41 +89,57 @@ class Leader:
 
         Raises: ConfigError if there are fewer GPUs than devices; RankLost.
         """
-        command = BuildLearner(
-            job_json=job.to_json(), pad_id=pad_id, model_class=type(model), model_config=model.config
-        )
         if self._followers is None:
-            self._here.build(command, model)
+            self._rank = TrainingRank(job, model, pad_id=pad_id)
             return
-        followers = self._followers
-        with self._lock, _explained(followers):
-            self._here = TrainingRank(join(0, self._size, followers.folder))
-            followers.send(command)
-            self._here.build(command, model)
+        with self._lock, _explained(self._followers):
+            self._followers.send(
+                BuildLearner(job_json=job.to_json(), pad_id=pad_id, model_class=type(model), model_config=model.config)
+            )
+            # Rank 0 cannot see the end of a follower while it joins, so what takes long comes first.
+            self._followers.wait_until_ready()
+            groups = join(0, self._size, self._followers.folder)
+            self._rank = TrainingRank(job, model, pad_id=pad_id, groups=groups)
 
     def step(self, samples: Sequence[Sample], *, consumer: Policy, learning_rate: float) -> StepReport | None:
-        """Take one training step on all ranks, as `Learner.step` does. Raises: NonFiniteLoss, RankLost."""
-        report: StepReport | None = self.run(
-            TrainStep(samples=tuple(samples), consumer=consumer, learning_rate=learning_rate)
+        """Take one training step, as `Learner.step` does. Raises: NonFiniteLoss; RankLost."""
+        command = TrainStep(samples=tuple(samples), consumer=consumer, learning_rate=learning_rate)
+        return self.together(
+            command, lambda here: here.learner.step(samples, consumer=consumer, learning_rate=learning_rate)
         )
-        return report
 
-    def run(self, command: Command) -> Any:
-        """Execute a command on all ranks, and return what it returns on this one.
+    def save(self, root: Path, content: Content, files: Mapping[str, bytes]) -> Manifest:
+        """Write a checkpoint, as `checkpoint.save` does. Raises: as it does; RankLost."""
+        return self.together(
+            SaveRows(), lambda here: checkpoint.save(root, content, here.model, here.learner, files, here.host)
+        )
 
-        Raises: RankLost if a rank has ended or the ranks can no longer work together; PeriplusErrors of the command.
+    def restore(self, manifest: Manifest) -> None:
+        """Load a checkpoint, as `restoration.restore` does. Raises: ConfigError; RankLost."""
+        self.together(RestoreRows(), lambda here: restoration.restore(manifest, here.model, here.learner, here.host))
+
+    def export(self, files: Mapping[str, bytes], directory: Path, published_digest: bytes) -> None:
+        """Write the final model, as `export.final_model` does. Raises: as it does; RankLost."""
+        self.together(
+            ExportRows(),
+            lambda here: export.final_model(here.model, files, directory, published_digest, here.host),
+        )
+
+    def together(self, command: Command, here: Callable[[TrainingRank], T]) -> T:
+        """Send a command to the other ranks, and return what rank 0's own part of it returns.
+
+        Raises: RankLost if a rank has ended or rank 0 failed in a collective; what `here` raises.
         """
         with self._lock:
             if self._followers is None:
-                return self._here.execute(command)
+                return here(self._here)
             with _explained(self._followers):
                 self._followers.send(command)
-                return self._here.execute(command)
+                return here(self._here)
 
-    def finish(self, finish: Callable[[], Any]) -> Any:
-        """Return what `finish` returns: the part of a command that runs beside later ones. Raises: RankLost."""
-        assert self._followers is not None
-        with _explained(self._followers):
+    def beside(self, finish: Callable[[], T]) -> T:
+        """Return what rank 0's part returns of something that runs beside commands. Raises: as `together` does."""
+        with nullcontext() if self._followers is None else _explained(self._followers):
             return finish()
 
     def wait_for_loss(self) -> RankLost | None:
@@ -126,7 +154,10 @@ class Leader:
         self._closed.set()
         if self._followers is not None:
             self._followers.close()
-            leave()
+            # A thread that waits for the others in a collective fails now, and must not use closed groups.
+            if self._lock.acquire(timeout=LOSS_S):
+                leave()
+                self._lock.release()
 
 
 class _LedWeights:
@@ -136,21 +167,14 @@ class _LedWeights:
         self._leader = leader
 
     def first(self) -> WeightState:
-        state: WeightState = self._leader.run(FirstVersion())
-        return state
+        return self._leader.together(FirstVersion(), lambda here: here.weights.first())
 
     def take(self) -> Callable[[WeightState], Taken]:
-        complete: Callable[[WeightState], Taken] = self._leader.run(TakeVersion())
-
-        def completed(base: WeightState) -> Taken:
-            taken: Taken = self._leader.finish(lambda: complete(base))
-            return taken
-
-        return completed
+        complete = self._leader.together(TakeVersion(), lambda here: here.weights.take())
+        return lambda base: self._leader.beside(lambda: complete(base))
 
     def probe(self, ids_RP: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        logprobs_RP: npt.NDArray[np.float32] = self._leader.run(ProbeWeights(ids_RP=ids_RP))
-        return logprobs_RP
+        return self._leader.together(ProbeWeights(ids_RP=ids_RP), lambda here: here.weights.probe(ids_RP))
 
 
 @contextmanager
@@ -165,7 +189,7 @@ def _explained(followers: Followers) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         # torch has no class of its own for a lost connection or a timeout of gloo: the other rank's reason is better.
         lost = None if is_out_of_memory(error) else followers.lost(LOSS_S)
-        raise lost or TrainingError(
+        raise lost or RankLost(
             f"rank 0 failed: {explained_failure(error)}; the step under way was not applied; resume the job from its "
             "last checkpoint"
         ) from error

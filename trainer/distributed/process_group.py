@@ -25,10 +25,15 @@ import torch.distributed as dist
 from accelerate import PartialState
 from accelerate.utils import patch_environment
 from torch._C._distributed_c10d import FileStore
+from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from periplus.errors import ConfigError
 from trainer.distributed.collectives import HostCollectives
+
+JOIN_LIMIT_S = 20.0
+"""Seconds that a rank waits for the others to connect. All of them have imported what they need before, so it takes
+milliseconds. Chosen by hand, so that a rank that died meanwhile is found out within half a minute."""
 
 COLLECTIVE_LIMIT_S = 600.0
 """Seconds that a collective of training waits for the other ranks. Between two collectives the ranks compute the same
@@ -58,9 +63,14 @@ class RankGroups:
     publishing: HostCollectives
     verdict: Any
 
+    @property
+    def host(self) -> HostCollectives:
+        """The exchange of host memory between training's collectives."""
+        return HostCollectives(rank=self.rank, size=self.size, group=self.host_group)
+
 
 def join(rank: int, size: int, folder: Path) -> RankGroups:
-    """Join the ranks that meet in `folder`. It waits until all `size` ranks have come.
+    """Join the ranks that meet in `folder`. All `size` ranks must be ready (`is_ready`) or come soon.
 
     Nothing else in this process may use torch.distributed's default group until `leave` is called.
 
@@ -87,8 +97,9 @@ def join(rank: int, size: int, folder: Path) -> RankGroups:
             store=FileStore(str(folder / "ranks"), size),
             rank=rank,
             world_size=size,
-            timeout=timedelta(seconds=COLLECTIVE_LIMIT_S),
+            timeout=timedelta(seconds=JOIN_LIMIT_S),
         )
+        distributed_c10d._set_pg_timeout(timedelta(seconds=COLLECTIVE_LIMIT_S), dist.group.WORLD)
         assert (state.process_index, state.num_processes) == (rank, size), "accelerate sees other ranks"
         return RankGroups(
             rank=rank,
@@ -99,6 +110,20 @@ def join(rank: int, size: int, folder: Path) -> RankGroups:
             publishing=HostCollectives.over(_gloo(PUBLISHING_LIMIT_S)),
             verdict=_gloo(VERDICT_LIMIT_S),
         )
+
+
+def say_ready(rank: int, folder: Path) -> None:
+    """Leave a sign in `folder` that this rank is about to join."""
+    _ready_file(rank, folder).touch()
+
+
+def is_ready(rank: int, folder: Path) -> bool:
+    """Return whether a rank has called `say_ready`."""
+    return _ready_file(rank, folder).exists()
+
+
+def _ready_file(rank: int, folder: Path) -> Path:
+    return folder / f"ready-{rank}"
 
 
 def leave() -> None:

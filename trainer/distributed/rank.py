@@ -1,15 +1,28 @@
-"""What one rank holds, and what it does for each command.
+"""What one rank holds: the models and the learner, which all ranks share, and the weights that it publishes.
 
-Rank 0 and the followers run the same code. The commands come in the same order on all ranks, and most are collectives.
-What is only for rank 0 is what a command returns: followers get None for weights, and the same report of a step.
+Rank 0 and the followers run the same code. Rank 0 calls the parts from leader.py. A follower calls them for each
+command that comes, in `follow`.
 """
 
+from collections.abc import Callable
 from typing import Any, assert_never
 
 import torch
 
 from periplus.job.job_file import JobFile
-from trainer.distributed.commands import BuildLearner, Command, FirstVersion, ProbeWeights, TakeVersion, TrainStep
+from trainer.checkpointing import checkpoint, export, restoration
+from trainer.distributed.collectives import HostCollectives
+from trainer.distributed.commands import (
+    BuildLearner,
+    Command,
+    ExportRows,
+    FirstVersion,
+    ProbeWeights,
+    RestoreRows,
+    SaveRows,
+    TakeVersion,
+    TrainStep,
+)
 from trainer.distributed.process_group import RankGroups
 from trainer.distributed.sharding import divide
 from trainer.distributed.verdict import vote_of
@@ -22,62 +35,66 @@ from trainer.recipe import build_learner
 
 
 class TrainingRank:
-    """One rank of a trainer. Without `groups` it is the only one, and nothing is divided."""
+    """One rank of a trainer, around the actor `model`.
 
-    def __init__(self, groups: RankGroups | None = None) -> None:
-        self._groups = groups
-        self._model: Any = None
-        self._learner: Learner | None = None
-        self._weights: Weights | FollowerWeights | None = None
+    With `groups` it is one of several, and all of them must make the same object at the same time. On rank 0 `model`
+    holds the weights, and elsewhere it is on the `meta` device: rank 0 sends each rank its rows. Without `groups` it
+    is the only one, and nothing is divided.
+    """
 
-    @property
-    def learner(self) -> Learner:
-        assert self._learner is not None, "the learner is built first"
-        return self._learner
-
-    @property
-    def weights(self) -> Weights | FollowerWeights:
-        """The trained weights, as this rank publishes them."""
-        assert self._weights is not None, "the learner is built first"
-        return self._weights
-
-    def build(self, command: BuildLearner, model: Any) -> None:
-        """Build the learner around the actor: with its weights on rank 0, on the `meta` device elsewhere."""
-        job, groups = JobFile.from_json(command.job_json), self._groups
-        self._model = model
+    def __init__(self, job: JobFile, model: Any, *, pad_id: int, groups: RankGroups | None = None) -> None:
+        self.model = model
+        self.host = HostCollectives() if groups is None else groups.host
+        self._follower: FollowerWeights | None = None
+        self._weights: Weights | None = None
         if groups is None:
-            self._learner = build_learner(job, model, pad_id=command.pad_id)
+            self.learner: Learner = build_learner(job, model, pad_id=pad_id)
             self._weights = weights_of(model)
             return
         ranks = Ranks(rank=groups.rank, size=groups.size, agree=vote_of(groups.verdict))
-        self._learner = build_learner(
-            job, model, pad_id=command.pad_id, ranks=ranks, place=lambda each: divide(each, groups)
-        )
-        publishing = groups.publishing
-        self._weights = FollowerWeights(model, publishing) if groups.rank else weights_of(model, publishing)
+        self.learner = build_learner(job, model, pad_id=pad_id, ranks=ranks, place=lambda each: divide(each, groups))
+        if groups.rank:
+            self._follower = FollowerWeights(model, groups.publishing)
+        else:
+            self._weights = weights_of(model, groups.publishing)
 
-    def execute(self, command: Command) -> Any:
-        """Do this rank's part of a command, and return its result.
+    @property
+    def weights(self) -> Weights:
+        """The trained weights, as rank 0 publishes them."""
+        assert self._weights is not None, "only rank 0 publishes"
+        return self._weights
 
-        Raises: NonFiniteLoss on all ranks alike; RankLost; any other error, after which the ranks cannot go on.
+    def follow(self, command: Command) -> Callable[[], None] | None:
+        """Do a follower's part of a command.
+
+        Return what is to be called beside the commands that follow, if there is such a part. Raises: NonFiniteLoss or
+        ConfigError on all ranks alike; any other error, after which this rank cannot go on.
         """
+        weights = self._follower
+        assert weights is not None, "rank 0 follows nobody"
         match command:
-            case BuildLearner():
-                # Only followers come here: rank 0 has the weights.
-                self.build(command, _skeleton(command))
-                return None
             case TrainStep(samples=samples, consumer=consumer, learning_rate=rate):
-                return self.learner.step(samples, consumer=consumer, learning_rate=rate)
+                self.learner.step(samples, consumer=consumer, learning_rate=rate)
             case FirstVersion():
-                return self.weights.first()
+                weights.first()
             case TakeVersion():
-                return self.weights.take()
+                return weights.take()
             case ProbeWeights(ids_RP=ids_RP):
-                return self.weights.probe(ids_RP)
+                weights.probe(ids_RP)
+            case SaveRows():
+                checkpoint.save_rows(self.model, self.learner, self.host)
+            case RestoreRows():
+                restoration.restore_rows(self.model, self.learner, self.host)
+            case ExportRows():
+                export.final_rows(self.model, self.host)
+            case BuildLearner():
+                raise AssertionError("the learner is built once, by the first command")
             case _:
                 assert_never(command)
+        return None
 
 
-def _skeleton(command: BuildLearner) -> Any:
+def skeleton(command: BuildLearner) -> Any:
+    """Return the actor on the `meta` device, where its weights take no memory."""
     with torch.device("meta"):
         return command.model_class(command.model_config).eval()

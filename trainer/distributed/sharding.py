@@ -16,7 +16,6 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from trainer.distributed.collectives import HostCollectives
 from trainer.distributed.process_group import RankGroups
 
 
@@ -82,7 +81,7 @@ def _materialise(unit: torch.nn.Module, device: torch.device) -> None:
 def _check_names(model: Any, groups: RankGroups) -> None:
     # A tensor that only one rank has would be waited for in vain.
     names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
-    expected = HostCollectives.over(groups.host_group).broadcast_value(names)
+    expected = groups.host.broadcast_value(names)
     assert names == expected, f"rank {groups.rank} has other tensors than rank 0: {set(names) ^ set(expected)}"
 
 

@@ -95,11 +95,12 @@ def test_several_ranks_train_and_publish_as_one_process_does(size: int, alone: l
 
 def test_a_step_that_is_not_finite_is_refused_on_all_ranks_and_the_next_one_is_taken() -> None:
     samples = sampled(tiny_model(), 0)
-    with leader_of(2, make_job(), tiny_model()) as leader:
+    model = tiny_model()
+    with leader_of(2, make_job(), model) as leader:
         weights = leader.weights
         before = weights.first()
         with torch.no_grad():  # rank 0's rows alone
-            parameter = next(leader.learner._actor.model.parameters()).to_local()
+            parameter = next(model.parameters()).to_local()
             kept = parameter.clone()
             parameter.fill_(float("nan"))
         with pytest.raises(NonFiniteLoss):
