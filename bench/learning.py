@@ -31,7 +31,7 @@ from trainer.data.dataset import Dataset, item_order, read_prompts, split_prompt
 from trainer.data.model import load_model, resolve_model_dir
 from trainer.learning.batch import Sample
 from trainer.learning.warmup import warm_up
-from trainer.recipe import build_learner, learning_rate_of, warmup_settings
+from trainer.recipe import build_learner, learning_rate_of, policy_scorer, warmup_settings
 
 RECIPE = Path(__file__).parents[1] / "examples" / "spelling.yaml"
 
@@ -91,10 +91,10 @@ def open_run(job: JobFile, cache: Path) -> Run:
 
 def warm(run: Run) -> tuple[int, float]:
     """Run the warm-up. Return its number of steps and its last loss."""
-    settings = warmup_settings(run.job)
+    settings = warmup_settings(run.job, run.actor)
     examples = warmup_examples(run.dataset, run.tokenizer)
     step, loss = 0, float("nan")
-    for progress in warm_up(run.actor, examples, run.tokenizer.pad_token_id, settings):
+    for progress in warm_up(policy_scorer(run.job, run.actor), examples, settings):
         step, loss = progress.step, progress.loss
     return step, loss
 
@@ -145,7 +145,7 @@ def reinforce(run: Run, control: bool, verbose: bool) -> dict[str, Any]:
     job = run.job
     size, staleness = job.train.groups_per_step, job.staleness
     item_of = item_order(run.dataset.splits.train, job.seed)
-    learner = build_learner(job, run.actor, pad_id=run.tokenizer.pad_token_id)
+    learner = build_learner(job, run.actor)
     published = deque([publish(run.actor)], maxlen=staleness + 1)
     seconds = {"rollout_s": 0.0, "train_s": 0.0}
     tokens = 0
@@ -198,7 +198,9 @@ def measure(job: JobFile, control: bool, verbose: bool) -> dict[str, Any]:
         "accuracy_after": after,
         "warmup_steps": warmup_steps,
         "warmup_loss": round(warmup_loss, 3),
-        "warmup_examples": min(warmup_steps * warmup_settings(job).batch_rows, len(run.dataset.splits.warmup)),
+        "warmup_examples": min(
+            warmup_steps * warmup_settings(job, run.actor).batch_rows, len(run.dataset.splits.warmup)
+        ),
         "open_s": round(times[1] - times[0], 2),
         "warmup_s": round(times[2] - times[1], 2),
         "eval_s": round(times[3] - times[2], 2),

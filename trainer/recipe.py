@@ -1,5 +1,8 @@
 """Translates a job's keys into the settings of losses, advantages, optimizer and warm-up, and builds the learner.
 
+It also decides how the model computes: in which dtype, in passes of how many tokens, and whether layers recompute
+their activations (trainer/learning/forward has the rules). The model's device is where everything happens.
+
 This is the only module that knows both the job file and the settings of trainer/learning, which takes plain values
 only. The job file was validated and resolved before. Keys that the algorithm does not use may be None, and take a
 neutral default here.
@@ -10,10 +13,22 @@ from copy import deepcopy
 from typing import Any
 
 import torch
+from transformers import PretrainedConfig
 
 from periplus.job.job_file import JobFile
 from trainer.learning.advantages import AdvantageSettings
 from trainer.learning.critic import Critic
+from trainer.learning.forward.attention import is_packable, use_packed_attention
+from trainer.learning.forward.memory import (
+    ACCELERATOR_SHARE,
+    CPU_ACTIVATION_BYTES,
+    ModelWidths,
+    PassPlan,
+    plan_pass,
+)
+from trainer.learning.forward.precision import compute_dtype, has_bfloat16_units
+from trainer.learning.forward.recomputation import is_recomputed, recompute_layers
+from trainer.learning.forward.scorer import PolicyScorer
 from trainer.learning.learner import Learner, LearnerSettings
 from trainer.learning.losses.aggregate import Aggregation
 from trainer.learning.losses.importance import Correction, Importance, Level
@@ -21,6 +36,7 @@ from trainer.learning.losses.kl import KlEstimator
 from trainer.learning.losses.objective import LossSettings
 from trainer.learning.losses.registry import ALGORITHMS
 from trainer.learning.losses.surrogate import Clip
+from trainer.learning.micro_batches import MicroBatchLimits
 from trainer.learning.ranks import Ranks
 from trainer.learning.schedule import Decay, learning_rate
 from trainer.learning.step import Trained, UpdateSettings
@@ -30,7 +46,67 @@ WARMUP_LOSS_WINDOW = 5
 """Number of steps over which the warm-up's loss is averaged before it is compared with the target. Chosen by hand."""
 
 
-def warmup_settings(job: JobFile) -> WarmupSettings:
+def policy_scorer(job: JobFile, model: Any) -> PolicyScorer:
+    """Return the scorer of a job's model, which computes as the job says on the model's device.
+
+    The model is prepared for it: for packed sequences if its architecture allows it, and for recomputation if the job
+    asks for it or memory does. Its own calls give the same results as before. A second call prepares nothing again.
+    """
+    use_packed_attention(model)
+    if pass_plan(job, model).recompute and not is_recomputed(model):
+        recompute_layers(model)
+    return PolicyScorer(model, compute_dtype=_compute_dtype(job, model, model.device))
+
+
+def pass_plan(job: JobFile, model: Any, device: torch.device | None = None) -> PassPlan:
+    """Return the size of a forward and backward pass in tokens, and whether layers recompute their activations.
+
+    `device` is where the model computes; None is the device on which it is.
+    """
+    device = device or model.device
+    dtype, train = _compute_dtype(job, model, device), job.train
+    return plan_pass(
+        model_widths(model.config),
+        dtype_bytes=dtype.itemsize,
+        budget_bytes=_activation_budget_bytes(device),
+        longest=job.sampling.prompt_tokens + job.sampling.max_new_tokens,
+        device_type=device.type,
+        tokens=train.micro_batch_tokens,
+        recompute=None if train.activation_checkpointing == "auto" else train.activation_checkpointing == "on",
+    )
+
+
+def model_widths(config: PretrainedConfig) -> ModelWidths:
+    """Return the sizes of a model that decide about activation memory, from its configuration in transformers."""
+    heads, hidden = config.num_attention_heads, config.hidden_size
+    head_dim = getattr(config, "head_dim", None) or hidden // heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    return ModelWidths(
+        layers=config.num_hidden_layers,
+        hidden=hidden,
+        attention=head_dim * (heads + 2 * kv_heads),
+        # Four times the hidden width is the custom of models that do not say.
+        mlp=getattr(config, "intermediate_size", None) or 4 * hidden,
+        logits=0 if is_packable(config) else config.vocab_size,
+    )
+
+
+def _compute_dtype(job: JobFile, model: Any, device: torch.device) -> torch.dtype:
+    return compute_dtype(
+        job.train.dtype,
+        device=device,
+        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        has_bfloat16_units=has_bfloat16_units(),
+    )
+
+
+def _activation_budget_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(ACCELERATOR_SHARE * torch.cuda.get_device_properties(device).total_memory)
+    return CPU_ACTIVATION_BYTES
+
+
+def warmup_settings(job: JobFile, model: Any) -> WarmupSettings:
     """Return the settings of the supervised warm-up, of a job that has one (`train.warmup` is set)."""
     warmup = job.train.warmup
     assert warmup is not None
@@ -43,43 +119,58 @@ def warmup_settings(job: JobFile) -> WarmupSettings:
         weight_decay=warmup.weight_decay,
         target_loss=warmup.target_loss,
         loss_window=WARMUP_LOSS_WINDOW,
+        micro_batch=_micro_batch(job, model),
         seed=job.seed,
     )
 
 
+def settled(job: JobFile, model: Any, device: torch.device) -> JobFile:
+    """Return the job with what it leaves open about forward passes decided for a device.
+
+    Ranks that share a step must decide alike, also if only one of them has the weights on that device.
+    """
+    plan = pass_plan(job, model, device)
+    kind = _compute_dtype(job, model, device)
+    decided = {
+        "dtype": str(kind).removeprefix("torch."),
+        "micro_batch_tokens": plan.tokens,
+        "activation_checkpointing": "on" if plan.recompute else "off",
+    }
+    return job.model_copy(update={"train": job.train.model_copy(update=decided)})
+
+
 def build_learner(
-    job: JobFile,
-    actor: Any,
-    *,
-    pad_id: int,
-    ranks: Ranks | None = None,
-    place: Callable[[Any], Any] = lambda model: model,
+    job: JobFile, actor: Any, *, ranks: Ranks | None = None, place: Callable[[Any], None] = lambda module: None
 ) -> Learner:
-    """Build the learner of a resolved job around the actor as it is now.
+    """Build the learner of a resolved job around the actor as it is now, on the actor's device.
 
     A copy of the actor becomes the reference policy of the KL term, if the job has one. A copy of it is also the
     backbone of the critic, if the algorithm has one. To resume, load the actor's weights, then the rest with
     `Learner.load_state_dict`.
 
-    `place` moves a model to where it is trained, such as to several devices, and returns it. It is called for the
-    copies before the actor, since a model that is divided cannot be copied.
+    `place` moves a PolicyScorer or Critic, in place, to where it is trained, such as to several devices. It is called
+    for the copies before the actor, since a model that is divided cannot be copied.
     """
-    settings = learner_settings(job)
-    reference = place(deepcopy(actor).requires_grad_(False)) if job.algorithm.kl_coefficient else None
-    critic = place(Critic(actor)) if settings.algorithm.has_critic else None
-    actor = place(actor)
+    scorer = policy_scorer(job, actor)
+    settings = learner_settings(job, actor)
+    reference = deepcopy(scorer).requires_grad_(False) if job.algorithm.kl_coefficient else None
+    if reference is not None:
+        place(reference)
+    critic = Critic(actor, compute_dtype=scorer.compute_dtype) if settings.algorithm.has_critic else None
+    if critic is not None:
+        place(critic)
+    place(scorer)
     return Learner(
-        actor=Trained(model=actor, optimizer=_adamw(job, actor)),
+        actor=Trained(model=scorer, optimizer=_adamw(job, scorer)),
         critic=None if critic is None else Trained(model=critic, optimizer=_adamw(job, critic)),
         reference=reference,
         settings=settings,
-        pad_id=pad_id,
         ranks=ranks,
     )
 
 
-def learner_settings(job: JobFile) -> LearnerSettings:
-    """Return the learner's settings for a resolved job; they are the same in every step."""
+def learner_settings(job: JobFile, model: Any) -> LearnerSettings:
+    """Return the learner's settings for a resolved job and its model; they are the same in every step."""
     algorithm = job.algorithm
     estimator = KlEstimator(algorithm.kl_estimator or KlEstimator.K3)
     return LearnerSettings(
@@ -99,7 +190,7 @@ def learner_settings(job: JobFile) -> LearnerSettings:
             value_clip=algorithm.value_clip,
             temperature=job.sampling.temperature,
             max_grad_norm=job.optimizer.max_grad_norm,
-            micro_batch_rows=job.train.micro_batch_samples,
+            micro_batch=_micro_batch(job, model),
         ),
         minibatches=job.train.minibatches,
         epochs=job.train.epochs,
@@ -123,6 +214,10 @@ def learning_rate_of(job: JobFile, step: int) -> float:
         decay=Decay(optimizer.schedule),
         floor=optimizer.floor,
     )
+
+
+def _micro_batch(job: JobFile, model: Any) -> MicroBatchLimits:
+    return MicroBatchLimits(rows=job.train.micro_batch_samples, tokens=pass_plan(job, model).tokens)
 
 
 def _loss_settings(job: JobFile) -> LossSettings:

@@ -25,7 +25,7 @@ from trainer.learning.warmup import warm_up
 from trainer.preflight import checked_inputs
 from trainer.publishing import publish
 from trainer.publishing.publish import Bundle
-from trainer.recipe import warmup_settings
+from trainer.recipe import policy_scorer, warmup_settings
 from trainer.reporting.progress import Progress
 
 Say = Callable[[RecordKind, str, dict[str, float]], None]
@@ -85,7 +85,7 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
         progress = _warm_up(model, tokenizer, dataset, job, say, now)
     # After the warm-up: the KL reference and the critic start from the actor as it is here.
     files = model_files(model_dir, model)
-    leader.build(job, model, pad_id=tokenizer.pad_token_id)
+    leader.build(job, model)
     if manifest is not None:
         leader.restore(manifest)
     return Prepared(
@@ -107,10 +107,10 @@ def _warm_up(
 ) -> Progress:
     say(RecordKind.PHASE, "supervised warm-up", {})
     examples = warmup_examples(dataset, tokenizer)
-    settings = warmup_settings(job)
+    settings = warmup_settings(job, model)
     started_s = now()
     num_trained = 0
-    for done in warm_up(model, examples, tokenizer.pad_token_id, settings):
+    for done in warm_up(policy_scorer(job, model), examples, settings):
         num_trained = min(done.step * settings.batch_rows, len(examples))
         if done.step % 10 == 0:
             say(RecordKind.WARMUP, "", {"step": done.step, "steps_total": done.max_steps, "loss": done.loss})

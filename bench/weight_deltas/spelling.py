@@ -60,12 +60,12 @@ class Continued:
         job = load_job(RECIPE, (f"seed={seed}",))
         with tempfile.TemporaryDirectory() as cache:
             self._run: Run = open_run(job, Path(cache))
-        learner = build_learner(job, self._run.actor, pad_id=self._run.tokenizer.pad_token_id)
+        learner = build_learner(job, self._run.actor)
         manifest = checkpoint.newest(checkpoints)
         restoration.restore(manifest, self._run.actor, learner)
         if not resumed:
             self._start_anew()
-            learner = build_learner(job, self._run.actor, pad_id=self._run.tokenizer.pad_token_id)
+            learner = build_learner(job, self._run.actor)
         self._learner: Learner = learner
         self._item_of = item_order(self._run.dataset.splits.train, job.seed)
         self._version = manifest.policy.version

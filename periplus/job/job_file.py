@@ -173,6 +173,20 @@ class TrainSection(Config):
     optimizer's state (FSDP2), and computes its share of the samples. With GPUs these are GPUs of the trainer's machine,
     otherwise its processors. It changes results only by the rounding of sums."""
 
+    micro_batch_tokens: int | None = Field(default=None, ge=1, le=MAX_COUNT)
+    """Largest number of tokens in one forward and backward pass, prompts and completions together. A longer sequence
+    gets a pass of its own. It bounds memory and changes nothing else. null chooses it by the sizes of the model, so
+    that activations fit into memory."""
+
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the weights and activations in forward and backward passes. Whatever it is, the optimizer changes float32
+    weights, and norms, softmax and losses are in float32. `auto` takes bfloat16 on an accelerator, and on a CPU for
+    models of 1 million parameters or more if the CPU has instructions for it."""
+
+    activation_checkpointing: Literal["auto", "on", "off"] = "auto"
+    """Whether layers compute their activations again in the backward pass, which takes less memory and a third more
+    time. `auto` does so if the activations of a pass would not fit into memory otherwise."""
+
     pipeline_depth: float | None = Field(default=None, ge=1, le=1001)
     """Number of batches in the pipeline beside the one that is being trained: samples that are leased to workers or
     wait to be trained on. More batches keep the trainer busy but make samples older. null derives the number from

@@ -47,7 +47,7 @@ _WHY: Mapping[str, tuple[str, ...]] = {
         "use_lora",
         "qlora",
     ),
-    "models train in float32 and are published in bfloat16": (
+    "weights are float32 in training and bfloat16 when published; train.dtype chooses what passes compute in": (
         "load_in_4bit",
         "load_in_8bit",
         "quantization",
@@ -55,10 +55,6 @@ _WHY: Mapping[str, tuple[str, ...]] = {
         "kv_cache_dtype",
         "fp8",
         "fp16",
-        "bf16",
-        "torch_dtype",
-        "model_dtype",
-        "mixed_precision",
     ),
     "engines are torch and vllm, and the section engine has their settings; others are the engine's own defaults": (
         "vllm_mode",
@@ -92,16 +88,12 @@ _WHY: Mapping[str, tuple[str, ...]] = {
         "param_offload",
         "optimizer_offload",
         "cpu_offload",
-        "gradient_checkpointing",
-        "enable_gradient_checkpointing",
-        "activation_checkpointing",
         "torch_compile",
         "use_liger_kernel",
         "use_liger_loss",
         "attn_implementation",
         "flash_attn",
         "use_remove_padding",
-        "use_dynamic_bsz",
     ),
     "the planner places a job over the regions that have joined; regions.trainer, regions.rollout and "
     "plan.workers_per_region guide it": (

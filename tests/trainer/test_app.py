@@ -31,6 +31,7 @@ from tests.support.keys import AUTHORITY
 from tests.support.tiny_job import task_of, tiny_job
 from trainer import app
 from trainer.checkpointing import checkpoint, export
+from trainer.checkpointing.manifest import Manifest
 from trainer.config import TrainerConfig
 from trainer.intake.gateway import GatewayLink
 
@@ -54,7 +55,7 @@ def test_a_trainer_that_loses_its_gateway_saves_once_and_fails_with_what_happene
     saved = []
     save = checkpoint.save
 
-    def count(*arguments: Any) -> checkpoint.Manifest:
+    def count(*arguments: Any) -> Manifest:
         saved.append(arguments[1].policy)
         return save(*arguments)
 

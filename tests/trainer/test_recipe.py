@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.trainer.learning import PAD_ID, make_job
+from tests.support.trainer.learning import make_job, tiny_model
 from trainer.learning.losses.aggregate import Aggregation
 from trainer.learning.losses.importance import Correction, Importance, Level
 from trainer.learning.losses.kl import KlEstimator
 from trainer.learning.losses.surrogate import Clip
+from trainer.learning.micro_batches import MicroBatchLimits
 from trainer.recipe import build_learner, learner_settings
 
 
@@ -30,9 +31,9 @@ def test_each_option_of_the_loss_arrives_where_it_works() -> None:
         },
         sampling={"temperature": 0.7, "max_new_tokens": 9},
         seed=7,
-        train={"micro_batch_samples": 3, "minibatches": 2, "epochs": 3},
+        train={"micro_batch_samples": 3, "micro_batch_tokens": 90, "minibatches": 2, "epochs": 3},
     )
-    got = learner_settings(job)
+    got = learner_settings(job, tiny_model())
     loss = got.update.loss
     assert loss.clip == Clip(low=0.1, high=0.3, dual=3.0)
     assert loss.importance == Importance(
@@ -40,7 +41,7 @@ def test_each_option_of_the_loss_arrives_where_it_works() -> None:
     )
     assert (loss.aggregation, loss.constant_tokens) == (Aggregation.CONSTANT, 9)
     assert (loss.kl_coefficient, loss.kl_estimator, got.reward_kl_coefficient) == (0.2, KlEstimator.K2, 0.0)
-    assert (got.update.temperature, got.update.micro_batch_rows) == (0.7, 3)
+    assert (got.update.temperature, got.update.micro_batch) == (0.7, MicroBatchLimits(rows=3, tokens=90))
     assert (got.minibatches, got.epochs, got.seed, got.mismatch_alarm) == (2, 3, 7, 0.02)
     assert not got.advantage.normalise
 
@@ -58,14 +59,14 @@ def test_options_of_advantages_and_of_the_critic_arrive_too() -> None:
         },
         optimizer={"lr": 1e-2},
     )
-    got = learner_settings(ppo)
+    got = learner_settings(ppo, tiny_model())
     assert (got.advantage.gamma, got.advantage.gae_lambda, got.advantage.bootstrap_truncated) == (0.9, 0.8, True)
     assert got.update.value_clip == 0.4
     assert got.critic_rate == pytest.approx(0.5)
     assert (got.reward_kl_coefficient, got.reward_kl_estimator) == (0.1, KlEstimator.K1)
     assert got.update.loss.kl_coefficient == 0.0
     dapo = learner_settings(
-        make_job(algorithm={"name": "dapo", "overlong_cache_tokens": 3, "overlong_filter": True})
+        make_job(algorithm={"name": "dapo", "overlong_cache_tokens": 3, "overlong_filter": True}), tiny_model()
     ).advantage
     assert (dapo.overlong_cache_tokens, dapo.overlong_filter, dapo.max_tokens) == (3, True, 4)
 
@@ -82,11 +83,11 @@ def test_options_of_advantages_and_of_the_critic_arrive_too() -> None:
 def test_a_learner_holds_what_its_algorithm_needs_and_no_more(
     model: Any, options: dict[str, Any], parts: set[str]
 ) -> None:
-    assert set(build_learner(make_job(algorithm=options), model, pad_id=PAD_ID).state_dict()) == parts
+    assert set(build_learner(make_job(algorithm=options), model).state_dict()) == parts
 
 
 def test_the_reference_stays_where_the_actor_was(model: Any) -> None:
-    learner = build_learner(make_job(algorithm={"name": "grpo", "kl_coefficient": 0.1}), model, pad_id=PAD_ID)
+    learner = build_learner(make_job(algorithm={"name": "grpo", "kl_coefficient": 0.1}), model)
     before = {name: value.clone() for name, value in learner.state_dict()["reference"].items()}
     for parameter in model.parameters():
         parameter.data.add_(1.0)

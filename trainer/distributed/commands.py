@@ -25,12 +25,11 @@ _LENGTH = struct.Struct("<Q")
 class BuildLearner:
     """Build the learner of a job, and divide its models among the ranks.
 
-    `job_json` is the resolved job, `pad_id` the token id of padding. `model_class` and `model_config` describe the
-    actor, of which only rank 0 has the weights.
+    `job_json` is the resolved job, in which nothing about forward passes is left open. `model_class` and `model_config`
+    describe the actor, of which only rank 0 has the weights.
     """
 
     job_json: str
-    pad_id: int
     model_class: type[Any]
     model_config: Any
 

@@ -84,7 +84,7 @@ def _follow(
     model = skeleton(first)
     say_ready(rank, folder)
     groups = join(rank, size, folder)
-    here = TrainingRank(JobFile.from_json(first.job_json), model, pad_id=first.pad_id, groups=groups)
+    here = TrainingRank(JobFile.from_json(first.job_json), model, groups)
     while True:
         command = unpacked(commands.get())
         try:

@@ -12,6 +12,7 @@ Invariants:
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,11 +39,12 @@ from trainer.distributed.commands import (
 )
 from trainer.distributed.failures import explained_failure, is_out_of_memory
 from trainer.distributed.followers import Followers
-from trainer.distributed.process_group import join, leave
+from trainer.distributed.process_group import device_of_rank, join, leave
 from trainer.distributed.rank import TrainingRank
 from trainer.learning.batch import Sample
 from trainer.learning.learner import StepReport
 from trainer.publishing.snapshot import Taken, Weights
+from trainer.recipe import settled
 
 T = TypeVar("T")
 
@@ -84,22 +86,22 @@ class Leader:
             torch.set_num_threads(self._num_threads)
             self._followers = Followers(self._size, self._num_threads)
 
-    def build(self, job: JobFile, model: Any, *, pad_id: int) -> None:
+    def build(self, job: JobFile, model: Any) -> None:
         """Build the learner of a job around the actor, and divide its models if there are several ranks.
 
         Raises: ConfigError if there are fewer GPUs than devices; RankLost.
         """
         if self._followers is None:
-            self._rank = TrainingRank(job, model, pad_id=pad_id)
+            self._rank = TrainingRank(job, model)
             return
+        job = settled(job, model, device_of_rank(0, self._size))
+        config = deepcopy(model.config)
+        config._attn_implementation = None  # the learner chooses it, after the model is made
         with self._lock, _explained(self._followers):
-            self._followers.send(
-                BuildLearner(job_json=job.to_json(), pad_id=pad_id, model_class=type(model), model_config=model.config)
-            )
+            self._followers.send(BuildLearner(job_json=job.to_json(), model_class=type(model), model_config=config))
             # Rank 0 cannot see the end of a follower while it joins, so what takes long comes first.
             self._followers.wait_until_ready()
-            groups = join(0, self._size, self._followers.folder)
-            self._rank = TrainingRank(job, model, pad_id=pad_id, groups=groups)
+            self._rank = TrainingRank(job, model, join(0, self._size, self._followers.folder))
 
     def step(self, samples: Sequence[Sample], *, consumer: Policy, learning_rate: float) -> StepReport | None:
         """Take one training step, as `Learner.step` does. Raises: NonFiniteLoss; RankLost."""

@@ -69,6 +69,21 @@ class RankGroups:
         return HostCollectives(rank=self.rank, size=self.size, group=self.host_group)
 
 
+def device_of_rank(rank: int, size: int) -> torch.device:
+    """Return the device of a rank: a GPU of its own, or the CPU if the machine has no GPU that torch can use.
+
+    Raises: ConfigError if there are fewer GPUs than ranks.
+    """
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if torch.cuda.device_count() < size:
+        raise ConfigError(
+            f"train.devices is {size}, but the trainer's machine has {torch.cuda.device_count()} GPUs; set "
+            "train.devices to at most that"
+        )
+    return torch.device("cuda", rank)
+
+
 def join(rank: int, size: int, folder: Path) -> RankGroups:
     """Join the ranks that meet in `folder`. All `size` ranks must be ready (`is_ready`) or come soon.
 
@@ -76,12 +91,7 @@ def join(rank: int, size: int, folder: Path) -> RankGroups:
 
     Raises: ConfigError if there are fewer GPUs than ranks; RuntimeError if the other ranks do not come.
     """
-    has_cuda = torch.cuda.is_available()
-    if has_cuda and torch.cuda.device_count() < size:
-        raise ConfigError(
-            f"train.devices is {size}, but the trainer's machine has {torch.cuda.device_count()} GPUs; set "
-            "train.devices to at most that"
-        )
+    has_cuda = device_of_rank(rank, size).type == "cuda"
     # What accelerate reads in the environment of a process that a launcher has started. Connections stay on this
     # machine, unless the operator has chosen an interface for gloo.
     position = {"rank": rank, "world_size": size, "local_rank": rank, "local_world_size": size}
@@ -101,11 +111,14 @@ def join(rank: int, size: int, folder: Path) -> RankGroups:
         )
         distributed_c10d._set_pg_timeout(timedelta(seconds=COLLECTIVE_LIMIT_S), dist.group.WORLD)
         assert (state.process_index, state.num_processes) == (rank, size), "accelerate sees other ranks"
+        # accelerate gives the CPU an index, which tensors do not have.
+        device = device_of_rank(rank, size)
+        assert (state.device.type, state.device.index or 0) == (device.type, device.index or 0), "another device"
         return RankGroups(
             rank=rank,
             size=size,
-            device=state.device,
-            mesh=init_device_mesh(state.device.type, (size,)),
+            device=device,
+            mesh=init_device_mesh(device.type, (size,)),
             host_group=_gloo(COLLECTIVE_LIMIT_S),
             publishing=HostCollectives.over(_gloo(PUBLISHING_LIMIT_S)),
             verdict=_gloo(VERDICT_LIMIT_S),

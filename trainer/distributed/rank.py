@@ -42,17 +42,17 @@ class TrainingRank:
     is the only one, and nothing is divided.
     """
 
-    def __init__(self, job: JobFile, model: Any, *, pad_id: int, groups: RankGroups | None = None) -> None:
+    def __init__(self, job: JobFile, model: Any, groups: RankGroups | None = None) -> None:
         self.model = model
         self.host = HostCollectives() if groups is None else groups.host
         self._follower: FollowerWeights | None = None
         self._weights: Weights | None = None
         if groups is None:
-            self.learner: Learner = build_learner(job, model, pad_id=pad_id)
+            self.learner: Learner = build_learner(job, model)
             self._weights = weights_of(model)
             return
         ranks = Ranks(rank=groups.rank, size=groups.size, agree=vote_of(groups.verdict))
-        self.learner = build_learner(job, model, pad_id=pad_id, ranks=ranks, place=lambda each: divide(each, groups))
+        self.learner = build_learner(job, model, ranks=ranks, place=lambda each: divide(each, groups))
         if groups.rank:
             self._follower = FollowerWeights(model, groups.publishing)
         else:

@@ -7,37 +7,65 @@ model.
 
 Losses are shares of the mean over the whole update (trainer/learning/losses/aggregate.py). So gradients are summed over
 ranks, while FSDP2 would average them.
+
+A model that computes in bfloat16 keeps float32 rows. FSDP2 rounds them before it gathers them, so half as many bytes
+travel, and sums gradients in float32.
 """
 
+from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
 from trainer.distributed.process_group import RankGroups
+from trainer.learning.critic import Critic
+from trainer.learning.forward.scorer import PolicyScorer
 
 
-def divide(model: Any, groups: RankGroups) -> Any:
-    """Divide a model among all ranks by rows, in place, and return it. It is a collective.
+def divide(module: PolicyScorer | Critic, groups: RankGroups) -> None:
+    """Divide the model of a scorer, or a critic, among all ranks by rows, in place. It is a collective.
 
-    On rank 0 `model` holds the weights. Elsewhere it is the same model on the `meta` device. Parameters are DTensors
+    On rank 0 the model has its weights. Elsewhere it is the same model on the `meta` device. Parameters are DTensors
     afterwards, on the device of each rank.
     """
-    tensors = dict(model.named_parameters()) | dict(model.named_buffers()) if groups.rank == 0 else {}
+    root: Any = module.model if isinstance(module, PolicyScorer) else module
+    tensors = dict(root.named_parameters()) | dict(root.named_buffers()) if groups.rank == 0 else {}
     whole = {name: tensor.detach() for name, tensor in tensors.items()}
-    for layer in _layers(model):
-        _divide_unit(layer, groups)
-    _divide_unit(model, groups)
-    _check_names(model, groups)
-    for name, parameter in model.named_parameters():
+    rounding = MixedPrecisionPolicy(param_dtype=module.compute_dtype, reduce_dtype=torch.float32)
+    _check_alike(root, rounding, groups)
+    module.compute_dtype = None  # the gathered weights are rounded already
+    for layer in _layers(root):
+        _divide_unit(layer, groups, rounding)
+    if isinstance(module, Critic):
+        _divide_unit(module.head, groups, MixedPrecisionPolicy())  # it computes in float32
+    _divide_unit(root, groups, rounding)
+    if isinstance(module, PolicyScorer):
+        module.around = _call_within(root)
+    _send_weights(root, whole, groups)
+
+
+def _call_within(root: Any) -> Callable[[Callable[[], torch.Tensor]], torch.Tensor]:
+    # A method of the root that FSDP2 takes for a forward pass: it gathers what belongs to the root, and calls `run`.
+    def call(_: Any, run: Callable[[], torch.Tensor]) -> torch.Tensor:
+        return run()
+
+    root.call_within = MethodType(call, root)
+    register_fsdp_forward_method(root, "call_within")
+    found: Callable[[Callable[[], torch.Tensor]], torch.Tensor] = root.call_within
+    return found
+
+
+def _send_weights(root: Any, whole: dict[str, torch.Tensor], groups: RankGroups) -> None:
+    for name, parameter in root.named_parameters():
         assert isinstance(parameter, DTensor), f"{name} is not divided"
         # Dropped from `whole` as soon as it was sent, so that rank 0's memory shrinks.
         _send_rows(whole.pop(name, None), parameter.to_local().detach(), groups)
-    for name, buffer in model.named_buffers():
+    for name, buffer in root.named_buffers():
         _send_whole(whole.pop(name, None), buffer, groups)
-    return model
 
 
 def rows_of_rank(num_rows: int, rank: int, size: int) -> tuple[int, int]:
@@ -52,11 +80,11 @@ def _layers(model: Any) -> list[torch.nn.Module]:
     return [module for module in model.modules() if type(module).__name__ in names]
 
 
-def _divide_unit(unit: torch.nn.Module, groups: RankGroups) -> None:
+def _divide_unit(unit: torch.nn.Module, groups: RankGroups, rounding: MixedPrecisionPolicy) -> None:
     _materialise(unit, groups.device)
     # Gathered weights are dropped after each forward pass, those outside of layers too: several models are here, and
     # the large tables of all of them would stay.
-    fully_shard(unit, mesh=groups.mesh, reshard_after_forward=True)
+    fully_shard(unit, mesh=groups.mesh, reshard_after_forward=True, mp_policy=rounding)
     assert isinstance(unit, FSDPModule)
     # gloo cannot scale within a sum, so it must be plain sums that FSDP2 asks for.
     unit.set_force_sum_reduction_for_comms(True)
@@ -78,11 +106,12 @@ def _materialise(unit: torch.nn.Module, device: torch.device) -> None:
                 setattr(module, name, torch.empty_like(buffer, device=device))
 
 
-def _check_names(model: Any, groups: RankGroups) -> None:
-    # A tensor that only one rank has would be waited for in vain.
-    names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
-    expected = groups.host.broadcast_value(names)
-    assert names == expected, f"rank {groups.rank} has other tensors than rank 0: {set(names) ^ set(expected)}"
+def _check_alike(root: Any, rounding: MixedPrecisionPolicy, groups: RankGroups) -> None:
+    # A tensor that only one rank has, or of which one rank sends other bytes, would be waited for in vain.
+    names = [name for name, _ in (*root.named_parameters(), *root.named_buffers())]
+    mine = [str(rounding.param_dtype), names]
+    expected = groups.host.broadcast_value(mine)
+    assert mine == expected, f"rank {groups.rank} divides another model than rank 0: {mine} instead of {expected}"
 
 
 def _send_rows(whole: torch.Tensor | None, local: torch.Tensor, groups: RankGroups) -> None:

@@ -126,7 +126,7 @@ def leave_one_out_advantages(rewards: Sequence[float], groups: Sequence[int]) ->
 
 def of_samples(advantages: Sequence[float], mask_BT: torch.Tensor) -> Advantages:
     """Give each token of a sample the sample's advantage, BT."""
-    advantages_B1 = torch.tensor(advantages, dtype=torch.float64)[:, None]
+    advantages_B1 = torch.tensor(advantages, dtype=torch.float64, device=mask_BT.device)[:, None]
     return Advantages(advantages_BT=advantages_B1.expand(mask_BT.shape))
 
 
@@ -144,7 +144,7 @@ def token_rewards(outcomes: Outcomes) -> torch.Tensor:
     The last token that the policy sampled gets the sample's reward. The KL penalty of each token is subtracted.
     """
     mask_BT = outcomes.mask_BT
-    rewards_B1 = torch.tensor(outcomes.rewards, dtype=torch.float64)[:, None]
+    rewards_B1 = torch.tensor(outcomes.rewards, dtype=torch.float64, device=mask_BT.device)[:, None]
     left_BT = mask_BT.long().flip(1).cumsum(1).flip(1)  # number of sampled tokens from this column to the end
     rewards_BT = torch.where(mask_BT & (left_BT == 1), rewards_B1, torch.zeros_like(rewards_B1))
     if outcomes.kl_BT is not None:

@@ -1,26 +1,31 @@
-"""Turns samples into one padded batch of tensors, in an order that does not depend on when they arrived.
+"""Turns samples into one batch of tensors, in an order that does not depend on when they arrived.
 
 Rows are sorted by (group, sample). So the floating-point sums of a step, and with them the weights, are the same
-whichever region answered first. Prompts are padded on the left and completions on the right, so that all completions
-start in the same column:
-
-    | padding | prompt | completion | padding |
-    <------- P -------> <--------- T --------->
+whichever region answered first. What the losses read has one column for each completion token, padded on the right to
+the longest completion. Prompts and token ids stay with the samples, as arrays on the host: each forward pass packs
+those of its own rows without padding (trainer/learning/forward/packing.py).
 
 Each completion token has a mask bit. It is true for tokens that the policy sampled, which are those that the loss sees.
 It is false for tokens that were inserted, such as a tool's answer.
 
-Shapes: B rows (samples), P prompt columns, T completion columns, S = P + T.
+Tensors are on the device of the model that is trained. Counts are taken from the host's arrays, so that no count waits
+for the device.
+
+Shapes: B rows (samples), T completion columns.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from periplus.values.trajectory import PolicyRun, StopReason, Trajectory
+from trainer.learning.forward.packing import PackedSequences, TokenSequence, pack
+
+CPU = torch.device("cpu")
+"""Device of a batch if none is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,28 +68,38 @@ def sample_of(trajectory: Trajectory, reward: float) -> Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A padded batch of samples.
+    """A batch of samples on one device.
 
-    - `input_ids_BS`: token ids of prompt and completion. `real_BS`: true where a token is not padding.
     - `mask_BT`: true for the completion tokens that the loss sees.
     - `behaviour_logprobs_BT`: the engine's log-probabilities, 0 in padding.
     - `samples`: the sample of each row.
     """
 
-    input_ids_BS: torch.Tensor
-    real_BS: torch.Tensor
     mask_BT: torch.Tensor
     behaviour_logprobs_BT: torch.Tensor
     samples: tuple[Sample, ...]
+
+    @property
+    def device(self) -> torch.device:
+        return self.mask_BT.device
 
     @property
     def num_rows(self) -> int:
         return len(self.samples)
 
     @property
+    def num_columns(self) -> int:
+        """Number of completion columns, T."""
+        return self.mask_BT.shape[1]
+
+    @property
     def num_tokens(self) -> int:
         """Number of completion tokens that the loss sees."""
-        return int(self.mask_BT.sum())
+        return self.num_tokens_of(range(self.num_rows))
+
+    def num_tokens_of(self, rows: Iterable[int]) -> int:
+        """Return the number of completion tokens of these rows that the loss sees."""
+        return sum(int(np.count_nonzero(self.samples[row].mask)) for row in rows)
 
     @property
     def rewards(self) -> tuple[float, ...]:
@@ -95,33 +110,42 @@ class Batch:
         return tuple(sample.group for sample in self.samples)
 
     @property
+    def lengths(self) -> tuple[int, ...]:
+        """Number of tokens of each row, prompt and completion."""
+        return tuple(len(sample.prompt_ids) + len(sample.completion_ids) for sample in self.samples)
+
+    @property
     def lengths_B(self) -> torch.Tensor:
         """Number of completion tokens of each row, including those that the loss does not see."""
-        return torch.tensor([len(sample.completion_ids) for sample in self.samples])
+        return torch.tensor([len(sample.completion_ids) for sample in self.samples], device=self.device)
 
     @property
     def truncated_B(self) -> torch.Tensor:
         """True for rows whose completion did not end with an end token."""
-        return torch.tensor([sample.stop_reason is not StopReason.EOS for sample in self.samples])
+        truncated = [sample.stop_reason is not StopReason.EOS for sample in self.samples]
+        return torch.tensor(truncated, dtype=torch.bool, device=self.device)
 
     def take(self, rows: Sequence[int]) -> "Batch":
-        """Return these rows as a batch with the same number of columns."""
+        """Return these rows as a batch with the same number of columns; there may be none."""
+        index = self.index(rows)
         return Batch(
-            input_ids_BS=self.input_ids_BS[rows],
-            real_BS=self.real_BS[rows],
-            mask_BT=self.mask_BT[rows],
-            behaviour_logprobs_BT=self.behaviour_logprobs_BT[rows],
+            mask_BT=self.mask_BT[index],
+            behaviour_logprobs_BT=self.behaviour_logprobs_BT[index],
             samples=tuple(self.samples[row] for row in rows),
         )
 
-    def hidden_row(self) -> "Batch":
-        """Return the first row as a batch with the same number of columns, of which the loss sees no token."""
-        row = self.take([0])
-        return replace(row, mask_BT=torch.zeros_like(row.mask_BT))
+    def index(self, rows: Sequence[int]) -> torch.Tensor:
+        """Return the rows as an index for the batch's tensors, on their device."""
+        return torch.tensor(rows, dtype=torch.long, device=self.device)
+
+    def packed(self) -> PackedSequences:
+        """Pack prompts and completions of all rows for a forward pass on the batch's device."""
+        sequences = [TokenSequence(prompt_ids=s.prompt_ids, completion_ids=s.completion_ids) for s in self.samples]
+        return pack(sequences, self.num_columns, self.device)
 
 
-def collate(samples: Sequence[Sample], pad_id: int) -> Batch:
-    """Sort the samples by (group, sample), and pad them to the longest prompt and completion among them.
+def collate(samples: Sequence[Sample], device: torch.device = CPU) -> Batch:
+    """Sort the samples by (group, sample), and pad their completions to the longest one.
 
     Raises: ValueError if there are no samples, if one is given twice, if a prompt or completion is empty, or if the
     number of log-probabilities or mask bits differs from the number of completion tokens.
@@ -133,25 +157,15 @@ def collate(samples: Sequence[Sample], pad_id: int) -> Batch:
         _check(sample)
     if len({(sample.group, sample.sample) for sample in ordered}) < len(ordered):
         raise ValueError("a sample is in the batch twice; give each (group, sample) once")
-    width_P = max(len(sample.prompt_ids) for sample in ordered)
-    width_T = max(len(sample.completion_ids) for sample in ordered)
-    # Fill each row around the column where completions start: the prompt ends there.
-    input_ids_BS = torch.full((len(ordered), width_P + width_T), pad_id, dtype=torch.long)
-    real_BS = torch.zeros((len(ordered), width_P + width_T), dtype=torch.bool)
-    behaviour_logprobs_BT = torch.zeros((len(ordered), width_T), dtype=torch.float32)
-    mask_BT = torch.zeros((len(ordered), width_T), dtype=torch.bool)
+    shape = (len(ordered), max(len(sample.completion_ids) for sample in ordered))
+    # Filled on the host, then moved in one transfer each.
+    behaviour_logprobs_BT, mask_BT = np.zeros(shape, np.float32), np.zeros(shape, np.bool_)
     for row, sample in enumerate(ordered):
-        start, stop = width_P - len(sample.prompt_ids), width_P + len(sample.completion_ids)
-        ids = np.concatenate([sample.prompt_ids, sample.completion_ids])
-        input_ids_BS[row, start:stop] = torch.from_numpy(ids.astype(np.int64))
-        real_BS[row, start:stop] = True
-        behaviour_logprobs_BT[row, : stop - width_P] = torch.tensor(sample.behaviour_logprobs)
-        mask_BT[row, : stop - width_P] = torch.tensor(sample.mask)
+        behaviour_logprobs_BT[row, : len(sample.completion_ids)] = sample.behaviour_logprobs
+        mask_BT[row, : len(sample.completion_ids)] = sample.mask
     return Batch(
-        input_ids_BS=input_ids_BS,
-        real_BS=real_BS,
-        mask_BT=mask_BT,
-        behaviour_logprobs_BT=behaviour_logprobs_BT,
+        mask_BT=torch.from_numpy(mask_BT).to(device),
+        behaviour_logprobs_BT=torch.from_numpy(behaviour_logprobs_BT).to(device),
         samples=ordered,
     )
 

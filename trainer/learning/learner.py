@@ -39,12 +39,14 @@ from periplus.values.policy import Policy
 from periplus.values.trajectory import MAX_REWARD, is_reward
 from trainer.learning.advantages import AdvantageSettings, Outcomes
 from trainer.learning.batch import Batch, Sample, collate
+from trainer.learning.forward.scorer import PolicyScorer
 from trainer.learning.losses.kl import KlEstimator, kl_estimate
 from trainer.learning.losses.objective import LossSums
 from trainer.learning.losses.registry import Algorithm
+from trainer.learning.micro_batches import micro_batches_of_rank
 from trainer.learning.mismatch import MismatchReport, measure_mismatch
 from trainer.learning.ranks import Ranks
-from trainer.learning.scoring import completion_logprobs
+from trainer.learning.scoring import completion_logprobs, state_values
 from trainer.learning.step import (
     Gradient,
     Targets,
@@ -139,8 +141,8 @@ class StepReport:
 class Learner:
     """Actor, critic and reference model of one job in one process, and the training step that changes them.
 
-    `critic` is given exactly if the algorithm has one, `reference` exactly if some KL coefficient is above 0.
-    `pad_id` is the token id of padding. Without `ranks` this process trains alone.
+    `critic` is given exactly if the algorithm has one, `reference` exactly if some KL coefficient is above 0. All of
+    them are on one device, and so is everything that a step computes. Without `ranks` this process trains alone.
     """
 
     def __init__(
@@ -148,9 +150,8 @@ class Learner:
         *,
         actor: Trained,
         critic: Trained | None,
-        reference: Any | None,
+        reference: PolicyScorer | None,
         settings: LearnerSettings,
-        pad_id: int,
         ranks: Ranks | None = None,
     ) -> None:
         assert (critic is not None) == settings.algorithm.has_critic
@@ -160,7 +161,6 @@ class Learner:
         self._critic = critic
         self._reference = reference
         self._settings = settings
-        self._pad_id = pad_id
         self._ranks = ranks or Ranks()
 
     def step(self, samples: Sequence[Sample], *, consumer: Policy, learning_rate: float) -> StepReport | None:
@@ -171,7 +171,7 @@ class Learner:
         Raises: NonFiniteLoss if a loss, gradient, reward or log-probability is not finite; all weights and optimizer
         states are then as they were. ValueError as `collate` does.
         """
-        batch = collate(samples, self._pad_id)
+        batch = collate(samples, self._actor.model.device)
         if not batch.num_tokens:
             return None
         _check_finite(batch)
@@ -181,8 +181,8 @@ class Learner:
         start_BT = torch.zeros_like(batch.behaviour_logprobs_BT)
 
         # With a single update its own forward pass gives the log-probabilities at the start of the step.
-        def on_logprobs(rows: Sequence[int], logprobs_BT: torch.Tensor) -> None:
-            start_BT[rows] = logprobs_BT
+        def on_logprobs(index_B: torch.Tensor, logprobs_BT: torch.Tensor) -> None:
+            start_BT.index_copy_(0, index_B, logprobs_BT)
 
         sums, gradients, value_gradients = LossSums(), [], []
         with self._undone_on_failure(num_updates=len(updates)):
@@ -202,7 +202,7 @@ class Learner:
             threshold=self._settings.mismatch_alarm,
         )
         # Each token counts once for each update that sees it, as in the sums.
-        num_counted = sum(int(batch.mask_BT[rows].sum()) for rows in updates)
+        num_counted = sum(batch.num_tokens_of(rows) for rows in updates)
         reference_kl = _mean_k3(at_start_BT, targets.reference_BT, batch.mask_BT)
         return self._report(batch, sums, num_counted, gradients, value_gradients, reference_kl, mismatch)
 
@@ -216,7 +216,7 @@ class Learner:
             state["critic"] = self._critic.model.state_dict()
             state["critic_optimizer"] = self._critic.optimizer.state_dict()
         if self._reference is not None:
-            state["reference"] = self._reference.state_dict()
+            state["reference"] = self._reference.model.state_dict()
         return state
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -236,7 +236,7 @@ class Learner:
             self._critic.model.load_state_dict(state["critic"])
             self._critic.optimizer.load_state_dict(state["critic_optimizer"])
         if self._reference is not None:
-            self._reference.load_state_dict(state["reference"])
+            self._reference.model.load_state_dict(state["reference"])
 
     # ---- parts of a step ------------------------------------------------------------------------------------------
 
@@ -247,11 +247,11 @@ class Learner:
             minibatch_rows(batch.groups, settings.minibatches, (settings.seed, version, epoch))
             for epoch in range(settings.epochs)
         ]
-        return [rows for epoch in epochs for rows in epoch if bool(batch.mask_BT[rows].any())]
+        return [rows for epoch in epochs for rows in epoch if batch.num_tokens_of(rows)]
 
     def _targets(self, batch: Batch, *, keep_proximal: bool) -> Targets:
         settings, temperature = self._settings, self._settings.update.temperature
-        width_T = batch.mask_BT.shape[1]
+        width_T = batch.num_columns
         actor_BT = reference_BT = values_BU = kl_BT = None
         # Score all rows once with the weights at the start of the step.
         if keep_proximal or settings.reward_kl_coefficient:
@@ -261,7 +261,8 @@ class Learner:
             reference = self._reference
             reference_BT = self._scores(lambda part: completion_logprobs(reference, part, temperature), batch, width_T)
         if self._critic is not None:
-            values_BU = self._scores(self._critic.model, batch, width_T + 1)
+            critic = self._critic.model
+            values_BU = self._scores(lambda part: state_values(critic, part), batch, width_T + 1)
         if settings.reward_kl_coefficient:
             assert actor_BT is not None
             assert reference_BT is not None
@@ -294,13 +295,11 @@ class Learner:
 
     def _scores(self, score: Callable[[Batch], torch.Tensor], batch: Batch, width: int) -> torch.Tensor:
         # Each rank scores its own rows. The rest stay 0, and the sum over ranks fills them in: [B, width].
-        scores = torch.zeros((batch.num_rows, width))
+        scores = torch.zeros((batch.num_rows, width), device=batch.device)
+        limits = self._settings.update.micro_batch
         with torch.no_grad():
-            for rows in self._ranks.micro_batches(range(batch.num_rows), self._settings.update.micro_batch_rows):
-                # The other ranks wait for this rank's pass, even if it has no rows left.
-                scored = score(batch.take(rows) if rows else batch.hidden_row())
-                if rows:
-                    scores[rows] = scored
+            for rows in micro_batches_of_rank(range(batch.num_rows), batch.lengths, limits, self._ranks):
+                scores.index_copy_(0, batch.index(rows), score(batch.take(rows)))
         return self._ranks.sum_(scores)
 
     def _update(
@@ -309,7 +308,7 @@ class Learner:
         targets: Targets,
         rows: Sequence[int],
         learning_rate: float,
-        on_logprobs: Callable[[Sequence[int], torch.Tensor], None],
+        on_logprobs: Callable[[torch.Tensor, torch.Tensor], None],
     ) -> tuple[Gradient, LossSums, Gradient | None]:
         update, value_gradient, failure = self._settings.update, None, None
         try:
@@ -385,8 +384,8 @@ def minibatch_rows(groups: Sequence[int], num_minibatches: int, key: Sequence[in
 
 def _check_finite(batch: Batch) -> None:
     # Padding and tool gaps may hold anything.
-    for sample, row_T in zip(batch.samples, torch.isfinite(batch.behaviour_logprobs_BT) | ~batch.mask_BT, strict=True):
-        if not (is_reward(sample.reward) and bool(row_T.all())):
+    for sample in batch.samples:
+        if not (is_reward(sample.reward) and bool(np.isfinite(sample.behaviour_logprobs[sample.mask]).all())):
             raise NonFiniteLoss(
                 f"group {sample.group} sample {sample.sample} has the reward {sample.reward} (the limit is "
                 f"{MAX_REWARD:.0f}), or a log-probability that is not finite: the step was not applied; check the "
@@ -410,7 +409,8 @@ def _put_back(trained: Trained, before: tuple[list[torch.Tensor], dict[str, Any]
 def _mean_k3(logprobs_BT: torch.Tensor, reference_BT: torch.Tensor | None, mask_BT: torch.Tensor) -> float | None:
     if reference_BT is None:
         return None
-    return float(kl_estimate(logprobs_BT[mask_BT], reference_BT[mask_BT], KlEstimator.K3).mean())
+    kl_BT = kl_estimate(logprobs_BT, reference_BT, KlEstimator.K3).masked_fill(~mask_BT, 0.0)
+    return float(kl_BT.sum(dtype=torch.float64) / mask_BT.sum())
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -12,10 +12,10 @@ sampled, so samples are divided into three kinds:
 
 For each kind the result has the mean and the maximum of |log pi_trainer - log pi_engine|, and the mean of k3 = x - 1 -
 log x with x = pi_trainer / pi_engine, which estimates KL(engine || trainer). All are in nats, over the tokens that the
-loss sees. k3 is bounded for each token (losses/log_ratio.py), so that it is finite whatever an engine claims. The
-functions are pure.
+loss sees. k3 is bounded for each token (losses/log_ratio.py), so that it is finite whatever an engine claims. All
+figures are computed on the tensors' device, and read from there at once. The functions are pure.
 
-Shapes: B rows, T completion columns, N selected tokens.
+Shapes: B rows, T completion columns, J kinds of samples.
 """
 
 from collections.abc import Sequence
@@ -66,29 +66,28 @@ def measure_mismatch(
     row. `consumer` is the policy at the start of the step. `threshold` is in nats; None disables the alarm.
     """
     # Every row is of one kind: current, mixed, or else stale.
-    current_B = torch.tensor([tuple(run.policy for run in runs) == (consumer,) for runs in policies])
-    mixed_B = torch.tensor([len(runs) > 1 for runs in policies])
-
-    def of(rows_B: torch.Tensor) -> Mismatch:
-        chosen_BT = mask_BT & rows_B[:, None]
-        return _mismatch((trainer_logprobs_BT[chosen_BT] - engine_logprobs_BT[chosen_BT]).double())
-
-    current = of(current_B)
-    alarmed = threshold is not None and current.mean > threshold
-    return MismatchReport(
-        current=current,
-        stale=of(~current_B & ~mixed_B),
-        mixed=of(mixed_B),
-        alarm=current.mean if alarmed else None,
-    )
+    current = [tuple(run.policy for run in runs) == (consumer,) for runs in policies]
+    mixed = [len(runs) > 1 for runs in policies]
+    stale = [not (a or b) for a, b in zip(current, mixed, strict=True)]
+    kinds_JB = torch.tensor([current, stale, mixed], device=mask_BT.device)
+    found = _measured(trainer_logprobs_BT, engine_logprobs_BT, mask_BT, kinds_JB)
+    alarmed = threshold is not None and found[0].mean > threshold
+    return MismatchReport(current=found[0], stale=found[1], mixed=found[2], alarm=found[0].mean if alarmed else None)
 
 
-def _mismatch(difference_N: torch.Tensor) -> Mismatch:
-    if not len(difference_N):
-        return Mismatch()
-    return Mismatch(
-        num_tokens=len(difference_N),
-        mean=float(difference_N.abs().mean()),
-        max=float(difference_N.abs().max()),
-        kl=float(bounded_k3(difference_N).mean()),
-    )
+def _measured(
+    trainer_BT: torch.Tensor, engine_BT: torch.Tensor, mask_BT: torch.Tensor, kinds_JB: torch.Tensor
+) -> list[Mismatch]:
+    # Padding may hold anything, NaN included. Outside the mask the difference is 0, and so are its k3 and its share.
+    difference_BT = (trainer_BT - engine_BT).masked_fill(~mask_BT, 0.0).double()
+    sizes_BT, kl_BT = difference_BT.abs(), bounded_k3(difference_BT)
+    # Sums over the columns, then over the rows of each kind; a product would turn an infinite value of another kind of
+    # row into NaN, so rows of other kinds are replaced.
+    per_row = (mask_BT.sum(1).double(), sizes_BT.sum(1), kl_BT.sum(1))
+    sums = [torch.where(kinds_JB, row_B, torch.zeros_like(row_B)).sum(1) for row_B in per_row]
+    largest = torch.where(kinds_JB, sizes_BT.amax(1), torch.zeros_like(sizes_BT[:, 0])).amax(1)
+    found = torch.stack([*sums, largest], 1).tolist()
+    return [
+        Mismatch(num_tokens=int(count), mean=size / count, max=most, kl=kl / count) if count else Mismatch()
+        for count, size, kl, most in found
+    ]

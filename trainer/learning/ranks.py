@@ -6,8 +6,8 @@ backward pass. Other results are combined by a sum over ranks too: tensors that 
 figures. So all ranks hold the same numbers bit for bit, and take the same decisions. A single process sends nothing.
 
 Each forward and backward pass of a model that is divided among ranks is a collective. So all ranks make the same number
-of passes in the same order: a rank whose rows are used up gets empty micro-batches (`micro_batches`), and runs a pass
-of which the loss sees nothing.
+of passes in the same order: a rank whose rows are used up gets empty micro-batches
+(trainer/learning/micro_batches.py), and runs a pass of which the loss sees nothing.
 
 Before any rank applies an update, all of them vote whether its gradient is finite (`agree`). A rank that has failed in
 another way does not vote, and then no rank applies the update.
@@ -47,16 +47,6 @@ class Ranks:
     def mine(self, rows: Sequence[int]) -> Sequence[int]:
         """Return those of the rows that this rank computes."""
         return rows[self.rank :: self.size]
-
-    def micro_batches(self, rows: Sequence[int], most_rows: int) -> list[Sequence[int]]:
-        """Cut this rank's rows into pieces of at most `most_rows` rows, in order.
-
-        All ranks get the same number of pieces for the same `rows`, and the last pieces of a rank may be empty.
-        """
-        mine = self.mine(rows)
-        # The first rank has the most rows.
-        num_pieces = -(-len(rows[:: self.size]) // most_rows)
-        return [mine[start : start + most_rows] for start in range(0, num_pieces * most_rows, most_rows)]
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Replace the tensor's content in place by its sum over all ranks, and return the tensor."""

@@ -8,6 +8,9 @@ of the update were found finite, so actor and critic change together or not at a
 Losses are normalised by the counts of the whole update (`counts_of`), in all micro-batches and on all ranks. The size
 of a micro-batch therefore changes the memory that is needed, and not the result but for float32 rounding.
 
+Figures stay on the device until all micro-batches are done. Reading a number from an accelerator waits for all work
+that was given to it, so an update reads its loss, its gradient's norm and its sums once.
+
 Nothing here reads a clock, a file or a random source. Which rows to train on, and whether they are fresh enough, was
 decided before (trainer/learning/learner.py and gate.py).
 
@@ -15,7 +18,7 @@ Shapes: B rows (samples), T completion columns, U = T + 1 states (before each co
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
@@ -28,13 +31,17 @@ from trainer.learning.losses.aggregate import Aggregation, StepCounts, aggregate
 from trainer.learning.losses.objective import LossSettings, LossSums, policy_loss
 from trainer.learning.losses.ppo import value_loss
 from trainer.learning.losses.surrogate import TokenLossFunction
+from trainer.learning.micro_batches import MicroBatchLimits, micro_batches_of_rank
 from trainer.learning.ranks import Ranks
-from trainer.learning.scoring import completion_logprobs
+from trainer.learning.scoring import completion_logprobs, state_values
 
 
 @dataclass(slots=True, kw_only=True)
 class Trained:
-    """A model that is trained, and the optimizer that changes its weights."""
+    """A model that is trained, and the optimizer that changes its weights.
+
+    `model` is a module that scores packed sequences: a PolicyScorer for the actor, a Critic for the critic.
+    """
 
     model: Any
     optimizer: torch.optim.Optimizer
@@ -66,14 +73,14 @@ class Targets:
     values_BU: torch.Tensor | None
     returns_BT: torch.Tensor | None
 
-    def take(self, rows: Sequence[int]) -> "Targets":
+    def take(self, index_B: torch.Tensor) -> "Targets":
         """Return the constants of the selected rows, in that order."""
 
         def chosen(value: torch.Tensor | None) -> torch.Tensor | None:
-            return None if value is None else value[rows]
+            return None if value is None else value[index_B]
 
         return Targets(
-            advantages_BT=self.advantages_BT[rows],
+            advantages_BT=self.advantages_BT[index_B],
             proximal_BT=chosen(self.proximal_BT),
             reference_BT=chosen(self.reference_BT),
             values_BU=chosen(self.values_BU),
@@ -90,7 +97,7 @@ class UpdateSettings:
       disables the clip.
     - `temperature`: the sampling temperature, by which logits are divided.
     - `max_grad_norm`: the norm to which each model's gradient is clipped.
-    - `micro_batch_rows`: rows per forward and backward pass.
+    - `micro_batch`: the largest size of one forward and backward pass.
     """
 
     token_loss: TokenLossFunction
@@ -98,7 +105,7 @@ class UpdateSettings:
     value_clip: float | None
     temperature: float
     max_grad_norm: float
-    micro_batch_rows: int
+    micro_batch: MicroBatchLimits
 
 
 def actor_gradient(
@@ -108,23 +115,24 @@ def actor_gradient(
     rows: Sequence[int],
     settings: UpdateSettings,
     ranks: Ranks,
-    on_logprobs: Callable[[Sequence[int], torch.Tensor], None],
+    on_logprobs: Callable[[torch.Tensor, torch.Tensor], None],
 ) -> tuple[Gradient, LossSums]:
     """Compute the gradient of the policy loss over `rows` of the batch, and leave it in the actor's parameters.
 
-    `on_logprobs` is called for each micro-batch, with its rows and their log-probabilities (BT, without gradient).
+    `on_logprobs` is called for each micro-batch, with its rows as an index and their log-probabilities (BT, without
+    gradient).
 
     Raises: NonFiniteLoss if the loss or the gradient's norm is not finite.
     """
     counts = counts_of(batch, rows)
     actor.optimizer.zero_grad(set_to_none=True)
-    total, sums = 0.0, LossSums()
+    totals, sums = [], []
     # This rank's rows only. Losses are shares of the whole update's mean, so gradients of micro-batches add up.
-    for chosen in ranks.micro_batches(rows, settings.micro_batch_rows):
-        part, part_targets = _part(batch, targets, chosen)
+    for chosen in micro_batches_of_rank(rows, batch.lengths, settings.micro_batch, ranks):
+        index_B = batch.index(chosen)
+        part, part_targets = batch.take(chosen), targets.take(index_B)
         logprobs_BT = completion_logprobs(actor.model, part, settings.temperature)
-        if chosen:
-            on_logprobs(chosen, logprobs_BT.detach())
+        on_logprobs(index_B, logprobs_BT.detach())
         loss, part_sums = policy_loss(
             settings.token_loss,
             logprobs_BT,
@@ -137,9 +145,10 @@ def actor_gradient(
             settings=settings.loss,
         )
         loss.backward()  # type: ignore[no-untyped-call]
-        total += float(loss.detach())
-        sums = sums.plus(part_sums)
-    return _finish("policy", actor, total, len(rows), settings, ranks), _summed(sums, ranks)
+        totals.append(loss.detach())
+        sums.append(part_sums)
+    gradient, values = _finish("policy", actor, totals, sums, len(rows), settings, ranks)
+    return gradient, LossSums.of(values)
 
 
 def critic_gradient(
@@ -152,24 +161,24 @@ def critic_gradient(
     """
     counts = counts_of(batch, rows)
     critic.optimizer.zero_grad(set_to_none=True)
-    total = 0.0
-    for chosen in ranks.micro_batches(rows, settings.micro_batch_rows):
-        part, part_targets = _part(batch, targets, chosen)
+    totals = []
+    for chosen in micro_batches_of_rank(rows, batch.lengths, settings.micro_batch, ranks):
+        part, part_targets = batch.take(chosen), targets.take(batch.index(chosen))
         assert part_targets.values_BU is not None
         assert part_targets.returns_BT is not None
         # Padding and tool gaps may hold any value, so they are replaced before any arithmetic. The last state is
         # dropped, since no token follows it.
         hidden_BT = ~part.mask_BT
         loss_BT = value_loss(
-            critic.model(part)[:, :-1].masked_fill(hidden_BT, 0.0),
+            state_values(critic.model, part)[:, :-1].masked_fill(hidden_BT, 0.0),
             part_targets.values_BU[:, :-1].masked_fill(hidden_BT, 0.0),
             part_targets.returns_BT.masked_fill(hidden_BT, 0.0),
             value_clip=settings.value_clip,
         )
         loss = aggregate(loss_BT, part.mask_BT, Aggregation.TOKEN_MEAN, counts, constant_tokens=1.0)
         loss.backward()  # type: ignore[no-untyped-call]
-        total += float(loss.detach())
-    return _finish("value", critic, total, len(rows), settings, ranks)
+        totals.append(loss.detach())
+    return _finish("value", critic, totals, [], len(rows), settings, ranks)[0]
 
 
 def apply(trained: Trained, learning_rate: float) -> None:
@@ -185,45 +194,41 @@ def counts_of(batch: Batch, rows: Sequence[int]) -> StepCounts:
 
     They count the rows of all ranks, and also the tokens that an importance weight rejects.
     """
-    return StepCounts(num_tokens=int(batch.mask_BT[rows].sum()), num_sequences=len(rows))
-
-
-def _part(batch: Batch, targets: Targets, rows: Sequence[int]) -> tuple[Batch, Targets]:
-    # Without rows it is one row of which the loss sees nothing: the other ranks wait for this rank's pass.
-    return (batch.take(rows), targets.take(rows)) if rows else (batch.hidden_row(), targets.take([0]))
+    return StepCounts(num_tokens=batch.num_tokens_of(rows), num_sequences=len(rows))
 
 
 def _finish(
-    what: str, trained: Trained, total: float, num_rows: int, settings: UpdateSettings, ranks: Ranks
-) -> Gradient:
-    # Sum the loss over ranks, clip the gradient's norm in place, and refuse what is not finite.
+    what: str,
+    trained: Trained,
+    totals: Sequence[torch.Tensor],
+    sums: Sequence[torch.Tensor],
+    num_rows: int,
+    settings: UpdateSettings,
+    ranks: Ranks,
+) -> tuple[Gradient, list[float]]:
+    # Sum the figures over micro-batches and ranks, clip the gradient's norm in place, and refuse what is not finite.
     parameters = [parameter for parameter in trained.model.parameters() if parameter.requires_grad]
     assert ranks.size == 1 or all(isinstance(parameter, DTensor) for parameter in parameters), (
         "ranks that share a step share the model, whose gradients FSDP2 sums"
     )
-    loss = float(ranks.sum_(torch.tensor(total, dtype=torch.float64)))
+    # One vector for all figures: the loss, then the sums.
+    loss = torch.stack([total.double() for total in totals]).sum()
+    figures = ranks.sum_(torch.cat([loss[None], *([torch.stack(list(sums)).sum(0)] if sums else [])]))
     norm = _clip(parameters, settings.max_grad_norm)
-    if not (isfinite(loss) and isfinite(norm)):
+    found_norm, found_loss, *values = torch.cat([norm.double()[None], figures]).tolist()
+    if not (isfinite(found_loss) and isfinite(found_norm)):
         raise NonFiniteLoss(
-            f"{what} loss {loss} with gradient norm {norm} on {num_rows} samples: the step was not applied; lower the "
-            "learning rate or the clip range, and check the rewards"
+            f"{what} loss {found_loss} with gradient norm {found_norm} on {num_rows} samples: the step was not "
+            "applied; lower the learning rate or the clip range, and check the rewards"
         )
-    return Gradient(loss=loss, norm=norm)
+    return Gradient(loss=found_loss, norm=found_norm), values
 
 
-def _clip(parameters: Sequence[torch.nn.Parameter], max_norm: float) -> float:
+def _clip(parameters: Sequence[torch.nn.Parameter], max_norm: float) -> torch.Tensor:
     # Each rank knows the norm of its rows; the norm of the whole gradient is the same number on all ranks, and so is
     # the factor by which all of them scale their rows.
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
+    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     if isinstance(norm, DTensor):
         norm = norm.full_tensor()
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
-    return float(norm)
-
-
-def _summed(sums: LossSums, ranks: Ranks) -> LossSums:
-    names = [f.name for f in fields(sums)]
-    # One sum for all figures, in the order of the fields.
-    values = ranks.sum_(torch.tensor([getattr(sums, name) for name in names], dtype=torch.float64)).tolist()
-    return LossSums(**dict(zip(names, values, strict=True)))
+    return norm

@@ -11,7 +11,6 @@ at any step. It must not know of policies, versions or the ledger.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +18,8 @@ import torch
 from periplus.values.trajectory import StopReason
 from trainer.data.dataset import Example
 from trainer.learning.batch import Batch, Sample, collate
+from trainer.learning.forward.scorer import PolicyScorer
+from trainer.learning.micro_batches import MicroBatchLimits, micro_batches
 from trainer.learning.schedule import Decay, learning_rate
 from trainer.learning.scoring import completion_logprobs
 
@@ -29,7 +30,8 @@ class WarmupSettings:
 
     The learning rate rises linearly to `peak_learning_rate` in `ramp_steps` steps, and stays there. The warm-up ends
     when the mean loss of the last `loss_window` steps is below `target_loss`, in nats per completion token, or after
-    `max_steps` steps. `batch_rows` is the number of examples per step, `seed` orders the examples.
+    `max_steps` steps. `batch_rows` is the number of examples per step, `micro_batch` the largest size of one pass over
+    them. `seed` orders the examples.
     """
 
     max_steps: int
@@ -40,6 +42,7 @@ class WarmupSettings:
     weight_decay: float
     target_loss: float
     loss_window: int
+    micro_batch: MicroBatchLimits
     seed: int
 
 
@@ -52,12 +55,12 @@ class WarmupProgress:
     loss: float
 
 
-def warm_up(model: Any, examples: Sequence[Example], pad_id: int, settings: WarmupSettings) -> Iterator[WarmupProgress]:
-    """Train the model in place, and yield after each step, until the target loss or the last step is reached.
+def warm_up(scorer: PolicyScorer, examples: Sequence[Example], settings: WarmupSettings) -> Iterator[WarmupProgress]:
+    """Train the scorer's model in place, and yield after each step, until the target loss or the last step is reached.
 
-    `pad_id` is the token id of padding. Raises: ValueError if there are no examples.
+    Raises: ValueError if there are no examples.
     """
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, betas=(0.9, 0.99), weight_decay=settings.weight_decay)
+    optimizer = torch.optim.AdamW(scorer.parameters(), lr=0.0, betas=(0.9, 0.99), weight_decay=settings.weight_decay)
     recent: list[float] = []
     for step, chosen in zip(range(settings.max_steps), _order(len(examples), settings), strict=False):
         rate = learning_rate(
@@ -67,7 +70,8 @@ def warm_up(model: Any, examples: Sequence[Example], pad_id: int, settings: Warm
             ramp_steps=settings.ramp_steps,
             decay=Decay.CONSTANT,
         )
-        loss = _imitate(model, optimizer, _batch([examples[i] for i in chosen], pad_id), rate, settings.max_grad_norm)
+        batch = _batch([examples[i] for i in chosen], scorer.device)
+        loss = _imitate(scorer, optimizer, batch, rate, settings)
         yield WarmupProgress(step=step + 1, max_steps=settings.max_steps, loss=loss)
         # The losses of the last `loss_window` steps, this one included.
         recent = [*recent[1 - settings.loss_window :], loss] if settings.loss_window > 1 else [loss]
@@ -88,7 +92,7 @@ def _order(num_examples: int, settings: WarmupSettings) -> Iterator[tuple[int, .
         pending = pending[settings.batch_rows :]
 
 
-def _batch(examples: Sequence[Example], pad_id: int) -> Batch:
+def _batch(examples: Sequence[Example], device: torch.device) -> Batch:
     return collate(
         [
             # Supervised: rewards, policies and behaviour log-probabilities are not used.
@@ -105,18 +109,24 @@ def _batch(examples: Sequence[Example], pad_id: int) -> Batch:
             )
             for row, example in enumerate(examples)
         ],
-        pad_id,
+        device,
     )
 
 
-def _imitate(model: Any, optimizer: torch.optim.Optimizer, batch: Batch, rate: float, max_grad_norm: float) -> float:
+def _imitate(
+    scorer: PolicyScorer, optimizer: torch.optim.Optimizer, batch: Batch, rate: float, settings: WarmupSettings
+) -> float:
     for group in optimizer.param_groups:
         group["lr"] = rate
-    logprobs_BT = completion_logprobs(model, batch, temperature=1.0)
-    # Mean cross-entropy over the completion tokens.
-    loss = -(logprobs_BT * batch.mask_BT).sum() / batch.num_tokens
     optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
-    torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
+    losses = []
+    for rows in micro_batches(range(batch.num_rows), batch.lengths, settings.micro_batch):
+        part = batch.take(rows)
+        logprobs_BT = completion_logprobs(scorer, part, temperature=1.0)
+        # This part's share of the mean cross-entropy over all completion tokens.
+        loss = -(logprobs_BT * part.mask_BT).sum() / batch.num_tokens
+        loss.backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.detach())
+    torch.nn.utils.clip_grad_norm_(scorer.parameters(), settings.max_grad_norm)
     optimizer.step()
-    return float(loss.detach())
+    return float(torch.stack(losses).sum())

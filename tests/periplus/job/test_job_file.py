@@ -74,7 +74,7 @@ def test_what_is_not_supported_is_no_key_of_ours_and_says_what_to_do() -> None:
     keys = {part for key in dotted_keys(JobFile) for part in key.split(".")}
     assert not set(UNSUPPORTED) & keys
     assert not set(UNSUPPORTED) & set(KNOWN_ELSEWHERE)
-    for example in ("top_p", "top_k", "min_p", "lora", "sglang", "fsdp", "max_turns", "reward_model", "wandb", "bf16"):
+    for example in ("top_p", "top_k", "min_p", "lora", "sglang", "fsdp", "max_turns", "reward_model", "wandb", "fp16"):
         with pytest.raises(ConfigError, match=rf"sampling\.{example} is not supported yet: \w+"):
             load_job(ROOT / "examples" / "spelling.yaml", [f"sampling.{example}=1"])
 

@@ -11,8 +11,6 @@ from periplus.values.trajectory import PolicyRun, StopReason
 from tests.support.trainer.samples import CONSUMER, sample
 from trainer.learning.batch import Sample
 
-PAD_ID = 0
-
 
 def tiny_model() -> Any:
     """Return a Qwen3 of 20 symbols and one layer, the same each time."""

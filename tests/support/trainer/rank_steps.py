@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from tests.support.trainer.learning import PAD_ID, make_job, sampled, tiny_model
+from tests.support.trainer.learning import make_job, sampled, tiny_model
 from tests.support.trainer.samples import CONSUMER
 from trainer.distributed.collectives import HostCollectives
 from trainer.distributed.process_group import RankGroups
@@ -21,7 +21,7 @@ from trainer.learning.critic import Critic
 from trainer.learning.learner import Learner
 from trainer.learning.ranks import Ranks
 from trainer.learning.step import Trained
-from trainer.recipe import learner_settings
+from trainer.recipe import learner_settings, policy_scorer, settled
 
 CASES: dict[str, dict[str, Any]] = {
     "grpo": {"algorithm": {"name": "grpo"}},
@@ -71,16 +71,18 @@ def _step(name: str, changes: dict[str, Any], groups: RankGroups | None) -> dict
     with torch.device("meta" if groups is not None and groups.rank else "cpu"):
         actor = tiny_model()
     job = make_job(**{**changes, "optimizer": {"lr": RATE, "max_grad_norm": 1e9} | changes.get("optimizer", {})})
-    settings = learner_settings(job)
+    job = settled(job, actor, torch.device("cpu"))
+    settings = learner_settings(job, actor)
     group_size = 1 if name == "more processes than rows" else 4
     samples = sampled(tiny_model(), 0, group_size=group_size)
-    models = [actor] + ([Critic(actor)] if settings.algorithm.has_critic else [])
-    reference = deepcopy(actor).requires_grad_(False) if job.algorithm.kl_coefficient else None
+    scorer = policy_scorer(job, actor)
+    models: list[Any] = [scorer] + ([Critic(actor)] if settings.algorithm.has_critic else [])
+    reference = deepcopy(scorer).requires_grad_(False) if job.algorithm.kl_coefficient else None
     ranks = Ranks()
     if groups is not None:
         ranks = Ranks(rank=groups.rank, size=groups.size, agree=vote_of(groups.verdict))
-        models = [divide(model, groups) for model in models]
-        reference = None if reference is None else divide(reference, groups)
+        for module in (*models, *([] if reference is None else [reference])):
+            divide(module, groups)
         assert all(isinstance(parameter, DTensor) for model in models for parameter in model.parameters())
     trained = [Trained(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.0)) for model in models]
     learner = Learner(
@@ -88,7 +90,6 @@ def _step(name: str, changes: dict[str, Any], groups: RankGroups | None) -> dict
         critic=trained[1] if len(trained) > 1 else None,
         reference=reference,
         settings=settings,
-        pad_id=PAD_ID,
         ranks=ranks,
     )
     before = whole_values(models)

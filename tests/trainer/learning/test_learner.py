@@ -15,7 +15,7 @@ from periplus.job.algorithm import GROUPLESS, AlgorithmSection
 from periplus.process.telemetry import check_names
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun
-from tests.support.trainer.learning import PAD_ID, make_job, sampled
+from tests.support.trainer.learning import make_job, sampled
 from tests.support.trainer.samples import CONSUMER, sample
 from trainer.learning import learner as learner_module
 from trainer.learning.learner import Learner, minibatch_rows
@@ -28,7 +28,7 @@ each_algorithm = pytest.mark.parametrize("name", NAMES)
 
 
 def build(model: Any, **changes: Any) -> Learner:
-    return build_learner(make_job(**changes), model, pad_id=PAD_ID)
+    return build_learner(make_job(**changes), model)
 
 
 def weights(model: Any) -> list[torch.Tensor]:

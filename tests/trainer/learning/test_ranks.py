@@ -1,29 +1,13 @@
 """Real processes share a step over gloo and get what one process gets."""
 
-import math
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.support.trainer.gloo import run_on_ranks
 from tests.support.trainer.rank_steps import CASES, steps_alone, steps_on_ranks
 from trainer.learning.ranks import Ranks
-
-
-@given(rows=st.lists(st.integers()), size=st.integers(1, 6), most_rows=st.integers(1, 5))
-def test_micro_batches_hold_each_row_once_and_are_equally_many_on_all_ranks(
-    rows: list[int], size: int, most_rows: int
-) -> None:
-    ranks = [Ranks(rank=rank, size=size) for rank in range(size)]
-    pieces = [rank.micro_batches(rows, most_rows) for rank in ranks]
-    assert len({len(found) for found in pieces}) == 1
-    assert all(len(piece) <= most_rows for found in pieces for piece in found)
-    assert sorted(row for found in pieces for piece in found for row in piece) == sorted(rows)
-    assert [[row for piece in found for row in piece] for found in pieces] == [list(rank.mine(rows)) for rank in ranks]
-    assert len(pieces[0]) == math.ceil(math.ceil(len(rows) / size) / most_rows), "no more passes than rows need"
 
 
 def test_alone_a_sum_is_what_went_in() -> None:

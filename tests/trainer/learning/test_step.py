@@ -4,14 +4,17 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from periplus.errors import NonFiniteLoss
 from tests.support.trainer.losses import loss_settings
 from tests.support.trainer.samples import sample
 from trainer.learning.batch import Batch, collate
 from trainer.learning.critic import Critic
+from trainer.learning.forward.scorer import PolicyScorer
 from trainer.learning.losses.aggregate import StepCounts
 from trainer.learning.losses.registry import ALGORITHMS
+from trainer.learning.micro_batches import MicroBatchLimits
 from trainer.learning.ranks import Ranks
 from trainer.learning.scoring import completion_logprobs
 from trainer.learning.step import (
@@ -29,7 +32,7 @@ ROWS = range(4)
 
 
 def make_batch() -> Batch:
-    return collate([sample(row // 2, row % 2, (3, 4), ids) for row, ids in enumerate(COMPLETIONS)], 0)
+    return collate([sample(row // 2, row % 2, (3, 4), ids) for row, ids in enumerate(COMPLETIONS)])
 
 
 def targets_of(batch: Batch, advantages: tuple[float, ...] = (1.0, -1.0, 0.5, -0.5)) -> Targets:
@@ -50,13 +53,14 @@ def settings(**changes: Any) -> UpdateSettings:
         "value_clip": None,
         "temperature": 1.0,
         "max_grad_norm": 1e9,
-        "micro_batch_rows": 100,
+        "micro_batch": MicroBatchLimits(rows=100, tokens=1000),
     }
     return UpdateSettings(**values | changes)
 
 
 def trained(model: Any) -> Trained:
-    return Trained(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.0))
+    scorer = PolicyScorer(model) if isinstance(model, PreTrainedModel) else model
+    return Trained(model=scorer, optimizer=torch.optim.SGD(model.parameters(), lr=0.0))
 
 
 def ignore(rows: object, logprobs_BT: torch.Tensor) -> None:
@@ -68,7 +72,7 @@ def gradients(model: Any) -> list[torch.Tensor]:
 
 
 def test_an_update_counts_its_own_rows_and_only_what_the_loss_sees() -> None:
-    batch = collate([sample(0, 0, [1], [2, 3, 4], mask=[1, 0, 1]), sample(1, 0, [1], [2])], 0)
+    batch = collate([sample(0, 0, [1], [2, 3, 4], mask=[1, 0, 1]), sample(1, 0, [1], [2])])
     assert counts_of(batch, [0]) == StepCounts(num_tokens=2, num_sequences=1)
     assert counts_of(batch, [0, 1]) == StepCounts(num_tokens=3, num_sequences=2)
 
@@ -79,7 +83,7 @@ def test_micro_batches_change_neither_the_actors_nor_the_critics_gradient(model:
     actor, critic, targets = trained(model), trained(Critic(model)), targets_of(batch)
     results = []
     for size in (100, rows):
-        at = settings(micro_batch_rows=size)
+        at = settings(micro_batch=MicroBatchLimits(rows=size, tokens=1000))
         gradient, sums = actor_gradient(actor, batch, targets, ROWS, at, Ranks(), ignore)
         value_gradient = critic_gradient(critic, batch, targets, ROWS, at, Ranks())
         values = [gradient.loss, gradient.norm, value_gradient.loss, value_gradient.norm, sums.ratio, sums.weight]
@@ -102,13 +106,21 @@ def test_each_row_is_told_with_the_log_probabilities_it_had(model: Any) -> None:
     batch = make_batch()
     told: dict[int, torch.Tensor] = {}
 
-    def seen(rows: Any, logprobs_BT: torch.Tensor) -> None:
-        told.update(zip(rows, logprobs_BT, strict=True))
+    def seen(index_B: torch.Tensor, logprobs_BT: torch.Tensor) -> None:
+        told.update(zip(index_B.tolist(), logprobs_BT, strict=True))
 
-    actor_gradient(trained(model), batch, targets_of(batch), [2, 0, 3], settings(micro_batch_rows=2), Ranks(), seen)
+    actor_gradient(
+        trained(model),
+        batch,
+        targets_of(batch),
+        [2, 0, 3],
+        settings(micro_batch=MicroBatchLimits(rows=2, tokens=1000)),
+        Ranks(),
+        seen,
+    )
     assert sorted(told) == [0, 2, 3]
     with torch.no_grad():
-        expected_BT = completion_logprobs(model, batch, 1.0)
+        expected_BT = completion_logprobs(PolicyScorer(model), batch, 1.0)
     torch.testing.assert_close(told[2][:3], expected_BT[2, :3], rtol=1e-5, atol=1e-6)
 
 

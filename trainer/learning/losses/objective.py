@@ -16,6 +16,7 @@ the mask are replaced before any arithmetic, so padding may hold anything, inclu
 Shapes: B rows, T completion columns.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -46,7 +47,7 @@ class LossSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSums:
-    """Sums of figures over the tokens that the loss sees. Micro-batches add up; divide by the number of tokens.
+    """Sums of figures over the tokens that the loss sees. Updates add up; divide by the number of tokens.
 
     - `clipped`: number of tokens where the loss's clip took effect.
     - `ratio`: sum of the ratio of the current to the behaviour policy.
@@ -63,6 +64,11 @@ class LossSums:
     weight: float = 0.0
     cut: float = 0.0
 
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "LossSums":
+        """Return the sums whose values are given in the order of the fields."""
+        return cls(**dict(zip((f.name for f in fields(cls)), values, strict=True)))
+
     def plus(self, other: "LossSums") -> "LossSums":
         return LossSums(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
@@ -78,8 +84,11 @@ def policy_loss(
     mask_BT: torch.Tensor,
     counts: StepCounts,
     settings: LossSettings,
-) -> tuple[torch.Tensor, LossSums]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return this micro-batch's share of the policy loss, a scalar, and sums of figures over its tokens.
+
+    The sums are a vector in float64 on the same device, in the order of the fields of `LossSums`. Micro-batches add
+    up; the caller reads them once for all micro-batches.
 
     The other arguments ending in `_BT` are constants: only `logprobs_BT` is differentiated. `counts` are those of the
     whole update. `reference_BT` is required if the KL coefficient is above 0. Raises: ValueError if the update has no
@@ -106,15 +115,6 @@ def policy_loss(
         loss = loss + settings.kl_coefficient * mean(kl_BT)
     with torch.no_grad():
         log_ratio_BT = current_BT - behaviour_BT
-        sums = LossSums(
-            clipped=_total(tokens.clipped_BT, mask_BT),
-            ratio=_total(bounded_ratio(log_ratio_BT), mask_BT),
-            approx_kl=_total(bounded_k3(log_ratio_BT), mask_BT),
-            weight=_total(weight_BT, mask_BT),
-            cut=_total(cut_BT, mask_BT),
-        )
+        figures = (tokens.clipped_BT, bounded_ratio(log_ratio_BT), bounded_k3(log_ratio_BT), weight_BT, cut_BT)
+        sums = torch.stack([(values_BT * mask_BT).sum(dtype=torch.float64) for values_BT in figures])
     return loss, sums
-
-
-def _total(values_BT: torch.Tensor, mask_BT: torch.Tensor) -> float:
-    return float((values_BT * mask_BT).sum())

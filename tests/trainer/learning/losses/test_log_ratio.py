@@ -83,7 +83,7 @@ def test_every_loss_its_gradient_and_its_sums_are_finite_beside_a_hostile_log_pr
         assert logprobs_BT.grad is not None
         assert bool(torch.isfinite(logprobs_BT.grad).all())
         assert isfinite(float(loss.detach()))
-        assert all(isfinite(getattr(sums, field)) for field in ("ratio", "approx_kl", "weight", "cut", "clipped"))
+        assert bool(torch.isfinite(sums).all())
 
 
 @pytest.mark.parametrize("behaviour", HOSTILE)

@@ -1,0 +1,189 @@
+"""Causal attention over packed sequences: each token sees its own sequence up to itself, and no mask is made.
+
+transformers lets a program register an attention function by name, and models call it with the queries, keys and values
+of all packed tokens. The function here takes the sequences apart (trainer/learning/forward/packing.py), so memory grows
+with the tokens and not with the square of a padded width. A call without packed sequences is answered by transformers'
+own SDPA attention, with its masks. So a model whose attention was replaced works for everybody else as before.
+
+- On a CUDA device with tensors of 16 bits, torch's variable-length flash attention takes all sequences in one call.
+  *Not run so far*: no such device was at hand. The blocks below are the tested path on every device.
+- Elsewhere each block of similar lengths goes through `scaled_dot_product_attention` with `is_causal`.
+- On a CPU, attention in bfloat16 is computed in float32: the backward kernel of torch 2.13 takes 36 ms a layer in
+  bfloat16 and 6 ms in float32 for 2816 tokens (docs/design/0012-training-devices.md).
+
+`PACKABLE` lists the architectures whose packed results are tested against their padded ones. They have causal
+attention without sliding windows and without position biases, and a plain output projection. Other models take the
+padded path of trainer/learning/forward/scorer.py.
+
+Shapes: N packed tokens, n tokens of a block, R rows and S columns of a block, H heads of queries, G heads of keys and
+values (H is a multiple of G), D head width.
+"""
+
+from typing import Any, cast
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from trainer.learning.forward.packing import AttentionBlock, PackedSequences
+
+PACKED = "periplus_packed"
+"""Name of the attention function in the registry of transformers."""
+
+PACKABLE = frozenset({"gpt2", "llama", "qwen2", "qwen3"})
+"""The `model_type` of models that may be packed, unless their configuration has sliding windows or a like variant."""
+
+
+def use_packed_attention(model: Any) -> bool:
+    """Make the model take packed sequences, if it can; return whether it can.
+
+    The model's forward pass then accepts the keyword argument `packed` of type PackedSequences.
+    """
+    if not is_packable(model.config):
+        return False
+    AttentionInterface.register(PACKED, packed_attention)
+    # Calls without packed sequences get the masks that SDPA needs.
+    AttentionMaskInterface.register(PACKED, sdpa_mask)
+    model.config._attn_implementation = PACKED
+    return True
+
+
+def is_packable(config: PretrainedConfig) -> bool:
+    """Return whether the results of a packed model of this configuration are known to equal those of a padded one."""
+    layer_types = getattr(config, "layer_types", None) or ()
+    return (
+        config.model_type in PACKABLE
+        and all(kind == "full_attention" for kind in layer_types)
+        and not getattr(config, "use_sliding_window", False)
+        # GPT-2's variant multiplies queries and keys in float32 by code of its own.
+        and not getattr(config, "reorder_and_upcast_attn", False)
+        and not getattr(config, "add_cross_attention", False)
+    )
+
+
+def takes_packed(model: Any) -> bool:
+    """Return whether `use_packed_attention` was applied to the model, or to the one that it is a copy or part of."""
+    return bool(model.config._attn_implementation == PACKED)
+
+
+def packed_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    packed: PackedSequences | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend within each packed sequence; without `packed`, do what transformers' SDPA attention does.
+
+    Shapes: `query` [1, H, N, D]; `key` and `value` [1, G, N, D]; the result [1, N, H, D].
+    """
+    if packed is None:
+        return cast(
+            "tuple[torch.Tensor, None]",
+            sdpa_attention_forward(
+                module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
+            ),
+        )
+    if query.is_cuda and value.dtype in (torch.bfloat16, torch.float16):
+        return _flash(query.to(value.dtype), key.to(value.dtype), value, packed, scaling), None
+    kind = torch.float32 if query.device.type == "cpu" else value.dtype
+    parts = [_block_attention(query, key, value, block, scaling, dropout, kind) for block in packed.blocks]
+    return torch.cat(parts)[None].to(value.dtype), None
+
+
+def _flash(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, packed: PackedSequences, scaling: float | None
+) -> torch.Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    query_NHD, key_NGD, value_NGD = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    out_NHD = varlen_attn(
+        query_NHD,
+        key_NGD,
+        value_NGD,
+        packed.starts,
+        packed.starts,
+        packed.longest,
+        packed.longest,
+        scale=scaling,
+        # Causal: nothing to the right, and no limit to the left.
+        window_size=(-1, 0),
+        enable_gqa=query_NHD.shape[1] != key_NGD.shape[1],
+    )
+    return cast("torch.Tensor", out_NHD)[None]
+
+
+def _block_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    block: AttentionBlock,
+    scaling: float | None,
+    dropout: float,
+    kind: torch.dtype,
+) -> torch.Tensor:
+    # One block's result, nHD, computed in the dtype `kind`.
+    query_RHSD, key_RGSD, value_RGSD = (_apart(tensor, block).to(kind) for tensor in (query, key, value))
+    out_RHSD = torch.nn.functional.scaled_dot_product_attention(
+        query_RHSD,
+        key_RGSD,
+        value_RGSD,
+        dropout_p=dropout,
+        is_causal=True,
+        scale=scaling,
+        enable_gqa=query_RHSD.shape[1] != key_RGSD.shape[1],
+    )
+    cells = out_RHSD.transpose(1, 2).flatten(0, 1)  # one cell after the other, [R * S, H, D]
+    if block.cell_of_token is None or block.token_of_cell is None:
+        return cells
+    return cast("torch.Tensor", _Together.apply(cells, block.cell_of_token))  # type: ignore[no-untyped-call]
+
+
+def _apart(tensor: torch.Tensor, block: AttentionBlock) -> torch.Tensor:
+    # The block's sequences as rows, [R, heads, S, D]. Where all lengths are equal this copies nothing.
+    tokens = tensor[0, :, block.start : block.stop].transpose(0, 1)  # [n, heads, D]
+    cells = tokens
+    if block.cell_of_token is not None:
+        cells = _Apart.apply(tokens, block.token_of_cell, block.cell_of_token)  # type: ignore[no-untyped-call]
+    shape = (block.num_rows, block.num_columns, *tokens.shape[1:])
+    # A view, since it only divides the first dimension.
+    return cells.reshape(shape).transpose(1, 2)
+
+
+class _Apart(torch.autograd.Function):
+    """Tokens to cells. Padding holds the first token, whose gradient from there is not counted.
+
+    A plain index has the same forward pass, but its backward pass adds up, which is far slower than to pick.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tokens: torch.Tensor, token_of_cell: torch.Tensor, cell_of_token: torch.Tensor) -> Any:
+        ctx.save_for_backward(cell_of_token)
+        return tokens.index_select(0, token_of_cell)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        (cell_of_token,) = ctx.saved_tensors
+        return gradients[0].index_select(0, cell_of_token), None, None
+
+
+class _Together(torch.autograd.Function):
+    """Cells to tokens. The gradient of padding is 0."""
+
+    @staticmethod
+    def forward(ctx: Any, cells: torch.Tensor, cell_of_token: torch.Tensor) -> Any:
+        ctx.save_for_backward(cell_of_token)
+        ctx.num_cells = len(cells)
+        return cells.index_select(0, cell_of_token)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        (cell_of_token,) = ctx.saved_tensors
+        padded = gradients[0].new_zeros((ctx.num_cells, *gradients[0].shape[1:]))
+        return padded.index_copy_(0, cell_of_token, gradients[0].contiguous()), None

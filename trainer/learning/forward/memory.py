@@ -1,0 +1,94 @@
+"""How many tokens fit into one forward and backward pass, and whether layers must recompute their activations.
+
+A pass keeps, for each token and layer, what the backward pass reads: inputs of norms and matrix products, queries, keys
+and values, the products of the gated MLP, and float32 copies within norms. With H the hidden width, A the width of
+queries, keys and values together, and F the width of the MLP, a layer keeps about
+
+    bytes per token and layer = 4 (4 H + A) + dtype (6 H + 3 A + 4 F)
+
+which a test holds against the tensors that torch saves, within a factor of 1.5. A layer that recomputes keeps its
+input only, H numbers. Where a model takes the padded path, logits over the vocabulary come on top. Everything here is
+an estimate for choosing sizes; the weights, their gradients and the optimizer are not part of it.
+"""
+
+from dataclasses import dataclass
+
+MIN_PASS_TOKENS = 2048
+"""Tokens in a pass below which `auto` recomputes activations rather than making smaller passes. Each pass reads and
+rounds all weights. Chosen by hand: with 2048 tokens a matrix product is no longer limited by reading its weights."""
+
+MAX_PASS_TOKENS = {"cpu": 8192}
+"""Largest size of a pass in tokens, by device type, however much memory there is. On a CPU larger passes are not
+faster (docs/design/0012-training-devices.md)."""
+
+MAX_ACCELERATOR_PASS_TOKENS = 65_536
+"""The same for any other device. Chosen by hand; not measured."""
+
+CPU_ACTIVATION_BYTES = 2 << 30
+"""Memory for the activations of a pass on a CPU. A constant rather than a share of the machine's memory, so that a job
+makes the same passes, and rounds in the same way, on every machine. Chosen by hand."""
+
+ACCELERATOR_SHARE = 0.4
+"""Share of an accelerator's memory for the activations of a pass. The rest holds weights, gradients and optimizer, of
+16 bytes a parameter. Chosen by hand; not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelWidths:
+    """Sizes of a model that decide about activation memory, in numbers per token, and the number of layers.
+
+    `attention` is the width of queries, keys and values together. `logits` is the size of the vocabulary if the model
+    computes all logits of a pass at once, else 0.
+    """
+
+    layers: int
+    hidden: int
+    attention: int
+    mlp: int
+    logits: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassPlan:
+    """Largest tokens of a pass, and whether layers recompute their activations."""
+
+    tokens: int
+    recompute: bool
+
+
+def activation_bytes(widths: ModelWidths, *, dtype_bytes: int, recompute: bool) -> int:
+    """Return the estimated bytes that a pass keeps for each token."""
+    # Logits in float32 and their softmax, on the padded path only.
+    logits = 8 * widths.logits
+    layer = 4 * (4 * widths.hidden + widths.attention)
+    layer += dtype_bytes * (6 * widths.hidden + 3 * widths.attention + 4 * widths.mlp)
+    if recompute:
+        # One layer's activations exist at a time, during its own backward pass.
+        return widths.layers * widths.hidden * dtype_bytes + layer + logits
+    return widths.layers * layer + logits
+
+
+def plan_pass(
+    widths: ModelWidths,
+    *,
+    dtype_bytes: int,
+    budget_bytes: int,
+    longest: int,
+    device_type: str,
+    tokens: int | None,
+    recompute: bool | None,
+) -> PassPlan:
+    """Choose the size of a pass, and whether layers recompute.
+
+    `tokens` and `recompute` are what the job asks for, None to choose. `longest` is the most tokens of one sequence: a
+    sequence is never cut, so a chosen size is never below it. `auto` recomputes if otherwise less than
+    MIN_PASS_TOKENS, or than one sequence, fit into the budget.
+    """
+    wanted = max(longest, MIN_PASS_TOKENS if tokens is None else tokens)
+    room = {
+        again: budget_bytes // activation_bytes(widths, dtype_bytes=dtype_bytes, recompute=again)
+        for again in (False, True)
+    }
+    again = room[False] < wanted if recompute is None else recompute
+    most = MAX_PASS_TOKENS.get(device_type, MAX_ACCELERATOR_PASS_TOKENS)
+    return PassPlan(tokens=max(longest, min(room[again], most)) if tokens is None else tokens, recompute=again)

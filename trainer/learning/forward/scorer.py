@@ -1,0 +1,113 @@
+"""Scores packed sequences with a causal language model: one module call from token ids to log-probabilities.
+
+`PolicyScorer` holds the model and does all that needs its weights within its own `forward`: embedding, layers, the
+projection onto the vocabulary. FSDP2 gathers and frees weights around calls of a model. `PolicyScorer.around` is such a
+call around all of it (trainer/distributed/sharding.py).
+
+There are two paths.
+- *Packed*: the backbone runs on the real tokens only (trainer/learning/forward/attention.py says which models allow
+  it), and logits are computed for the tokens before completion tokens only, in chunks.
+- *Padded*: any other causal language model. Sequences become rows that are padded on the right. Under causality a token
+  never sees what follows it, so no mask is passed, and the model makes those that it needs, such as sliding windows.
+  The model's own code computes the logits, including scaling and caps of its family. They are whole in memory.
+
+Shapes: N packed tokens, R rows, S columns, M completion tokens, K states, V vocabulary, H hidden.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+
+from trainer.learning.forward.attention import takes_packed
+from trainer.learning.forward.chunked_logprobs import token_logprobs
+from trainer.learning.forward.packing import PackedSequences
+from trainer.learning.forward.precision import call_rounded
+
+
+def call_directly(run: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Return what a function returns, for a model that is whole on its device."""
+    return run()
+
+
+class PolicyScorer(torch.nn.Module):
+    """Log-probabilities of completions under a causal language model, on the device of its weights.
+
+    `compute_dtype` is the dtype to which weights are rounded for a pass; None leaves them as they are. The parameters
+    are the model's own. `around` calls a function of no arguments where all weights outside of layers are gathered.
+    """
+
+    def __init__(self, model: Any, *, compute_dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.compute_dtype = compute_dtype
+        self.around: Callable[[Callable[[], torch.Tensor]], torch.Tensor] = call_directly
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def forward(self, packed: PackedSequences, temperature: float) -> torch.Tensor:
+        """Return the log-probability of each completion token in nats, M in float32, at a sampling temperature."""
+        return self.around(lambda: self._logprobs(packed, temperature))
+
+    def _logprobs(self, packed: PackedSequences, temperature: float) -> torch.Tensor:
+        if not takes_packed(self.model):
+            return _logprobs_of_logits(self._padded_logits(packed), packed.targets_M, temperature)
+        states_NH = last_states(self.model.base_model, packed, self.compute_dtype)
+        head = self.model.get_output_embeddings()
+        return token_logprobs(
+            states_NH.index_select(0, packed.before_M),
+            head.weight,
+            head.bias,
+            packed.targets_M,
+            temperature=temperature,
+        )
+
+    def _padded_logits(self, packed: PackedSequences) -> torch.Tensor:
+        # The logits before each completion token, MV.
+        ids_RS, cell_of_token = _padded(packed)
+        options = {"input_ids": ids_RS, "use_cache": False}
+        first = 0
+        if "logits_to_keep" in inspect.signature(self.model.forward).parameters and len(packed.before_M):
+            # No logits for the columns that only hold prompts. Their positions were computed on the host.
+            first = packed.first_state
+            options["logits_to_keep"] = packed.longest - first
+        logits_RSV = call_rounded(self.model, self.compute_dtype, options).logits
+        cells_M = cell_of_token[packed.before_M]
+        rows_M, columns_M = cells_M // packed.longest, cells_M % packed.longest
+        return cast("torch.Tensor", logits_RSV[rows_M, columns_M - first])
+
+
+def last_states(backbone: Any, packed: PackedSequences, dtype: torch.dtype | None) -> torch.Tensor:
+    """Return the backbone's last hidden state of each packed token, NH, in the dtype that it computes in."""
+    if not takes_packed(backbone):
+        ids_RS, cell_of_token = _padded(packed)
+        output = call_rounded(backbone, dtype, {"input_ids": ids_RS, "use_cache": False})
+        return cast("torch.Tensor", output.last_hidden_state.flatten(0, 1).index_select(0, cell_of_token))
+    options = {
+        "input_ids": packed.ids_1N,
+        "position_ids": packed.positions_1N,
+        # A mask of four dimensions is taken as it is. Our attention ignores it; without it, transformers would find out
+        # from the positions that sequences are packed, and make a mask of N x N.
+        "attention_mask": torch.ones((1, 1, 1, 1), dtype=torch.bool, device=packed.ids_1N.device),
+        "use_cache": False,
+        "packed": packed,
+    }
+    return cast("torch.Tensor", call_rounded(backbone, dtype, options).last_hidden_state[0])
+
+
+def _padded(packed: PackedSequences) -> tuple[torch.Tensor, torch.Tensor]:
+    # The token ids as rows that are padded on the right with id 0, RS, and the cell of each token among R * S, N.
+    starts = packed.starts.long()
+    lengths_R = starts.diff()
+    rows_R = torch.arange(len(lengths_R), device=starts.device)
+    rows_N = torch.repeat_interleave(rows_R, lengths_R, output_size=packed.ids_1N.shape[1])
+    cell_of_token = rows_N * packed.longest + packed.positions_1N[0]
+    ids = packed.ids_1N.new_zeros(len(lengths_R) * packed.longest)
+    return ids.index_copy(0, cell_of_token, packed.ids_1N[0]).view(len(lengths_R), packed.longest), cell_of_token
+
+
+def _logprobs_of_logits(logits_MV: torch.Tensor, targets_M: torch.Tensor, temperature: float) -> torch.Tensor:
+    return -torch.nn.functional.cross_entropy(logits_MV.float() / temperature, targets_M, reduction="none")
