@@ -181,7 +181,7 @@ class TrainSection(Config):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the weights and activations in forward and backward passes. Whatever it is, the optimizer changes float32
     weights, and norms, softmax and losses are in float32. `auto` takes bfloat16 on an accelerator, and on a CPU for
-    models of 1 million parameters or more if the CPU has instructions for it."""
+    models of 500,000 parameters or more if the CPU has instructions for it."""
 
     activation_checkpointing: Literal["auto", "on", "off"] = "auto"
     """Whether layers compute their activations again in the backward pass, which takes less memory and a third more

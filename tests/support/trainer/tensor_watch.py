@@ -40,5 +40,5 @@ class TensorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # This object's own reference is one.
             if address not in known
             and storage.nbytes() not in sizes
-            and torch._C._storage_Use_Count(storage._cdata) > 1  # type: ignore[attr-defined]
+            and torch._C._storage_Use_Count(storage._cdata) > 1
         )

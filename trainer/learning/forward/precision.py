@@ -22,9 +22,10 @@ import torch
 
 from periplus.errors import ConfigError
 
-BFLOAT16_PARAMETERS = 1_000_000
-"""Number of parameters from which `auto` computes in bfloat16 on a CPU that has instructions for it. Measured with
-trainer steps of 256 samples of 44 tokens on one thread (docs/design/0012-training-devices.md)."""
+BFLOAT16_PARAMETERS = 500_000
+"""Number of parameters from which `auto` computes in bfloat16 on a CPU that has instructions for it. Steps of 256
+samples of 44 tokens on one thread took 0.7 of the time in bfloat16 at 0.2 million parameters and 0.6 at 0.45 million
+(docs/design/0012-training-devices.md). Smaller models take a second a step at most, and keep the precision."""
 
 
 def compute_dtype(choice: str, *, device: torch.device, num_parameters: int, has_bfloat16_units: bool) -> torch.dtype:
