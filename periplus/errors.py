@@ -20,7 +20,8 @@
     │   └── CorruptSpool     a record that was durable is damaged or missing
     ├── StateError           an event that is illegal in the present state                    exit 1
     └── TrainingError        the training step must not be applied                            exit 1
-        └── NonFiniteLoss    the loss or a gradient is NaN or infinite; the weights are unchanged
+        ├── NonFiniteLoss    the loss or a gradient is NaN or infinite; the weights are unchanged
+        └── RankLost         a process that shares training steps has failed; the last checkpoint can be resumed
 
 Every message says what is wrong, the wrong value, and what to do. `MEANING` maps each class to its gRPC status, whether
 a retry can help, and its exit code; `tests/periplus/test_errors.py` checks that the table is complete. `ValueError` is
@@ -111,6 +112,9 @@ class TrainingError(PeriplusError): ...
 class NonFiniteLoss(TrainingError): ...
 
 
+class RankLost(TrainingError): ...
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorMeaning:
     """The gRPC status and retry advice of an error class for a remote caller, and its exit code for the shell."""
@@ -143,6 +147,7 @@ MEANING: dict[type[PeriplusError], ErrorMeaning] = {
     StateError: ErrorMeaning(_S.FAILED_PRECONDITION, False, 1),
     TrainingError: ErrorMeaning(_S.INTERNAL, False, 1),
     NonFiniteLoss: ErrorMeaning(_S.INTERNAL, False, 1),
+    RankLost: ErrorMeaning(_S.INTERNAL, False, 1),
 }
 
 EXIT_OK = 0

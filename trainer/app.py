@@ -7,6 +7,8 @@ built (assembly.py) and the training loop runs beside the streams, all in one Ta
   it for this fork only, over the gateway's stream, while the model is prepared.
 - **Lost gateway.** The trainer stops as if it had been asked to: between two steps, with a checkpoint saved. Then it
   fails with the reason why the gateway was lost.
+- **Several ranks.** Other processes may share the training steps (trainer/distributed). If one of them ends, the
+  trainer fails at once. The run goes on from its last checkpoint when it is resumed.
 - **Full disk.** Every write waits for room (disk_wait.py). A trainer that is asked to stop while it waits ends as
   stopped, with the checkpoints that it has; what could not be written was not acted on.
 """
@@ -28,6 +30,7 @@ from periplus.errors import (
     Denied,
     DiskFull,
     NonFiniteLoss,
+    RankLost,
     StorageError,
     TimedOut,
     TrainingError,
@@ -42,9 +45,9 @@ from periplus.values.record import Record, RecordKind
 from periplus.values.task import TaskState
 from periplus.view.summary import summary_from, summary_json
 from trainer.assembly import Running, assembled, config_text
-from trainer.checkpointing import export
 from trainer.config import TrainerConfig
 from trainer.disk_wait import DiskWait
+from trainer.distributed.leader import Leader
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.messages import UpMessage
 from trainer.publishing import publish
@@ -66,6 +69,7 @@ class _Trainer:
     link: GatewayLink
     key: PublisherKey
     disk: DiskWait
+    leader: Leader
     stop: asyncio.Event
     ready: "asyncio.Future[Running]"
     """Set once the trainer can handle messages of its gateway; they wait for it."""
@@ -76,7 +80,8 @@ class _Trainer:
 async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
     """Train one job in one fork and return how it ended.
 
-    Set `stop` to end it early, with a checkpoint. Raises: ConfigError, Unreachable, NonFiniteLoss, Denied, TimedOut.
+    Set `stop` to end it early, with a checkpoint. Raises: ConfigError, Unreachable, NonFiniteLoss, RankLost, Denied,
+    TimedOut.
     """
     started_s = clock.monotonic_s()
     torch.set_num_threads(config.task.num_threads)
@@ -96,6 +101,7 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
         link=link,
         key=key,
         disk=DiskWait(stop, say),
+        leader=Leader(config.job.train.devices, config.task.num_threads),
         stop=stop,
         ready=ready,
         started_s=started_s,
@@ -124,6 +130,7 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
                 await _close(link, config.task.job_id)
         finally:
             streams.cancel()
+            await asyncio.to_thread(trainer.leader.close)
     if lost and state is not TaskState.SUCCEEDED:
         raise lost[0]
     return state
@@ -157,25 +164,46 @@ async def _train(trainer: _Trainer, prepared: Prepared) -> TaskState:
     """Build the parts, train to the end, export the model, and close the audit."""
     with ExitStack() as opened:
         running = await trainer.disk.write(lambda: opened.enter_context(_assembled(trainer, prepared)))
-        async with asyncio.TaskGroup() as tasks:
-            serving = [tasks.create_task(running.ledger_service.run()), tasks.create_task(running.publisher.run())]
-            # Messages of the gateway have waited for this; the ledger has replayed earlier forks by now.
-            trainer.ready.set_result(running)
-            try:
-                state = await running.loop.run(trainer.stop)
-            except (NonFiniteLoss, Denied, TimedOut):
-                # Finish the version under way, whose line may be in the audit already, before the audit's last line.
-                await running.publisher.drained()
-                await running.ledger_service.close(audit.EndEntry(how="failed"))
-                raise
-            finally:
-                for task in serving:
-                    task.cancel()
+        try:
+            state = await _serve(trainer, running)
+        except* RankLost:
+            # The version under way may never be complete, so nothing is waited for.
+            await running.ledger_service.close(audit.EndEntry(how="failed"))
+            raise
         # No lease or result may change the ledger any more, whatever workers still send.
         running.ledger_service.refuse_messages()
         exported = await _export(trainer, prepared, running) if state is TaskState.SUCCEEDED else None
         await running.ledger_service.close(audit.EndEntry(how=state), exported)
     return state
+
+
+async def _serve(trainer: _Trainer, running: Running) -> TaskState:
+    """Run the training loop, and beside it what serves workers and publishes, until the loop ends or a rank is lost."""
+    async with asyncio.TaskGroup() as tasks:
+        serving = [
+            tasks.create_task(running.ledger_service.run()),
+            tasks.create_task(running.publisher.run()),
+            tasks.create_task(_watch_ranks(trainer.leader)),
+        ]
+        # Messages of the gateway have waited for this; the ledger has replayed earlier forks by now.
+        trainer.ready.set_result(running)
+        try:
+            return await running.loop.run(trainer.stop)
+        except (NonFiniteLoss, Denied, TimedOut):
+            # Finish the version under way, whose line may be in the audit already, before the audit's last line.
+            await running.publisher.drained()
+            await running.ledger_service.close(audit.EndEntry(how="failed"))
+            raise
+        finally:
+            for task in serving:
+                task.cancel()
+
+
+async def _watch_ranks(leader: Leader) -> None:
+    """Wait for the loss of another rank. Raises: RankLost."""
+    # Without other ranks no thread is needed that would wait for one.
+    if leader.process_ids and (lost := await asyncio.to_thread(leader.wait_for_loss)) is not None:
+        raise lost
 
 
 def _assembled(trainer: _Trainer, prepared: Prepared) -> AbstractContextManager[Running]:
@@ -198,9 +226,7 @@ async def _export(trainer: _Trainer, prepared: Prepared, running: Running) -> au
     """
     digest, final, disk = running.publisher.digest, trainer.run_directory.final, trainer.disk
     try:
-        written = await disk.write_in_thread(
-            lambda: export.final_model(prepared.model, prepared.model_files, final, digest)
-        )
+        written = await disk.write_in_thread(lambda: prepared.leader.export(prepared.model_files, final, digest))
     except (TrainingError, StorageError) as error:
         if not isinstance(error, DiskFull):
             await running.ledger_service.close(audit.EndEntry(how="failed"))
@@ -252,7 +278,7 @@ async def _prepare(trainer: _Trainer) -> Prepared | None:
             event(log, logging.INFO, "phase", text=text)
 
     try:
-        return await asyncio.to_thread(prepare, config, say, clock.monotonic_s)
+        return await asyncio.to_thread(prepare, config, say, clock.monotonic_s, trainer.leader)
     except _Stopped:
         return None
 

@@ -41,7 +41,6 @@ from trainer.ledger.machine import Ledger
 from trainer.ledger.values import LedgerLimits
 from trainer.loop import TrainingLoop
 from trainer.publishing.publisher import Publisher
-from trainer.publishing.trained_weights import weights_of
 from trainer.reporting.run_recorder import RunRecorder
 from trainer.setup import Prepared
 
@@ -120,7 +119,7 @@ def assembled(
         )
         publisher = Publisher(
             job_id,
-            weights_of(prepared.model),
+            prepared.leader.weights,
             prepared.policy,
             key=key,
             link=link,

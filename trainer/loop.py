@@ -166,7 +166,7 @@ class TrainingLoop:
             order = np.random.default_rng((self._job.seed, consumer.version)).permutation(len(rewards))
             rewards = [rewards[index] for index in order]
         samples = [sample_of(each.trajectory, reward) for each, reward in zip(kept, rewards, strict=True)]
-        return self._prepared.learner.step(samples, consumer=consumer, learning_rate=rate)
+        return self._prepared.leader.step(samples, consumer=consumer, learning_rate=rate)
 
     async def _consumed(
         self, batch: LedgerBatch, trained: Sequence[KeptTrajectory], report: StepReport | None, found: Inspection

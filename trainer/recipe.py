@@ -8,6 +8,7 @@ only. The job file was validated and resolved before. Keys that the algorithm do
 neutral default here.
 """
 
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -55,18 +56,22 @@ def policy_scorer(job: JobFile, model: Any) -> PolicyScorer:
     use_packed_attention(model)
     if pass_plan(job, model).recompute and not is_recomputed(model):
         recompute_layers(model)
-    return PolicyScorer(model, compute_dtype=_compute_dtype(job, model))
+    return PolicyScorer(model, compute_dtype=_compute_dtype(job, model, model.device))
 
 
-def pass_plan(job: JobFile, model: Any) -> PassPlan:
-    """Return the size of a forward and backward pass in tokens, and whether layers recompute their activations."""
-    dtype, train = _compute_dtype(job, model), job.train
+def pass_plan(job: JobFile, model: Any, device: torch.device | None = None) -> PassPlan:
+    """Return the size of a forward and backward pass in tokens, and whether layers recompute their activations.
+
+    `device` is where the model computes; None is the device on which it is.
+    """
+    device = device or model.device
+    dtype, train = _compute_dtype(job, model, device), job.train
     return plan_pass(
         model_widths(model.config),
         dtype_bytes=dtype.itemsize,
-        budget_bytes=_activation_budget_bytes(model.device),
+        budget_bytes=_activation_budget_bytes(device),
         longest=job.sampling.prompt_tokens + job.sampling.max_new_tokens,
-        device_type=model.device.type,
+        device_type=device.type,
         tokens=train.micro_batch_tokens,
         recompute=None if train.activation_checkpointing == "auto" else train.activation_checkpointing == "on",
     )
@@ -87,10 +92,10 @@ def model_widths(config: PretrainedConfig) -> ModelWidths:
     )
 
 
-def _compute_dtype(job: JobFile, model: Any) -> torch.dtype:
+def _compute_dtype(job: JobFile, model: Any, device: torch.device) -> torch.dtype:
     return compute_dtype(
         job.train.dtype,
-        device=model.device,
+        device=device,
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
         has_bfloat16_units=has_bfloat16_units(),
     )
@@ -120,22 +125,47 @@ def warmup_settings(job: JobFile, model: Any) -> WarmupSettings:
     )
 
 
-def build_learner(job: JobFile, actor: Any, *, ranks: Ranks | None = None) -> Learner:
+def settled(job: JobFile, model: Any, device: torch.device) -> JobFile:
+    """Return the job with what it leaves open about forward passes decided for a device.
+
+    Ranks that share a step must decide alike, also if only one of them has the weights on that device.
+    """
+    plan = pass_plan(job, model, device)
+    kind = _compute_dtype(job, model, device)
+    decided = {
+        "dtype": str(kind).removeprefix("torch."),
+        "micro_batch_tokens": plan.tokens,
+        "activation_checkpointing": "on" if plan.recompute else "off",
+    }
+    return job.model_copy(update={"train": job.train.model_copy(update=decided)})
+
+
+def build_learner(
+    job: JobFile, actor: Any, *, ranks: Ranks | None = None, place: Callable[[Any], None] = lambda module: None
+) -> Learner:
     """Build the learner of a resolved job around the actor as it is now, on the actor's device.
 
     A copy of the actor becomes the reference policy of the KL term, if the job has one. A copy of it is also the
     backbone of the critic, if the algorithm has one. Adapters are added to the actor, if the job has some. To resume,
     load the actor's weights, then the rest with `Learner.load_state_dict`.
+
+    `place` moves a PolicyScorer or Critic, in place, to where it is trained, such as to several devices. It is called
+    for the copies before the actor, since a model that is divided cannot be copied.
     """
     adapters = adapter_settings(job)
     if adapters is not None:
         round_base(actor)  # before it is copied, so that all copies are those of the base that readers have
     scorer = policy_scorer(job, actor)
     settings = learner_settings(job, actor)
-    critic = Critic(actor, compute_dtype=scorer.compute_dtype) if settings.algorithm.has_critic else None
     reference = deepcopy(scorer).requires_grad_(False) if job.algorithm.kl_coefficient else None
+    if reference is not None:
+        place(reference)
+    critic = Critic(actor, compute_dtype=scorer.compute_dtype) if settings.algorithm.has_critic else None
+    if critic is not None:
+        place(critic)
     if adapters is not None:
         inject(actor, adapters, job.seed)
+    place(scorer)
     return Learner(
         actor=Trained(model=scorer, optimizer=_adamw(job, scorer)),
         critic=None if critic is None else Trained(model=critic, optimizer=_adamw(job, critic)),

@@ -13,19 +13,19 @@ from typing import Any
 from periplus.job.job_file import JobFile
 from periplus.values.policy import Lineage, Policy
 from periplus.values.record import RecordKind
-from trainer.checkpointing import checkpoint, restoration
+from trainer.checkpointing import checkpoint
 from trainer.checkpointing.export import model_files
 from trainer.checkpointing.manifest import Manifest
 from trainer.config import TrainerConfig
 from trainer.data.dataset import Dataset, split_prompts, warmup_examples
 from trainer.data.model import resolve_model_dir
 from trainer.data.pretrained import load_weights
-from trainer.learning.learner import Learner
+from trainer.distributed.leader import Leader
 from trainer.learning.warmup import warm_up
 from trainer.preflight import checked_inputs
 from trainer.publishing import publish
 from trainer.publishing.publish import Bundle
-from trainer.recipe import build_learner, policy_scorer, warmup_settings
+from trainer.recipe import policy_scorer, warmup_settings
 from trainer.reporting.progress import Progress
 
 Say = Callable[[RecordKind, str, dict[str, float]], None]
@@ -37,15 +37,15 @@ the preparation."""
 class Prepared:
     """A trainer that is ready for its first step.
 
-    `learner` changes the weights of `model` in place. `restored` is the manifest of the checkpoint that the run
-    continues, or None. `model_files` maps names to contents of the files that transformers needs beside the weights.
-    `bundle` is what workers need beside the weights.
+    `leader` has all ranks change the weights of `model` in place, publish and save them. `restored` is the manifest of
+    the checkpoint that the run continues, or None. `model_files` maps names to contents of the files that transformers
+    needs beside the weights. `bundle` is what workers need beside the weights.
     """
 
     model: Any
     tokenizer: Any
     model_files: Mapping[str, bytes]
-    learner: Learner
+    leader: Leader
     bundle: Bundle
     dataset: Dataset
     policy: Policy
@@ -54,12 +54,17 @@ class Prepared:
     progress: Progress
 
 
-def prepare(config: TrainerConfig, say: Say, now: Callable[[], float]) -> Prepared:
-    """Load or make the model, split the problems into sets, and warm up or restore.
+def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: Leader | None = None) -> Prepared:
+    """Load or make the model, split the problems into sets, warm up or restore, and divide the models among the ranks.
+
+    `leader` has one rank for each of the job's `train.devices`. The caller closes it, also after an error. It may be
+    left out if there is one device.
 
     Raises: ConfigError if the inputs do not fit the job; NotFound if there is no checkpoint to restore.
     """
-    job = config.job
+    job, leader = config.job, leader or Leader()
+    # The other ranks import what they need meanwhile.
+    leader.start()
     say(RecordKind.PHASE, "checking model, data and environment", {})
     model_dir = resolve_model_dir(job.model.path, config.cache_dir, job.seed)
     # Cheap checks first: a job that does not fit is refused before weights are read.
@@ -79,14 +84,15 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float]) -> Prepar
     elif job.train.warmup is not None:
         progress = _warm_up(model, tokenizer, dataset, job, say, now)
     # After the warm-up: the KL reference and the critic start from the actor as it is here.
-    learner = build_learner(job, model)
+    files = model_files(model_dir, model)
+    leader.build(job, model)
     if manifest is not None:
-        restoration.restore(manifest, model, learner)
+        leader.restore(manifest)
     return Prepared(
         model=model,
         tokenizer=tokenizer,
-        model_files=model_files(model_dir, model),
-        learner=learner,
+        model_files=files,
+        leader=leader,
         dataset=dataset,
         policy=policy,
         lineage=lineage,

@@ -43,6 +43,11 @@ MAX_FILE_BYTES = 1 << 20
 """Largest job file, in bytes. Chosen by hand: far more than a job with every key has, and still read in seconds."""
 
 
+MAX_DEVICES = 64
+"""Largest number of devices of one trainer. They are in one machine, and the largest machines have 16 GPUs. Chosen by
+hand."""
+
+
 class LoraSection(Config):
     """Low-rank adapters (LoRA). Only they are trained, checkpointed and published after the first full state; workers
     merge them into their copies of the base."""
@@ -182,7 +187,13 @@ class TrainSection(Config):
     version by one."""
 
     micro_batch_samples: int = Field(default=256, ge=1, le=MAX_COUNT)
-    """Largest number of samples in one forward and backward pass. It bounds memory and changes nothing else."""
+    """Largest number of samples in one forward and backward pass of a device. It bounds memory and changes nothing
+    else."""
+
+    devices: int = Field(default=1, ge=1, le=MAX_DEVICES)
+    """Number of devices that share each training step. Each has a process, with its rows of the weights and of the
+    optimizer's state (FSDP2), and computes its share of the samples. With GPUs these are GPUs of the trainer's machine,
+    otherwise its processors. It changes results only by the rounding of sums."""
 
     micro_batch_tokens: int | None = Field(default=None, ge=1, le=MAX_COUNT)
     """Largest number of tokens in one forward and backward pass, prompts and completions together. A longer sequence
@@ -482,6 +493,11 @@ def _disagreements(job: JobFile) -> list[str]:
         job.algorithm, staleness=job.staleness, max_new_tokens=job.sampling.max_new_tokens
     )
     refusals += engine_section.disagreements(job.engine)
+    if job.model.lora is not None and job.train.devices > 1:
+        refusals.append(
+            f"model.lora is given and train.devices is {job.train.devices}, but adapters are trained on one device; set "
+            "train.devices=1"
+        )
     if job.model.lora is not None and job.train.warmup is not None:
         refusals.append(
             "model.lora and train.warmup are both given, but the warm-up would change the weights under the adapters, "
@@ -491,6 +507,12 @@ def _disagreements(job: JobFile) -> list[str]:
         refusals.append(
             f"train.minibatches is {job.train.minibatches}, but train.groups_per_step is only "
             f"{job.train.groups_per_step}, and a group is never divided; lower train.minibatches"
+        )
+    update_samples = job.train.groups_per_step // max(1, job.train.minibatches) * job.algorithm.group_size
+    if job.train.devices > max(1, update_samples):
+        refusals.append(
+            f"train.devices is {job.train.devices}, but an update has only {update_samples} samples, so some devices "
+            "would have nothing to do; lower train.devices or train.minibatches, or raise train.groups_per_step"
         )
     # The journal's line of a step lists each sample, and lines have a greatest length.
     num_samples = job.train.groups_per_step * job.algorithm.group_size

@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 KNOWN_ELSEWHERE: Mapping[str, str] = MappingProxyType(
     {
+        "actor_num_gpus_per_node": "train.devices",
         "adam_beta1": "optimizer.betas",
         "adam_beta2": "optimizer.betas",
         "adv_estimator": "algorithm.name",
@@ -20,6 +21,7 @@ KNOWN_ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "clip_ratio_low": "algorithm.clip_low",
         "cliprange_value": "algorithm.value_clip",
         "critic_learning_rate": "algorithm.critic_lr",
+        "data_parallel_size": "train.devices",
         "delta": "algorithm.dual_clip",
         "dynamic_sampling": "train.filter_groups",
         "enable_gradient_checkpointing": "train.activation_checkpointing",
@@ -68,10 +70,13 @@ KNOWN_ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "model_dtype": "train.dtype",
         "model_name_or_path": "model.path",
         "n": "algorithm.group_size",
+        "n_gpus_per_node": "train.devices",
         "n_samples_per_prompt": "algorithm.group_size",
         "num_generations": "algorithm.group_size",
+        "num_gpus_per_node": "train.devices",
         "num_iterations": "train.epochs",
         "num_minibatches": "train.minibatches",
+        "num_processes": "train.devices",
         "optim": "optimizer.name",
         "output_dir": "output.dir",
         "overlong_buffer": "algorithm.overlong_cache_tokens",

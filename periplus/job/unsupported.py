@@ -59,7 +59,7 @@ _WHY: Mapping[str, tuple[str, ...]] = {
         "enable_chunked_prefill",
         "speculative_config",
     ),
-    "one trainer process holds the whole model; leave this out": (
+    "train.devices divides the trained model among devices with FSDP2, and there is no other way; leave this out": (
         "fsdp",
         "fsdp2",
         "fsdp_config",
@@ -72,11 +72,9 @@ _WHY: Mapping[str, tuple[str, ...]] = {
         "tensor_model_parallel_size",
         "pipeline_parallel_size",
         "pipeline_model_parallel_size",
-        "data_parallel_size",
         "context_parallel_size",
         "expert_parallel_size",
         "ulysses_sequence_parallel_size",
-        "num_processes",
         "param_offload",
         "optimizer_offload",
         "cpu_offload",
@@ -90,18 +88,14 @@ _WHY: Mapping[str, tuple[str, ...]] = {
     "the planner places a job over the regions that have joined; regions.trainer, regions.rollout and "
     "plan.workers_per_region guide it": (
         "nnodes",
-        "n_gpus_per_node",
         "num_nodes",
         "num_gpus",
-        "num_gpus_per_node",
         "actor_num_nodes",
-        "actor_num_gpus_per_node",
         "vllm_num_engines",
         "colocate_all_models",
         "placement",
         "resource_pool",
         "gpus",
-        "devices",
         "hardware",
     ),
     "an episode is one prompt and one completion": (

@@ -69,8 +69,9 @@ def without_trainer(problem: Problem, trainer_region: str) -> Problem:
         machines = region.machines[0]
         name = f"{CPU} of {region.name}"
         types[name] = _whole_core(fleet.gpu_types[machines.gpu], name, _share(region, machines.gpus_per_machine))
-        # The trainer's process is one more device of its region's host.
-        num_workers = machines.gpus_per_machine - (region.name == trainer_region)
+        # The trainer's processes are further devices of its region's host (`_problem` has set their number).
+        num_trainer = problem.limits.max_data if region.name == trainer_region else 0
+        num_workers = machines.gpus_per_machine - num_trainer
         regions.append(replace(region, machines=(replace(machines, gpu=name, gpus_per_machine=num_workers),)))
     # Pins of generation are the operator's; those to the trainer's region alone follow from the trainer.
     pins = tuple(pin for pin in problem.rules.pins if pin[0] is Task.GENERATION or pin[1] != {trainer_region})
@@ -92,6 +93,8 @@ def _problem(
         min_regions=needs.min_regions,
         generating=frozenset(needs.rollout_regions or ()),
     )
+    # The job says how many processes train, so a plan spreads training over no more.
+    limits = replace(limits, max_data=needs.trainer_devices)
     return Problem(
         fleet=_processes(fleet, needs, trainer_region), workload=workload, goal=Goal(), rules=rules, limits=limits
     )
@@ -103,8 +106,8 @@ def _processes(fleet: Fleet, needs: Needs, trainer_region: str) -> Fleet:
     core = fleet.gpu_types.get(CPU) or gpu_types()[CPU]
     regions = []
     for region in fleet.regions:
-        # The trainer is one more process on its host.
-        num = needs.workers_per_region + (region.name == trainer_region)
+        # The trainer's processes are further ones on its host.
+        num = needs.workers_per_region + (needs.trainer_devices if region.name == trainer_region else 0)
         gpu = _process(core, region, num)
         types[gpu.name] = gpu
         machines = Machines(gpu=gpu.name, gpus_per_machine=num, num_machines=1)

@@ -43,6 +43,8 @@ class Needs:
     min_regions: int
     max_regions: int | None
     workers_per_region: int
+    trainer_devices: int
+    """Number of processes of the trainer, which share each training step."""
     model_bytes: int | None
     """Bytes of one published, uncompressed version. None if the checkpoint is not visible; only delays are compared
     then."""
@@ -91,8 +93,9 @@ def needs_of(job: JobFile, model_bytes: int | None = None) -> Needs:
         min_regions=job.regions.min,
         max_regions=job.regions.max,
         workers_per_region=job.plan.workers_per_region,
+        trainer_devices=job.train.devices,
         model_bytes=size,
-        trainer_memory_bytes=PROCESS_BYTES + 10 * (size or 0),
+        trainer_memory_bytes=PROCESS_BYTES * job.train.devices + 10 * (size or 0),
         rollout_memory_bytes=PROCESS_BYTES + 6 * (size or 0) + _engine_bytes(job),
     )
 

@@ -108,9 +108,7 @@ class Checkpointer:
     def _save(self, content: Content) -> None:
         # The manifest says which lines it covers, so they must survive whatever it survives.
         self._journal.sync_flushed()
-        self._newest = checkpoint.save(
-            self._run.checkpoints, content, self._prepared.model, self._prepared.learner, self._prepared.model_files
-        )
+        self._newest = self._prepared.leader.save(self._run.checkpoints, content, self._prepared.model_files)
 
     async def _give_up_frames(self) -> None:
         oldest = checkpoint.oldest(self._run.checkpoints)

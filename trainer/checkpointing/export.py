@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import numpy.typing as npt
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 from periplus.errors import StorageError, TrainingError
 from periplus.job.run_directory import explained, write_atomically
@@ -220,7 +221,9 @@ def _swap_in(partial: Path, directory: Path) -> None:
 
 def _config(model: Any, dtype: torch.dtype) -> bytes:
     config = copy.deepcopy(model.config)
-    config.dtype, config.architectures = dtype, [type(model).__name__]
+    # FSDP2 makes a class of its own of the class of a model that it divides.
+    known = next(each for each in type(model).__mro__ if not issubclass(each, FSDPModule))
+    config.dtype, config.architectures = dtype, [known.__name__]
     text: str = config.to_json_string()
     return text.encode()
 

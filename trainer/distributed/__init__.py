@@ -1,7 +1,15 @@
-"""The processes (ranks) that train one model together: what they send each other besides torch's own collectives.
+"""The processes (ranks) that train one model together.
 
-In come arrays and small values of each rank. Out they come on rank 0, or on all ranks. Nothing here may know what the
-arrays mean: weights, checkpoints and commands are the business of the callers.
+Rank 0 is the trainer's process, with ledger, publisher and gateway. The others are its children, the *followers*. In
+come commands of rank 0, such as a training step with its samples, and all ranks execute them together. The models are
+divided by FSDP2. Nothing here knows of leases, versions that readers hold, or the audit.
 
-    collectives    gathers arrays of different lengths on rank 0, and broadcasts small values, through host memory
+    leader, followers     rank 0: starts the other ranks, watches them, and has each command executed on all ranks
+    follower              the process of another rank
+    commands, rank        the commands as values, and what a rank does for each of them
+    process_group         how ranks find each other, their devices, and the groups in which they talk
+    sharding              divides a model among the ranks, with the weights of rank 0
+    verdict               the vote of all ranks before an update is applied
+    failures              what a rank says of the error that ends it
+    collectives           gathers arrays on rank 0, and broadcasts small values, through host memory
 """

@@ -310,11 +310,16 @@ class Learner:
         learning_rate: float,
         on_logprobs: Callable[[torch.Tensor, torch.Tensor], None],
     ) -> tuple[Gradient, LossSums, Gradient | None]:
-        update, value_gradient = self._settings.update, None
-        # Both gradients are found finite before either is applied.
-        gradient, sums = actor_gradient(self._actor, batch, targets, rows, update, self._ranks, on_logprobs)
+        update, value_gradient, failure = self._settings.update, None, None
+        try:
+            gradient, sums = actor_gradient(self._actor, batch, targets, rows, update, self._ranks, on_logprobs)
+            if self._critic is not None:
+                value_gradient = critic_gradient(self._critic, batch, targets, rows, update, self._ranks)
+        except NonFiniteLoss as error:
+            failure = error
+        # All ranks have found both gradients finite before any of them applies either.
+        self._ranks.agree(failure)
         if self._critic is not None:
-            value_gradient = critic_gradient(self._critic, batch, targets, rows, update, self._ranks)
             apply(self._critic, learning_rate * self._settings.critic_rate)
         apply(self._actor, learning_rate)
         return gradient, sums, value_gradient

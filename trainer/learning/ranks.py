@@ -1,16 +1,34 @@
-"""The processes (ranks) that share a training step by data parallelism. Sums over ranks are all that they exchange.
+"""The processes (ranks) that share a training step by data parallelism.
 
 Every rank gets the same batch, and computes from all of it what is cheap: the order of rows, advantages and counts. It
-runs forward and backward passes for its own rows only, `rows[rank::size]`. A sum over ranks then combines the results:
-gradients, or tensors that are zero in the rows of other ranks. So all ranks hold the same numbers bit for bit, take the
-same decisions, and apply the same update. A single process sends nothing.
+runs forward and backward passes for its own rows only, `rows[rank::size]`. FSDP2 sums gradients over ranks within the
+backward pass. Other results are combined by a sum over ranks too: tensors that are zero in the rows of other ranks, and
+figures. So all ranks hold the same numbers bit for bit, and take the same decisions. A single process sends nothing.
+
+Each forward and backward pass of a model that is divided among ranks is a collective. So all ranks make the same number
+of passes in the same order: a rank whose rows are used up gets empty micro-batches
+(trainer/learning/micro_batches.py), and runs a pass of which the loss sees nothing.
+
+Before any rank applies an update, all of them vote whether its gradient is finite (`agree`). A rank that has failed in
+another way does not vote, and then no rank applies the update.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from periplus.errors import NonFiniteLoss
+
+Vote = Callable[[NonFiniteLoss | None], None]
+"""A collective that is called with what this rank found wrong, or None. It returns on all ranks or raises on all."""
+
+
+def decide_alone(failure: NonFiniteLoss | None) -> None:
+    """Raise what was found wrong: the vote of a single process."""
+    if failure is not None:
+        raise failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,11 +36,13 @@ class Ranks:
     """Position of this process among the `size` processes that share a step.
 
     `group` is a torch.distributed process group; None means the default one. It is not used if `size` is 1.
+    `agree` is the vote of all ranks before an update is applied.
     """
 
     rank: int = 0
     size: int = 1
     group: Any = None
+    agree: Vote = decide_alone
 
     def mine(self, rows: Sequence[int]) -> Sequence[int]:
         """Return those of the rows that this rank computes."""

@@ -1,8 +1,9 @@
 """One optimizer update: it computes the gradients of actor and critic, checks them, and applies them.
 
-The gradient is accumulated over micro-batches of rows, summed over ranks, clipped by its norm, and checked to be
-finite. Computing (`actor_gradient`, `critic_gradient`) and applying (`apply`) are separate. The caller applies only
-after all gradients of the update were found finite, so actor and critic change together or not at all.
+The gradient is accumulated over micro-batches of rows, clipped by its norm, and checked to be finite. If several ranks
+share the step, their models are divided by FSDP2, which sums gradients over ranks in each backward pass. Computing
+(`actor_gradient`, `critic_gradient`) and applying (`apply`) are separate. The caller applies only after all gradients
+of the update were found finite, so actor and critic change together or not at all.
 
 Losses are normalised by the counts of the whole update (`counts_of`), in all micro-batches and on all ranks. The size
 of a micro-batch therefore changes the memory that is needed, and not the result but for float32 rounding.
@@ -22,6 +23,7 @@ from math import isfinite
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from periplus.errors import NonFiniteLoss
 from trainer.learning.batch import Batch
@@ -204,20 +206,15 @@ def _finish(
     settings: UpdateSettings,
     ranks: Ranks,
 ) -> tuple[Gradient, list[float]]:
-    # Sum gradients, losses and sums over micro-batches and ranks, clip the gradient's norm in place, and refuse what is
-    # not finite.
+    # Sum the figures over micro-batches and ranks, clip the gradient's norm in place, and refuse what is not finite.
     parameters = [parameter for parameter in trained.model.parameters() if parameter.requires_grad]
-    if ranks.size > 1:
-        for parameter in parameters:
-            # A rank whose rows do not touch a parameter takes part in the sum all the same, or the others would wait
-            # for it.
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            ranks.sum_(parameter.grad)
+    assert ranks.size == 1 or all(isinstance(parameter, DTensor) for parameter in parameters), (
+        "ranks that share a step share the model, whose gradients FSDP2 sums"
+    )
     # One vector for all figures: the loss, then the sums.
     loss = torch.stack([total.double() for total in totals]).sum()
     figures = ranks.sum_(torch.cat([loss[None], *([torch.stack(list(sums)).sum(0)] if sums else [])]))
-    norm = torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)
+    norm = _clip(parameters, settings.max_grad_norm)
     found_norm, found_loss, *values = torch.cat([norm.double()[None], figures]).tolist()
     if not (isfinite(found_loss) and isfinite(found_norm)):
         raise NonFiniteLoss(
@@ -225,3 +222,13 @@ def _finish(
             "applied; lower the learning rate or the clip range, and check the rewards"
         )
     return Gradient(loss=found_loss, norm=found_norm), values
+
+
+def _clip(parameters: Sequence[torch.nn.Parameter], max_norm: float) -> torch.Tensor:
+    # Each rank knows the norm of its rows; the norm of the whole gradient is the same number on all ranks, and so is
+    # the factor by which all of them scale their rows.
+    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    if isinstance(norm, DTensor):
+        norm = norm.full_tensor()
+    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+    return norm

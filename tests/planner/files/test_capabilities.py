@@ -34,7 +34,7 @@ def test_a_document_of_another_schema_is_refused(tmp_path: Path) -> None:
 
 def test_its_limits_are_those_of_placements() -> None:
     limits = load_capabilities().limits
-    assert (limits.max_tensor, limits.max_pipeline, limits.max_data, limits.max_train_blocks) == (1, 1, 1, 1)
+    assert (limits.max_tensor, limits.max_pipeline, limits.max_data, limits.max_train_blocks) == (1, 1, 4, 1)
     assert not limits.colocates
     assert limits.roles_on_trainer == {Task.REFERENCE, Task.CRITIC_INFERENCE, Task.ACTOR_TRAINING, Task.CRITIC_TRAINING}
     assert load_capabilities().devices == {"cpu"}

@@ -36,6 +36,18 @@ def test_each_region_that_may_train_is_asked_about_and_has_a_device_more() -> No
         assert sum(problem.rules.allows(Task.ACTOR_TRAINING, name, False) for name in "abc") == 1
 
 
+def test_a_trainer_of_several_processes_has_a_device_for_each_and_trains_on_no_more() -> None:
+    needs = replace(NEEDS, trainer_devices=3)
+    for home, problem in asked(ABC, needs).items():
+        assert {at.region.name: at.num_gpus for at in classes_of(problem.fleet)} == {
+            name: 5 if name == home else 2 for name in "abc"
+        }
+        assert problem.limits.max_data == 3
+    bare = [without_trainer(problem, home) for home, problem in asked(ABC, needs).items()]
+    assert bare[0] == bare[1] == bare[2]
+    assert {problem.limits.max_data for problem in asked(ABC).values()} == {1}, "as many as the job has"
+
+
 def test_processes_share_the_cores_of_their_host() -> None:
     core = gpu_types()["cpu"]
     fleet = asked(mesh([host("a", num_cores=2), host("b", num_cores=64)]))["a"].fleet

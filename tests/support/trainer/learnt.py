@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from tests.support.trainer.learning import PAD_ID, make_job
+from tests.support.trainer.learning import make_job
+from trainer.learning.forward.scorer import PolicyScorer
 from trainer.learning.learner import Learner
 from trainer.learning.step import Trained
 from trainer.recipe import learner_settings
@@ -22,13 +23,12 @@ class Learnt(torch.optim.AdamW):
 
 def ppo_learner(actor: Any, critic: Any, reference: Any) -> Learner:
     """Return the learner of a PPO job with a KL penalty around models that may be divided among ranks."""
-    settings = learner_settings(make_job(algorithm={"name": "ppo", "kl_coefficient": 0.1}))
+    settings = learner_settings(make_job(algorithm={"name": "ppo", "kl_coefficient": 0.1}), actor)
     return Learner(
         actor=Trained(model=actor, optimizer=torch.optim.AdamW(actor.parameters(), lr=1e-2)),
         critic=Trained(model=critic, optimizer=torch.optim.AdamW(critic.parameters(), lr=1e-2)),
-        reference=reference,
+        reference=PolicyScorer(reference),
         settings=settings,
-        pad_id=PAD_ID,
     )
 
 

@@ -1,7 +1,8 @@
 """Scores packed sequences with a causal language model: one module call from token ids to log-probabilities.
 
 `PolicyScorer` holds the model and does all that needs its weights within its own `forward`: embedding, layers, the
-projection onto the vocabulary. FSDP gathers and frees weights around module calls, so a scorer can be its root module.
+projection onto the vocabulary. FSDP2 gathers and frees weights around calls of a model. `PolicyScorer.around` is such a
+call around all of it (trainer/distributed/sharding.py).
 
 There are two paths.
 - *Packed*: the backbone runs on the real tokens only (trainer/learning/forward/attention.py says which models allow
@@ -14,6 +15,7 @@ Shapes: N packed tokens, R rows, S columns, M completion tokens, K states, V voc
 """
 
 import inspect
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -24,17 +26,23 @@ from trainer.learning.forward.packing import PackedSequences
 from trainer.learning.forward.precision import call_rounded
 
 
+def call_directly(run: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Return what a function returns, for a model that is whole on its device."""
+    return run()
+
+
 class PolicyScorer(torch.nn.Module):
     """Log-probabilities of completions under a causal language model, on the device of its weights.
 
     `compute_dtype` is the dtype to which weights are rounded for a pass; None leaves them as they are. The parameters
-    are the model's own.
+    are the model's own. `around` calls a function of no arguments where all weights outside of layers are gathered.
     """
 
     def __init__(self, model: Any, *, compute_dtype: torch.dtype | None = None) -> None:
         super().__init__()
         self.model = model
         self.compute_dtype = compute_dtype
+        self.around: Callable[[Callable[[], torch.Tensor]], torch.Tensor] = call_directly
 
     @property
     def device(self) -> torch.device:
@@ -42,6 +50,9 @@ class PolicyScorer(torch.nn.Module):
 
     def forward(self, packed: PackedSequences, temperature: float) -> torch.Tensor:
         """Return the log-probability of each completion token in nats, M in float32, at a sampling temperature."""
+        return self.around(lambda: self._logprobs(packed, temperature))
+
+    def _logprobs(self, packed: PackedSequences, temperature: float) -> torch.Tensor:
         if not takes_packed(self.model):
             return _logprobs_of_logits(self._padded_logits(packed), packed.targets_M, temperature)
         states_NH = last_states(self.model.base_model, packed, self.compute_dtype)

@@ -1,0 +1,167 @@
+"""Rank 0 with real followers: they train together, publish what one process publishes, and end together."""
+
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from periplus.errors import NonFiniteLoss, RankLost, TrainingError
+from periplus.job.job_file import JobFile
+from periplus.values.digest import state_digest
+from tests.support.trainer.learning import make_job, sampled, tiny_model
+from tests.support.trainer.samples import CONSUMER
+from trainer.distributed.leader import Leader
+
+pytestmark = pytest.mark.processes
+
+PROMPTS_RP = np.arange(12).reshape(3, 4) % 20
+FOUND_S = 20.0
+"""Seconds within which the loss of a rank must be noticed; the promise is 30."""
+
+
+@contextmanager
+def leader_of(size: int, job: JobFile, model: Any) -> Iterator[Leader]:
+    leader = Leader(size, num_threads=1)
+    try:
+        leader.start()
+        leader.build(job, model)
+        yield leader
+    finally:
+        leader.close()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def train_for_ever(leader: Leader) -> None:
+    samples = sampled(tiny_model(), 0)
+    while True:
+        leader.step(samples, consumer=CONSUMER, learning_rate=1e-2)
+
+
+def published(size: int) -> list[Any]:
+    """Return what three versions look like to readers and to the record: digests, probes, and reports of steps."""
+    job = make_job(algorithm={"name": "ppo", "kl_coefficient": 0.1})
+    found: list[Any] = []
+    with leader_of(size, job, tiny_model()) as leader:
+        weights = leader.weights
+        state = weights.first()
+        found.append((state_digest(state), weights.probe(PROMPTS_RP)))
+        for seed in range(2):
+            report = leader.step(sampled(tiny_model(), seed), consumer=CONSUMER, learning_rate=1e-2)
+            assert report is not None
+            complete, probe = weights.take(), weights.probe(PROMPTS_RP)
+            state = complete(state).state
+            found.append((report.values(), {name: tensor.data for name, tensor in state.items()}, probe))
+        pids = leader.process_ids
+        assert len(pids) == size - 1
+    assert not any(is_running(pid) for pid in pids)
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone() -> list[Any]:
+    return published(1)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_several_ranks_train_and_publish_as_one_process_does(size: int, alone: list[Any]) -> None:
+    first, *versions = published(size)
+    assert first[0] == alone[0][0], "with equal masters the published bytes are equal"
+    np.testing.assert_allclose(first[1], alone[0][1], atol=1e-5)
+    for (values, state, probe), (values_alone, state_alone, probe_alone) in zip(versions, alone[1:], strict=True):
+        assert values == pytest.approx(values_alone, rel=1e-4, abs=1e-5)
+        np.testing.assert_allclose(probe, probe_alone, atol=2e-2)
+        differing = sum(int((state[name] != state_alone[name]).sum()) for name in state)
+        assert differing < 0.02 * sum(words.size for words in state.values()), "rounding of float32 sums alone"
+
+
+def test_a_step_that_is_not_finite_is_refused_on_all_ranks_and_the_next_one_is_taken() -> None:
+    samples = sampled(tiny_model(), 0)
+    model = tiny_model()
+    with leader_of(2, make_job(), model) as leader:
+        weights = leader.weights
+        before = weights.first()
+        with torch.no_grad():  # rank 0's rows alone
+            parameter = next(model.parameters()).to_local()
+            kept = parameter.clone()
+            parameter.fill_(float("nan"))
+        with pytest.raises(NonFiniteLoss):
+            leader.step(samples, consumer=CONSUMER, learning_rate=1e-2)
+        with torch.no_grad():
+            parameter.copy_(kept)
+        assert state_digest(weights.take()(before).state) == state_digest(before)
+        assert leader.step(samples, consumer=CONSUMER, learning_rate=1e-2) is not None
+        assert state_digest(weights.take()(before).state) != state_digest(before)
+
+
+@pytest.mark.parametrize("while_training", [False, True])
+def test_a_rank_that_is_killed_is_noticed_at_once_and_named(while_training: bool) -> None:
+    with leader_of(3, make_job(), tiny_model()) as leader:
+        noticed: list[RankLost | None] = []
+        waiting = threading.Thread(target=lambda: noticed.append(leader.wait_for_loss()))
+        waiting.start()
+        _, second = leader.process_ids
+        if while_training:
+            threading.Timer(0.3, os.kill, (second, signal.SIGKILL)).start()
+        else:
+            os.kill(second, signal.SIGKILL)
+        started_s = time.perf_counter()
+        with pytest.raises(RankLost, match=f"rank 2 of 3 \\(process {second}\\) is lost: it was killed by signal 9"):
+            train_for_ever(leader)
+        assert time.perf_counter() - started_s < FOUND_S
+        waiting.join(FOUND_S)
+        (error,) = noticed
+        assert "signal 9" in str(error)
+        pids = leader.process_ids
+    assert not any(is_running(pid) for pid in pids)
+
+
+def test_a_rank_that_runs_out_of_memory_says_so() -> None:
+    with leader_of(2, make_job(), tiny_model()) as leader:
+        assert leader.step(sampled(tiny_model(), 0), consumer=CONSUMER, learning_rate=1e-2) is not None
+        (follower,) = leader.process_ids
+        held_bytes = int(Path(f"/proc/{follower}/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.prlimit(follower, resource.RLIMIT_AS, (held_bytes, held_bytes))
+        with pytest.raises(RankLost, match=r"rank 1 of 2 .* is lost: out of memory .* lower train.micro_batch_samples"):
+            leader.weights.probe(np.ones((4000, 40), np.int64))
+
+
+def test_a_hanging_rank_does_not_hold_up_the_others_for_ever() -> None:
+    with leader_of(2, make_job(), tiny_model()) as leader:
+        (follower,) = leader.process_ids
+        # As the limit of process_group.py, but shorter.
+        distributed_c10d._set_pg_timeout(timedelta(seconds=1), dist.group.WORLD)
+        os.kill(follower, signal.SIGSTOP)
+        with pytest.raises(TrainingError, match=r"rank 0 failed: .*Timed out waiting 1000ms"):
+            leader.step(sampled(tiny_model(), 0), consumer=CONSUMER, learning_rate=1e-2)
+    assert not is_running(follower)
+
+
+def test_closing_ends_a_wait_for_a_loss(tmp_path: Path) -> None:
+    for size in (1, 2):
+        leader = Leader(size)
+        found: list[RankLost | None] = []
+        waiting = threading.Thread(target=lambda leader=leader, found=found: found.append(leader.wait_for_loss()))
+        waiting.start()
+        leader.start()
+        leader.close()
+        waiting.join(FOUND_S)
+        assert found == [None]

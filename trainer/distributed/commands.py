@@ -1,0 +1,100 @@
+"""The commands that rank 0 sends the other ranks, and how they travel: pickled, behind their length.
+
+Each names a part of the training in which all ranks take part, with what the other ranks need for it. Rank 0 does its
+own part at the same time.
+
+Rank 0 writes them into the standard input of each follower, its own child. So nobody else can write commands, and a
+follower that reads the end of its input knows that rank 0 is gone.
+"""
+
+import pickle
+import struct
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from periplus.values.policy import Policy
+from trainer.learning.batch import Sample
+
+_LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildLearner:
+    """Build the learner of a job, and divide its models among the ranks.
+
+    `job_json` is the resolved job, in which nothing about forward passes is left open. `model_class` and `model_config`
+    describe the actor, of which only rank 0 has the weights.
+    """
+
+    job_json: str
+    model_class: type[Any]
+    model_config: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainStep:
+    """Take one training step (`Learner.step`)."""
+
+    samples: tuple[Sample, ...]
+    consumer: Policy
+    learning_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstVersion:
+    """Round this rank's rows as the first version that is published, and send them to rank 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeVersion:
+    """Round this rank's rows as a version, and send what has changed to rank 0 beside the commands that follow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ProbeWeights:
+    """Compute the log-probabilities of the probe's prompts: token ids of the shape [R prompts, P tokens]."""
+
+    ids_RP: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveRows:
+    """Write this rank's rows, while rank 0 saves a checkpoint (trainer/checkpointing/checkpoint.py)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreRows:
+    """Load this rank's rows, while rank 0 restores a checkpoint (trainer/checkpointing/restoration.py)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportRows:
+    """Send this rank's rows to rank 0, which writes the final model (trainer/checkpointing/export.py)."""
+
+
+Command = BuildLearner | TrainStep | FirstVersion | TakeVersion | ProbeWeights | SaveRows | RestoreRows | ExportRows
+
+
+def packed(command: Command) -> bytes:
+    """Return the bytes of a command with their length in front."""
+    data = pickle.dumps(command)
+    return _LENGTH.pack(len(data)) + data
+
+
+def unpacked(data: bytes) -> Command:
+    """Return the command of which `read_one` returned the bytes. They must come from the trainer's own process."""
+    command: Command = pickle.loads(data)
+    return command
+
+
+def read_one(source: BinaryIO) -> bytes | None:
+    """Read the bytes of the next command; None at the end of the source, also in the middle of a command."""
+    head = source.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    data = source.read(length)
+    return data if len(data) == length else None
