@@ -495,8 +495,8 @@ def _disagreements(job: JobFile) -> list[str]:
     refusals += engine_section.disagreements(job.engine)
     if job.model.lora is not None and job.train.devices > 1:
         refusals.append(
-            f"model.lora is given and train.devices is {job.train.devices}, but adapters are trained on one device; set "
-            "train.devices=1"
+            f"model.lora is given and train.devices is {job.train.devices}, but adapters are trained on one device; "
+            "set train.devices=1"
         )
     if job.model.lora is not None and job.train.warmup is not None:
         refusals.append(

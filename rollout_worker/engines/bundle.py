@@ -5,6 +5,7 @@ them before the first lease is started.
 """
 
 import asyncio
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from periplus.environment.environment import Environment
 from periplus.environment.job_environment import DATA_FILE, environment_of
@@ -116,6 +118,7 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
             f"engine.name is vllm, but this interpreter has no vLLM ({error}); start the agent with "
             "--engine vllm=PYTHON of an environment that has it (docs/engines.md)"
         ) from error
+    _name_architecture(folder)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     gib = job.engine.kv_cache_gib or (CPU_CACHE_GIB if device == "cpu" else None)
     dtype = _dtype(job, "cuda")
@@ -137,6 +140,16 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
         num_slots=num_slots,
         computes_in_bfloat16=dtype == "bfloat16",
     )
+
+
+def _name_architecture(folder: Path) -> None:
+    # Without a class in its configuration, vLLM takes a model for one that only embeds text. A configuration that
+    # transformers saved without the model has none; then it is the causal language model of its type, as everywhere.
+    file = folder / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    if not config.get("architectures") and config.get("model_type") in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        config["architectures"] = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config["model_type"]]]
+        file.write_text(json.dumps(config), encoding="utf-8")
 
 
 def _dtype(job: JobFile, device_type: str) -> str:
