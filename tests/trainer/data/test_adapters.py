@@ -215,9 +215,7 @@ def test_a_checkpoint_of_another_base_or_other_adapters_is_refused(saved: tuple[
         restoration.restore(manifest, other, build_learner(fewer, other))
     rank = small_qwen()
     with pytest.raises(ConfigError, match="another model"):
-        restoration.restore(
-            manifest, rank, build_learner(make_job(model={"lora": {**LORA, "rank": 2}}), rank)
-        )
+        restoration.restore(manifest, rank, build_learner(make_job(model={"lora": {**LORA, "rank": 2}}), rank))
 
 
 # ---- export ---------------------------------------------------------------------------------------------------------
