@@ -28,8 +28,14 @@ NO_KEYS = re.compile(r"\.(json|jsonl|yaml|safetensors)$")
 
 COMMAND = re.compile(r"`periplus ([a-z]+)(?: ([a-z]+)\b)?")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-FOREIGN_OPTIONS = {"--local-dir"}
-"""Options of `hf download`, which a message recommends."""
+FOREIGN_OPTIONS = {
+    "--local-dir",
+    "--enable-scale-out",
+    "--logprobs-mode",
+    "--max-model-len",
+    "--weight-transfer-config",
+}
+"""Options of `hf download` and of `vllm serve`, which messages recommend."""
 
 UNDOTTED = {key.rpartition(".")[2] for key in KEYS if "." in key and "_" in key.rpartition(".")[2]}
 ENGINE = "rollout_worker/engines/torch_engine.py"

@@ -20,9 +20,9 @@ from rollout_worker.engines.vllm.http_routes import TokensRoute
 from rollout_worker.engines.vllm.served import served_engine
 from rollout_worker.engines.vllm.transfer_buffer import TransferBuffer
 from rollout_worker.engines.vllm.vllm_engine import VllmEngine
-from tests.support.vllm.running import LIMITS, MAX_NEW_TOKENS, PROMPT_TOKENS, engine_of, request, started
-from tests.support.vllm.server import VllmServer, vllm_server
-from tests.support.vllm.small_model import EOS, VOCAB, SmallModel
+from tests.support.engines.vllm.running import LIMITS, MAX_NEW_TOKENS, PROMPT_TOKENS, engine_of, request, started
+from tests.support.engines.vllm.server import VllmServer, vllm_server
+from tests.support.engines.vllm.small_model import EOS, VOCAB, SmallModel
 
 pytestmark = [pytest.mark.vllm, pytest.mark.processes]
 

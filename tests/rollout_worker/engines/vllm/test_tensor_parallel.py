@@ -14,8 +14,8 @@ from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
 from rollout_worker.engines.engine import EngineDied, OnSwap
 from rollout_worker.engines.vllm.worker_description import WorkerDescription
-from tests.support.vllm.running import RunningVllm, request, running_vllm, started
-from tests.support.vllm.small_model import VOCAB, SmallModel
+from tests.support.engines.vllm.running import RunningVllm, request, running_vllm, started
+from tests.support.engines.vllm.small_model import VOCAB, SmallModel
 
 pytestmark = [pytest.mark.vllm, pytest.mark.processes]
 

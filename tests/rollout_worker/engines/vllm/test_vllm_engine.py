@@ -25,8 +25,8 @@ from rollout_worker.engines.engine import (
     SampleRequest,
 )
 from rollout_worker.engines.vllm.backend import Sampling, TokenChunk
-from tests.support.vllm.running import NUM_SLOTS, RunningVllm, engine_of, request, running_vllm, started
-from tests.support.vllm.small_model import EOS, VOCAB, SmallModel
+from tests.support.engines.vllm.running import NUM_SLOTS, RunningVllm, engine_of, request, running_vllm, started
+from tests.support.engines.vllm.small_model import EOS, VOCAB, SmallModel
 
 pytestmark = [pytest.mark.vllm, pytest.mark.processes]
 

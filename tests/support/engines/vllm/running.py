@@ -11,8 +11,8 @@ from rollout_worker.engines.engine import Completion, SampleRequest
 from rollout_worker.engines.request_limits import RequestLimits
 from rollout_worker.engines.vllm.async_llm_backend import AsyncLlmBackend, VllmSettings
 from rollout_worker.engines.vllm.vllm_engine import VllmEngine
-from tests.support.vllm.faulty_worker import NAME
-from tests.support.vllm.small_model import VOCAB, SmallModel
+from tests.support.engines.vllm.faulty_worker import NAME
+from tests.support.engines.vllm.small_model import VOCAB, SmallModel
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ import torch
 
 from rollout_worker.engines.vllm.worker_extension import WorkerExtension
 
-NAME = "tests.support.vllm.faulty_worker.FaultyWorker"
+NAME = "tests.support.engines.vllm.faulty_worker.FaultyWorker"
 
 
 class FaultyWorker(WorkerExtension):
