@@ -28,15 +28,12 @@ NO_KEYS = re.compile(r"\.(json|jsonl|yaml|safetensors)$")
 
 COMMAND = re.compile(r"`periplus ([a-z]+)(?: ([a-z]+)\b)?")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-FOREIGN_OPTIONS = {"--local-dir"} | {
-    *(
-        "--logprobs-mode",
-        "--max-model-len",
-        "--max-logprobs",
-        "--return-tokens-as-token-ids",
-        "--weight-transfer-config",
-    ),
-    *("--worker-extension-cls", "--enable-prompt-tokens-details", "--skip-tokenizer-init", "--dtype"),
+FOREIGN_OPTIONS = {
+    "--local-dir",
+    "--enable-scale-out",
+    "--logprobs-mode",
+    "--max-model-len",
+    "--weight-transfer-config",
 }
 """Options of `hf download` and of `vllm serve`, which messages recommend."""
 

@@ -221,6 +221,10 @@ class AsyncLlmBackend:
         if not self._is_closed:
             self._is_closed = True
             self._stop_watching()
+            self._end_requests()
+            # It would log its end as an error.
+            if self._llm.output_handler is not None:
+                self._llm.output_handler.cancel()
             await asyncio.to_thread(self._llm.shutdown)
 
     async def _copy_rows(self, regions: list[tuple[str, int, int, int]]) -> None:
@@ -271,6 +275,9 @@ class AsyncLlmBackend:
     def _on_death(self) -> None:
         self._has_died = True
         self._stop_watching()
+        self._end_requests()
+
+    def _end_requests(self) -> None:
         self._llm.output_processor.propagate_error(EngineDeadError())
 
     def _stop_watching(self) -> None:

@@ -17,7 +17,7 @@ from periplus import clock
 from tests.support.engines.vllm.faulty_worker import NAME
 from tests.support.engines.vllm.small_model import SmallModel
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 START_S = 240.0
 """Seconds that the server may take to start. It took 35 on two free cores, and 130 beside eight busy processes."""
 
