@@ -50,7 +50,8 @@ def _rounded(model: Any) -> Iterator[None]:
         parameters = list(module.parameters(recurse=False))
         masters[module] = [(parameter, parameter.data) for parameter in parameters]
         for parameter in parameters:
-            parameter.data = parameter.data.to(torch.bfloat16).to(parameter.dtype)
+            # In float32 also if FSDP2 has gathered them in bfloat16.
+            parameter.data = parameter.data.to(torch.bfloat16).to(torch.float32)
 
     def leave(module: torch.nn.Module, *_: object) -> None:
         for parameter, data in masters.pop(module, ()):
