@@ -111,17 +111,20 @@ class Leader:
         )
 
     def save(self, root: Path, content: Content, files: Mapping[str, bytes]) -> Manifest:
-        """Write a checkpoint, as `checkpoint.save` does. Raises: as it does; RankLost."""
+        """Write a checkpoint (trainer/checkpointing/checkpoint.py). Raises: as `save` there; RankLost."""
         return self.together(
             SaveRows(), lambda here: checkpoint.save(root, content, here.model, here.learner, files, here.host)
         )
 
     def restore(self, manifest: Manifest) -> None:
-        """Load a checkpoint, as `restoration.restore` does. Raises: ConfigError; RankLost."""
+        """Load a checkpoint (trainer/checkpointing/restoration.py). Raises: ConfigError; RankLost."""
         self.together(RestoreRows(), lambda here: restoration.restore(manifest, here.model, here.learner, here.host))
 
     def export(self, files: Mapping[str, bytes], directory: Path, published_digest: bytes) -> bytes:
-        """Write the final model and return its digest, as `export.final_model` does. Raises: as it does; RankLost."""
+        """Write the final model and return its digest (trainer/checkpointing/export.py).
+
+        Raises: as `final_model` there; RankLost.
+        """
         return self.together(
             ExportRows(),
             lambda here: export.final_model(here.model, files, directory, published_digest, here.host),

@@ -35,13 +35,16 @@ def divide(module: PolicyScorer | Critic, groups: RankGroups) -> None:
     root: Any = module.model if isinstance(module, PolicyScorer) else module
     tensors = dict(root.named_parameters()) | dict(root.named_buffers()) if groups.rank == 0 else {}
     whole = {name: tensor.detach() for name, tensor in tensors.items()}
-    rounding = MixedPrecisionPolicy(param_dtype=module.compute_dtype, reduce_dtype=torch.float32)
+    # Inputs are not cast: embeddings have the type of their weights, and the probe computes in float32.
+    rounding = MixedPrecisionPolicy(
+        param_dtype=module.compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+    )
     _check_alike(root, rounding, groups)
     module.compute_dtype = None  # the gathered weights are rounded already
     for layer in _layers(root):
         _divide_unit(layer, groups, rounding)
     if isinstance(module, Critic):
-        _divide_unit(module.head, groups, MixedPrecisionPolicy())  # it computes in float32
+        _divide_unit(module.head, groups, MixedPrecisionPolicy(cast_forward_inputs=False))  # it computes in float32
     _divide_unit(root, groups, rounding)
     if isinstance(module, PolicyScorer):
         module.around = _call_within(root)

@@ -54,7 +54,8 @@ def _rounded(model: Any) -> Iterator[None]:
         masters[module] = [(parameter, parameter.data) for parameter in parameters]
         merged = merged_weight(adapted[module]) if module in adapted else None
         for parameter in parameters:
-            parameter.data = parameter.data.to(torch.bfloat16).to(parameter.dtype)
+            # In float32 also if FSDP2 has gathered them in bfloat16.
+            parameter.data = parameter.data.to(torch.bfloat16).to(torch.float32)
         if merged is not None:
             module.weight.data = merged
 

@@ -141,6 +141,10 @@ def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.Monk
         ({"regions": {"rollout": ["a"], "min": 3}}, "allow only 2"),
         ({"data": {"size": 512}}, "problems are left to train on"),
         ({"data": {"size": 600}, "train": {"warmup": {"num_examples": 100}}}, "already take 612"),
+        (
+            {"algorithm": {"group_size": 4}, "train": {"groups_per_step": 8, "minibatches": 4, "devices": 9}},
+            "train.devices is 9, but an update has only 8 samples",
+        ),
     ],
 )
 def test_keys_that_disagree_are_refused(changes: dict[str, Any], expected: str) -> None:
@@ -156,6 +160,7 @@ def test_keys_that_disagree_are_refused(changes: dict[str, Any], expected: str) 
         {"environment": None, "data": {"path": "x"}},
         {"regions": {"rollout": ["a"], "min": 2}},
         {"regions": {"rollout": ["a"], "trainer": "b", "min": 2}},
+        {"algorithm": {"group_size": 4}, "train": {"groups_per_step": 8, "minibatches": 4, "devices": 8}},
     ],
 )
 def test_keys_that_agree_are_accepted(changes: dict[str, Any]) -> None:

@@ -93,6 +93,16 @@ def test_several_ranks_train_and_publish_as_one_process_does(size: int, alone: l
         assert differing < 0.02 * sum(words.size for words in state.values()), "rounding of float32 sums alone"
 
 
+def test_the_probe_is_in_float32_also_if_training_is_in_bfloat16() -> None:
+    found = []
+    for size, dtype in ((1, "float32"), (2, "bfloat16")):
+        with leader_of(size, make_job(train={"dtype": dtype}), tiny_model()) as leader:
+            leader.weights.first()
+            found.append(leader.weights.probe(PROMPTS_RP))
+            assert leader.step(sampled(tiny_model(), 0), consumer=CONSUMER, learning_rate=1e-2) is not None
+    np.testing.assert_allclose(*found, atol=1e-5)
+
+
 def test_a_step_that_is_not_finite_is_refused_on_all_ranks_and_the_next_one_is_taken() -> None:
     samples = sampled(tiny_model(), 0)
     model = tiny_model()

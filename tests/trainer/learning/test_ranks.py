@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.support.trainer.gloo import run_on_ranks
-from tests.support.trainer.rank_steps import CASES, steps_alone, steps_on_ranks
+from tests.support.trainer.rank_steps import CASES, TOLERANCE, steps_alone, steps_on_ranks
 from trainer.learning.ranks import Ranks
 
 
@@ -31,9 +31,9 @@ def alone() -> dict[str, Any]:
 def test_several_ranks_take_the_step_that_one_process_takes(
     case: str, on_ranks: list[dict[str, Any]], alone: dict[str, Any]
 ) -> None:
-    expected = alone[case]
+    expected, tolerance = alone[case], TOLERANCE.get(case, 1e-5)
     for rank in on_ranks:
-        assert rank[case]["values"] == pytest.approx(expected["values"], rel=1e-5, abs=1e-6)
+        assert rank[case]["values"] == pytest.approx(expected["values"], rel=tolerance, abs=tolerance / 10)
         error = (rank[case]["changed"] - expected["changed"]).norm() / expected["changed"].norm()
-        assert float(error) < 1e-5
+        assert float(error) < tolerance
         assert rank[case]["values"] == on_ranks[0][case]["values"], "all ranks report the same numbers"
