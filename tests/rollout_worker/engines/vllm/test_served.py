@@ -32,7 +32,7 @@ MAX_TOKENS = PROMPT_TOKENS + MAX_NEW_TOKENS + 1
 GONE = "http://127.0.0.1:9"
 """Where nothing listens."""
 
-LONG = 100
+LONG = 200
 """Tokens of a completion that is under way for long enough to change weights."""
 
 NUM_LAYERS = 16
@@ -160,11 +160,11 @@ def test_a_server_without_labels_is_asked_over_openais_route(served: Served, mon
 def test_an_aborted_request_keeps_its_tokens(served: Served) -> None:
     async def work() -> None:
         async with connected(served) as engine:
-            (task,) = await started(engine, [request(0, max_new_tokens=LONG)])
+            (task,) = await started(engine, [request(0, max_new_tokens=MAX_NEW_TOKENS)])
             await engine.abort([request(0).request_id])
             completion = await task
         assert completion.end is CompletionEnd.ABORTED
-        assert 0 < len(completion.token_ids) < LONG
+        assert 0 < len(completion.token_ids) < MAX_NEW_TOKENS
         assert completion.runs == (PolicyRun(Policy(0, 0), len(completion.token_ids)),)
 
     run(work())
@@ -198,7 +198,7 @@ def test_a_killed_server_ends_every_call(served: Served) -> None:
 
     async def work() -> float:
         async with connected(served) as engine:
-            tasks = await started(engine, [request(group, max_new_tokens=LONG) for group in range(3)])
+            tasks = await started(engine, [request(group, max_new_tokens=MAX_NEW_TOKENS) for group in range(3)])
             served.server.kill()
             killed_s = clock.monotonic_s()
             found = await asyncio.gather(*tasks, return_exceptions=True)

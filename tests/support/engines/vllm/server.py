@@ -1,6 +1,7 @@
 """A real `vllm serve` of a small model, as an operator starts it, on a free port of this machine."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -8,7 +9,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
@@ -28,9 +29,15 @@ class VllmServer:
     process: "subprocess.Popen[bytes]"
 
     def kill(self) -> None:
-        """Kill the server and its children, which are a process group of their own."""
+        """Kill the server and its children, which are a process group of their own.
+
+        Whoever would remove vLLM's blocks of shared memory is killed too, so that is done here.
+        """
+        blocks = _shared_memory(self.process.pid)
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        for block in blocks:
+            block.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -75,6 +82,18 @@ def vllm_server(folder: Path, model: SmallModel, max_tokens: int) -> Iterator[Vl
     finally:
         if process.poll() is None:
             server.kill()
+
+
+def _shared_memory(group: int) -> set[Path]:
+    """Return the files of the memory file system that processes of a group have mapped."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        # A process may end meanwhile.
+        with suppress(OSError):
+            if os.getpgid(int(process.name)) == group:
+                maps = (process / "maps").read_text()
+                found |= {Path(path) for path in re.findall(r"/dev/shm/psm_\w+$", maps, re.MULTILINE)}
+    return found
 
 
 def _wait(server: VllmServer, folder: Path) -> None:
