@@ -100,7 +100,7 @@ def test_the_probe_is_in_float32_also_if_training_is_in_bfloat16() -> None:
             leader.weights.first()
             found.append(leader.weights.probe(PROMPTS_RP))
             assert leader.step(sampled(tiny_model(), 0), consumer=CONSUMER, learning_rate=1e-2) is not None
-    np.testing.assert_allclose(*found, atol=1e-5)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
 
 
 def test_a_step_that_is_not_finite_is_refused_on_all_ranks_and_the_next_one_is_taken() -> None:
