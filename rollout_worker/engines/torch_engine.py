@@ -3,7 +3,7 @@
 It is also the reference that other engines are compared with: on one CPU thread in float32 it keeps the promise of
 engine.py bitwise (slot_decoder.py says how). This module connects the decoder with the event loop. Its thread
 alternates between what the methods asked for and one step of the decoder, so weights change between two tokens. It
-sleeps while nothing is to be done.
+sleeps while nothing is to be done. If a write of weights fails, no token is sampled until another write has succeeded.
 
 The engine knows no text: prompts and completions are token ids.
 
@@ -95,10 +95,13 @@ class TorchEngine:
         self._asked: deque[Callable[[], None]] = deque()
         self._is_closing = False
         self._died: str | None = None
-        self._open: dict[str, Future[Completion]] = {}
+        # A request that was cancelled may still decode when another one of its id comes: both are told apart.
+        self._open: dict[str, tuple[SampleRequest, Future[Completion]]] = {}
         self._answers: set[Future[Any]] = set()
         # The thread's own.
-        self._swap: _Swap | None = None
+        # The first swap is under way. Another one waits behind it only if the caller of the first was cancelled.
+        self._swaps: deque[_Swap] = deque()
+        self._is_torn = False
         self._draining: list[Future[None]] = []
         self._thread = threading.Thread(target=self._run, name="torch-engine", daemon=True)
         self._thread.start()
@@ -132,7 +135,7 @@ class TorchEngine:
         with self._changed:
             if request.request_id in self._open:
                 raise RequestFailed(f"request {request.request_id} is under way already; ids are unique")
-            self._open[request.request_id] = ended
+            self._open[request.request_id] = (request, ended)
         try:
             self._ask(lambda: self._decoder.submit(request))
             return await asyncio.wrap_future(ended)
@@ -154,12 +157,7 @@ class TorchEngine:
         self._memory.check_fits(change.layout)
         done: Future[SwapReport] = Future()
         asked_s = clock.monotonic_s()
-
-        def begin() -> None:
-            assert self._swap is None, "one swap at a time"
-            self._swap = _Swap(change, policy, on_swap, asked_s, done)
-
-        self._ask(begin, done)
+        self._ask(lambda: self._swaps.append(_Swap(change, policy, on_swap, asked_s, done)), done)
         return await asyncio.wrap_future(done)
 
     async def digest(self) -> bytes:
@@ -243,22 +241,24 @@ class TorchEngine:
         try:
             while self._wait():
                 self._write_if_due()
-                # A swap that waits for the requests under way lets no other begin.
-                self._deliver(self._decoder.step(may_begin=self._swap is None or self._swap.write_s is not None))
+                if not self._is_torn:
+                    # A swap that waits for the requests under way lets no other begin.
+                    may_begin = not self._swaps or self._swaps[0].write_s is not None
+                    self._deliver(self._decoder.step(may_begin=may_begin))
                 self._report_if_due()
                 self._end_drains()
         except BaseException as error:  # whatever ended the thread, nobody may wait for it
             why = f"the engine's thread ended: {explained_error(error)}"
         with self._changed:
             self._died = why
-            left = [*self._open.values(), *self._answers]
+            left = [*(future for _, future in self._open.values()), *self._answers]
         for future in left:
             _fail(future, EngineDied(why))
 
     def _wait(self) -> bool:
         """Sleep until there is something to do, and do what was asked for. Return False when the engine closes."""
         with self._changed:
-            while not (self._asked or self._is_closing or self._draining or self._swap or not self._decoder.is_idle):
+            while not (self._asked or self._is_closing or self._has_work()):
                 self._changed.wait()
             if self._is_closing:
                 return False
@@ -267,11 +267,16 @@ class TorchEngine:
             work()
         return True
 
+    def _has_work(self) -> bool:
+        if self._decoder.is_idle:
+            return bool(self._swaps or self._draining)
+        return bool(self._swaps) or not self._is_torn
+
     def _deliver(self, ended: Iterable[Ended]) -> None:
         for each in ended:
             with self._changed:
-                future = self._open.get(each.request.request_id)
-            if future is None:  # cancelled meanwhile
+                request, future = self._open.get(each.request.request_id, (None, None))
+            if future is None or request is not each.request:  # cancelled meanwhile
                 continue
             if isinstance(each.result, Completion):
                 _resolve(future, each.result)
@@ -279,8 +284,11 @@ class TorchEngine:
                 _fail(future, each.result)
 
     def _write_if_due(self) -> None:
-        swap = self._swap
-        if swap is None or swap.write_s is not None or (swap.on_swap is OnSwap.DRAIN and self._decoder.num_running):
+        swap = self._swaps[0] if self._swaps else None
+        if swap is None or swap.write_s is not None:
+            return
+        # With torn weights the requests under way cannot end first: they go on after this write.
+        if swap.on_swap is OnSwap.DRAIN and self._decoder.num_running and not self._is_torn:
             return
         self._deliver(self._decoder.before_change())
         swap.last_token_s = self._decoder.newest_token_s
@@ -291,14 +299,16 @@ class TorchEngine:
             else:
                 self._memory.write_all(swap.change.state)
         except Exception as error:  # the caller writes a whole state next
-            self._swap = None
+            self._is_torn = True
+            self._swaps.popleft()
             _fail(swap.done, error)
             return
+        self._is_torn = False
         swap.write_s = clock.monotonic_s() - began_s
         self._decoder.weights_changed(swap.policy, prefill_again=swap.on_swap is OnSwap.REPREFILL)
 
     def _report_if_due(self) -> None:
-        swap, newest_s = self._swap, self._decoder.read_s
+        swap, newest_s = self._swaps[0] if self._swaps else None, self._decoder.read_s
         if swap is None or swap.write_s is None:
             return
         if swap.on_swap is OnSwap.DRAIN:
@@ -311,7 +321,7 @@ class TorchEngine:
             pause_s = swap.write_s
         else:
             return  # the first token after the swap is still on its way
-        self._swap = None
+        self._swaps.popleft()
         _resolve(swap.done, SwapReport(write_s=swap.write_s, pause_s=pause_s))
 
     def _end_drains(self) -> None:
