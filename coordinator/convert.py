@@ -23,7 +23,18 @@ from coordinator.events import (
     TaskReported,
 )
 from coordinator.joblog import JobEvent
-from coordinator.state import Accelerators, Hello, Inventory, Job, JobState, MeasuredLink, Pair, RegionState, State
+from coordinator.state import (
+    Accelerators,
+    AdvertisedEngine,
+    Hello,
+    Inventory,
+    Job,
+    JobState,
+    MeasuredLink,
+    Pair,
+    RegionState,
+    State,
+)
 from periplus.errors import ConfigError, WireError
 from periplus.net.convert import certificate_to_pb, record_from_pb, run_files_from_pb, run_files_to_pb
 from periplus.pb.v1 import common_pb2, control_pb2
@@ -78,6 +89,7 @@ def hello_from_pb(message: control_pb2.Hello) -> Hello:
                 Accelerators(name=each.name, memory_bytes=each.memory_bytes, num=each.num)
                 for each in inventory.accelerators
             ),
+            engines=tuple(AdvertisedEngine(name=each.name, version=each.version) for each in inventory.engines),
         ),
         agent_version=message.agent_version,
         tasks=tuple(map(report_from_pb, message.tasks)),
@@ -277,6 +289,9 @@ def _region_to_pb(region: RegionState) -> control_pb2.Region:
             accelerators=[
                 control_pb2.Accelerators(name=each.name, memory_bytes=each.memory_bytes, num=each.num)
                 for each in hello.inventory.accelerators
+            ],
+            engines=[
+                control_pb2.InstalledEngine(name=each.name, version=each.version) for each in hello.inventory.engines
             ],
         ),
         tasks=[

@@ -37,7 +37,7 @@ def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
 
 
 def fleet_of(state: State, regions: frozenset[str]) -> Fleet:
-    """Return the fleet of these regions: the hosts' cores and memory, and the measured links between the regions.
+    """Return the fleet of these regions: the hosts' cores, memory and engines, and the measured links between them.
 
     It lists no accelerators, since the coordinator places jobs on cores and memory.
     """
@@ -50,6 +50,7 @@ def fleet_of(state: State, regions: frozenset[str]) -> Fleet:
                 fabric_bytes_per_s=ONE_HOST_BYTES_PER_S,
                 num_cores=inventory.num_cores,
                 memory_bytes=inventory.memory_bytes,
+                engines=tuple(engine.name for engine in inventory.engines),
             )
             for name, inventory in inventories.items()
         ),

@@ -91,6 +91,14 @@ class Accelerators:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdvertisedEngine:
+    """An inference engine that rollout workers of a host can use, as a job names it, and its version."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     """The resources of an agent's host."""
 
@@ -98,6 +106,7 @@ class Inventory:
     memory_bytes: int
     hostname: str
     accelerators: tuple[Accelerators, ...] = ()
+    engines: tuple[AdvertisedEngine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

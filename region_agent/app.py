@@ -145,7 +145,8 @@ class Agent:
                 region=config.region,
                 gateway=address,
                 work_dir=config.work_dir.absolute(),
-                num_threads=config.worker_threads,
+                num_threads={Role.TRAINER: config.trainer_threads, Role.ROLLOUT: config.worker_threads},
+                python_of={engine.name: engine.python for engine in offered.engines},
             )
         )
         self._tasks = asyncio.TaskGroup()

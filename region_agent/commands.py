@@ -19,6 +19,7 @@ from periplus.config.loading import validate
 from periplus.process import telemetry
 from periplus.process.lifecycle import ShutdownReason
 from region_agent.config import AgentConfig, resolve
+from region_agent.control.engines import configured
 from region_agent.state_directory import SHARED
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,17 @@ def agent() -> None:
 @click.option("--memory-gib", type=float, default=None, help="Memory that it offers  [default: all]")
 @click.option("--worker-threads", type=int, default=1, show_default=True, help="Compute threads of each worker.")
 @click.option(
+    "--trainer-threads", type=int, default=None, help="Compute threads of each trainer  [default: as --worker-threads]"
+)
+@click.option(
+    "--engine",
+    "engines",
+    multiple=True,
+    metavar="NAME=PYTHON",
+    envvar="PERIPLUS_ENGINES",
+    help="Interpreter of an engine with an environment of its own, such as vllm=/opt/vllm/bin/python; repeatable.",
+)
+@click.option(
     "--stop-grace-s", type=float, default=30.0, show_default=True, help="From asking a worker to stop to killing it."
 )
 @click.option("--ready-file", type=click.Path(path_type=Path), default=None, help="Written when the gateway listens.")
@@ -105,6 +117,8 @@ def run(
     cores: int | None,
     memory_gib: float | None,
     worker_threads: int,
+    trainer_threads: int | None,
+    engines: tuple[str, ...],
     stop_grace_s: float,
     ready_file: Path | None,
     stop_on_stdin_eof: bool,
@@ -127,6 +141,8 @@ def run(
             "num_cores": cores if cores is not None else os.cpu_count() or 1,
             "memory_bytes": _memory_bytes(memory_gib),
             "worker_threads": worker_threads,
+            "trainer_threads": worker_threads if trainer_threads is None else trainer_threads,
+            "engines": configured(engines),
             "stop_grace_s": stop_grace_s,
             "restart_backoff_s": 1.0,
         },

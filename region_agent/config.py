@@ -55,6 +55,12 @@ class AgentConfig(Config):
     worker_threads: int = Field(ge=1)
     """Number of compute threads of each worker process."""
 
+    trainer_threads: int = Field(ge=1)
+    """Number of compute threads of each trainer process."""
+
+    engines: dict[str, str] = Field(default_factory=dict)
+    """Interpreter of each engine that has an environment of its own, by the engine's name."""
+
     stop_grace_s: float = Field(gt=0)
     """Seconds between asking a worker to stop (SIGTERM) and killing it (SIGKILL)."""
 

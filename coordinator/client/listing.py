@@ -88,7 +88,7 @@ def job_details(job: control_pb2.Job) -> Tree:
 
 
 def region_tree(region: control_pb2.Region) -> Tree:
-    """Return a region as a tree, with its accelerators and tasks."""
+    """Return a region as a tree, with its accelerators, engines and tasks."""
     return {
         "name": region.name,
         "state": region.state,
@@ -100,6 +100,7 @@ def region_tree(region: control_pb2.Region) -> Tree:
             {"name": each.name, "memory_bytes": each.memory_bytes, "num": each.num}
             for each in region.inventory.accelerators
         ],
+        "engines": [{"name": each.name, "version": each.version} for each in region.inventory.engines],
         "last_seen_s": round(region.last_seen_s, 3),
         "tasks": [
             {

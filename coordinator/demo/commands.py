@@ -39,6 +39,12 @@ from periplus.wan import grid
 @click.option("--steps", type=int, default=None, help="Training steps.")
 @click.option("--staleness", type=int, default=None, help="Bound on staleness, in versions; 0 is synchronous.")
 @click.option("--seed", type=int, default=None, help="Seed of everything random.")
+@click.option(
+    "--engine",
+    type=click.Choice(["torch", "vllm"]),
+    default=None,
+    help="Inference engine of the rollout workers; vllm needs its own environment: see PERIPLUS_ENGINES.",
+)
 @click.option("--control", is_flag=True, help="Control run: shuffle the rewards, so that nothing can be learnt.")
 @click.option(
     "--resume",
@@ -65,6 +71,7 @@ def demo(
     steps: int | None,
     staleness: int | None,
     seed: int | None,
+    engine: str | None,
     control: bool,
     resume: Path | None,
     change: bool,
@@ -78,7 +85,13 @@ def demo(
     """
     # The clock starts first: the time that a demo reports includes its checks.
     launched_s = clock.monotonic_s()
-    flags = {"steps": steps, "staleness": staleness, "seed": seed, "reward.name": "shuffled" if control else None}
+    flags = {
+        "steps": steps,
+        "staleness": staleness,
+        "seed": seed,
+        "engine.name": engine,
+        "reward.name": "shuffled" if control else None,
+    }
     # Later overrides win: the named options override KEY=VALUE, and both override the file.
     changes = [f"{key}={value}" for key, value in flags.items() if value is not None]
     network = grid.load(wan, tuple(name.strip() for name in regions.split(",") if name.strip()))

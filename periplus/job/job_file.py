@@ -17,8 +17,10 @@ from pydantic import Field, JsonValue
 from periplus.config import file_kinds, loading
 from periplus.config.loading import Config, Words
 from periplus.errors import ConfigError, NotFound
-from periplus.job import algorithm
+from periplus.job import algorithm, engine_section
 from periplus.job.algorithm import AlgorithmSection
+from periplus.job.engine_section import EngineSection
+from periplus.job.known_elsewhere import KNOWN_ELSEWHERE
 from periplus.job.unsupported import UNSUPPORTED
 
 SCHEMA = "periplus.job/1"
@@ -312,6 +314,7 @@ class JobFile(Config):
     """The task that makes the problems. Exactly one of environment and data.path is given."""
     reward: RewardSection = RewardSection()
     sampling: SamplingSection = SamplingSection()
+    engine: EngineSection = EngineSection()
     optimizer: OptimizerSection = OptimizerSection()
     train: TrainSection = TrainSection()
 
@@ -347,96 +350,6 @@ class JobFile(Config):
         tree = loading.check_schema(loading.parse_json(text, "job"), SCHEMA, "job")
         return resolve(loading.validate(cls, tree, "job", _ELSEWHERE), "job")
 
-
-KNOWN_ELSEWHERE = {
-    "adv_estimator": "algorithm.name",
-    "adv_norm": "algorithm.advantage_normalisation",
-    "adam_beta1": "optimizer.betas",
-    "adam_beta2": "optimizer.betas",
-    "async_level": "staleness",
-    "batch_size": "train.groups_per_step",
-    "beta": "algorithm.kl_coefficient",
-    "c_clip": "algorithm.dual_clip",
-    "clip_ratio": "algorithm.clip_high",
-    "clip_ratio_c": "algorithm.dual_clip",
-    "clip_ratio_high": "algorithm.clip_high",
-    "clip_ratio_low": "algorithm.clip_low",
-    "cliprange_value": "algorithm.value_clip",
-    "critic_learning_rate": "algorithm.critic_lr",
-    "delta": "algorithm.dual_clip",
-    "dynamic_sampling": "train.filter_groups",
-    "env": "environment",
-    "eval_steps": "eval.every_steps",
-    "eps_clip": "algorithm.clip_low",
-    "eps_clip_higher": "algorithm.clip_high",
-    "epsilon": "algorithm.clip_low",
-    "epsilon_high": "algorithm.clip_high",
-    "experiment_name": "name",
-    "gae_gamma": "algorithm.gamma",
-    "gradient_accumulation_steps": "train.micro_batch_samples",
-    "importance_sampling_level": "algorithm.importance_level",
-    "init_kl_coef": "algorithm.kl_coefficient",
-    "kl_coef": "algorithm.kl_coefficient",
-    "kl_ctl": "algorithm.kl_coefficient",
-    "kl_estimator_type": "algorithm.kl_estimator",
-    "kl_loss_coef": "algorithm.kl_coefficient",
-    "kl_loss_type": "algorithm.kl_estimator",
-    "kl_penalty": "algorithm.kl_estimator",
-    "lam": "algorithm.gae_lambda",
-    "learning_rate": "optimizer.lr",
-    "loss_agg_mode": "algorithm.loss_aggregation",
-    "loss_reduction": "algorithm.loss_aggregation",
-    "loss_type": "algorithm.name",
-    "lr_scheduler_type": "optimizer.schedule",
-    "lr_warmup_steps": "optimizer.warmup_steps",
-    "mask_truncated_completions": "algorithm.overlong_filter",
-    "max_async_level": "staleness",
-    "max_completion_length": "sampling.max_new_tokens",
-    "max_off_policy_steps": "staleness",
-    "max_prompt_length": "sampling.prompt_tokens",
-    "max_response_length": "sampling.max_new_tokens",
-    "max_steps": "steps",
-    "max_tokens": "sampling.max_new_tokens",
-    "micro_batch_size": "train.micro_batch_samples",
-    "model_name_or_path": "model.path",
-    "n": "algorithm.group_size",
-    "n_samples_per_prompt": "algorithm.group_size",
-    "num_generations": "algorithm.group_size",
-    "num_iterations": "train.epochs",
-    "num_minibatches": "train.minibatches",
-    "optim": "optimizer.name",
-    "output_dir": "output.dir",
-    "overlong_buffer": "algorithm.overlong_cache_tokens",
-    "per_device_train_batch_size": "train.micro_batch_samples",
-    "ppo_epochs": "train.epochs",
-    "ppo_micro_batch_size": "train.micro_batch_samples",
-    "ppo_micro_batch_size_per_gpu": "train.micro_batch_samples",
-    "ppo_mini_batch_size": "train.minibatches",
-    "ppo_n_minibatches": "train.minibatches",
-    "report_to": "trackers",
-    "rollout_is": "algorithm.importance_correction",
-    "rollout_is_threshold": "algorithm.importance_cap",
-    "rollout_batch_size": "train.groups_per_step",
-    "rollouts_per_example": "algorithm.group_size",
-    "run_name": "name",
-    "save_freq": "checkpoint.every_steps",
-    "save_steps": "checkpoint.every_steps",
-    "save_total_limit": "checkpoint.keep",
-    "scale_rewards": "algorithm.advantage_normalisation",
-    "test_freq": "eval.every_steps",
-    "tis_cap": "algorithm.importance_cap",
-    "tis_imp_ratio_cap": "algorithm.importance_cap",
-    "total_training_steps": "steps",
-    "total_steps": "steps",
-    "train_batch_size": "train.groups_per_step",
-    "use_kl_in_reward": "algorithm.kl_in",
-    "use_kl_loss": "algorithm.kl_in",
-    "value_eps_clip": "algorithm.value_clip",
-    "vllm_importance_sampling_cap": "algorithm.importance_cap",
-    "vllm_importance_sampling_mode": "algorithm.importance_level",
-}
-"""Names of settings in TRL, prime-rl and verl, with our dotted key for each. They are suggested in the error for an
-unknown key, and never accepted in place of ours."""
 
 _ELSEWHERE: loading.KnownElsewhere = {**UNSUPPORTED, **KNOWN_ELSEWHERE}
 
@@ -532,6 +445,7 @@ def _disagreements(job: JobFile) -> list[str]:
     refusals += algorithm.disagreements(
         job.algorithm, staleness=job.staleness, max_new_tokens=job.sampling.max_new_tokens
     )
+    refusals += engine_section.disagreements(job.engine)
     if job.train.minibatches > job.train.groups_per_step:
         refusals.append(
             f"train.minibatches is {job.train.minibatches}, but train.groups_per_step is only "

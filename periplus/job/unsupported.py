@@ -2,7 +2,7 @@
 
 The names are those of TRL, verl, OpenRLHF, prime-rl and vLLM. Such a key is refused as not supported yet, with what to
 do instead, rather than as a misspelt key. Names for which a job has its own key are in
-`periplus.job.job_file.KNOWN_ELSEWHERE`. A test checks that no name here is a key of the job file.
+`periplus.job.known_elsewhere`. A test checks that no name here is a key of the job file.
 """
 
 from collections.abc import Mapping
@@ -57,24 +57,17 @@ _WHY: Mapping[str, tuple[str, ...]] = {
         "fp16",
         "bf16",
         "torch_dtype",
-        "dtype",
         "model_dtype",
         "mixed_precision",
     ),
-    "rollouts run on the embedded torch engine; leave this out": (
-        "vllm",
-        "use_vllm",
+    "engines are torch and vllm, and the section engine has their settings; others are the engine's own defaults": (
         "vllm_mode",
         "vllm_config",
         "sglang",
-        "engine",
-        "inference_engine",
-        "rollout_engine",
         "gpu_memory_utilization",
         "vllm_gpu_memory_utilization",
         "enforce_eager",
         "enable_prefix_caching",
-        "max_num_seqs",
         "max_num_batched_tokens",
         "max_model_len",
         "enable_chunked_prefill",
@@ -90,9 +83,7 @@ _WHY: Mapping[str, tuple[str, ...]] = {
         "strategy",
         "accelerate",
         "ddp",
-        "tensor_parallel_size",
         "tensor_model_parallel_size",
-        "vllm_tensor_parallel_size",
         "pipeline_parallel_size",
         "pipeline_model_parallel_size",
         "data_parallel_size",

@@ -11,6 +11,8 @@ import asyncio
 import contextlib
 import io
 import logging
+import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -72,7 +74,10 @@ def command(make_work: Callable[[TaskSpec], Work]) -> click.Command:
         except PeriplusError as error:
             click.echo(f"error: {explained_error(error)}", err=True)
             sys.exit(EXIT_FAILED)
-        sys.exit(run(spec, make_work))
+        exit_code = run(spec, make_work)
+        # Engines and trainers start processes of their own. The agent kills what is left of them, but it may be dead.
+        end_group()
+        sys.exit(exit_code)
 
     return main
 
@@ -93,6 +98,22 @@ def run(spec: TaskSpec, make_work: Callable[[TaskSpec], Work]) -> int:
     level = logging.ERROR if outcome.state is TaskState.FAILED else logging.INFO
     telemetry.event(log, level, "task_ended", task=spec.task_id, state=outcome.state, message=outcome.message)
     return EXIT_CODE[outcome.state]
+
+
+def end_group() -> None:
+    """Kill the other processes of this process's group, if it leads the group. Never raises.
+
+    An agent starts each task as the leader of a group of its own, so these are what the task has started.
+    """
+    own = os.getpid()
+    if os.getpgrp() != own:
+        return
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # The name in parentheses may contain spaces; the third field after it is the process group.
+            group = int((folder / "stat").read_text().rpartition(")")[2].split()[2])
+            if group == own and int(folder.name) != own:
+                os.kill(int(folder.name), signal.SIGKILL)
 
 
 async def _until_stopped(work: Work) -> TaskState:

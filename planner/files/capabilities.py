@@ -39,6 +39,8 @@ class Capabilities:
     topologies: frozenset[str]
     max_trainers: int
     max_staleness: int
+    engines: frozenset[str]
+    """Names of the inference engines."""
     devices: frozenset[str]
     """Kinds of devices on which the runtime's inference engines run: `cpu`, `cuda`."""
     limits: Limits
@@ -81,6 +83,7 @@ def load_capabilities() -> Capabilities:
         topologies=frozenset(file.topologies),
         max_trainers=file.max_trainers,
         max_staleness=file.max_staleness,
+        engines=frozenset(engine.name for engine in file.engines),
         devices=frozenset(device for engine in file.engines for device in engine.devices),
         limits=Limits(
             max_tensor=file.parallelism.tensor,

@@ -115,6 +115,9 @@ class RegionEntry(Config):
     machines whose gpu is cpu."""
     memory_bytes: int = Field(default=0, ge=0, le=10**15)
     """Memory of the host on which the region's processes run; 0 if it is not a limit."""
+    engines: tuple[Name, ...] | None = Field(default=None, max_length=64)
+    """Names of the inference engines that the region's host has, as in a job's engine.name. null if they are not
+    known, and not a limit."""
 
 
 class LinkEntry(Config):

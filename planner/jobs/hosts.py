@@ -26,7 +26,7 @@ def regions_without_cores(fleet: Fleet, needs: Needs) -> tuple[str, ...]:
     return tuple(
         region.name
         for region in fleet.regions
-        if (needs.may_train(region.name) or needs.may_roll_out(region.name))
+        if (needs.may_train(region.name) or needs.may_roll_out(region))
         and not region.num_cores
         and not any(fleet.gpu_types[machines.gpu].is_cpu for machines in region.machines)
     )
@@ -43,8 +43,7 @@ def problems(fleet: Fleet, needs: Needs, workload: Workload, limits: Limits) -> 
         workers = frozenset(
             region.name
             for region in fleet.regions
-            if needs.may_roll_out(region.name)
-            and needs.has_room(region, trains=region == trainer_region, rolls_out=True)
+            if needs.may_roll_out(region) and needs.has_room(region, trains=region == trainer_region, rolls_out=True)
         )
         yield trainer_region.name, _problem(fleet, needs, workload, limits, trainer_region.name, workers)
 

@@ -27,6 +27,7 @@ class Needs:
     """
 
     algorithm: str
+    engine: str
     staleness: int
     trainer_region: str | None
     rollout_regions: tuple[str, ...] | None
@@ -46,9 +47,14 @@ class Needs:
         """Return whether the operator allows the trainer in the region."""
         return region not in self.forbidden_regions and self.trainer_region in (None, region)
 
-    def may_roll_out(self, region: str) -> bool:
-        """Return whether the operator allows rollout workers in the region."""
-        return region not in self.forbidden_regions and (self.rollout_regions is None or region in self.rollout_regions)
+    def has_engine(self, region: Region) -> bool:
+        """Return whether the region's host has the job's engine. A host that does not state its engines has all."""
+        return region.engines is None or self.engine in region.engines
+
+    def may_roll_out(self, region: Region) -> bool:
+        """Return whether the operator allows rollout workers in the region, and it has the job's engine."""
+        allowed = self.rollout_regions is None or region.name in self.rollout_regions
+        return allowed and region.name not in self.forbidden_regions and self.has_engine(region)
 
     def bytes_for(self, *, trains: bool, rolls_out: bool) -> int:
         """Return the bytes that the job takes on one region's host."""
@@ -68,6 +74,7 @@ def needs_of(job: JobFile, model_bytes: int | None = None) -> Needs:
     size = BUILTIN_BYTES.get(job.model.path, model_bytes)
     return Needs(
         algorithm=job.algorithm.name,
+        engine=job.engine.name,
         staleness=job.staleness,
         trainer_region=job.regions.trainer,
         rollout_regions=job.regions.rollout,

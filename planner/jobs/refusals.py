@@ -15,6 +15,9 @@ TOPOLOGY = "star"
 """Name of the only topology that jobs use: one trainer in the centre."""
 
 
+_INSTALL = "; install it there and start the agent with --engine NAME=PYTHON (docs/engines.md)"
+
+
 def refusal(fleet: Fleet, needs: Needs, capabilities: Capabilities) -> Infeasible | None:
     """Return the first fact that rules the job out by itself, or None if there is none.
 
@@ -39,6 +42,8 @@ def _beyond(needs: Needs, capabilities: Capabilities) -> str | None:
         return f"the runtime executes {', '.join(sorted(capabilities.algorithms))}, not {needs.algorithm}"
     if needs.staleness > capabilities.max_staleness:
         return f"the runtime executes a staleness bound of at most {capabilities.max_staleness}, not {needs.staleness}"
+    if needs.engine not in capabilities.engines:
+        return f"the runtime has the engines {', '.join(sorted(capabilities.engines))}, not {needs.engine}"
     if TOPOLOGY not in capabilities.topologies or capabilities.max_trainers < 1:
         return f"a job needs one trainer and a {TOPOLOGY}, which the runtime lacks"
     return None
@@ -55,6 +60,11 @@ def _pins(fleet: Fleet, needs: Needs) -> str | None:
             return f"{key} names {name}, but the fleet has only {', '.join(names)}"
         if name in needs.forbidden_regions:
             return f"{key} names {name}, which regions.forbid forbids"
+    pinned = [region for region in fleet.regions if region.name in (needs.rollout_regions or ())]
+    if lacking := sorted(region.name for region in pinned if not needs.has_engine(region)):
+        return f"regions.rollout names {lacking[0]}, which has no engine {needs.engine}{_INSTALL}"
+    if not any(map(needs.has_engine, fleet.regions)):
+        return f"no region has the engine {needs.engine}{_INSTALL}"
     if set(names) <= set(needs.forbidden_regions):
         return f"regions.forbid names every region of the fleet: {', '.join(names)}"
     return None
@@ -71,7 +81,7 @@ def _hosts(fleet: Fleet, needs: Needs) -> str | None:
 def obstacle(fleet: Fleet, needs: Needs, trainer_region: Region) -> tuple[int, str] | None:
     """Return (number of checks passed, conflict) of one region as the trainer's; None if it passes all checks."""
     regions = sorted(fleet.regions, key=lambda region: region.name)
-    workers = [region for region in regions if needs.may_roll_out(region.name)]
+    workers = [region for region in regions if needs.may_roll_out(region)]
     if not needs.has_room(trainer_region, trains=True, rolls_out=False):
         return 0, _shortage("the trainer", needs.bytes_for(trains=True, rolls_out=False), trainer_region)
     lacking = [r for r in workers if not needs.has_room(r, trains=r == trainer_region, rolls_out=True)]

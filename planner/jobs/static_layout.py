@@ -56,7 +56,7 @@ def _layout(network: Network, regions: list[Region], needs: Needs, trainer_regio
     for region in regions:
         there, back = network.route(trainer_region.name, region.name), network.route(region.name, trainer_region.name)
         has_room = needs.has_room(region, trains=region == trainer_region, rolls_out=True)
-        if there is not None and back is not None and needs.may_roll_out(region.name) and has_room:
+        if there is not None and back is not None and needs.may_roll_out(region) and has_room:
             able[region.name] = there
     pinned = needs.rollout_regions or ()
     # Pinned regions come first, then the trainer's own, then the nearest.

@@ -63,6 +63,8 @@ class Region:
     num_cores: int = 0
     memory_bytes: int = 0
     """Memory of the host on which the region's processes run, as `num_cores` is its cores. 0 if it is not a limit."""
+    engines: tuple[str, ...] | None = None
+    """Names of the inference engines that the region's host has. None if they are not known, and not a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

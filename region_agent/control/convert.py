@@ -51,6 +51,7 @@ def task_from_pb(message: control_pb2.Task) -> LocalTask:
         plan_json=message.plan_json,
         output_dir=job.output.dir,
         max_restarts=job.failure.max_worker_restarts,
+        engine=job.engine.name,
         durability=Durability(job.network.durability),
         spool_bytes=job.network.spool_mib << 20,
         chain_versions=job.network.chain_versions,
@@ -82,6 +83,7 @@ def inventory_to_pb(offered: OfferedInventory) -> control_pb2.Inventory:
             control_pb2.Accelerators(name=each.name, memory_bytes=each.memory_bytes, num=each.num)
             for each in offered.accelerators
         ],
+        engines=[control_pb2.InstalledEngine(name=each.name, version=each.version) for each in offered.engines],
     )
 
 

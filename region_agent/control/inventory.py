@@ -1,4 +1,4 @@
-"""What the agent's host offers: cores and memory as configured, and accelerators as `nvidia-smi` lists them.
+"""What the agent's host offers: cores and memory as configured, engines, and accelerators as `nvidia-smi` lists them.
 
 A GPU that is divided into MIG partitions is not offered, because nothing plans for partitions. A host without
 `nvidia-smi` has no accelerators. If the program fails or its output cannot be read, the host is reported without
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from periplus.process import telemetry
 from region_agent.config import AgentConfig
+from region_agent.control.engines import InstalledEngine, installed
 
 log = logging.getLogger(__name__)
 
@@ -41,15 +42,20 @@ class OfferedInventory:
     memory_bytes: int
     hostname: str
     accelerators: tuple[OfferedAccelerators, ...]
+    engines: tuple[InstalledEngine, ...]
 
 
 def inventory(config: AgentConfig) -> OfferedInventory:
-    """Return what this host offers. It waits for another program: call it in a thread."""
+    """Return what this host offers. It waits for other programs: call it in a thread.
+
+    Raises: ConfigError if a configured interpreter cannot run its engine.
+    """
     return OfferedInventory(
         num_cores=config.num_cores,
         memory_bytes=config.memory_bytes,
         hostname=socket.gethostname(),
         accelerators=accelerators(),
+        engines=installed(config.engines),
     )
 
 

@@ -28,12 +28,13 @@ class LocalTask(AssignedTask):
     """A task, with what its job file says to the agent.
 
     `output_dir` is the directory below which the run's directory lies, and `max_restarts` how often a dead worker is
-    restarted. `durability` and `spool_bytes` say how its gateway keeps frames, and `chain_versions` how many deltas it
-    keeps.
+    restarted. `engine` is the inference engine of rollout workers. `durability` and `spool_bytes` say how its gateway
+    keeps frames, and `chain_versions` how many deltas it keeps.
     """
 
     output_dir: str
     max_restarts: int
+    engine: str = "torch"
     durability: Durability = Durability.PROCESS
     spool_bytes: int = 256 << 20
     chain_versions: int = 8

@@ -5,7 +5,18 @@ import pytest
 
 from coordinator.events import PlannerFailed, RunPlanner
 from coordinator.planning import fleet_of, placement, planned
-from coordinator.state import Hello, Inventory, Job, JobRequest, MeasuredLink, PlacedRoles, RegionState, Settings, State
+from coordinator.state import (
+    AdvertisedEngine,
+    Hello,
+    Inventory,
+    Job,
+    JobRequest,
+    MeasuredLink,
+    PlacedRoles,
+    RegionState,
+    Settings,
+    State,
+)
 from periplus.errors import ConfigError
 from planner.answer.outcome import BudgetExhausted, Found
 from planner.plan import Plan, PlanOutcome
@@ -17,7 +28,8 @@ from tests.support.planner.static_plan import PLAN
 
 
 def region(name: str) -> RegionState:
-    inventory = Inventory(num_cores=4, memory_bytes=8 << 30, hostname="h")
+    engines = (AdvertisedEngine(name="torch", version="2.13.0"),)
+    inventory = Inventory(num_cores=4, memory_bytes=8 << 30, hostname="h", engines=engines)
     hello = Hello(region=name, boot_id="b", gateway_address=f"{name}:1", inventory=inventory, agent_version="0")
     return RegionState(hello=hello, epoch=1, connected=True, last_seen_s=0.0)
 

@@ -66,6 +66,7 @@ async def agent(tmp_path: Path, coordinator: str) -> AsyncIterator["asyncio.Task
         num_cores=2,
         memory_bytes=1 << 30,
         worker_threads=1,
+        trainer_threads=1,
         stop_grace_s=5.0,
         restart_backoff_s=0.1,
     )

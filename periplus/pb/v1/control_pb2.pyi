@@ -248,11 +248,14 @@ class Inventory(_message.Message):
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     HOSTNAME_FIELD_NUMBER: _builtins.int
     ACCELERATORS_FIELD_NUMBER: _builtins.int
+    ENGINES_FIELD_NUMBER: _builtins.int
     num_cores: _builtins.int
     memory_bytes: _builtins.int
     hostname: _builtins.str
     @_builtins.property
     def accelerators(self) -> _containers.RepeatedCompositeFieldContainer[Global___Accelerators]: ...
+    @_builtins.property
+    def engines(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstalledEngine]: ...
     def __init__(
         self,
         *,
@@ -260,14 +263,40 @@ class Inventory(_message.Message):
         memory_bytes: _builtins.int = ...,
         hostname: _builtins.str = ...,
         accelerators: _abc.Iterable[Global___Accelerators] | None = ...,
+        engines: _abc.Iterable[Global___InstalledEngine] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accelerators", b"accelerators", "hostname", b"hostname", "memory_bytes", b"memory_bytes", "num_cores", b"num_cores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accelerators", b"accelerators", "engines", b"engines", "hostname", b"hostname", "memory_bytes", b"memory_bytes", "num_cores", b"num_cores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Inventory: _TypeAlias = Inventory  # noqa: Y015
+
+@_typing.final
+class InstalledEngine(_message.Message):
+    """An inference engine that rollout workers of this host can use."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """as in a job's engine.name"""
+    version: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        version: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InstalledEngine: _TypeAlias = InstalledEngine  # noqa: Y015
 
 @_typing.final
 class Accelerators(_message.Message):

@@ -6,7 +6,8 @@ import pytest
 
 from periplus.config.loading import dotted_keys, dump_yaml, validate
 from periplus.errors import ConfigError
-from periplus.job.job_file import KNOWN_ELSEWHERE, JobFile, job_schema, load_job, resolve
+from periplus.job.job_file import JobFile, job_schema, load_job, resolve
+from periplus.job.known_elsewhere import KNOWN_ELSEWHERE
 from periplus.job.unsupported import UNSUPPORTED
 
 ROOT = Path(__file__).parents[3]
@@ -18,6 +19,7 @@ TOP_LEVEL = (
     "environment",
     "reward",
     "sampling",
+    "engine",
     "optimizer",
     "train",
     "staleness",
@@ -72,7 +74,7 @@ def test_what_is_not_supported_is_no_key_of_ours_and_says_what_to_do() -> None:
     keys = {part for key in dotted_keys(JobFile) for part in key.split(".")}
     assert not set(UNSUPPORTED) & keys
     assert not set(UNSUPPORTED) & set(KNOWN_ELSEWHERE)
-    for example in ("top_p", "top_k", "min_p", "lora", "vllm", "fsdp", "max_turns", "reward_model", "wandb", "bf16"):
+    for example in ("top_p", "top_k", "min_p", "lora", "sglang", "fsdp", "max_turns", "reward_model", "wandb", "bf16"):
         with pytest.raises(ConfigError, match=rf"sampling\.{example} is not supported yet: \w+"):
             load_job(ROOT / "examples" / "spelling.yaml", [f"sampling.{example}=1"])
 

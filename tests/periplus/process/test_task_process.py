@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import textwrap
+import time
 from pathlib import Path
 from typing import IO
 
@@ -13,6 +15,8 @@ ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import asyncio
 import sys
+import textwrap
+import time
 from periplus.process import task_process
 from periplus.errors import ConfigError, NonFiniteLoss, Unreachable
 from periplus.values.task import TaskState
@@ -147,3 +151,39 @@ def test_an_outcome_that_cannot_be_written_leaves_the_exit_code(tmp_path: Path) 
     assert process.popen.returncode == EXIT_STOPPED
     assert "outcome_not_written" in log
     assert "Traceback" not in log
+
+
+def test_what_a_task_has_started_ends_with_it_even_without_an_agent() -> None:
+    program = textwrap.dedent("""
+        import subprocess, sys
+        from periplus.process.task_process import end_group
+        child = subprocess.Popen([sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"],
+                                 stdout=subprocess.PIPE, text=True)
+        child.stdout.readline()
+        print(child.pid, flush=True)
+        end_group()
+        print("went on", flush=True)
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        start_new_session=True,
+    )
+    pid, last = done.stdout.split("\n", 1)
+    assert last == "went on\n"
+    until_s = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < until_s, "the task's child is still alive"
+        time.sleep(0.05)
+
+
+def test_a_process_that_leads_no_group_kills_nobody() -> None:
+    program = "from periplus.process.task_process import end_group; end_group(); print('alive')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "alive\n"

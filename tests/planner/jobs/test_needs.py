@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,14 @@ def test_needs_say_what_the_job_says() -> None:
     assert (needs.min_regions, needs.max_regions, needs.workers_per_region) == (2, 3, 3)
     assert (needs.staleness, needs.algorithm) == (2, "grpo")
     assert [needs.may_train(name) for name in "xyz"] == [True, False, False]
-    assert [needs.may_roll_out(name) for name in "xyz"] == [False, True, False]
+    assert [needs.may_roll_out(host(name)) for name in "xyz"] == [False, True, False]
+
+
+def test_workers_need_a_host_with_the_jobs_engine() -> None:
+    needs = needs_of(tiny_job(engine={"name": "vllm"}))
+    engines: tuple[tuple[str, ...] | None, ...] = (None, (), ("torch",), ("torch", "vllm"))
+    assert [needs.may_roll_out(replace(host("a"), engines=each)) for each in engines] == [True, False, False, True]
+    assert needs.may_train("a")
 
 
 def test_memory_grows_with_the_model() -> None:

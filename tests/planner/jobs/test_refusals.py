@@ -8,6 +8,8 @@ from planner.problem.fleet import Fleet
 from tests.support.planner.hosts import GB, NEEDS, host, mesh, without_link
 
 ABC = mesh([host("a"), host("b"), host("c")])
+TORCH_ONLY = mesh([replace(host(name), engines=("torch",)) for name in "ab"])
+ONE_VLLM = mesh([replace(host("a"), engines=("torch",)), replace(host("b"), engines=("torch", "vllm"))])
 CAPABILITIES = replace(load_capabilities(), algorithms=frozenset({"grpo"}), max_staleness=8)
 
 
@@ -32,6 +34,13 @@ CAPABILITIES = replace(load_capabilities(), algorithms=frozenset({"grpo"}), max_
             "no link was measured from a to c",
         ),
         (without_link(ABC, "c", "a"), {"trainer_region": "a", "min_regions": 3}, "no link was measured from c to a"),
+        (ABC, {"engine": "sglang"}, "the runtime has the engines torch, vllm, not sglang"),
+        (TORCH_ONLY, {"engine": "vllm"}, "no region has the engine vllm; install it there and start the agent with"),
+        (
+            ONE_VLLM,
+            {"engine": "vllm", "rollout_regions": ("a", "b")},
+            "regions.rollout names a, which has no engine vllm",
+        ),
         (ABC, {"algorithm": "ppo"}, "the runtime executes grpo, not ppo"),
         (ABC, {"staleness": 9}, "a staleness bound of at most 8, not 9"),
     ],
@@ -50,6 +59,8 @@ def test_an_infeasible_job_gets_the_fact_that_rules_it_out(
     ("fleet", "changes"),
     [
         (ABC, {}),
+        (ABC, {"engine": "vllm"}),
+        (ONE_VLLM, {"engine": "vllm", "trainer_region": "a"}),
         (ABC, {"trainer_region": "a", "rollout_regions": ("b", "c"), "min_regions": 3}),
         (without_link(ABC, "a", "c"), {"min_regions": 3}),
         (without_link(ABC, "a", "c"), {"trainer_region": "a"}),

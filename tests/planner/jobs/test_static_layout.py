@@ -113,7 +113,7 @@ def test_what_nothing_rules_out_has_a_static_plan_within_the_rules(fleet: Fleet,
     assert needs.may_train(made.trainer_region)
     assert len(made.regions) >= needs.min_regions
     assert made.rollout_regions
-    assert all(needs.may_roll_out(name) for name in made.rollout_regions)
+    assert all(needs.may_roll_out(region) for region in fleet.regions if region.name in made.rollout_regions)
     assert set(needs.rollout_regions or ()) <= set(made.rollout_regions)
     for name in made.regions:
         region = fleet.region(name)

@@ -53,7 +53,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def supervisor(tmp_path: Path, scratch: Path) -> Iterator[Supervisor]:
-    settings = WorkerSettings(region="a", gateway="a:1", work_dir=tmp_path, num_threads=1)
+    settings = WorkerSettings(region="a", gateway="a:1", work_dir=tmp_path, num_threads=dict.fromkeys(Role, 1))
     made = Supervisor(settings, dict.fromkeys(Role, WORKER))
     yield made
     asyncio.run(made.stop_all(0.0, time.monotonic))
@@ -193,7 +193,7 @@ def test_a_task_whose_log_finds_no_room_runs_without_one(
 ) -> None:
     with small_disk(tmp_path / "small", num_kib=64, num_inodes=2) as disk:
         (disk.root / "filler").touch()
-        settings = WorkerSettings(region="a", gateway="a:1", work_dir=disk.root, num_threads=1)
+        settings = WorkerSettings(region="a", gateway="a:1", work_dir=disk.root, num_threads=dict.fromkeys(Role, 1))
         supervisor = Supervisor(settings, dict.fromkeys(Role, WORKER))
         supervisor.perform(Start(task("succeed"), 0), 1.0)
         assert outcome(supervisor).state is TaskState.SUCCEEDED
@@ -217,7 +217,8 @@ def test_a_worker_whose_agent_died_leaves(tmp_path: Path, scratch: Path) -> None
         from region_agent.control.reconcile import Start
         from region_agent.launchers.local import Supervisor, WorkerSettings
         from tests.region_agent.launchers.test_local import WORKER, task
-        settings = WorkerSettings(region="a", gateway="a:1", work_dir=Path({str(tmp_path)!r}), num_threads=1)
+        threads = dict.fromkeys(Role, 1)
+        settings = WorkerSettings(region="a", gateway="a:1", work_dir=Path({str(tmp_path)!r}), num_threads=threads)
         Supervisor(settings, dict.fromkeys(Role, WORKER)).perform(Start(task("wait"), 0), 0.0)
         time.sleep(60)
     """)

@@ -39,7 +39,11 @@ class FakeAgent:
         self.call: Session = control_pb2_grpc.CoordinatorStub(self.channel).Session()
         cards = control_pb2.Accelerators(name="NVIDIA L4", memory_bytes=23034 << 20, num=2)
         inventory = control_pb2.Inventory(
-            num_cores=4, memory_bytes=8 << 30, hostname=f"host-{self.boot_id}", accelerators=[cards]
+            engines=[control_pb2.InstalledEngine(name="torch", version="2.13.0")],
+            num_cores=4,
+            memory_bytes=8 << 30,
+            hostname=f"host-{self.boot_id}",
+            accelerators=[cards],
         )
         hello = control_pb2.Hello(
             region=self.region, boot_id=self.boot_id, gateway_address=f"{self.region}:1", inventory=inventory

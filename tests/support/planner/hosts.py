@@ -12,6 +12,7 @@ from planner.problem.fleet import Fleet, Link, Region
 GB = 10**9
 NEEDS = Needs(
     algorithm="grpo",
+    engine="torch",
     staleness=2,
     trainer_region=None,
     rollout_regions=None,

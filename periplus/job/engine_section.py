@@ -1,0 +1,81 @@
+"""The `engine` section of a job: what samples completions in every region, and what a change of weights does to them.
+
+`disagreements` refuses settings that the chosen engine does not have. Which engines are installed in a region is known
+to its agent alone, and is checked when the job is placed.
+"""
+
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from periplus.config.loading import Config
+
+MIN_REQUESTS = 4
+"""Fewest requests that decode together. With one to three rows, products on a CPU take other kernels, which round
+differently, so that a sample would depend on how many others there are."""
+
+
+class EngineSection(Config):
+    """The inference engine of every rollout worker."""
+
+    name: Literal["torch", "vllm"] = "torch"
+    """`torch` is embedded: small models, no further installation, and samples that depend on nothing but weights and
+    seed. `vllm` is for accelerators and large models. It has an environment of its own (docs/engines.md)."""
+
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type that the engine computes in. `auto` is float32 for torch on a CPU, and else bfloat16. Weights are published
+    in bfloat16 in any case."""
+
+    on_swap: Literal["keep_kv", "reprefill", "drain"] = "keep_kv"
+    """What becomes of completions that are under way when new weights come. `keep_kv`: they go on, with the keys and
+    values that the old weights computed. `reprefill`: these are computed again first. `drain`: new weights wait until
+    they have ended. Each sample records which policy sampled which token, and whether it kept old keys and values."""
+
+    max_requests: int | None = Field(default=None, ge=MIN_REQUESTS, le=4096)
+    """Requests that decode at the same time in one worker. null: 64 for torch, and what vLLM chooses."""
+
+    tensor_parallel: int = Field(default=1, ge=1, le=64)
+    """Devices over which each engine divides every layer. Only with vllm."""
+
+    kv_cache_gib: float | None = Field(default=None, gt=0, le=65_536)
+    """Memory for keys and values in GiB, of each device. null: 1 on a CPU, and what is free on an accelerator. Only
+    with vllm; torch needs what max_requests and the lengths in `sampling` make it."""
+
+    url: Annotated[tuple[str, ...], Field(max_length=256)] = ()
+    """Base URLs of servers that somebody runs already (`vllm serve`), such as http://10.0.0.7:8000. Each worker uses
+    all of them. Empty: each worker starts an engine of its own. Only with vllm."""
+
+
+def disagreements(engine: EngineSection) -> list[str]:
+    """Return a refusal for each setting that the engine does not have."""
+    refusals = []
+    if engine.name != "vllm":
+        refusals += [
+            f"engine.{key} is {value}, but engine.name is {engine.name}, which has no such setting; set "
+            f"engine.name=vllm, or leave engine.{key} out"
+            for key, value, default in (
+                ("tensor_parallel", engine.tensor_parallel, 1),
+                ("kv_cache_gib", engine.kv_cache_gib, None),
+                ("url", list(engine.url), []),
+            )
+            if value != default
+        ]
+    for url in engine.url:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            refusals.append(f"engine.url has {url!r}, which is no http or https URL such as http://10.0.0.7:8000")
+    if len(set(engine.url)) < len(engine.url):
+        refusals.append("engine.url names a server twice; give each once")
+    if engine.url:
+        refusals += [
+            f"engine.{key} is {value}, but whoever started the servers of engine.url has chosen it; leave engine.{key} "
+            "out"
+            for key, value, default in (
+                ("tensor_parallel", engine.tensor_parallel, 1),
+                ("kv_cache_gib", engine.kv_cache_gib, None),
+                ("dtype", engine.dtype, "auto"),
+            )
+            if value != default
+        ]
+    return refusals
