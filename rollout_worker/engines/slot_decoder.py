@@ -11,15 +11,16 @@ Prompts end in the same column, so that the column of a completion's token is it
     | padding | prompt | completion | free |
     <------- P -------> <------ N ------->
 
-A prompt is prefilled once for all samples of its group: the keys, values and logits of the last `KEPT_PROMPTS` prompts
-are kept until the weights change.
+A prompt is prefilled once for all samples of its group: the keys, values and logits of the prompts that were asked for
+last are kept until the weights change, one prompt for `SLOTS_PER_KEPT_PROMPT` slots.
 
 On an accelerator the tokens of a step are read by the host one step later (`LAG`), so that no step waits for the
 device. What a request's slot draws after its end is dropped.
 
 The object belongs to one thread. It knows neither asyncio nor clocks of other threads (torch_engine.py does).
 
-Shapes: R slots, F rows of a prefill, P prompt columns, N completion columns, K = P + N cache columns, V vocabulary.
+Shapes: R slots, S of them that a call names, F rows of a prefill, P prompt columns, N completion columns, K = P + N
+cache columns, V vocabulary.
 """
 
 from collections import OrderedDict, deque
@@ -49,9 +50,9 @@ hand."""
 LAG = 1
 """Steps that an accelerator is ahead of the host."""
 
-KEPT_PROMPTS = 64
-"""Prefilled prompts that are kept. Samples of a group are leased together, so they come within a few prompts of each
-other. Chosen by hand."""
+SLOTS_PER_KEPT_PROMPT = 4
+"""Slots for each prefilled prompt that is kept. Samples of a group are leased together, so they come within a few
+prompts of each other; and kept prompts take at most a quarter of the memory of the slots. Chosen by hand."""
 
 
 @dataclass(slots=True, eq=False)
@@ -210,11 +211,11 @@ class SlotDecoder:
         if not rows:
             return []
         prefilled = self._prefilled([row.request.prompt_ids for row in rows])
-        self._cache.install([row.slot for row in rows], [each.cache for each in prefilled])
-        self._set_up(rows)
+        slots_S = self._on_device([row.slot for row in rows])
+        self._cache.install(slots_S, [each.cache for each in prefilled])
+        self._set_up(rows, slots_S)
         # The first token of all of them, from the logits after their prompts, in the shape of a whole step.
         logits_RV = prefilled[0].logits_V.new_zeros((len(self._rows), prefilled[0].logits_V.shape[0]))
-        slots_S = self._on_device([row.slot for row in rows])
         logits_RV[slots_S] = torch.stack([each.logits_V for each in prefilled])
         tokens_R, logprobs_R = self._choose(logits_RV)
         self._tokens_R[slots_S] = tokens_R[slots_S]
@@ -235,9 +236,8 @@ class SlotDecoder:
             self._rows[row.slot] = row
         return rows
 
-    def _set_up(self, rows: Sequence[_Row]) -> None:
+    def _set_up(self, rows: Sequence[_Row], slots_S: torch.Tensor) -> None:
         assert self.policy is not None, "weights come before requests"
-        slots_S = self._on_device([row.slot for row in rows])
         lengths_S = self._on_device([len(row.request.prompt_ids) for row in rows])
         columns_K = torch.arange(self._width_K, device=self._device)
         attend_SK = (columns_K >= self._width_P - lengths_S[:, None]) & (columns_K < self._width_P)
@@ -320,11 +320,11 @@ class SlotDecoder:
             part = missing[start : start + PREFILL_ROWS]
             cache, logits_FV = self._prefill([(prompt, ()) for prompt in part], self._width_P)
             for index, prompt in enumerate(part):
-                found[prompt] = _Prefilled(cache.row(index), logits_FV[index])
+                found[prompt] = _Prefilled(cache.row(index), logits_FV[index].clone())
         for prompt, each in found.items():
             self._prompts[prompt] = each
             self._prompts.move_to_end(prompt)
-        while len(self._prompts) > KEPT_PROMPTS:
+        while len(self._prompts) > max(PREFILL_ROWS, len(self._rows) // SLOTS_PER_KEPT_PROMPT):
             self._prompts.popitem(last=False)
         return [found[prompt] for prompt in prompts]
 
@@ -391,7 +391,8 @@ class SlotDecoder:
             # The newest token is not in the cache yet: the next step feeds it.
             sequences = [(row.request.prompt_ids, self._records.tokens(row.slot)[:-1]) for row in part]
             cache, _ = self._prefill(sequences, self._width_K)
-            self._cache.install([row.slot for row in part], [cache.row(index) for index in range(len(part))])
+            slots_S = self._on_device([row.slot for row in part])
+            self._cache.install(slots_S, [cache.row(index) for index in range(len(part))])
 
     # ---- slots --------------------------------------------------------------------------------------------------
 

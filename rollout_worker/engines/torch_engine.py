@@ -1,7 +1,7 @@
 """The embedded engine: decodes a Hugging Face causal model in plain PyTorch, in a thread of its own.
 
 It is also the reference that other engines are compared with: on one CPU thread in float32 it keeps the promise of
-engine.py bitwise (slot_decoder.py says how). This module connects the decoder with the event loop. Its thread
+the protocol bitwise (slot_decoder.py says how). This module connects the decoder with the event loop. Its thread
 alternates between what the methods asked for and one step of the decoder, so weights change between two tokens. It
 sleeps while nothing is to be done. If a write of weights fails, no token is sampled until another write has succeeded.
 
