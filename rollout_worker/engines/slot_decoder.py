@@ -26,6 +26,7 @@ cache columns, V vocabulary.
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -318,15 +319,30 @@ class SlotDecoder:
         found = {prompt: self._prompts[prompt] for prompt in prompts if prompt in self._prompts}
         for start in range(0, len(missing), PREFILL_ROWS):
             part = missing[start : start + PREFILL_ROWS]
-            cache, logits_FV = self._prefill([(prompt, ()) for prompt in part], self._width_P)
-            for index, prompt in enumerate(part):
-                found[prompt] = _Prefilled(cache.row(index), logits_FV[index].clone())
+            found |= self._prefilled_ahead([*part, *self._next_prompts(prompts, PREFILL_ROWS - len(part))], len(part))
         for prompt, each in found.items():
             self._prompts[prompt] = each
             self._prompts.move_to_end(prompt)
         while len(self._prompts) > max(PREFILL_ROWS, len(self._rows) // SLOTS_PER_KEPT_PROMPT):
             self._prompts.popitem(last=False)
         return [found[prompt] for prompt in prompts]
+
+    def _next_prompts(self, prompts: Sequence[tuple[int, ...]], num_rows: int) -> list[tuple[int, ...]]:
+        # Prompts of requests that wait, for rows of a prefill that would be idle.
+        known = self._prompts.keys() | set(prompts)
+        ahead = (request.prompt_ids for request in islice(self._waiting, len(self._rows)))
+        return list(islice(dict.fromkeys(prompt for prompt in ahead if prompt not in known), num_rows))
+
+    def _prefilled_ahead(self, prompts: list[tuple[int, ...]], num_needed: int) -> dict[tuple[int, ...], _Prefilled]:
+        # The first `num_needed` prompts are needed now. If the others prevent that, they are computed later.
+        try:
+            cache, logits_FV = self._prefill([(prompt, ()) for prompt in prompts], self._width_P)
+        except Exception:  # foreign code: a model may raise anything
+            if len(prompts) == num_needed:
+                raise
+            prompts = prompts[:num_needed]
+            cache, logits_FV = self._prefill([(prompt, ()) for prompt in prompts], self._width_P)
+        return {prompt: _Prefilled(cache.row(index), logits_FV[index].clone()) for index, prompt in enumerate(prompts)}
 
     def _prefill(
         self, sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], width: int
