@@ -124,16 +124,17 @@ class SlotDecoder:
         self.policy: Policy | None = None
         self.read_s: float | None = None
         """Time at which the newest tokens were read."""
-        # State of the slots on the device, which each step reads. An idle slot feeds padding, attends to column 0
-        # alone and does not advance. The mask is added to attention scores: 0 where a row attends, minus infinity
-        # elsewhere.
-        self._tokens_R = torch.full((num_slots,), pad_id, dtype=torch.long, device=device)
-        self._positions_R = torch.zeros(num_slots, dtype=torch.long, device=device)
-        self._columns_R = torch.zeros(num_slots, dtype=torch.long, device=device)
-        self._busy_R = torch.zeros(num_slots, dtype=torch.bool, device=device)
+        # State of the slots on the device, which each step reads: four rows of one tensor, so that a slot changes in
+        # one operation. They are the token to feed, its position, its column, and what the last two advance by.
+        # An idle slot feeds padding, attends to column 0 alone and does not advance.
+        self._idle_41 = self._on_device([[pad_id], [0], [0], [0]])
+        self._state_4R = self._idle_41.repeat(1, num_slots)
+        self._tokens_R, self._positions_R, self._columns_R, self._advance_R = self._state_4R
+        # The mask is added to attention scores: 0 where a row attends, minus infinity elsewhere.
         dtype = next(model.parameters()).dtype
-        self._mask_RK = torch.full((num_slots, self._width_K), -torch.inf, dtype=dtype, device=device)
-        self._mask_RK[:, 0] = 0.0
+        self._idle_mask_K = torch.full((self._width_K,), -torch.inf, dtype=dtype, device=device)
+        self._idle_mask_K[0] = 0.0
+        self._mask_RK = self._idle_mask_K.repeat(num_slots, 1)
         self._temperature_R = torch.ones(num_slots, device=device)
         self._greedy_R = torch.zeros(num_slots, dtype=torch.bool, device=device)
         # Keys and positions of the slots on the host, which knows them without asking the device.
@@ -239,15 +240,14 @@ class SlotDecoder:
 
     def _set_up(self, rows: Sequence[_Row], slots_S: torch.Tensor) -> None:
         assert self.policy is not None, "weights come before requests"
-        lengths_S = self._on_device([len(row.request.prompt_ids) for row in rows])
-        columns_K = torch.arange(self._width_K, device=self._device)
+        lengths_S = np.array([len(row.request.prompt_ids) for row in rows])
+        columns_K = np.arange(self._width_K)
         attend_SK = (columns_K >= self._width_P - lengths_S[:, None]) & (columns_K < self._width_P)
-        self._mask_RK[slots_S] = torch.zeros_like(attend_SK, dtype=self._mask_RK.dtype).masked_fill_(
-            ~attend_SK, -torch.inf
-        )
-        self._positions_R[slots_S] = lengths_S
-        self._columns_R[slots_S] = self._width_P
-        self._busy_R[slots_S] = True
+        mask_SK = np.where(attend_SK, np.float32(0.0), np.float32(-np.inf))
+        self._mask_RK[slots_S] = self._on_device(mask_SK).to(self._mask_RK.dtype)
+        # The token to feed is the one that comes of the prompt.
+        ones_S = np.ones_like(lengths_S)
+        self._state_4R[1:, slots_S] = self._on_device(np.stack([lengths_S, self._width_P * ones_S, ones_S]))
         self._greedy_R[slots_S] = self._on_device([row.request.greedy for row in rows])
         temperatures = [1.0 if row.request.greedy else row.request.temperature for row in rows]
         self._temperature_R[slots_S] = self._on_device(np.array(temperatures, dtype=np.float32))
@@ -275,10 +275,9 @@ class SlotDecoder:
             use_cache=True,
             logits_to_keep=1,
         )
-        self._columns_R += self._busy_R
-        self._positions_R += self._busy_R
+        self._state_4R[1:3] += self._advance_R
         tokens_R, logprobs_R = self._choose(output.logits[:, -1])
-        self._tokens_R = torch.where(self._busy_R, tokens_R, self._pad_id)
+        self._tokens_R.copy_(torch.where(self._advance_R > 0, tokens_R, self._pad_id))
         return self._take(self._running(), tokens_R, logprobs_R)
 
     def _choose(self, logits_RV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -426,17 +425,8 @@ class SlotDecoder:
             row.has_ended = True
             self._rows[row.slot] = None
         slots_S = self._on_device([row.slot for row in rows])
-        self._mask_RK[slots_S] = -torch.inf
-        self._mask_RK[slots_S, 0] = 0.0
-        for state_R, idle in (
-            (self._tokens_R, self._pad_id),
-            (self._positions_R, 0),
-            (self._columns_R, 0),
-            (self._busy_R, False),
-            (self._greedy_R, False),
-            (self._temperature_R, 1.0),
-        ):
-            state_R[slots_S] = idle
+        self._mask_RK[slots_S] = self._idle_mask_K
+        self._state_4R[:, slots_S] = self._idle_41
 
     def _on_device(self, values: npt.ArrayLike) -> torch.Tensor:
         # The host does not wait until the values are there.

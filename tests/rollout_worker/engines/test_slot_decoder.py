@@ -169,6 +169,21 @@ def test_a_groups_prompt_is_prefilled_once(model: Any) -> None:
     assert sum(shape[1] > 1 for shape in passes) == 1
 
 
+def test_prompts_of_waiting_requests_fill_the_rows_of_a_prefill_that_would_be_idle(model: Any) -> None:
+    passes: list[int] = []
+    hook = model.register_forward_pre_hook(
+        lambda _, __, kwargs: passes.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    try:
+        # Two prompts are needed at once, and 14 later: two passes compute all of them.
+        asked = [request(group, sample, max_new_tokens=1) for group in range(16) for sample in range(2)]
+        assert len({one.prompt_ids for one in asked}) == 16
+        run(decoder(model, num_slots=4), [asked])
+    finally:
+        hook.remove()
+    assert sum(width > 1 for width in passes) == 2
+
+
 def test_a_slot_is_given_to_the_next_request_while_the_others_go_on(model: Any) -> None:
     slots = decoder(model, num_slots=4)
     for sample, length in enumerate((2, 12, 12, 12, 12)):
