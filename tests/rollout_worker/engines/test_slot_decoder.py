@@ -175,13 +175,13 @@ def test_prompts_of_waiting_requests_fill_the_rows_of_a_prefill_that_would_be_id
         lambda _, __, kwargs: passes.append(kwargs["input_ids"].shape[1]), with_kwargs=True
     )
     try:
-        # Two prompts are needed at once, and 14 later: two passes compute all of them.
+        # Each pass has the two prompts that are needed, and the two of the four requests that wait next.
         asked = [request(group, sample, max_new_tokens=1) for group in range(16) for sample in range(2)]
         assert len({one.prompt_ids for one in asked}) == 16
         run(decoder(model, num_slots=4), [asked])
     finally:
         hook.remove()
-    assert sum(width > 1 for width in passes) == 2
+    assert sum(width > 1 for width in passes) == 4
 
 
 def test_a_slot_is_given_to_the_next_request_while_the_others_go_on(model: Any) -> None:

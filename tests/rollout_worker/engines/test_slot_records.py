@@ -21,7 +21,7 @@ def begun(limit: int = 6) -> SlotRecords:
 
 def add(records: SlotRecords, slots: list[int], tokens: list[int], now_s: float) -> list[bool]:
     logprobs = np.full(len(slots), -0.5, dtype=np.float32)
-    return records.add(np.array(slots), np.array(tokens), logprobs, now_s).tolist()
+    return [bool(each) for each in records.add(np.array(slots), np.array(tokens), logprobs, now_s)]
 
 
 def test_a_completion_ends_with_the_end_token_or_at_its_own_limit() -> None:
