@@ -6,6 +6,7 @@ of leases, gateways or versions of other workers.
     engine         the protocol that every engine fulfils
     torch_engine   implements it in plain PyTorch, in a thread of its own
     slot_decoder   decodes the requests in the slots of the torch engine
+    slot_records   what the slots of the torch engine have sampled so far
     slot_cache     the torch engine's keys and values
     sampling       draws tokens
     tensor_memory  writes and hashes an engine's tensors

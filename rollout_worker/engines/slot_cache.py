@@ -4,7 +4,8 @@ The static cache of transformers writes the same column in all rows. Here each r
 given to a new request while the others go on. The cache has a fixed shape: kernels are chosen by shape, and a row's
 numbers must not depend on what the other rows do.
 
-Shapes: R rows, H key-value heads, K columns, D dimensions of a head, L layers; F rows of a prefill, W its width.
+Shapes: R rows, H key-value heads, K columns, D dimensions of a head, L layers; F rows of a prefill, W its width;
+S slots that a call names.
 """
 
 from collections.abc import Sequence
@@ -27,17 +28,19 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.columns_R = torch.zeros(num_rows, dtype=torch.long, device=device)
         super().__init__(layers=[_SlotLayer(self, num_columns) for _ in range(num_layers)])
 
-    def install(self, rows: Sequence[int], prompts: "Sequence[PrefilledRow]") -> None:
-        """Copy the keys and values of one prefilled row into each of these slots, from column 0 on."""
-        index_R = torch.tensor(rows, device=self._rows_R.device)
+    def install(self, rows_S: torch.Tensor, prompts: "Sequence[PrefilledRow]") -> None:
+        """Copy the keys and values of one prefilled row into each of these slots, from column 0 on.
+
+        *Shapes*: rows_S int64, one row for each of the S prompts.
+        """
         for number, layer in enumerate(self.layers):
-            keys_NHWD, values_NHWD = (
+            keys_SHWD, values_SHWD = (
                 torch.stack(each) for each in zip(*(p.layers[number] for p in prompts), strict=True)
             )
             if not layer.is_initialized:
-                layer.allocate(len(self._rows_R), keys_NHWD, values_NHWD)
-            layer.keys[index_R, :, : keys_NHWD.shape[2]] = keys_NHWD
-            layer.values[index_R, :, : values_NHWD.shape[2]] = values_NHWD
+                layer.allocate(len(self._rows_R), keys_SHWD, values_SHWD)
+            layer.keys[rows_S, :, : keys_SHWD.shape[2]] = keys_SHWD
+            layer.values[rows_S, :, : values_SHWD.shape[2]] = values_SHWD
 
 
 class PrefillCache(Cache):  # type: ignore[misc]
@@ -47,8 +50,8 @@ class PrefillCache(Cache):  # type: ignore[misc]
         super().__init__(layers=[_PrefillLayer() for _ in range(num_layers)])
 
     def row(self, index: int) -> "PrefilledRow":
-        """Return what was computed for one row of the prefill."""
-        return PrefilledRow([(layer.keys[index], layer.values[index]) for layer in self.layers])
+        """Return a copy of what was computed for one row of the prefill, so that keeping it keeps no other row."""
+        return PrefilledRow([(layer.keys[index].clone(), layer.values[index].clone()) for layer in self.layers])
 
 
 class PrefilledRow:

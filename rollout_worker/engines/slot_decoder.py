@@ -11,31 +11,34 @@ Prompts end in the same column, so that the column of a completion's token is it
     | padding | prompt | completion | free |
     <------- P -------> <------ N ------->
 
-A prompt is prefilled once for all samples of its group: the keys, values and logits of the last `KEPT_PROMPTS` prompts
-are kept until the weights change.
+A prompt is prefilled once for all samples of its group: the keys, values and logits of the prompts that were asked for
+last are kept until the weights change, one prompt for `SLOTS_PER_KEPT_PROMPT` slots.
 
 On an accelerator the tokens of a step are read by the host one step later (`LAG`), so that no step waits for the
 device. What a request's slot draws after its end is dropped.
 
 The object belongs to one thread. It knows neither asyncio nor clocks of other threads (torch_engine.py does).
 
-Shapes: R slots, F rows of a prefill, P prompt columns, N completion columns, K = P + N cache columns, V vocabulary.
+Shapes: R slots, S of them that a call names, F rows of a prefill, P prompt columns, N completion columns, K = P + N
+cache columns, V vocabulary.
 """
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from periplus.errors import explained_error
 from periplus.values.policy import Policy
-from periplus.values.trajectory import PolicyRun
 from rollout_worker.engines.engine import Completion, CompletionEnd, RequestFailed, SampleRequest
 from rollout_worker.engines.sampling import choose, row_keys, uniforms
 from rollout_worker.engines.slot_cache import PrefillCache, PrefilledRow, SlotCache
+from rollout_worker.engines.slot_records import SlotRecords, nothing_sampled
 
 MIN_SLOTS = 4
 """Smallest number of rows of a forward pass: on a CPU, float32 products of one to three rows use other kernels, which
@@ -48,48 +51,18 @@ hand."""
 LAG = 1
 """Steps that an accelerator is ahead of the host."""
 
-KEPT_PROMPTS = 64
-"""Prefilled prompts that are kept. Samples of a group are leased together, so they come within a few prompts of each
-other. Chosen by hand."""
+SLOTS_PER_KEPT_PROMPT = 4
+"""Slots for each prefilled prompt that is kept. Samples of a group are leased together, so they come within a few
+prompts of each other; and kept prompts take at most a quarter of the memory of the slots. Chosen by hand."""
 
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    """A request in a slot.
-
-    `last_token_s` is the time of its newest token. `has_ended`: what is still drawn is dropped.
-    """
+    """A request in a slot. Once `has_ended`, what the slot still draws for it is dropped."""
 
     request: SampleRequest
     slot: int
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    runs: list[tuple[Policy, bool, int]] = field(default_factory=list)  # policy, kept keys and values, tokens
-    kept_kv: bool = False
-    last_token_s: float | None = None
-    longest_gap_s: float = 0.0
     has_ended: bool = False
-
-    def add(self, token: int, logprob: float, policy: Policy, now_s: float) -> None:
-        self.tokens.append(token)
-        self.logprobs.append(logprob)
-        if self.runs and self.runs[-1][0] == policy:
-            last_policy, kept, count = self.runs[-1]
-            self.runs[-1] = (last_policy, kept, count + 1)
-        else:
-            self.runs.append((policy, self.kept_kv, 1))
-        if self.last_token_s is not None:
-            self.longest_gap_s = max(self.longest_gap_s, now_s - self.last_token_s)
-        self.last_token_s = now_s
-
-    def completion(self, end: CompletionEnd) -> Completion:
-        return Completion(
-            token_ids=tuple(self.tokens),
-            logprobs=tuple(self.logprobs),
-            runs=tuple(PolicyRun(policy, count, kept_kv=kept) for policy, kept, count in self.runs),
-            end=end,
-            longest_gap_s=self.longest_gap_s,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +115,7 @@ class SlotDecoder:
         self._num_layers = int(model.config.get_text_config().num_hidden_layers)
         self._cache = SlotCache(self._num_layers, num_slots, self._width_K, device)
         self._rows: list[_Row | None] = [None] * num_slots
+        self._records = SlotRecords(num_slots, max_new_tokens, eos_id)
         self._waiting: deque[SampleRequest] = deque()
         # Requests that were under way when a forward pass failed: they are generated again, one at a time.
         self._suspects: deque[SampleRequest] = deque()
@@ -150,12 +124,17 @@ class SlotDecoder:
         self.policy: Policy | None = None
         self.read_s: float | None = None
         """Time at which the newest tokens were read."""
-        # State of the slots on the device, which each step reads. An idle slot attends to column 0 alone.
-        self._tokens_R = torch.full((num_slots,), pad_id, dtype=torch.long, device=device)
-        self._positions_R = torch.zeros(num_slots, dtype=torch.long, device=device)
-        self._columns_R = torch.zeros(num_slots, dtype=torch.long, device=device)
-        self._attend_RK = torch.zeros((num_slots, self._width_K), dtype=torch.bool, device=device)
-        self._attend_RK[:, 0] = True
+        # State of the slots on the device, which each step reads: four rows of one tensor, so that a slot changes in
+        # one operation. They are the token to feed, its position, its column, and what the last two advance by.
+        # An idle slot feeds padding, attends to column 0 alone and does not advance.
+        self._idle_41 = self._on_device([[pad_id], [0], [0], [0]])
+        self._state_4R = self._idle_41.repeat(1, num_slots)
+        self._tokens_R, self._positions_R, self._columns_R, self._advance_R = self._state_4R
+        # The mask is added to attention scores: 0 where a row attends, minus infinity elsewhere.
+        dtype = next(model.parameters()).dtype
+        self._idle_mask_K = torch.full((self._width_K,), -torch.inf, dtype=dtype, device=device)
+        self._idle_mask_K[0] = 0.0
+        self._mask_RK = self._idle_mask_K.repeat(num_slots, 1)
         self._temperature_R = torch.ones(num_slots, device=device)
         self._greedy_R = torch.zeros(num_slots, dtype=torch.bool, device=device)
         # Keys and positions of the slots on the host, which knows them without asking the device.
@@ -167,7 +146,7 @@ class SlotDecoder:
     @property
     def num_running(self) -> int:
         """Number of requests that have a slot."""
-        return sum(row is not None for row in self._rows)
+        return len(self._rows) - self._rows.count(None)
 
     @property
     def is_idle(self) -> bool:
@@ -177,7 +156,7 @@ class SlotDecoder:
     @property
     def newest_token_s(self) -> float | None:
         """Time of the newest token of the requests that have a slot; None without one."""
-        return max((row.last_token_s for row in self._running() if row.last_token_s is not None), default=None)
+        return self._records.newest_token_s([row.slot for row in self._running()])
 
     def submit(self, request: SampleRequest) -> None:
         """Add a request to those that wait for a slot."""
@@ -190,11 +169,10 @@ class SlotDecoder:
         for line in (self._waiting, self._suspects):
             for request in [each for each in line if each.request_id in request_ids]:
                 line.remove(request)
-                ended.append(Ended(request=request, result=_Row(request, -1).completion(CompletionEnd.ABORTED)))
-        for row in self._running():
-            if row.request.request_id in request_ids:
-                ended.append(self._end(row, CompletionEnd.ABORTED))
-        return ended
+                ended.append(Ended(request=request, result=nothing_sampled(CompletionEnd.ABORTED)))
+        chosen = [row for row in self._running() if row.request.request_id in request_ids]
+        self._free(chosen)
+        return ended + [self._ended(row, CompletionEnd.ABORTED) for row in chosen]
 
     # ---- one step -----------------------------------------------------------------------------------------------
 
@@ -227,8 +205,7 @@ class SlotDecoder:
     def _clear_slots(self) -> list[_Row]:
         rows = self._running()
         self._drawn.clear()
-        for row in rows:
-            self._free(row)
+        self._free(rows)
         return rows
 
     def _begin(self) -> list[Ended]:
@@ -236,13 +213,15 @@ class SlotDecoder:
         if not rows:
             return []
         prefilled = self._prefilled([row.request.prompt_ids for row in rows])
-        self._cache.install([row.slot for row in rows], [each.cache for each in prefilled])
-        self._set_up(rows)
+        slots_S = self._on_device([row.slot for row in rows])
+        self._cache.install(slots_S, [each.cache for each in prefilled])
+        self._set_up(rows, slots_S)
         # The first token of all of them, from the logits after their prompts, in the shape of a whole step.
         logits_RV = prefilled[0].logits_V.new_zeros((len(self._rows), prefilled[0].logits_V.shape[0]))
-        slots = torch.tensor([row.slot for row in rows], device=self._device)
-        logits_RV[slots] = torch.stack([each.logits_V for each in prefilled])
-        return self._sample(logits_RV, rows)
+        logits_RV[slots_S] = torch.stack([each.logits_V for each in prefilled])
+        tokens_R, logprobs_R = self._choose(logits_RV)
+        self._tokens_R[slots_S] = tokens_R[slots_S]
+        return self._take(rows, tokens_R, logprobs_R)
 
     def _fill_slots(self) -> list[_Row]:
         if self._suspects:
@@ -259,19 +238,22 @@ class SlotDecoder:
             self._rows[row.slot] = row
         return rows
 
-    def _set_up(self, rows: Sequence[_Row]) -> None:
-        slots = torch.tensor([row.slot for row in rows], device=self._device)
-        lengths = torch.tensor([len(row.request.prompt_ids) for row in rows], device=self._device)
-        columns_K = torch.arange(self._width_K, device=self._device)
-        self._attend_RK[slots] = (columns_K >= self._width_P - lengths[:, None]) & (columns_K < self._width_P)
-        self._positions_R[slots] = lengths
-        self._columns_R[slots] = self._width_P
-        greedy = torch.tensor([row.request.greedy for row in rows], device=self._device)
-        self._greedy_R[slots] = greedy
+    def _set_up(self, rows: Sequence[_Row], slots_S: torch.Tensor) -> None:
+        assert self.policy is not None, "weights come before requests"
+        lengths_S = np.array([len(row.request.prompt_ids) for row in rows])
+        columns_K = np.arange(self._width_K)
+        attend_SK = (columns_K >= self._width_P - lengths_S[:, None]) & (columns_K < self._width_P)
+        mask_SK = np.where(attend_SK, np.float32(0.0), np.float32(-np.inf))
+        self._mask_RK[slots_S] = self._on_device(mask_SK).to(self._mask_RK.dtype)
+        # The token to feed is the one that comes of the prompt.
+        ones_S = np.ones_like(lengths_S)
+        self._state_4R[1:, slots_S] = self._on_device(np.stack([lengths_S, self._width_P * ones_S, ones_S]))
+        self._greedy_R[slots_S] = self._on_device([row.request.greedy for row in rows])
         temperatures = [1.0 if row.request.greedy else row.request.temperature for row in rows]
-        self._temperature_R[slots] = torch.tensor(temperatures, device=self._device)
+        self._temperature_R[slots_S] = self._on_device(np.array(temperatures, dtype=np.float32))
         for row in rows:
             self._position_R[row.slot] = 0
+            self._records.begin(row.slot, row.request.max_new_tokens, self.policy)
         self._renew_keys(rows)
 
     def _renew_keys(self, rows: Sequence[_Row]) -> None:
@@ -283,36 +265,28 @@ class SlotDecoder:
 
     def _advance(self) -> list[Ended]:
         # Feed each slot's last token, and draw the next one.
-        running = self._running()
         self._cache.columns_R = self._columns_R
-        self._attend_RK.scatter_(1, self._columns_R[:, None], True)
+        self._mask_RK.scatter_(1, self._columns_R[:, None], 0.0)
         output = self._model(
             input_ids=self._tokens_R[:, None],
-            attention_mask=self._attend_RK[:, None, None, :],
+            attention_mask=self._mask_RK[:, None, None, :],
             position_ids=self._positions_R[:, None],
             past_key_values=self._cache,
             use_cache=True,
             logits_to_keep=1,
         )
-        # Idle slots stay where they are.
-        busy = np.zeros(len(self._rows), dtype=np.int64)
-        busy[[row.slot for row in running]] = 1
-        busy_R = torch.from_numpy(busy).to(self._device, non_blocking=True)
-        self._columns_R += busy_R
-        self._positions_R += busy_R
-        return self._sample(output.logits[:, -1], running)
+        self._state_4R[1:3] += self._advance_R
+        tokens_R, logprobs_R = self._choose(output.logits[:, -1])
+        self._tokens_R.copy_(torch.where(self._advance_R > 0, tokens_R, self._pad_id))
+        return self._take(self._running(), tokens_R, logprobs_R)
 
-    def _sample(self, logits_RV: torch.Tensor, rows: Sequence[_Row]) -> list[Ended]:
-        # Draws the next token of these rows. Of the other slots nothing is kept.
-        uniform_R = torch.from_numpy(uniforms(self._keys_R, self._position_R)).to(self._device, non_blocking=True)
-        tokens_R, logprobs_R = choose(logits_RV, self._temperature_R, self._greedy_R, uniform_R)
-        slots = [row.slot for row in rows]
-        self._position_R[slots] += 1
-        if len(rows) == len(self._rows):
-            self._tokens_R = tokens_R
-        else:
-            index = torch.tensor(slots, device=self._device)
-            self._tokens_R[index] = tokens_R[index]
+    def _choose(self, logits_RV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        uniform_R = self._on_device(uniforms(self._keys_R, self._position_R))
+        return choose(logits_RV, self._temperature_R, self._greedy_R, uniform_R)
+
+    def _take(self, rows: Sequence[_Row], tokens_R: torch.Tensor, logprobs_R: torch.Tensor) -> list[Ended]:
+        # The tokens of these rows are on their way. What other slots have drawn is nobody's.
+        self._position_R[[row.slot for row in rows]] += 1
         self._drawn.append(_to_host(rows, tokens_R, logprobs_R))
         return self._read(self._lag)
 
@@ -323,18 +297,17 @@ class SlotDecoder:
             drawn = self._drawn.popleft()
             if drawn.copied is not None:
                 drawn.copied.synchronize()
-            tokens, logprobs = drawn.tokens_R.tolist(), drawn.logprobs_R.tolist()
-            now_s, policy = self._now_s(), self.policy
-            assert policy is not None, "weights come before requests"
-            self.read_s = now_s
-            for row in drawn.rows:
-                if row.has_ended:
-                    continue
-                row.add(tokens[row.slot], logprobs[row.slot], policy, now_s)
-                if row.tokens[-1] == self._eos_id:
-                    ended.append(self._end(row, CompletionEnd.EOS))
-                elif len(row.tokens) == row.request.max_new_tokens:
-                    ended.append(self._end(row, CompletionEnd.LENGTH))
+            self.read_s = self._now_s()
+            rows = [row for row in drawn.rows if not row.has_ended]
+            slots_S = np.array([row.slot for row in rows], dtype=np.int64)
+            tokens_S = drawn.tokens_R.numpy()[slots_S]
+            has_ended_S = self._records.add(slots_S, tokens_S, drawn.logprobs_R.numpy()[slots_S], self.read_s)
+            if has_ended_S.any():
+                places = np.flatnonzero(has_ended_S).tolist()
+                self._free([rows[place] for place in places])
+                for place in places:
+                    end = CompletionEnd.EOS if tokens_S[place] == self._eos_id else CompletionEnd.LENGTH
+                    ended.append(self._ended(rows[place], end))
         return ended
 
     # ---- prefill ------------------------------------------------------------------------------------------------
@@ -345,15 +318,30 @@ class SlotDecoder:
         found = {prompt: self._prompts[prompt] for prompt in prompts if prompt in self._prompts}
         for start in range(0, len(missing), PREFILL_ROWS):
             part = missing[start : start + PREFILL_ROWS]
-            cache, logits_FV = self._prefill([(prompt, ()) for prompt in part], self._width_P)
-            for index, prompt in enumerate(part):
-                found[prompt] = _Prefilled(cache.row(index), logits_FV[index])
+            found |= self._prefilled_ahead([*part, *self._next_prompts(prompts, PREFILL_ROWS - len(part))], len(part))
         for prompt, each in found.items():
             self._prompts[prompt] = each
             self._prompts.move_to_end(prompt)
-        while len(self._prompts) > KEPT_PROMPTS:
+        while len(self._prompts) > max(PREFILL_ROWS, len(self._rows) // SLOTS_PER_KEPT_PROMPT):
             self._prompts.popitem(last=False)
         return [found[prompt] for prompt in prompts]
+
+    def _next_prompts(self, prompts: Sequence[tuple[int, ...]], num_rows: int) -> list[tuple[int, ...]]:
+        # Prompts of requests that wait, for rows of a prefill that would be idle.
+        known = self._prompts.keys() | set(prompts)
+        ahead = (request.prompt_ids for request in islice(self._waiting, len(self._rows)))
+        return list(islice(dict.fromkeys(prompt for prompt in ahead if prompt not in known), num_rows))
+
+    def _prefilled_ahead(self, prompts: list[tuple[int, ...]], num_needed: int) -> dict[tuple[int, ...], _Prefilled]:
+        # The first `num_needed` prompts are needed now. If the others prevent that, they are computed later.
+        try:
+            cache, logits_FV = self._prefill([(prompt, ()) for prompt in prompts], self._width_P)
+        except Exception:  # foreign code: a model may raise anything
+            if len(prompts) == num_needed:
+                raise
+            prompts = prompts[:num_needed]
+            cache, logits_FV = self._prefill([(prompt, ()) for prompt in prompts], self._width_P)
+        return {prompt: _Prefilled(cache.row(index), logits_FV[index].clone()) for index, prompt in enumerate(prompts)}
 
     def _prefill(
         self, sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], width: int
@@ -375,12 +363,12 @@ class SlotDecoder:
         positions_FW = np.maximum(columns_W[None, :] - starts_F[:, None], 0)
         cache = PrefillCache(self._num_layers)
         output = self._model(
-            input_ids=torch.from_numpy(ids_FW).to(self._device),
-            attention_mask=torch.from_numpy(attend_FWW[:, None]).to(self._device),
-            position_ids=torch.from_numpy(positions_FW).to(self._device),
+            input_ids=self._on_device(ids_FW),
+            attention_mask=self._on_device(attend_FWW[:, None]),
+            position_ids=self._on_device(positions_FW),
             past_key_values=cache,
             use_cache=True,
-            logits_to_keep=torch.tensor([self._width_P - 1], device=self._device),
+            logits_to_keep=self._on_device([self._width_P - 1]),
         )
         return cache, output.logits[:, -1]
 
@@ -403,7 +391,7 @@ class SlotDecoder:
         rows = self._running()
         self._renew_keys(rows)
         for row in rows:
-            row.kept_kv = not prefill_again
+            self._records.change_policy(row.slot, policy, kept_kv=not prefill_again)
         if not prefill_again:
             return
         try:
@@ -416,28 +404,33 @@ class SlotDecoder:
         for start in range(0, len(rows), PREFILL_ROWS):
             part = rows[start : start + PREFILL_ROWS]
             # The newest token is not in the cache yet: the next step feeds it.
-            sequences = [(row.request.prompt_ids, tuple(row.tokens[:-1])) for row in part]
+            sequences = [(row.request.prompt_ids, self._records.tokens(row.slot)[:-1]) for row in part]
             cache, _ = self._prefill(sequences, self._width_K)
-            self._cache.install([row.slot for row in part], [cache.row(index) for index in range(len(part))])
+            slots_S = self._on_device([row.slot for row in part])
+            self._cache.install(slots_S, [cache.row(index) for index in range(len(part))])
 
     # ---- slots --------------------------------------------------------------------------------------------------
 
     def _running(self) -> list[_Row]:
         return [row for row in self._rows if row is not None]
 
-    def _end(self, row: _Row, end: CompletionEnd) -> Ended:
-        self._free(row)
-        return Ended(request=row.request, result=row.completion(end))
+    def _ended(self, row: _Row, end: CompletionEnd) -> Ended:
+        return Ended(request=row.request, result=self._records.completion(row.slot, end))
 
-    def _free(self, row: _Row) -> None:
+    def _free(self, rows: Sequence[_Row]) -> None:
         # An idle slot computes on at column 0, with one key to attend to.
-        slot = row.slot
-        row.has_ended = True
-        self._rows[slot] = None
-        self._attend_RK[slot] = False
-        self._attend_RK[slot, 0] = True
-        self._tokens_R[slot], self._positions_R[slot], self._columns_R[slot] = self._pad_id, 0, 0
-        self._greedy_R[slot], self._temperature_R[slot] = False, 1.0
+        if not rows:
+            return
+        for row in rows:
+            row.has_ended = True
+            self._rows[row.slot] = None
+        slots_S = self._on_device([row.slot for row in rows])
+        self._mask_RK[slots_S] = self._idle_mask_K
+        self._state_4R[:, slots_S] = self._idle_41
+
+    def _on_device(self, values: npt.ArrayLike) -> torch.Tensor:
+        # The host does not wait until the values are there.
+        return torch.from_numpy(np.asarray(values)).to(self._device, non_blocking=True)
 
 
 def _to_host(rows: Sequence[_Row], tokens_R: torch.Tensor, logprobs_R: torch.Tensor) -> _Drawn:

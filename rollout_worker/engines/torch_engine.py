@@ -3,7 +3,7 @@
 It is also the reference that other engines are compared with: on one CPU thread in float32 it keeps the promise of
 the protocol bitwise (slot_decoder.py says how). This module connects the decoder with the event loop. Its thread
 alternates between what the methods asked for and one step of the decoder, so weights change between two tokens. It
-sleeps while nothing is to be done.
+sleeps while nothing is to be done. If a write of weights fails, no token is sampled until another write has succeeded.
 
 The engine knows no text: prompts and completions are token ids.
 
@@ -15,8 +15,8 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -48,7 +48,7 @@ CLOSE_S = 30.0
 
 @dataclass(slots=True, eq=False)
 class _Swap:
-    """A swap that was asked for at `asked_s`.
+    """A swap that was asked for at `asked_s`, and the future of its caller.
 
     Once it is written, `write_s` are the seconds that this took, and `last_token_s` is when the last token before it
     was there, if requests were under way.
@@ -58,7 +58,7 @@ class _Swap:
     policy: Policy
     on_swap: OnSwap
     asked_s: float
-    done: "Future[SwapReport]"
+    done: "asyncio.Future[SwapReport]"
     write_s: float | None = None
     last_token_s: float | None = None
 
@@ -90,16 +90,23 @@ class TorchEngine:
             device=self._device,
             now_s=clock.monotonic_s,
         )
+        # The event loop's own. What is asked for in one round of the loop is handed to the thread at once, so that
+        # requests that come together begin together.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asking: list[Callable[[], None]] = []
+        self._open: dict[str, tuple[SampleRequest, asyncio.Future[Completion]]] = {}
+        self._answers: set[asyncio.Future[Any]] = set()
         # Shared with the thread, under the condition's lock.
         self._changed = threading.Condition()
         self._asked: deque[Callable[[], None]] = deque()
         self._is_closing = False
         self._died: str | None = None
-        self._open: dict[str, Future[Completion]] = {}
-        self._answers: set[Future[Any]] = set()
-        # The thread's own.
-        self._swap: _Swap | None = None
-        self._draining: list[Future[None]] = []
+        # The thread's own. The first swap is under way; another one waits behind it only if its caller was cancelled.
+        self._swaps: deque[_Swap] = deque()
+        self._is_torn = False
+        self._draining: list[asyncio.Future[None]] = []
+        # What the event loop is to do after the thread's present round.
+        self._told: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._run, name="torch-engine", daemon=True)
         self._thread.start()
 
@@ -128,39 +135,30 @@ class TorchEngine:
     async def submit(self, request: SampleRequest) -> Completion:
         """Generate one completion. Raises: RequestFailed, also if this engine cannot take the request; EngineDied."""
         self._check(request)
-        ended: Future[Completion] = Future()
-        with self._changed:
-            if request.request_id in self._open:
-                raise RequestFailed(f"request {request.request_id} is under way already; ids are unique")
-            self._open[request.request_id] = ended
+        if request.request_id in self._open:
+            raise RequestFailed(f"request {request.request_id} is under way already; ids are unique")
+        self._ask(lambda: self._decoder.submit(request))
+        ended: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._open[request.request_id] = (request, ended)
         try:
-            self._ask(lambda: self._decoder.submit(request))
-            return await asyncio.wrap_future(ended)
+            return await ended
         except asyncio.CancelledError:
             with contextlib.suppress(EngineDied):
                 self._ask(lambda: self._deliver(self._decoder.abort([request.request_id])))
             raise
         finally:
-            with self._changed:
-                self._open.pop(request.request_id, None)
+            del self._open[request.request_id]
 
     async def abort(self, request_ids: Collection[str]) -> None:
         """End these requests with the tokens so far. Raises: EngineDied."""
         chosen = frozenset(request_ids)
-        await self._answer(lambda: self._deliver(self._decoder.abort(chosen)))
+        await self._answer_of(lambda: self._deliver(self._decoder.abort(chosen)))
 
     async def swap(self, change: WeightChange, policy: Policy, on_swap: OnSwap) -> SwapReport:
         """Write new weights between two tokens. Raises: WrongBase, with nothing written; EngineDied."""
         self._memory.check_fits(change.layout)
-        done: Future[SwapReport] = Future()
         asked_s = clock.monotonic_s()
-
-        def begin() -> None:
-            assert self._swap is None, "one swap at a time"
-            self._swap = _Swap(change, policy, on_swap, asked_s, done)
-
-        self._ask(begin, done)
-        return await asyncio.wrap_future(done)
+        return await self._answer(lambda done: self._swaps.append(_Swap(change, policy, on_swap, asked_s, done)))
 
     async def digest(self) -> bytes:
         """Return the digest of the model's tensors. It is computed beside the decoding: only `swap` changes them."""
@@ -172,13 +170,11 @@ class TorchEngine:
 
         It runs between two tokens. *Shapes*: ids S x T; returns S x (T - 1). Raises: EngineDied.
         """
-        return await self._answer(lambda: self._score(ids))
+        return await self._answer_of(lambda: self._score(ids))
 
     async def drain(self) -> None:
         """Wait until no request is under way. Raises: EngineDied."""
-        done: Future[None] = Future()
-        self._ask(lambda: self._draining.append(done), done)
-        await asyncio.wrap_future(done)
+        await self._answer(self._draining.append)
 
     async def close(self) -> None:
         """End the thread. Requests under way fail with EngineDied."""
@@ -186,6 +182,7 @@ class TorchEngine:
             self._is_closing = True
             self._changed.notify()
         await asyncio.to_thread(self._thread.join, CLOSE_S)
+        self._fail_all(EngineDied("the engine was closed"))
 
     def _check(self, request: SampleRequest) -> None:
         ids = request.prompt_ids
@@ -212,29 +209,54 @@ class TorchEngine:
         if self._died is not None or self._is_closing:
             raise EngineDied(self._died or "the engine was closed")
 
-    def _ask(self, work: Callable[[], None], answer: "Future[Any] | None" = None) -> None:
-        # The thread does `work` before its next step. `answer` fails if the thread ends first.
+    def _ask(self, work: Callable[[], None]) -> None:
+        # The thread does `work` before its next step.
+        self._check_alive()
+        if not self._asking:
+            self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._hand_over)
+        self._asking.append(work)
+
+    def _hand_over(self) -> None:
+        asked, self._asking = self._asking, []
         with self._changed:
-            self._check_alive()
-            if answer is not None:
-                self._answers.add(answer)
-                answer.add_done_callback(self._answers.discard)
-            self._asked.append(work)
+            self._asked.extend(asked)
             self._changed.notify()
 
-    async def _answer(self, work: Callable[[], T]) -> T:
-        answer: Future[T] = Future()
+    async def _answer(self, work: "Callable[[asyncio.Future[T]], None]") -> T:
+        # The thread begins `work`, and settles its future then or later.
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._ask(lambda: work(answer))
+        self._answers.add(answer)
+        try:
+            return await answer
+        finally:
+            self._answers.discard(answer)
 
-        def run() -> None:
+    async def _answer_of(self, work: Callable[[], T]) -> T:
+        def run(answer: "asyncio.Future[T]") -> None:
             try:
                 found = work()
             except Exception as error:  # whatever it is, it is the caller's
-                _fail(answer, error)
+                self._told.append(partial(_fail, answer, error))
             else:
-                _resolve(answer, found)
+                self._told.append(partial(_resolve, answer, found))
 
-        self._ask(run, answer)
-        return await asyncio.wrap_future(answer)
+        return await self._answer(run)
+
+    def _settle(self, each: Ended) -> None:
+        request, future = self._open.get(each.request.request_id, (None, None))
+        # A request that was cancelled may end when another one of its id is under way already.
+        if future is None or request is not each.request:
+            return
+        if isinstance(each.result, Completion):
+            _resolve(future, each.result)
+        else:
+            _fail(future, each.result)
+
+    def _fail_all(self, error: EngineDied) -> None:
+        for future in (*(future for _, future in self._open.values()), *self._answers):
+            _fail(future, error)
 
     # ---- the thread ---------------------------------------------------------------------------------------------
 
@@ -243,22 +265,32 @@ class TorchEngine:
         try:
             while self._wait():
                 self._write_if_due()
-                # A swap that waits for the requests under way lets no other begin.
-                self._deliver(self._decoder.step(may_begin=self._swap is None or self._swap.write_s is not None))
+                if not self._is_torn:
+                    # A swap that waits for the requests under way lets no other begin.
+                    may_begin = not self._swaps or self._swaps[0].write_s is not None
+                    self._deliver(self._decoder.step(may_begin=may_begin))
                 self._report_if_due()
                 self._end_drains()
+                self._post()
         except BaseException as error:  # whatever ended the thread, nobody may wait for it
             why = f"the engine's thread ended: {explained_error(error)}"
         with self._changed:
             self._died = why
-            left = [*self._open.values(), *self._answers]
-        for future in left:
-            _fail(future, EngineDied(why))
+        self._told.append(partial(self._fail_all, EngineDied(why)))
+        # A loop that was closed has nobody who waits.
+        with contextlib.suppress(RuntimeError):
+            self._post()
+
+    def _post(self) -> None:
+        # One wake-up of the event loop for all that a step has ended.
+        if self._told and self._loop is not None:
+            told, self._told = self._told, []
+            self._loop.call_soon_threadsafe(_do_all, told)
 
     def _wait(self) -> bool:
         """Sleep until there is something to do, and do what was asked for. Return False when the engine closes."""
         with self._changed:
-            while not (self._asked or self._is_closing or self._draining or self._swap or not self._decoder.is_idle):
+            while not (self._asked or self._is_closing or self._has_work()):
                 self._changed.wait()
             if self._is_closing:
                 return False
@@ -267,20 +299,20 @@ class TorchEngine:
             work()
         return True
 
+    def _has_work(self) -> bool:
+        if self._decoder.is_idle:
+            return bool(self._swaps or self._draining)
+        return bool(self._swaps) or not self._is_torn
+
     def _deliver(self, ended: Iterable[Ended]) -> None:
-        for each in ended:
-            with self._changed:
-                future = self._open.get(each.request.request_id)
-            if future is None:  # cancelled meanwhile
-                continue
-            if isinstance(each.result, Completion):
-                _resolve(future, each.result)
-            else:
-                _fail(future, each.result)
+        self._told.extend(partial(self._settle, each) for each in ended)
 
     def _write_if_due(self) -> None:
-        swap = self._swap
-        if swap is None or swap.write_s is not None or (swap.on_swap is OnSwap.DRAIN and self._decoder.num_running):
+        swap = self._swaps[0] if self._swaps else None
+        if swap is None or swap.write_s is not None:
+            return
+        # With torn weights the requests under way cannot end first: they go on after this write.
+        if swap.on_swap is OnSwap.DRAIN and self._decoder.num_running and not self._is_torn:
             return
         self._deliver(self._decoder.before_change())
         swap.last_token_s = self._decoder.newest_token_s
@@ -291,14 +323,16 @@ class TorchEngine:
             else:
                 self._memory.write_all(swap.change.state)
         except Exception as error:  # the caller writes a whole state next
-            self._swap = None
-            _fail(swap.done, error)
+            self._is_torn = True
+            self._swaps.popleft()
+            self._told.append(partial(_fail, swap.done, error))
             return
+        self._is_torn = False
         swap.write_s = clock.monotonic_s() - began_s
         self._decoder.weights_changed(swap.policy, prefill_again=swap.on_swap is OnSwap.REPREFILL)
 
     def _report_if_due(self) -> None:
-        swap, newest_s = self._swap, self._decoder.read_s
+        swap, newest_s = self._swaps[0] if self._swaps else None, self._decoder.read_s
         if swap is None or swap.write_s is None:
             return
         if swap.on_swap is OnSwap.DRAIN:
@@ -311,14 +345,13 @@ class TorchEngine:
             pause_s = swap.write_s
         else:
             return  # the first token after the swap is still on its way
-        self._swap = None
-        _resolve(swap.done, SwapReport(write_s=swap.write_s, pause_s=pause_s))
+        self._swaps.popleft()
+        self._told.append(partial(_resolve, swap.done, SwapReport(write_s=swap.write_s, pause_s=pause_s)))
 
     def _end_drains(self) -> None:
         if self._draining and self._decoder.is_idle:
-            for done in self._draining:
-                _resolve(done, None)
-            self._draining = []
+            self._told.extend(partial(_resolve, done, None) for done in self._draining)
+            self._draining.clear()
 
     @torch.inference_mode()
     def _score(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
@@ -329,12 +362,17 @@ class TorchEngine:
         return found_ST
 
 
-def _resolve(future: "Future[T]", value: T) -> None:
-    # The event loop may cancel a future at any moment.
-    with contextlib.suppress(InvalidStateError):
+def _do_all(told: Iterable[Callable[[], None]]) -> None:
+    for each in told:
+        each()
+
+
+def _resolve(future: "asyncio.Future[T]", value: T) -> None:
+    # Its caller may have been cancelled.
+    if not future.done():
         future.set_result(value)
 
 
-def _fail(future: "Future[Any]", error: Exception) -> None:
-    with contextlib.suppress(InvalidStateError):
+def _fail(future: "asyncio.Future[Any]", error: Exception) -> None:
+    if not future.done():
         future.set_exception(error)

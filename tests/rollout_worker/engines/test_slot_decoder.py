@@ -1,6 +1,7 @@
 """The slots of the torch engine, without its thread: what a request's tokens depend on, and what a swap changes."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,9 +15,21 @@ from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun
 from rollout_worker.engines.engine import Completion, CompletionEnd, RequestFailed, SampleRequest
 from rollout_worker.engines.slot_cache import check_architecture
-from rollout_worker.engines.slot_decoder import SlotDecoder
+from rollout_worker.engines.slot_decoder import PREFILL_ROWS, SlotDecoder
 from rollout_worker.engines.tensor_memory import TensorMemory
-from tests.support.engines.models import EOS, MOST_NEW, PAD, VOCAB, decoder, gpt2, llama, qwen3, request, state_of
+from tests.support.engines.models import (
+    EOS,
+    MOST_NEW,
+    PAD,
+    VOCAB,
+    WIDTH,
+    decoder,
+    gpt2,
+    llama,
+    qwen3,
+    request,
+    state_of,
+)
 
 MODELS = {"qwen3": qwen3, "llama": llama, "gpt2": gpt2}
 
@@ -156,6 +169,21 @@ def test_a_groups_prompt_is_prefilled_once(model: Any) -> None:
     assert sum(shape[1] > 1 for shape in passes) == 1
 
 
+def test_prompts_of_waiting_requests_fill_the_rows_of_a_prefill_that_would_be_idle(model: Any) -> None:
+    passes: list[int] = []
+    hook = model.register_forward_pre_hook(
+        lambda _, __, kwargs: passes.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    try:
+        # Each pass has the two prompts that are needed, and the two of the four requests that wait next.
+        asked = [request(group, sample, max_new_tokens=1) for group in range(16) for sample in range(2)]
+        assert len({one.prompt_ids for one in asked}) == 16
+        run(decoder(model, num_slots=4), [asked])
+    finally:
+        hook.remove()
+    assert sum(width > 1 for width in passes) == 4
+
+
 def test_a_slot_is_given_to_the_next_request_while_the_others_go_on(model: Any) -> None:
     slots = decoder(model, num_slots=4)
     for sample, length in enumerate((2, 12, 12, 12, 12)):
@@ -245,6 +273,33 @@ def test_a_request_that_begins_after_a_swap_is_one_run_of_the_new_weights() -> N
     assert [part.kept_kv for part in found.runs] == [False]
 
 
+@settings(max_examples=15)
+@given(st.booleans(), st.integers(1, 6), st.permutations(range(1, 9)), st.permutations(range(6)))
+def test_a_swap_leaves_a_completion_bitwise_independent_of_those_beside_it(
+    prefill_again: bool, after: int, others: list[int], places: list[int]
+) -> None:
+    def swapped(asked: Sequence[SampleRequest]) -> Completion:
+        served = qwen3(0)
+        slots = decoder(served)
+        for each in asked:
+            slots.submit(each)
+        found: dict[str, Completion] = {}
+        for number in range(3 * MOST_NEW):
+            if number == after:
+                write(served, new)
+                slots.weights_changed(Policy(0, 1), prefill_again=prefill_again)
+            found |= {
+                e.request.request_id: e.result for e in slots.step(may_begin=True) if isinstance(e.result, Completion)
+            }
+        return found[one.request_id]
+
+    # All begin at the first step, so the swap comes at the same token of it, whatever its slot.
+    new, one = qwen3(1), request(20, max_new_tokens=MOST_NEW)
+    beside = [request(group, max_new_tokens=2 + group) for group in others]
+    together = swapped([*beside[: places[0]], one, *beside[places[0] :]])
+    assert tokens(together) == tokens(swapped([one]))
+
+
 # ---- failures cost one request -------------------------------------------------------------------------------------
 
 
@@ -282,6 +337,53 @@ def test_a_request_that_cannot_be_computed_fails_alone(model: Any, failing_group
         result = ended[name]
         assert isinstance(result, Completion)
         assert tokens(result) == tokens(expected[name])
+
+
+def test_requests_that_cannot_be_prefilled_again_begin_again_with_the_new_weights() -> None:
+    served, new = qwen3(0), qwen3(1)
+    several = [request(group, length=2, max_new_tokens=MOST_NEW) for group in range(30)]
+    first = run(decoder(qwen3(0)), [several])
+    asked = [one for one in several if len(first[one.request_id].token_ids) > 6][:4]
+    prompts = {token for one in asked for token in one.prompt_ids}
+    # A token that no prompt has, and that one of the requests samples before the swap.
+    bad = next(t for one in asked for t in first[one.request_id].token_ids[:3] if t not in prompts | {PAD})
+
+    class RefusingToPrefill(Refusing):
+        def forward(self, **arguments: Any) -> Any:
+            whole = arguments["input_ids"].shape[1] > 1
+            return super().forward(**arguments) if whole else self.inner(**arguments)
+
+    slots = decoder(RefusingToPrefill(served, bad))
+    for one in asked:
+        slots.submit(one)
+    for _ in range(3):
+        assert slots.step(may_begin=True) == []
+    write(served, new)
+    slots.weights_changed(Policy(0, 1), prefill_again=True)
+    # They begin again from their prompts, with the new weights from the first token on: nothing is mixed.
+    found: dict[str, Completion | RequestFailed] = {}
+    while not slots.is_idle:
+        found |= {each.request.request_id: each.result for each in slots.step(may_begin=True)}
+    fresh = run(decoder(qwen3(1), policy=Policy(0, 1)), [asked])
+    for name, expected in fresh.items():
+        result = found[name]
+        assert isinstance(result, Completion)
+        assert tokens(result) == tokens(expected)
+
+
+def test_prefilled_prompts_that_are_kept_are_bounded_and_copies(model: Any) -> None:
+    slots = decoder(model)
+    requests = [request(group, length=4, max_new_tokens=1) for group in range(40)]
+    assert len({one.prompt_ids for one in requests}) > 30
+    together = run(slots, [requests])
+    kept = list(slots._prompts.values())
+    assert len(kept) == PREFILL_ROWS
+    # Keeping a prompt keeps the memory of no other one.
+    assert {part.untyped_storage().nbytes() for each in kept for part in each.cache.layers[0]} == {4 * 4 * 8 * WIDTH}
+    again = run(slots, [[replace(requests[0], sample=1)]])
+    alone = run(decoder(model), [[replace(requests[0], sample=1)]])
+    assert [tokens(each) for each in again.values()] == [tokens(each) for each in alone.values()]
+    assert together.keys() == {one.request_id for one in requests}
 
 
 def test_aborted_requests_keep_their_tokens_and_free_their_slots(model: Any) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -166,23 +167,92 @@ def test_weights_of_another_model_are_refused_and_nothing_changes() -> None:
     play(scene)
 
 
-def test_a_write_that_fails_reaches_the_caller_and_a_whole_state_mends_it() -> None:
+@pytest.mark.parametrize("on_swap", OnSwap)
+def test_a_write_that_fails_reaches_the_caller_and_nothing_is_sampled_until_a_whole_state_mends_it(
+    on_swap: OnSwap,
+) -> None:
     class Torn(ChangedElements):
         def updates(self) -> Iterator[Any]:
             yield next(super().updates())
             raise MemoryError("no room on the device")
 
     async def scene(engine: TorchEngine) -> None:
-        before = state_of(qwen3())
+        before = state_of(endless())
         after = nudged(before)
+        running = [asyncio.ensure_future(engine.submit(long_request(sample))) for sample in range(8)]
+        await asyncio.sleep(0.05)
         with pytest.raises(MemoryError):
-            await engine.swap(Torn(staged=changed(before, after).staged), Policy(0, 1), OnSwap.KEEP_KV)
+            await engine.swap(Torn(staged=changed(before, after).staged), Policy(0, 1), on_swap)
         assert await engine.digest() not in (state_digest(before), state_digest(after))
-        await engine.swap(WholeState(layout=layout_of(after), state=after), Policy(0, 1), OnSwap.KEEP_KV)
+        late = asyncio.ensure_future(engine.submit(long_request(20)))
+        # Not a token is sampled with weights that are no version.
+        done = sum(each.done() for each in (*running, late))
+        assert done < 9
+        await asyncio.sleep(0.1)
+        assert sum(each.done() for each in (*running, late)) == done
+        await engine.swap(WholeState(layout=layout_of(after), state=after), Policy(0, 1), on_swap)
         assert await engine.digest() == state_digest(after)
-        await engine.submit(request(1))
+        for completion in await asyncio.gather(*running, late):
+            assert completion.end is CompletionEnd.LENGTH
+            # A completion that is of one version only is what that version's weights say.
+            if len(completion.runs) == 1:
+                version = completion.runs[0].policy.version
+                expected = fresh[version][completion.token_ids]
+                np.testing.assert_array_equal(completion.logprobs, expected)
 
-    play(scene)
+    fresh = [
+        tokens_of(state, version) for version, state in enumerate((state_of(endless()), nudged(state_of(endless()))))
+    ]
+    play(scene, endless(), LONG)
+
+
+def tokens_of(state: WeightState, version: int) -> dict[tuple[int, ...], tuple[float, ...]]:
+    """Return what these weights sample for the long requests of the test above: log-probabilities by tokens."""
+    found: list[Completion] = []
+
+    async def scene(engine: TorchEngine) -> None:
+        await engine.swap(WholeState(layout=layout_of(state), state=state), Policy(0, version), OnSwap.KEEP_KV)
+        found.extend(await asyncio.gather(*(engine.submit(long_request(sample)) for sample in (*range(8), 20))))
+
+    play(scene, endless(), LONG)
+    return {each.token_ids: each.logprobs for each in found}
+
+
+def test_a_cancelled_request_leaves_nothing_to_the_next_one_of_its_id() -> None:
+    async def scene(engine: TorchEngine) -> None:
+        first = long_request(3)
+        expected = await engine.submit(first)
+        for pause_s in (0.0, 0.0, 0.02):
+            running = asyncio.ensure_future(engine.submit(first))
+            await asyncio.sleep(pause_s)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            again = await engine.submit(replace(first, sample=4))
+            assert again.end is CompletionEnd.LENGTH
+            assert again.token_ids != expected.token_ids
+        assert (await engine.submit(first)).logprobs == expected.logprobs
+
+    play(scene, endless(), LONG)
+
+
+def test_a_swap_whose_caller_was_cancelled_is_followed_by_the_next_one() -> None:
+    async def scene(engine: TorchEngine) -> None:
+        before = state_of(endless())
+        after = nudged(before)
+        running = [asyncio.ensure_future(engine.submit(long_request(sample))) for sample in range(6)]
+        await asyncio.sleep(0.02)
+        draining = asyncio.ensure_future(engine.swap(changed(before, after), Policy(0, 1), OnSwap.DRAIN))
+        await asyncio.sleep(0.02)
+        draining.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await draining
+        last = nudged(after, seed=1)
+        await engine.swap(WholeState(layout=layout_of(last), state=last), Policy(0, 2), OnSwap.KEEP_KV)
+        assert await engine.digest() == state_digest(last)
+        assert {run.policy.version for each in await asyncio.gather(*running) for run in each.runs} == {0}
+
+    play(scene, endless(), LONG)
 
 
 def test_the_digest_finds_an_element_that_no_publication_can_have_written() -> None:
