@@ -5,7 +5,7 @@ The children end with this process. What it needs of vLLM beyond its public inte
 tells requests that it has died (`output_processor.propagate_error`). This process watches all of vLLM's processes
 itself: with two ranks vLLM takes 9 seconds to report a killed worker, because it first waits for the other one.
 
-Read in vLLM 0.26 to 0.32, and run with 0.32.0 (the CPU build).
+Read in and run with vLLM 0.32.0 (the CPU build). Other versions since 0.26 are expected to work and were not tried.
 """
 
 import asyncio
