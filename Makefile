@@ -6,7 +6,7 @@
 #   make test-proofs  the planner's bounds, held against many good placements (2 minutes)
 #   make test-faults  parts of a whole runtime are killed, and it goes on (9 minutes)
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
-#   make test-vllm  the vLLM engine, with vLLM's build for CPUs, in .venv-vllm (2 minutes; 3.5 GB)
+#   make test-vllm  the vLLM engine, and the demo with it, with vLLM's build for CPUs, in .venv-vllm (4 minutes; 3.5 GB)
 #   make bench-demo  the demo and its control, held against their targets (6 minutes)
 #   make bench-dry-run  what `job submit --dry-run` finds, and how fast (a minute)
 #   make bench-audit  seconds and memory that an audit takes, up to a million lines (15 minutes)
@@ -96,9 +96,10 @@ $(VLLM)/.installed: pyproject.toml constraints-vllm.txt
 	$(VLLM)/bin/python -m pip install --quiet -c constraints-vllm.txt -e '.[rollout]' pytest pytest-timeout hypothesis
 	@touch $@
 
-test-vllm:
+test-vllm: $(READY)
 	@if $(MAKE) --no-print-directory $(VLLM)/.installed; then \
-	  OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm -W default tests/rollout_worker/engines/vllm $(PYTEST_ARGS); \
+	  OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm -W default tests/rollout_worker/engines/vllm $(PYTEST_ARGS) && \
+	  PERIPLUS_ENGINES=vllm=$(CURDIR)/$(VLLM)/bin/python $(BIN)/python -m pytest -m vllm tests/integration $(PYTEST_ARGS); \
 	else \
 	  echo 'test-vllm: SKIPPED, vLLM could not be installed (see above)'; \
 	fi

@@ -95,7 +95,8 @@ def demo(
         "engine.name": engine,
         "reward.name": "shuffled" if control else None,
     }
-    if engine == "vllm" and file is None and not any(word.startswith("model.path=") for word in overrides):
+    is_own_job = file is None and resume is None and not any(word.startswith("model.path=") for word in overrides)
+    if engine == "vllm" and is_own_job:
         flags["model.path"] = VLLM_MODEL
     # Later overrides win: the named options override KEY=VALUE, and both override the file.
     changes = [f"{key}={value}" for key, value in flags.items() if value is not None]

@@ -80,7 +80,11 @@ async def build_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
 def _torch_engine(folder: Path, tokenizer: Any, job: JobFile) -> TorchEngine:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, _dtype(job, device.type))).eval()
+    dtype = job.engine.dtype
+    if dtype == "auto":
+        # On a CPU float32, as the promise of equal bits needs.
+        dtype = "float32" if device.type == "cpu" else "bfloat16"
+    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()
     return TorchEngine(
         model=model.requires_grad_(False).to(device),
         eos_id=tokenizer.eos_token_id,
@@ -121,7 +125,7 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
     _name_architecture(folder)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     gib = job.engine.kv_cache_gib or (CPU_CACHE_GIB if device == "cpu" else None)
-    dtype = _dtype(job, "cuda")
+    dtype = "bfloat16" if job.engine.dtype == "auto" else job.engine.dtype
     backend = await AsyncLlmBackend.start(
         VllmSettings(
             folder=folder,
@@ -150,10 +154,3 @@ def _name_architecture(folder: Path) -> None:
     if not config.get("architectures") and config.get("model_type") in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         config["architectures"] = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config["model_type"]]]
         file.write_text(json.dumps(config), encoding="utf-8")
-
-
-def _dtype(job: JobFile, device_type: str) -> str:
-    if job.engine.dtype != "auto":
-        return job.engine.dtype
-    # On a CPU the torch engine computes in float32, as the promise of equal bits needs.
-    return "float32" if device_type == "cpu" else "bfloat16"

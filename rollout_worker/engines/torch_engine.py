@@ -36,6 +36,7 @@ from rollout_worker.engines.engine import (
     SwapReport,
     WeightChange,
 )
+from rollout_worker.engines.request_limits import RequestLimits
 from rollout_worker.engines.slot_cache import check_architecture
 from rollout_worker.engines.slot_decoder import Ended, SlotDecoder
 from rollout_worker.engines.tensor_memory import TensorMemory
@@ -75,7 +76,11 @@ class TorchEngine:
     ) -> None:
         check_architecture(model.config)
         self._model = model
-        self._prompt_tokens, self._max_new_tokens = prompt_tokens, max_new_tokens
+        self._limits = RequestLimits(
+            vocab_size=int(model.config.get_text_config().vocab_size),
+            prompt_tokens=prompt_tokens,
+            max_new_tokens=max_new_tokens,
+        )
         self._num_slots = num_slots
         first = next(model.parameters())
         self._device, self._dtype = first.device, first.dtype
@@ -115,7 +120,7 @@ class TorchEngine:
     @property
     def vocab_size(self) -> int:
         """Size of the vocabulary: token ids are below it."""
-        return int(self._model.config.get_text_config().vocab_size)
+        return self._limits.vocab_size
 
     @property
     def num_slots(self) -> int:
@@ -134,7 +139,7 @@ class TorchEngine:
 
     async def submit(self, request: SampleRequest) -> Completion:
         """Generate one completion. Raises: RequestFailed, also if this engine cannot take the request; EngineDied."""
-        self._check(request)
+        self._limits.check(request)
         if request.request_id in self._open:
             raise RequestFailed(f"request {request.request_id} is under way already; ids are unique")
         self._ask(lambda: self._decoder.submit(request))
@@ -183,25 +188,6 @@ class TorchEngine:
             self._changed.notify()
         await asyncio.to_thread(self._thread.join, CLOSE_S)
         self._fail_all(EngineDied("the engine was closed"))
-
-    def _check(self, request: SampleRequest) -> None:
-        ids = request.prompt_ids
-        if not 0 < len(ids) <= self._prompt_tokens:
-            raise RequestFailed(
-                f"a prompt of {len(ids)} tokens (group {request.group}); this engine takes 1 to "
-                f"{self._prompt_tokens}: raise sampling.prompt_tokens"
-            )
-        if not 0 <= min(ids) <= max(ids) < self.vocab_size:
-            raise RequestFailed(
-                f"a prompt with the token id {min(ids) if min(ids) < 0 else max(ids)} (group {request.group}); the "
-                f"model's vocabulary has {self.vocab_size}: is the tokenizer the model's?"
-            )
-        if not 1 <= request.max_new_tokens <= self._max_new_tokens:
-            raise RequestFailed(
-                f"max_new_tokens is {request.max_new_tokens}; this engine takes 1 to {self._max_new_tokens}"
-            )
-        if not (request.greedy or 0 < request.temperature < float("inf")):
-            raise RequestFailed(f"temperature is {request.temperature}; it must be above 0 (for 0 set greedy)")
 
     # ---- between the event loop and the thread ------------------------------------------------------------------
 

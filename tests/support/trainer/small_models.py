@@ -29,32 +29,24 @@ SIZES: dict[str, Any] = {
     "eos_token_id": 2,
 }
 
+GPT2_SIZES: dict[str, Any] = {
+    "vocab_size": 20,
+    "n_embd": 16,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 64,
+    "initializer_range": 0.2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
 PACKED: dict[str, Callable[[], PretrainedConfig]] = {
     "qwen3 with grouped queries": lambda: Qwen3Config(**SIZES, head_dim=8, tie_word_embeddings=True),
     "qwen3 untied": lambda: Qwen3Config(**SIZES, head_dim=8, tie_word_embeddings=False),
     "qwen2": lambda: Qwen2Config(**SIZES),
     "llama": lambda: LlamaConfig(**SIZES),
-    "gpt2": lambda: GPT2Config(
-        vocab_size=20,
-        n_embd=16,
-        n_layer=2,
-        n_head=4,
-        n_positions=64,
-        initializer_range=0.2,
-        bos_token_id=1,
-        eos_token_id=2,
-    ),
-    "gpt2 scaled by layer": lambda: GPT2Config(
-        vocab_size=20,
-        n_embd=16,
-        n_layer=2,
-        n_head=4,
-        n_positions=64,
-        initializer_range=0.2,
-        bos_token_id=1,
-        eos_token_id=2,
-        scale_attn_by_inverse_layer_idx=True,
-    ),
+    "gpt2": lambda: GPT2Config(**GPT2_SIZES),
+    "gpt2 scaled by layer": lambda: GPT2Config(**GPT2_SIZES, scale_attn_by_inverse_layer_idx=True),
 }
 """Configurations of models that can be packed."""
 
