@@ -21,6 +21,7 @@ from trainer.data.dataset import Dataset, split_prompts, warmup_examples
 from trainer.data.model import resolve_model_dir
 from trainer.data.pretrained import load_weights
 from trainer.distributed.leader import Leader
+from trainer.distributed.process_group import device_of_rank
 from trainer.learning.warmup import warm_up
 from trainer.preflight import checked_inputs
 from trainer.publishing import publish
@@ -72,6 +73,9 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
     dataset = Dataset(environment=inputs.environment, splits=split_prompts(inputs.prompts, job))
     say(RecordKind.PHASE, "loading the model", {})
     model, tokenizer = load_weights(model_dir), inputs.tokenizer
+    if job.train.devices == 1:
+        # Several devices get their shares of the weights from the host's memory.
+        model.to(device_of_rank(0, 1))
     fork, manifest = config.task.fork, None
     policy, lineage, progress = Policy(fork, 0), Lineage(fork), Progress()
     if config.resume_from is not None:
