@@ -49,7 +49,7 @@ RUNS = 3
 def program(python: Path, *arguments: str) -> dict[str, Any]:
     """Run `engine_program` with an interpreter, on one thread, and return what it printed."""
     done = subprocess.run(
-        [str(python), "-m", "bench.engine_cases.engine_program", *arguments],
+        [str(python), "-c", "from bench.engine_cases import engine_program; engine_program.main()", *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
         stdout=subprocess.PIPE,

@@ -3,13 +3,16 @@
 `pause` keeps every slot busy with long completions and gives the engine new weights again and again; each time one
 percent of the elements have changed. `samples` draws completions with one version of the weights, for the comparison
 with the trainer's log-probabilities. Both print one JSON line.
+
+It is started with `python -c "from bench.engine_cases import engine_program; engine_program.main()"`, not with `-m`:
+vLLM's workers import a program that was started with `-m` again, and with this one numba. Beside numba, vLLM 0.32 does
+not start on CPUs.
 """
 
 import argparse
 import asyncio
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -97,7 +100,7 @@ async def _measure(arguments: argparse.Namespace) -> Mapping[str, Any]:
 def rounded_state(model: Path) -> WeightState:
     """Return the checkpoint's weights in bfloat16, as a version is published."""
     found: dict[str, Tensor] = {}
-    for name, tensor in read_safetensors(model / "model.safetensors").items():
+    for name, tensor in read_safetensors(model).items():
         array = torch.from_numpy(tensor.data.copy()).view(torch.float32)
         found[name] = Tensor("BF16", tensor.shape, array.to(torch.bfloat16).view(torch.uint8).numpy())
     return found
@@ -196,7 +199,3 @@ def delta(before: WeightState, after: WeightState) -> ChangedElements:
     for part in encode(before, after):
         decoder.feed(part)
     return ChangedElements(staged=(decoder.staged(),))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -316,6 +316,8 @@ def _engine_args(settings: VllmSettings) -> AsyncEngineArgs:
         gpu_memory_utilization=settings.gpu_share,
         enforce_eager=settings.eager,
         enable_prefix_caching=True,
+        # On a CPU, vLLM 0.32 ends when it cuts the prompt of a seeded request in two: a prompt waits for room instead.
+        enable_chunked_prefill=False if is_cpu else None,
         logprobs_mode="processed_logprobs",
         generation_config="vllm",  # the model's own file may set other defaults of sampling
         worker_extension_cls=settings.extension,

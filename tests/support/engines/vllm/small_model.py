@@ -87,6 +87,31 @@ class SmallModel:
         logprobs_T: npt.NDArray[np.float64] = logprobs_TV.gather(1, torch.tensor(ids[1:])[:, None])[:, 0].numpy()
         return logprobs_T
 
+    def logprobs_of_head(self, version: int, head: int, ids: Sequence[int]) -> npt.NDArray[np.float64]:
+        """What is computed when the output projection is still that of the version `head`, and all else is new."""
+        self._load(head)
+        old = self._model.lm_head.weight.detach().clone()
+        self._load(version)
+        with torch.no_grad():
+            logits_TV = self._model.model(torch.tensor([ids])).last_hidden_state[0] @ old.T
+        logprobs_TV = torch.log_softmax(logits_TV.double(), -1)[:-1]
+        logprobs_T: npt.NDArray[np.float64] = logprobs_TV.gather(1, torch.tensor(ids[1:])[:, None])[:, 0].numpy()
+        return logprobs_T
+
+    def add_with_other_embeddings(self, share: float, ulps: int) -> int:
+        """Append version 0 with a share of the embeddings so many units in the last place larger. Return its number."""
+        state = dict(self.states[0])
+        name = next(name for name in state if name.endswith("embed_tokens.weight"))
+        words = state[name].data.view(np.uint16).copy()
+        words[np.random.default_rng(1).random(words.size) < share] += np.uint16(ulps)
+        state[name] = Tensor("BF16", state[name].shape, words)
+        self.states.append(state)
+        return len(self.states) - 1
+
+    def change(self, base: int, new: int) -> ChangedElements:
+        """The elements in which two versions differ, as a reader decodes them."""
+        return ChangedElements(staged=(self._staged(base, new),))
+
     def _staged(self, base: int, new: int) -> Staged:
         parts = list(encode(self.states[base], self.states[new]))
         decoder = Decoder(self.states[base], max_content_bytes=1 << 24, max_parts=len(parts))
