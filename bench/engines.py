@@ -65,7 +65,7 @@ def throughput(folder: Path, oracle: Path, *, quick: bool) -> tuple[dict[str, An
     num_steps, num_runs = (5, 1) if quick else (STEPS, RUNS)
     names = ("0.8M",) if quick else ("4.7M", "0.8M")
     found = {
-        name: compare(name, folder, oracle, num_steps=num_steps, num_runs=num_runs, settings_tried=not quick)
+        name: compare(name, folder, oracle, num_steps=num_steps, num_runs=num_runs, settings_tried=not quick, say=_say)
         for name in names
     }
     figures = {"tokens_per_s_vs_trl": "4.7M", "tokens_per_s_vs_trl_small": "0.8M"}

@@ -13,7 +13,7 @@ import json
 import os
 import statistics
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -119,22 +119,31 @@ def median(rates: Sequence[Rate]) -> Rate:
 
 
 def compare(
-    name: str, folder: Path, oracle: Path, *, num_steps: int, num_runs: int, settings_tried: bool
+    name: str,
+    folder: Path,
+    oracle: Path,
+    *,
+    num_steps: int,
+    num_runs: int,
+    settings_tried: bool,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Measure one size of model: TRL at all settings once, then the fastest of them and ours in turns.
 
-    Without `settings_tried` only TRL's first setting is run.
+    Without `settings_tried` only TRL's first setting is run. `say` is told which run begins.
     """
     model = folder / f"model-{name}"
     num_parameters = write_model(name, model)
-    tried = {
-        f"{dtype} {rows} rows": trl_rate(model, oracle, dtype, rows, num_steps, folder / f"trl-{dtype}-{rows}")
-        for dtype, rows in TRL_SETTINGS[: None if settings_tried else 1]
-    }
+    tried = {}
+    for dtype, rows in TRL_SETTINGS[: None if settings_tried else 1]:
+        setting = f"{dtype} {rows} rows"
+        say(f"throughput of TRL, {name}, {setting}")
+        tried[setting] = trl_rate(model, oracle, dtype, rows, num_steps, folder / f"trl-{dtype}-{rows}")
     best = max(tried, key=lambda setting: tried[setting].tokens_per_s)
     dtype, rows = best.split()[0], int(best.split()[1])
     theirs, ours = [], []
     for turn in range(num_runs):
+        say(f"throughput of TRL and ours, {name}, run {turn + 1} of {num_runs}")
         theirs.append(trl_rate(model, oracle, dtype, rows, num_steps, folder / f"trl-{turn}"))
         # Ours has more steps to fill its pipeline, and starts no sooner to count.
         ours.append(our_rate(model, 2 * num_steps, folder / f"ours-{name}-{turn}"))
