@@ -37,6 +37,7 @@ from periplus.errors import explained_error
 from periplus.values.policy import Policy
 from rollout_worker.engines.engine import Completion, CompletionEnd, RequestFailed, SampleRequest
 from rollout_worker.engines.sampling import choose, row_keys, uniforms
+from rollout_worker.engines.slot_attention import use_slot_attention
 from rollout_worker.engines.slot_cache import PrefillCache, PrefilledRow, SlotCache
 from rollout_worker.engines.slot_records import SlotRecords, nothing_sampled
 
@@ -113,7 +114,8 @@ class SlotDecoder:
         self._width_P, self._width_K = prompt_tokens, prompt_tokens + max_new_tokens + self._lag
         self._device, self._now_s = device, now_s
         self._num_layers = int(model.config.get_text_config().num_hidden_layers)
-        self._cache = SlotCache(self._num_layers, num_slots, self._width_K, device)
+        cache_dtype = torch.float32 if use_slot_attention(model) else None
+        self._cache = SlotCache(self._num_layers, num_slots, self._width_K, device, cache_dtype)
         self._rows: list[_Row | None] = [None] * num_slots
         self._records = SlotRecords(num_slots, max_new_tokens, eos_id)
         self._waiting: deque[SampleRequest] = deque()
