@@ -18,7 +18,7 @@ MakeRequests = Callable[[int, str], list[SampleRequest]]
 """Function that returns so many requests, whose ids begin with the prefix."""
 
 FILL_S = 2.0
-"""Seconds that a load gets to fill the engine before the first swap. Chosen by hand."""
+"""Seconds that a load gets to fill the engine before the first swap, unless it is said otherwise. Chosen by hand."""
 
 BETWEEN_SWAPS_S = 0.2
 """Seconds between two swaps, in which completions go on. Chosen by hand."""
@@ -44,16 +44,18 @@ async def pauses(
     *,
     num_requests: int,
     on_swap: OnSwap,
+    fill_s: float = FILL_S,
 ) -> dict[str, Any]:
     """Give a busy engine new weights again and again, and return the pauses in seconds.
 
-    `changes` are pairs of a change and the digest of the state after it. `gap_without_swap_s` is the longest gap
+    `changes` are pairs of a change and the digest of the state after it. The first swap comes after `fill_s` seconds,
+    in which the requests should all have begun. `gap_without_swap_s` is the longest gap
     between two tokens of a completion without new weights, on the same machine and load: the median over completions.
     """
     filler = asyncio.ensure_future(_keep_busy(engine, make, num_requests))
     reports = []
     try:
-        await asyncio.sleep(FILL_S)
+        await asyncio.sleep(fill_s)
         for number, (change, _) in enumerate(changes):
             assert not filler.done(), filler.exception()
             reports.append(await engine.swap(change, Policy(0, number + 1), on_swap))

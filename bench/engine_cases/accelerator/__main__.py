@@ -46,6 +46,9 @@ SMALL = {
 LIMIT_S = 600.0
 """Seconds that a script may take, unless it is said otherwise. At 0.5 to 1.7 B each is expected to take less."""
 
+NOISE = ("(", "[", "warnings.warn", "Triton ")
+"""How lines begin that vLLM's processes and libraries write beside a script's own."""
+
 MAX_REASON = 300
 """Characters of a reason that are kept; the log has all."""
 
@@ -101,7 +104,7 @@ def run_script(name: str, command: Sequence[str], log: Path, limit_s: float) -> 
         )
         try:
             output, _ = process.communicate(timeout=limit_s)
-            ended = f"exit code {process.returncode}"
+            ended = f"exit code {process.returncode}" if process.returncode else "it printed no record"
         except subprocess.TimeoutExpired:
             output, ended = b"", f"it took more than {limit_s:g} s"
         finally:
@@ -126,9 +129,12 @@ def _record(output: bytes) -> dict[str, Any] | None:
 
 
 def _reason(ended: str, log: str) -> str:
-    said = [line.strip() for line in log.splitlines() if line.strip()]
+    # A script's own last words; after them the interpreter may say what it ignored while it ended.
+    lines = [line.strip() for line in log.partition("Exception ignored in")[0].splitlines()]
+    said = [line for line in lines if line and not line.startswith(NOISE)]
     return f"{ended}: {said[-1]}"[:MAX_REASON] if said else ended
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that a running script ends too
     sys.exit(main())

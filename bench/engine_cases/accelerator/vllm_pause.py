@@ -23,7 +23,7 @@ from bench.engine_cases.accelerator.vllm_start import (
     running,
     vocab_size_of,
 )
-from bench.engine_cases.engine_load import pauses
+from bench.engine_cases.engine_load import FILL_S, pauses
 from bench.engine_cases.weight_changes import changed, delta
 from periplus.values.digest import state_digest
 from rollout_worker.engines.engine import OnSwap
@@ -40,8 +40,9 @@ def main() -> int:
     parser = parser_of("vllm_pause", __doc__)
     parser.add_argument("--sequences", type=int, nargs="+", default=[32, 64, 128, 256])
     parser.add_argument("--prompt-tokens", type=int, default=256)
-    parser.add_argument("--new-tokens", type=int, default=512)
+    parser.add_argument("--new-tokens", type=int, default=1024)
     parser.add_argument("--swaps", type=int, default=10)
+    parser.add_argument("--fill-s", type=float, default=FILL_S, help="seconds for all prompts before the first swap")
     arguments = parser.parse_args()
     device = device_of(arguments)
     torch.set_num_threads(1 if device.type == "cpu" else torch.get_num_threads())
@@ -75,7 +76,9 @@ async def measured(arguments: argparse.Namespace, device: torch.device) -> list[
         await asyncio.gather(*(vllm.engine.submit(one) for one in make(max(arguments.sequences), "warm")))
         for num in arguments.sequences:
             for on_swap in MODES:
-                found = await pauses(vllm.engine, changes, make, num_requests=num, on_swap=on_swap)
+                found = await pauses(
+                    vllm.engine, changes, make, num_requests=num, on_swap=on_swap, fill_s=arguments.fill_s
+                )
                 rows.append(
                     {
                         "sequences": num,
