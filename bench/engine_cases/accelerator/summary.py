@@ -32,7 +32,12 @@ class ScriptOutcome:
 
 def markdown(outcomes: Sequence[ScriptOutcome]) -> str:
     """Return the page, which ends with a line break."""
-    lines = ["# Measurements on a GPU", "", *_table(("script", "outcome", "wall s", "reason"), _overview(outcomes))]
+    devices = sorted({each.record["machine"]["device"] for each in outcomes if each.record is not None})
+    lines = [
+        f"# Measurements on {', '.join(devices) or 'a GPU'}",
+        "",
+        *_table(("script", "outcome", "wall s", "reason"), _overview(outcomes)),
+    ]
     reach = [row for each in outcomes if each.record is not None for row in each.record["reach"]]
     if reach:
         lines += ["", "## Targets", ""]
@@ -56,7 +61,7 @@ def _reached(row: Row) -> tuple[str, ...]:
 
 
 def _section(record: Row) -> Iterator[str]:
-    about = {**record["machine"], **record["config"]}
+    about = {**record["machine"], **{key: value for key, value in record["config"].items() if value is not None}}
     yield f"Commit {record['commit']}; " + ", ".join(f"{key} {_cell(value)}" for key, value in about.items()) + "."
     numbers = dict(_numbers("", record["results"]))
     if numbers:

@@ -10,7 +10,7 @@ RECORD: dict[str, Any] = {
     "bench": "gpu_pause",
     "commit": "abc",
     "machine": {"cpu": "a", "device": "H100"},
-    "config": {"shape": "0.5B", "sequences": [32, 64]},
+    "config": {"shape": "0.5B", "checkpoint": None, "sequences": [32, 64]},
     "results": {
         "start_s": 12.3456,
         "state_bytes": 1234567,
@@ -33,6 +33,7 @@ def test_the_page_has_every_number_and_table_and_says_what_was_not_measured() ->
             ScriptOutcome(name="sleep", record=None, reason="exit code 1: a | b\nc", wall_s=3.0),
         ]
     ).splitlines()
+    assert page[0] == "# Measurements on H100"
     assert "| pause | measured | 61 |  |" in page
     assert "| sleep | not measured | 3 | exit code 1: a \\| b c |" in page
     assert "| `exposed_pause_s` | 0.125 | s | at most 0.1 | **no** |" in page
