@@ -28,6 +28,7 @@ from bench import provenance
 from bench.engine_cases.mismatch import compared
 from bench.engine_cases.models import write_model
 from bench.engine_cases.throughput import compare
+from trainer.data.pretrained import load_weights
 
 ROOT = Path(__file__).parents[1]
 SECTIONS = ("throughput", "pause", "mismatch")
@@ -95,7 +96,7 @@ def mismatch(model: Path, python: Path, *, quick: bool) -> tuple[dict[str, Any],
     sampled = program(
         python, "samples", "--engine", "vllm", "--dtype", "bfloat16", "--model", str(model), "--requests", num
     )
-    found = compared(model, sampled)
+    found = compared(load_weights(model), sampled)
     figures = {"mismatch_kl": found["trainer"]["kl"], "mismatch_mean_nats": found["trainer"]["mean_nats"]}
     return found, figures
 

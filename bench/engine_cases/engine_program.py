@@ -12,10 +12,9 @@ not start on CPUs.
 import argparse
 import asyncio
 import json
-import statistics
 import tempfile
-import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,9 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
+from bench.engine_cases.engine_load import pauses, sampled
 from bench.engine_cases.models import ENVIRONMENT
-from periplus.codec.weights.decoder import Decoder
-from periplus.codec.weights.encoder import encode
+from bench.engine_cases.weight_changes import changed, delta
 from periplus.codec.weights.layout import layout_of
 from periplus.environment import gym_tasks
 from periplus.environment.job_environment import encode_prompt
@@ -34,7 +33,7 @@ from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
 from periplus.values.weight_state import Tensor, WeightState, read_safetensors
 from rollout_worker.engines.bundle import build_engine
-from rollout_worker.engines.engine import ChangedElements, Engine, OnSwap, SampleRequest, WholeState
+from rollout_worker.engines.engine import OnSwap, SampleRequest, WholeState
 
 CHANGED_SHARE = 0.01
 """Share of the elements that change from one version to the next."""
@@ -90,9 +89,16 @@ async def _measure(arguments: argparse.Namespace) -> Mapping[str, Any]:
         try:
             await engine.swap(WholeState(layout=layout_of(state), state=state), Policy(0, 0), OnSwap.DRAIN)
             assert await engine.digest() == state_digest(state), "the engine holds other weights"
+            make = partial(requests, tokenizer, arguments.new_tokens)
             if arguments.what == "samples":
-                return await samples(engine, tokenizer, arguments)
-            return await pauses(engine, tokenizer, state, arguments)
+                return await sampled(engine, make(arguments.requests, "sample"))
+            rng, changes = np.random.default_rng(0), []
+            for _ in range(arguments.swaps):
+                before, state = state, changed(state, rng, CHANGED_SHARE)
+                changes.append((delta(before, state), state_digest(state)))
+            return await pauses(
+                engine, changes, make, num_requests=arguments.requests, on_swap=OnSwap(arguments.on_swap)
+            )
         finally:
             await engine.close()
 
@@ -106,7 +112,7 @@ def rounded_state(model: Path) -> WeightState:
     return found
 
 
-def requests(tokenizer: Any, num: int, new_tokens: int, prefix: str) -> list[SampleRequest]:
+def requests(tokenizer: Any, new_tokens: int, num: int, prefix: str) -> list[SampleRequest]:
     """Return requests in groups of 8 on the benchmark's problems."""
     tasks = gym_tasks.load(ENVIRONMENT["name"], ENVIRONMENT["config"], 0, NUM_PROBLEMS)
     return [
@@ -122,80 +128,3 @@ def requests(tokenizer: Any, num: int, new_tokens: int, prefix: str) -> list[Sam
         )
         for index in range(num)
     ]
-
-
-async def samples(engine: Engine, tokenizer: Any, arguments: argparse.Namespace) -> Mapping[str, Any]:
-    """Sample completions with one version, and return prompts, tokens and log-probabilities."""
-    asked = requests(tokenizer, arguments.requests, arguments.new_tokens, "sample")
-    started_s = time.perf_counter()
-    found = await asyncio.gather(*(engine.submit(one) for one in asked))
-    spent_s = time.perf_counter() - started_s
-    return {
-        "prompts": [one.prompt_ids for one in asked],
-        "tokens": [each.token_ids for each in found],
-        "logprobs": [each.logprobs for each in found],
-        "tokens_per_s": sum(len(each.token_ids) for each in found) / spent_s,
-    }
-
-
-async def pauses(
-    engine: Engine, tokenizer: Any, state: WeightState, arguments: argparse.Namespace
-) -> Mapping[str, Any]:
-    """Give the engine new weights while all slots are busy, and return the pauses."""
-    on_swap = OnSwap(arguments.on_swap)
-    rng = np.random.default_rng(0)
-    changes = []
-    for _ in range(arguments.swaps):
-        after = changed(state, rng)
-        changes.append((delta(state, after), state_digest(after)))
-        state = after
-    filler = asyncio.ensure_future(_keep_busy(engine, tokenizer, arguments))
-    reports, quiet_gaps_s = [], []
-    try:
-        await asyncio.sleep(2.0)
-        for number, (change, _) in enumerate(changes):
-            reports.append(await engine.swap(change, Policy(0, number + 1), on_swap))
-            await asyncio.sleep(0.2)
-        assert await engine.digest() == changes[-1][1], "the engine holds other weights than the last version"
-    finally:
-        filler.cancel()
-    # What a gap is without any swap, on the same machine and load.
-    asked = requests(tokenizer, arguments.requests, arguments.new_tokens, "quiet")
-    quiet_gaps_s = [each.longest_gap_s for each in await asyncio.gather(*(engine.submit(one) for one in asked))]
-    return {
-        "pause_s": [report.pause_s for report in reports],
-        "write_s": [report.write_s for report in reports],
-        "median_s": statistics.median(report.pause_s for report in reports),
-        "longest_s": max(report.pause_s for report in reports),
-        "gap_without_swap_s": statistics.median(quiet_gaps_s),
-    }
-
-
-async def _keep_busy(engine: Engine, tokenizer: Any, arguments: argparse.Namespace) -> None:
-    # As soon as a completion ends, the next one begins.
-    async def one_after_another(line: int) -> None:
-        for number in range(1_000_000):
-            (one,) = requests(tokenizer, 1, arguments.new_tokens, f"{line}-{number}")
-            await engine.submit(one)
-
-    async with asyncio.TaskGroup() as tasks:
-        for line in range(arguments.requests):
-            tasks.create_task(one_after_another(line))
-
-
-def changed(state: WeightState, rng: np.random.Generator) -> WeightState:
-    """Return the state with `CHANGED_SHARE` of its elements one unit in the last place higher or lower."""
-    found = {}
-    for name, each in state.items():
-        bits = each.data.view(np.uint16).copy()
-        bits[rng.random(bits.size) < CHANGED_SHARE] ^= 1
-        found[name] = Tensor(each.dtype, each.shape, bits.view(np.uint8))
-    return found
-
-
-def delta(before: WeightState, after: WeightState) -> ChangedElements:
-    """Return the change as a worker has it after it decoded a publication."""
-    decoder = Decoder(before, max_content_bytes=sum(each.data.nbytes for each in after.values()))
-    for part in encode(before, after):
-        decoder.feed(part)
-    return ChangedElements(staged=(decoder.staged(),))

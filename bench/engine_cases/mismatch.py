@@ -6,7 +6,6 @@ trainer's scoring is also repeated in float32 with rounded weights, which leaves
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,23 +13,22 @@ import torch
 
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, StopReason
-from trainer.data.pretrained import load_weights
 from trainer.learning.batch import Sample, collate
 from trainer.learning.forward.precision import compute_dtype, has_bfloat16_units
 from trainer.learning.forward.scorer import PolicyScorer
 from trainer.learning.scoring import completion_logprobs
 
 
-def compared(model_folder: Path, sampled: Mapping[str, Any]) -> dict[str, Any]:
+def compared(model: Any, sampled: Mapping[str, Any]) -> dict[str, Any]:
     """Return the differences by how the trainer scores: as a job does by default, in float32, and with rounded weights.
 
-    KL is the mean of the k3 estimate of the engine's distribution against the trainer's, in nats a token.
+    `model` holds the float32 masters, on the device that scores; they are rounded in the end. KL is the mean of the k3
+    estimate of the engine's distribution against the trainer's, in nats a token.
     """
-    model = load_weights(model_folder)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     default = compute_dtype(
         "auto",
-        device=torch.device("cpu"),
+        device=next(model.parameters()).device,
         num_parameters=num_parameters,
         has_bfloat16_units=has_bfloat16_units(),
     )

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench import provenance
-from bench.engine_cases.accelerator.shapes import SHAPES, random_model
+from bench.engine_cases.accelerator.record import device_of, now_s, parser_of, print_record
+from bench.engine_cases.accelerator.shapes import random_model
 from periplus.codec.weights.encoder import Encoder
 from periplus.job.job_file import JobFile, resolve
 from periplus.values.policy import Policy
@@ -34,53 +34,31 @@ from trainer.recipe import build_learner
 
 def main() -> int:
     """Run the measurement and print its JSON line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shape", choices=SHAPES, default="0.5B")
-    parser.add_argument("--device", default="cuda")
+    parser = parser_of("training", __doc__)
     parser.add_argument("--samples", type=int, default=64)
     parser.add_argument("--prompt-tokens", type=int, default=128)
     parser.add_argument("--new-tokens", type=int, default=512)
     parser.add_argument("--steps", type=int, default=5, help="steps that are timed, after two that are not")
     arguments = parser.parse_args()
-    device = torch.device(arguments.device)
-    record = {
-        "bench": "gpu_training",
-        "commit": provenance.commit(),
-        "machine": provenance.machine(torch=torch.__version__) | {"device": _device_name(device)},
-        "config": {key: value for key, value in vars(arguments).items() if key != "device"},
-        "results": measured(arguments, device),
-        "reach": [],
-    }
-    print(json.dumps(record))
+    device = device_of(arguments)
+    print_record("training", arguments, device, measured(arguments, device))
     return 0
 
 
 def measured(arguments: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """Return the figures of one shape."""
-    job = resolve(
-        JobFile.model_validate_json(
-            json.dumps(
-                {
-                    "name": "gpu-training",
-                    "environment": {"name": "spell_backward"},
-                    "sampling": {"prompt_tokens": arguments.prompt_tokens, "max_new_tokens": arguments.new_tokens},
-                    "optimizer": {"lr": 1e-6},
-                }
-            )
-        )
-    )
     model = random_model(arguments.shape, device, torch.float32)
-    learner = build_learner(job, model)
+    learner = learner_of(arguments, model)
     rng = np.random.default_rng(0)
     version = 0
 
     def step() -> float:
         nonlocal version
         samples = random_samples(arguments, int(model.config.vocab_size), rng)
-        started_s = _now_s(device)
+        started_s = now_s(device)
         assert learner.step(samples, consumer=Policy(0, version), learning_rate=1e-6) is not None
         version += 1
-        return _now_s(device) - started_s
+        return now_s(device) - started_s
 
     for _ in range(2):  # moments of the optimizer, kernels, memory
         step()
@@ -97,6 +75,23 @@ def measured(arguments: argparse.Namespace, device: torch.device) -> dict[str, A
     return found | publications(model, step, device, arguments.steps)
 
 
+def learner_of(arguments: argparse.Namespace, model: Any) -> Any:
+    """Return a learner of the model, for samples of `prompt_tokens` and `new_tokens`, at a learning rate of 1e-6."""
+    job = resolve(
+        JobFile.model_validate_json(
+            json.dumps(
+                {
+                    "name": "gpu-training",
+                    "environment": {"name": "spell_backward"},
+                    "sampling": {"prompt_tokens": arguments.prompt_tokens, "max_new_tokens": arguments.new_tokens},
+                    "optimizer": {"lr": 1e-6},
+                }
+            )
+        )
+    )
+    return build_learner(job, model)
+
+
 def publications(model: Any, step: Callable[[], float], device: torch.device, num: int) -> dict[str, Any]:
     """Publish after each of `num` steps, with the encoder beside the next step, and return what it cost."""
     weights = weights_of(model)
@@ -104,9 +99,9 @@ def publications(model: Any, step: Callable[[], float], device: torch.device, nu
     snapshot_s, encode_s, beside_s, density, bits = [], [], [], [], []
     for _ in range(num):
         step()
-        started_s = _now_s(device)
+        started_s = now_s(device)
         complete = weights.take()
-        snapshot_s.append(_now_s(device) - started_s)
+        snapshot_s.append(now_s(device) - started_s)
         # In a thread, as the publisher does: the state is completed on the host and encoded.
         done: list[tuple[Any, Encoder, float]] = []
 
@@ -158,16 +153,6 @@ def random_samples(arguments: argparse.Namespace, vocabulary: int, rng: np.rando
         )
         for index in range(arguments.samples)
     ]
-
-
-def _now_s(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 if __name__ == "__main__":

@@ -72,7 +72,8 @@ class VllmSettings:
     `folder` has the model's config.json; weights are not read. `dtype` is bfloat16 or float32. `num_slots` requests
     decode at once, of at most `max_tokens` tokens with their prompt. `ranks` is the degree of tensor parallelism.
     `cache_bytes` is the memory for keys and values, a must on a CPU; on a GPU None takes `gpu_share` of its memory for
-    all. `extension` names the class that is added to the workers.
+    all. `extension` names the class that is added to the workers. With `can_sleep`, which a CPU does not have, vLLM
+    can give its memory back for a time.
     """
 
     folder: Path
@@ -85,6 +86,7 @@ class VllmSettings:
     eager: bool = False
     buffer_bytes: int = BUFFER_BYTES
     extension: str = EXTENSION
+    can_sleep: bool = False
 
 
 class AsyncLlmBackend:
@@ -191,6 +193,17 @@ class AsyncLlmBackend:
     async def resume(self) -> None:
         """Let the scheduler go on. Raises: EngineDied."""
         await self._watched(self._llm.resume_generation())
+
+    async def sleep(self) -> None:
+        """Move the weights to the host and give up all keys and values, while no request is under way.
+
+        It needs `VllmSettings.can_sleep`. Raises: EngineDied.
+        """
+        await self._watched(self._llm.sleep(level=1))
+
+    async def wake(self) -> None:
+        """Move the weights back to their addresses, and let the scheduler go on. Raises: EngineDied."""
+        await self._watched(self._llm.wake_up())
 
     async def write(self, updates: Iterable[Update]) -> None:
         """Write elements on all ranks. Raises: EngineDied, or what vLLM raises for a worker's failure."""
@@ -321,6 +334,7 @@ def _engine_args(settings: VllmSettings) -> AsyncEngineArgs:
         logprobs_mode="processed_logprobs",
         generation_config="vllm",  # the model's own file may set other defaults of sampling
         worker_extension_cls=settings.extension,
+        enable_sleep_mode=settings.can_sleep,
         disable_log_stats=True,
     )
 
