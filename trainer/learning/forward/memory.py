@@ -18,9 +18,8 @@ MIN_PASS_TOKENS = 2048
 rounds all weights. Chosen by hand: with 2048 tokens a matrix product is no longer limited by reading its weights."""
 
 MAX_PASS_TOKENS = {"cpu": 2048}
-"""Largest size of a pass in tokens, by device type, however much memory there is. On a CPU larger passes take more time:
-tensors no longer fit into the caches, and memory that the allocator gave back to the kernel between two passes must be
-cleared by it again (docs/design/0012-training-devices.md)."""
+"""Largest size of a pass in tokens, by device type, however much memory there is. On a CPU larger passes take longer:
+the allocator gives their memory back to the kernel, which clears it again (docs/design/0012-training-devices.md)."""
 
 MAX_ACCELERATOR_PASS_TOKENS = 65_536
 """The same for any other device. Chosen by hand; not measured."""
