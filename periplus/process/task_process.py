@@ -4,7 +4,8 @@ The region's agent writes the task file and starts the process. The process writ
 before it exits. Its output goes to its log file; when the disk is full, log lines are lost but the work goes on.
 
 A process is asked to stop by SIGTERM from its agent, or by the end of its standard input when the agent died. `work`
-gets an event that is set then; it decides how to stop, and returns the state in which it ended.
+gets an event that is set then; it decides how to stop, and returns the state in which it ended. What the process has
+started ends with it, even when it is killed together with its agent (guard.py).
 """
 
 import asyncio
@@ -22,6 +23,7 @@ import click
 
 from periplus.errors import PeriplusError, explained_error, leaves
 from periplus.process import telemetry
+from periplus.process.guard import guard_session
 from periplus.process.lifecycle import wait_for_stop
 from periplus.values.task import EXIT_FAILED, EXIT_STOPPED, EXIT_SUCCEEDED, TaskOutcome, TaskSpec, TaskState
 
@@ -74,8 +76,12 @@ def command(make_work: Callable[[TaskSpec], Work]) -> click.Command:
         except PeriplusError as error:
             click.echo(f"error: {explained_error(error)}", err=True)
             sys.exit(EXIT_FAILED)
+        try:
+            guard_session()
+        except OSError as error:  # without it, only kill -9 of task and agent together leaves something behind
+            telemetry.event(log, logging.WARNING, "task_without_guard", task=spec.task_id, why=error)
         exit_code = run(spec, make_work)
-        # Engines and trainers start processes of their own. The agent kills what is left of them, but it may be dead.
+        # Engines and trainers start processes of their own. Python would wait for those of multiprocessing.
         end_group()
         sys.exit(exit_code)
 

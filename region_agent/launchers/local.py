@@ -5,7 +5,8 @@ The supervisor performs actions; control/reconcile.py decides them. How a proces
 - It gets its own Unix session, so that Ctrl-C in a terminal reaches only the agent.
 - Its standard input is a pipe from the agent. If the agent dies, the worker reads end-of-file and leaves.
 - It is sent SIGTERM only once, because a second one would cut short what it is saving.
-- When it ends, the processes that it started itself are killed too.
+- When it ends, the processes that it started itself are killed too. If the agent is dead then, the process's own guard
+  kills them (periplus/process/guard.py), which also removes their shared memory.
 - Its output goes to one log file per task. If the disk has no room for the log, the task runs without one.
 """
 

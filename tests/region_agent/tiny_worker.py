@@ -1,6 +1,7 @@
 """A worker process for the agent's tests, started with `-m`: its job, or the environment, says how it behaves."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from periplus.errors import TrainingError
 from periplus.process.task_process import Work, command
 from periplus.values.task import TaskSpec, TaskState
+from tests.support.processes.fake_engine import start_fake_engine
 
 
 def make_work(spec: TaskSpec) -> Work:
@@ -29,6 +31,9 @@ def make_work(spec: TaskSpec) -> Work:
                 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])  # noqa: ASYNC220
                 note("child", child.pid)
                 os.kill(os.getpid(), signal.SIGKILL)
+            case "run an engine":
+                engine = await asyncio.to_thread(start_fake_engine)
+                await asyncio.to_thread(Path(spec.run_dir, "engine").write_text, json.dumps(engine))
             case "ignore":
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
         await asyncio.to_thread(Path(spec.run_dir, "authority_key").write_text, spec.authority_key)

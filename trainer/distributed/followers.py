@@ -1,8 +1,9 @@
 """Rank 0's side of the other ranks: their processes, the commands that they are sent, and the moment one of them ends.
 
 Each follower is a child process of the trainer, in the trainer's Unix session, so that it ends with the trainer when
-the region's agent kills the session. Its standard input carries commands. If the trainer dies, the pipe ends, and the
-follower leaves at once.
+the region's agent, or the trainer's guard, kills the session. Its standard input carries commands. If the trainer dies,
+the pipe ends, and the follower leaves at once. (A process that the trainer has forked would keep the pipe open. Then it
+is the guard that ends the follower.)
 
 A thread for each follower waits for its end. When one ends before `close`, the others are killed: without it none of
 them can go on, and collectives that wait for them fail then. The first loss is kept, with the reason that the follower

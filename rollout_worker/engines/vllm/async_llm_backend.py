@@ -1,6 +1,7 @@
 """vLLM as children of this process: vLLM's `AsyncLLM` here, its core and its workers in processes of their own.
 
-The children end with this process. What it needs of vLLM beyond its public interface is here alone:
+vLLM ends its children when it is closed. When this process is killed they stay, and the guard of the worker's task ends
+them (periplus/process/guard.py). What this module needs of vLLM beyond its public interface is here alone:
 `engine_core.pause_scheduler_async`, because the public `pause_generation` sleeps for 20 ms; and the way in which vLLM
 tells requests that it has died (`output_processor.propagate_error`). This process watches all of vLLM's processes
 itself: with two ranks vLLM takes 9 seconds to report a killed worker, because it first waits for the other one.

@@ -2,7 +2,8 @@
 
 vLLM's calls of its workers cannot carry arrays. So arrays go through one file in the memory file system, which the
 engine makes when it starts. Every worker maps it once; then the file's name is removed, so that nothing is left behind
-whoever is killed, and the mappings go on. A change that is larger than the block is sent in several loads.
+whoever is killed, and the mappings go on. If the engine is killed before that, Python's resource tracker removes the
+name. A change that is larger than the block is sent in several loads.
 
 A *record* says where the elements of one update lie in the block: (name, start, number, whether there are positions,
 offset in bytes). The values (16 bits each) come first, then the positions (32 bits each), which count from `start`.
@@ -12,6 +13,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Self
 
@@ -30,6 +32,9 @@ BUFFER_BYTES = 32 << 20
 
 MIN_BUFFER_BYTES = 1 << 12
 """Smallest block. Chosen by hand: an element of an update needs 6 bytes, and an update begins at a multiple of 8."""
+
+_KIND = "shared_memory"
+"""What Python's resource tracker calls such a file. It knows it by its name in FOLDER, after a slash."""
 
 _VALUE_BYTES, _POSITION_BYTES, _ALIGNMENT = 2, 4, 8
 
@@ -54,12 +59,15 @@ class TransferBuffer:
             descriptor, name = tempfile.mkstemp(prefix="periplus-", dir=folder)
         except OSError as error:
             raise ConfigError(f"cannot make a file in {folder} ({error.strerror}); vLLM needs shared memory") from error
+        path = Path(name)
+        if folder == FOLDER:
+            resource_tracker.register(f"/{path.name}", _KIND)
         try:
             # Reserves the pages now: without them a later write would end the process with SIGBUS.
             os.posix_fallocate(descriptor, 0, num_bytes)
-            return cls(mmap.mmap(descriptor, num_bytes), Path(name))
+            return cls(mmap.mmap(descriptor, num_bytes), path)
         except OSError as error:
-            os.unlink(name)
+            _remove(path)
             raise ConfigError(
                 f"{folder} has no room for {num_bytes} bytes ({error.strerror}); give the container more shared memory"
             ) from error
@@ -89,7 +97,7 @@ class TransferBuffer:
 
     def unlink(self) -> None:
         """Remove the name. Mappings go on. It may be called twice."""
-        self._path.unlink(missing_ok=True)
+        _remove(self._path)
 
     def head(self, records: Sequence[Record]) -> bytes:
         """Return a copy of the block's beginning, up to the end of the records."""
@@ -174,6 +182,15 @@ class TransferBuffer:
             stored = self._bytes[at : at + _POSITION_BYTES * number].view(np.uint32)
             np.subtract(update.positions, update.start, out=stored, casting="unsafe")
         return update.name, update.start, number, update.positions is not None, offset
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return
+    if path.parent == FOLDER:
+        resource_tracker.unregister(f"/{path.name}", _KIND)
 
 
 def _element_bytes(update: Update) -> int:

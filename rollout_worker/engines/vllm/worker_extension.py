@@ -13,6 +13,7 @@ packing is replaced by the plain product with the parameter itself. The front pr
 """
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,17 @@ if current_platform.is_cpu():
     linear_kernels.dispatch_cpu_unquantized_gemm = _keep_weights
 
 
+def _forget_blocks_of_ranks() -> None:
+    """Remove the names of the blocks through which ranks on a CPU talk, so that none is left if this process is killed.
+
+    vLLM removes them only when it ends in order. All ranks have mapped them when the first call of a worker comes.
+    """
+    if current_platform.is_cpu():
+        maps = Path("/proc/self/maps").read_text()
+        for name in re.findall(r"/dev/shm/vllm_dist_\S+-cpushm_\d+$", maps, re.MULTILINE):
+            Path(name).unlink(missing_ok=True)  # another rank may have been faster
+
+
 class WorkerExtension:
     """Methods that vLLM adds to its workers. `model_runner` is the worker's own."""
 
@@ -71,6 +83,7 @@ class WorkerExtension:
 
     def periplus_attach(self, path: str) -> str:
         """Map the shared block. Return an empty text, or why there is none, as on another machine."""
+        _forget_blocks_of_ranks()
         try:
             self._periplus_buffer = TransferBuffer.attach(Path(path))
         except OSError as error:

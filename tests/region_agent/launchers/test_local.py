@@ -1,13 +1,16 @@
 """The supervisor with real processes, small ones."""
 
 import asyncio
+import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from periplus.job.run_directory import fork_of_start_line
 from periplus.values.task import Role, TaskOutcome, TaskState
 from region_agent.control.reconcile import AskToStop, Forget, Kill, LocalTask, Start
 from region_agent.launchers.local import Supervisor, WorkerSettings
+from tests.support.processes.fake_engine import exists, is_alive
 from tests.support.small_disk import small_disk
 
 WORKER = "tests.region_agent.tiny_worker"
@@ -83,13 +87,6 @@ def running_pid(tmp_path: Path) -> int:
     return int(file.read_text())
 
 
-def alive(pid: int) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-
-
 def test_a_process_that_succeeds_leaves_its_log_and_no_scratch(
     supervisor: Supervisor, tmp_path: Path, scratch: Path
 ) -> None:
@@ -138,7 +135,7 @@ def test_what_a_dead_worker_had_started_goes_with_it(supervisor: Supervisor, tmp
     supervisor.perform(Start(task("leave a child"), 0), 1.0)
     outcome(supervisor)
     child = int((tmp_path / "runs" / "j" / "child").read_text())
-    wait_for(lambda: not alive(child))
+    wait_for(lambda: not is_alive(child))
 
 
 def test_who_is_asked_to_stop_saves_and_stops(supervisor: Supervisor, tmp_path: Path) -> None:
@@ -155,7 +152,7 @@ def test_who_does_not_listen_is_killed(supervisor: Supervisor, tmp_path: Path) -
     supervisor.perform(AskToStop("j/rollout:0"), 5.0)
     supervisor.perform(Kill("j/rollout:0"), 6.0)
     assert "signal 9" in outcome(supervisor).message
-    assert not alive(pid)
+    assert not is_alive(pid)
 
 
 def test_stop_all_leaves_no_process_and_tells_how_each_ended(
@@ -168,8 +165,8 @@ def test_stop_all_leaves_no_process_and_tells_how_each_ended(
     listening = running_pid(tmp_path)
     supervisor.perform(AskToStop("j/listens"), 2.0)
     asyncio.run(supervisor.stop_all(0.5, time.monotonic))
-    assert not alive(deaf)
-    assert not alive(listening)
+    assert not is_alive(deaf)
+    assert not is_alive(listening)
     ended = {task_id: process.outcome for task_id, process in supervisor.processes.items()}
     assert ended["j/listens"] == TaskOutcome(state=TaskState.STOPPED, message=""), "it was asked a second time"
     assert ended["j/ignores"] is not None
@@ -208,9 +205,10 @@ def test_an_output_directory_that_cannot_be_made_is_a_failure_of_the_task(
     assert outcome(supervisor).state is TaskState.FAILED
 
 
-@pytest.mark.processes
-def test_a_worker_whose_agent_died_leaves(tmp_path: Path, scratch: Path) -> None:
-    agent = textwrap.dedent(f"""
+@contextmanager
+def agent_with(behaviour: str, tmp_path: Path, scratch: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start a process that starts one worker, as an agent does."""
+    program = textwrap.dedent(f"""
         import time
         from pathlib import Path
         from periplus.values.task import Role
@@ -219,11 +217,45 @@ def test_a_worker_whose_agent_died_leaves(tmp_path: Path, scratch: Path) -> None
         from tests.region_agent.launchers.test_local import WORKER, task
         threads = dict.fromkeys(Role, 1)
         settings = WorkerSettings(region="a", gateway="a:1", work_dir=Path({str(tmp_path)!r}), num_threads=threads)
-        Supervisor(settings, dict.fromkeys(Role, WORKER)).perform(Start(task("wait"), 0), 0.0)
+        Supervisor(settings, dict.fromkeys(Role, WORKER)).perform(Start(task({behaviour!r}), 0), 0.0)
         time.sleep(60)
     """)
     environment = {**os.environ, "TMPDIR": str(scratch)}
-    with subprocess.Popen([sys.executable, "-c", agent], cwd=ROOT, env=environment) as process:
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.processes
+def test_a_worker_whose_agent_died_leaves(tmp_path: Path, scratch: Path) -> None:
+    with agent_with("wait", tmp_path, scratch):
         pid = running_pid(tmp_path)
-        process.kill()
-    wait_for(lambda: not alive(pid))
+    wait_for(lambda: not is_alive(pid))
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no process descriptors")
+@pytest.mark.parametrize("dead", ["agent", "worker", "agent and worker"])
+def test_an_engine_and_its_shared_memory_go_with_agent_worker_or_both(tmp_path: Path, scratch: Path, dead: str) -> None:
+    with agent_with("run an engine", tmp_path, scratch) as agent:
+        worker = running_pid(tmp_path)
+        engine = json.loads((tmp_path / "runs" / "j" / "engine").read_text())
+        assert all(is_alive(pid) and exists(block) for pid, block in engine)
+        if dead != "agent":
+            agent.send_signal(signal.SIGSTOP)  # it must not help
+            os.kill(worker, signal.SIGKILL)
+        if dead != "worker":
+            agent.kill()
+        wait_for(lambda: not any(is_alive(pid) or exists(block) for pid, block in engine))
+        wait_for(lambda: not is_alive(worker))
+
+
+def test_shared_memory_goes_with_what_the_agent_kills(supervisor: Supervisor, tmp_path: Path) -> None:
+    supervisor.perform(Start(task("run an engine"), 0), 1.0)
+    running_pid(tmp_path)
+    engine = json.loads((tmp_path / "runs" / "j" / "engine").read_text())
+    supervisor.perform(Kill("j/rollout:0"), 6.0)
+    outcome(supervisor)
+    wait_for(lambda: not any(is_alive(pid) or exists(block) for pid, block in engine))

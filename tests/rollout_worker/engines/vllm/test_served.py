@@ -23,6 +23,7 @@ from rollout_worker.engines.vllm.vllm_engine import VllmEngine
 from tests.support.engines.vllm.running import LIMITS, MAX_NEW_TOKENS, PROMPT_TOKENS, engine_of, request, started
 from tests.support.engines.vllm.server import VllmServer, vllm_server
 from tests.support.engines.vllm.small_model import EOS, VOCAB, SmallModel
+from tests.support.processes.fake_engine import is_alive, wait_for
 
 pytestmark = [pytest.mark.vllm, pytest.mark.processes]
 
@@ -193,8 +194,10 @@ def test_a_server_that_takes_fewer_tokens_than_the_job_needs_is_refused(served: 
         run(HttpBackend.connect(served.server.url, max_tokens=MAX_TOKENS + 1))
 
 
-def test_a_killed_server_ends_every_call(served: Served) -> None:
+def test_a_killed_server_ends_every_call_and_leaves_no_process_and_no_shared_memory(served: Served) -> None:
     """The last test of this module: it leaves no server."""
+    processes, blocks = served.server.holdings()
+    assert len(processes) >= 3, "the server itself, vLLM's core, and the guard"
 
     async def work() -> float:
         async with connected(served) as engine:
@@ -214,3 +217,5 @@ def test_a_killed_server_ends_every_call(served: Served) -> None:
     assert run(work()) < 1.0
     with pytest.raises(Unreachable, match="is a vLLM server running there"):
         run(HttpBackend.connect(served.server.url))
+    wait_for(lambda: not any(is_alive(process) for process in processes), "the server's processes to end")
+    assert not any(block.exists() for block in blocks)

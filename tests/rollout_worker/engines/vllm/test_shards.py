@@ -1,5 +1,7 @@
 """Parts of tensors against numpy's own indexing, through the shared block."""
 
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +14,9 @@ from periplus.codec.weights.staged import Update
 from periplus.errors import ConfigError
 from rollout_worker.engines.vllm.shards import TensorShard, whole_layout
 from rollout_worker.engines.vllm.transfer_buffer import MIN_BUFFER_BYTES, TransferBuffer
+from tests.support.processes.fake_engine import wait_for
 
+ROOT = Path(__file__).parents[4]
 NAME = "tensor"
 
 
@@ -166,6 +170,22 @@ def test_no_file_is_left_of_the_shared_block_and_its_mappings_go_on(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
     block.words(16, 2)[:] = (7, 9)
     assert other.words(16, 2).tolist() == [7, 9]
+
+
+@pytest.mark.processes
+def test_no_file_is_left_of_a_block_whose_maker_is_killed_while_it_has_a_name() -> None:
+    program = (
+        "import os; from rollout_worker.engines.vllm.transfer_buffer import MIN_BUFFER_BYTES, TransferBuffer;"
+        "print(TransferBuffer.create(MIN_BUFFER_BYTES).path, flush=True); input(); os.kill(os.getpid(), 9)"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as maker:
+        assert maker.stdin is not None
+        assert maker.stdout is not None
+        path = Path(maker.stdout.readline().strip())
+        assert path.exists()
+        maker.stdin.write("\n")
+    wait_for(lambda: not path.exists(), f"the end of {path}")
 
 
 def test_a_record_outside_the_block_is_refused() -> None:

