@@ -103,7 +103,6 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
         prompt_tokens=job.sampling.prompt_tokens,
         max_new_tokens=job.sampling.max_new_tokens,
     )
-    # vLLM is imported only for a job that asks for it: it takes 15 seconds, and has an environment of its own.
     try:
         if job.engine.url:
             from rollout_worker.engines.vllm.served import served_engine
@@ -115,6 +114,7 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
                 num_slots=num_slots,
                 api_key=os.environ.get("VLLM_API_KEY"),
             )
+        await asyncio.to_thread(_import_vllm)
         from rollout_worker.engines.vllm.async_llm_backend import AsyncLlmBackend, VllmSettings
         from rollout_worker.engines.vllm.vllm_engine import VllmEngine
     except ImportError as error:
@@ -144,6 +144,11 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
         num_slots=num_slots,
         computes_in_bfloat16=dtype == "bfloat16",
     )
+
+
+def _import_vllm() -> None:
+    # vLLM is imported only for a job that asks for it: it takes 15 seconds, and has an environment of its own.
+    import rollout_worker.engines.vllm.async_llm_backend  # noqa: F401  # for those who import it next
 
 
 def _name_architecture(folder: Path) -> None:

@@ -4,9 +4,12 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -27,6 +30,8 @@ from rollout_worker.engines.engine import (
     RequestFailed,
     SampleRequest,
 )
+from rollout_worker.engines.vllm import async_llm_backend
+from rollout_worker.engines.vllm.async_llm_backend import AsyncLlmBackend, VllmSettings
 from rollout_worker.engines.vllm.backend import Sampling, TokenChunk
 from rollout_worker.weights.engine_check import EngineChecker
 from rollout_worker.weights.host_copy import Signed
@@ -79,6 +84,38 @@ def compare(found: Any, expected: Any) -> None:
     difference = np.abs(np.asarray(found) - np.asarray(expected))
     assert difference.mean() < MEAN_NATS
     assert difference.max() < MAX_NATS
+
+
+def test_the_loop_goes_on_while_vllm_starts(vllm: RunningVllm) -> None:
+    """Starting takes 20 seconds, in which a worker must still answer."""
+    assert vllm.longest_stall_s < 1.5
+
+
+def test_a_cancelled_start_ends_the_vllm_that_has_started_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_start, started_llm = threading.Event(), Mock()
+
+    def start(settings: VllmSettings) -> Mock:
+        may_start.wait()
+        return started_llm
+
+    monkeypatch.setattr(async_llm_backend, "_llm", start)
+    settings = VllmSettings(folder=tmp_path, dtype="bfloat16", num_slots=1, max_tokens=8)
+
+    async def work() -> None:
+        starting = asyncio.ensure_future(AsyncLlmBackend.start(settings))
+        for _ in range(2):
+            await asyncio.sleep(0.05)
+            starting.cancel()
+        await asyncio.sleep(0.05)
+        assert not starting.done(), "it owns what it has begun"
+        may_start.set()
+        await asyncio.wait((starting,))
+        assert starting.cancelled()
+
+    asyncio.run(work())
+    started_llm.shutdown.assert_called_once_with()
 
 
 def test_the_engine_holds_the_weights_bit_for_bit_after_a_chain_of_deltas(at_zero: RunningVllm) -> None:
