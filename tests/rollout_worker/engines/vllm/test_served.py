@@ -174,7 +174,9 @@ def test_a_job_uses_the_servers_that_answer(served: Served, caplog: pytest.LogCa
     """One of the two does not, and is left out with a warning."""
 
     async def work() -> None:
-        engine = await served_engine([GONE, served.server.url], limits=LIMITS, eos_id=EOS, num_slots=4)
+        engine = await served_engine(
+            [GONE, served.server.url], limits=LIMITS, eos_id=EOS, num_slots=4, on_swap=OnSwap.KEEP_KV
+        )
         assert isinstance(engine, VllmEngine)
         try:
             await engine.swap(served.model.whole(0), Policy(0, 0), OnSwap.KEEP_KV)
@@ -182,10 +184,30 @@ def test_a_job_uses_the_servers_that_answer(served: Served, caplog: pytest.LogCa
         finally:
             await engine.close()
         with pytest.raises(Unreachable, match="is a vLLM server running there"):
-            await served_engine([GONE], limits=LIMITS, eos_id=EOS, num_slots=4)
+            await served_engine([GONE], limits=LIMITS, eos_id=EOS, num_slots=4, on_swap=OnSwap.KEEP_KV)
 
     run(work())
     assert "engine_server_does_not_answer" in caplog.text
+
+
+def test_a_server_without_labels_is_refused_at_the_start_of_a_job_that_keeps_caches(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message names the key, its value, the server, and both ways out."""
+    monkeypatch.setattr(TokensRoute, "path", "/inference/v1/not-there")
+
+    async def work() -> None:
+        urls = [served.server.url]
+        why = f"engine.on_swap is keep_kv, but the vLLM server at {urls[0]} .*--enable-scale-out.*reprefill or drain"
+        with pytest.raises(ConfigError, match=why):
+            await served_engine(urls, limits=LIMITS, eos_id=EOS, num_slots=4, on_swap=OnSwap.KEEP_KV)
+        for on_swap in (OnSwap.REPREFILL, OnSwap.DRAIN):
+            engine = await served_engine(urls, limits=LIMITS, eos_id=EOS, num_slots=4, on_swap=on_swap)
+            await engine.swap(served.model.whole(0), Policy(0, 0), on_swap)
+            assert (await engine.submit(request(1))).runs[0].policy == Policy(0, 0)
+            await engine.close()
+
+    run(work())
 
 
 def test_a_server_that_takes_fewer_tokens_than_the_job_needs_is_refused(served: Served) -> None:
