@@ -277,7 +277,8 @@ class VllmEngine:
             key = row_keys(int(key[0]), len(state.token_ids), [0], [0])
         return Sampling(
             temperature=0.0 if request.greedy else request.temperature,
-            seed=int(key[0]) >> 2,  # vLLM takes 63 bits
+            # vLLM takes a signed integer of 64 bits, and -1 for no seed. The key's upper 62 bits are never negative.
+            seed=int(key[0]) >> 2,
             max_tokens=state.num_tokens_left,
             stop_ids=self._stop_ids,
             cache_salt=label.text,

