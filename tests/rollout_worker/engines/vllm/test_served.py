@@ -216,6 +216,27 @@ def test_a_job_uses_the_servers_that_answer(served: Served, caplog: pytest.LogCa
     assert "engine_server_does_not_answer" in caplog.text
 
 
+def test_a_server_without_the_extension_or_the_transfer_backend_is_refused(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers as the server does that has the methods and the route, and is asked for others."""
+    call, post = HttpBackend._call, HttpBackend._post
+
+    async def call_other(self: HttpBackend, method: str, *rest: Any) -> Any:
+        return await call(self, f"no_{method}", *rest)
+
+    async def post_other(self: HttpBackend, path: str, *rest: Any) -> Any:
+        return await post(self, path.replace("/init_weight", "/no_weight"), *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(HttpBackend, "_call", call_other)
+        with pytest.raises(ConfigError, match=r"cannot be updated.*worker extension and weight transfer"):
+            run(HttpBackend.connect(served.server.url))
+    monkeypatch.setattr(HttpBackend, "_post", post_other)
+    with pytest.raises(ConfigError, match=r"""--weight-transfer-config '{"backend": "periplus"}'"""):
+        run(HttpBackend.connect(served.server.url))
+
+
 def test_a_server_without_labels_is_refused_at_the_start_of_a_job_that_keeps_caches(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
