@@ -21,7 +21,7 @@ from periplus.environment.job_environment import DATA_FILE, environment_of
 from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile
 from rollout_worker.engines.adapter_engine import AdapterEngine
-from rollout_worker.engines.engine import Engine
+from rollout_worker.engines.engine import Engine, OnSwap
 from rollout_worker.engines.request_limits import RequestLimits
 from rollout_worker.engines.torch_engine import TorchEngine
 
@@ -96,14 +96,13 @@ def _torch_engine(folder: Path, tokenizer: Any, job: JobFile) -> TorchEngine:
 
 
 async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
-    num_slots = job.engine.max_requests or NUM_SLOTS
+    num_slots, on_swap = job.engine.max_requests or NUM_SLOTS, OnSwap(job.engine.on_swap)
     vocab_size = int(AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config().vocab_size)
     limits = RequestLimits(
         vocab_size=vocab_size,
         prompt_tokens=job.sampling.prompt_tokens,
         max_new_tokens=job.sampling.max_new_tokens,
     )
-    # vLLM is imported only for a job that asks for it: it takes 15 seconds, and has an environment of its own.
     try:
         if job.engine.url:
             from rollout_worker.engines.vllm.served import served_engine
@@ -113,10 +112,12 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
                 limits=limits,
                 eos_id=tokenizer.eos_token_id,
                 num_slots=num_slots,
+                on_swap=on_swap,
                 api_key=os.environ.get("VLLM_API_KEY"),
             )
+        await asyncio.to_thread(_import_vllm)
         from rollout_worker.engines.vllm.async_llm_backend import AsyncLlmBackend, VllmSettings
-        from rollout_worker.engines.vllm.vllm_engine import VllmEngine
+        from rollout_worker.engines.vllm.vllm_engine import VllmEngine, check_on_swap
     except ImportError as error:
         raise ConfigError(
             f"engine.name is vllm, but this interpreter has no vLLM ({error}); start the agent with "
@@ -137,6 +138,11 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
             eager=device == "cpu",  # compilation is off there: the first batch would wait for it for 20 seconds
         )
     )
+    try:
+        check_on_swap(on_swap, backend)
+    except ConfigError:
+        await backend.close()
+        raise
     return VllmEngine(
         backend=backend,
         limits=limits,
@@ -144,6 +150,11 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
         num_slots=num_slots,
         computes_in_bfloat16=dtype == "bfloat16",
     )
+
+
+def _import_vllm() -> None:
+    # vLLM is imported only for a job that asks for it: it takes 15 seconds, and has an environment of its own.
+    import rollout_worker.engines.vllm.async_llm_backend  # noqa: F401  # for those who import it next
 
 
 def _name_architecture(folder: Path) -> None:

@@ -31,6 +31,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 FOREIGN_OPTIONS = {
     "--local-dir",
     "--enable-scale-out",
+    "--no-enable-chunked-prefill",
     "--logprobs-mode",
     "--max-model-len",
     "--weight-transfer-config",

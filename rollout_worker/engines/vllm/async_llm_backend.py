@@ -107,14 +107,15 @@ class AsyncLlmBackend:
 
     @classmethod
     async def start(cls, settings: VllmSettings) -> "AsyncLlmBackend":
-        """Start vLLM, which takes half a minute. Raises: ConfigError if it does not start or cannot be updated."""
+        """Start vLLM, which takes half a minute, in a thread: this loop goes on meanwhile.
+
+        It cannot be interrupted. A cancelled call ends vLLM as soon as it has started, and returns then.
+
+        Raises: ConfigError if it does not start or cannot be updated.
+        """
         buffer = TransferBuffer.create(settings.buffer_bytes)
         try:
-            try:
-                llm = AsyncLLM.from_engine_args(_engine_args(settings))
-            except Exception as error:  # vLLM has no class for "does not start"
-                raise ConfigError(f"vLLM {_version()} does not start: {one_line(error)}; its log says more") from error
-            backend = cls(llm, buffer, settings)
+            backend = cls(await _started(settings), buffer, settings)
             try:
                 await backend._prepare()
             except BaseException:
@@ -302,6 +303,29 @@ class AsyncLlmBackend:
 
     def _died(self) -> EngineDied:
         return EngineDied("vLLM was closed" if self._is_closed else "vLLM has ended: its log says why")
+
+
+async def _started(settings: VllmSettings) -> AsyncLLM:
+    # No task: a loop that ends cancels those, and vLLM would be left to itself.
+    starting = asyncio.get_running_loop().run_in_executor(None, _llm, settings)
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        while not starting.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait((starting,))
+        if starting.exception() is None:
+            await asyncio.to_thread(starting.result().shutdown)
+        raise
+
+
+def _llm(settings: VllmSettings) -> AsyncLLM:
+    # Where no loop runs, as in this thread, vLLM begins none of its tasks and binds none of its sockets to a loop: the
+    # first call on a loop does both.
+    try:
+        return AsyncLLM.from_engine_args(_engine_args(settings))
+    except Exception as error:  # vLLM has no class for "does not start"
+        raise ConfigError(f"vLLM {_version()} does not start: {one_line(error)}; its log says more") from error
 
 
 def _spans(completion: Any) -> tuple[LabelSpan, ...] | None:

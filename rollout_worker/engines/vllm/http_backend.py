@@ -8,9 +8,9 @@ routes of the server's development mode: /pause, /resume, the weight-transfer ro
         --worker-extension-cls rollout_worker.engines.vllm.worker_extension.WorkerExtension \\
         --weight-transfer-config '{"backend": "periplus"}'
 
-in an environment where Periplus is installed. Without --enable-scale-out it does not say which weights sampled a token,
-and completions cannot keep their cache at a swap. These routes let everybody who reaches the server change its weights:
-such a server belongs on a private network.
+in an environment where Periplus is installed; on a CPU with --no-enable-chunked-prefill too. Without --enable-scale-out
+it does not say which weights sampled a token, and completions cannot keep their cache at a swap. These routes let
+everybody who reaches the server change its weights: such a server belongs on a private network.
 
 New elements go through shared memory if the server is on this machine, else as base64 text. Run with vLLM 0.32.0.
 """

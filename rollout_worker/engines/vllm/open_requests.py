@@ -72,8 +72,9 @@ class LabelHistory:
         return tuple(found)
 
     def _number(self, text: str) -> int:
-        _, mark, number = text.rpartition("#")
-        if not mark or not number.isdigit() or int(number) >= len(self._labels):
+        number = text.rpartition("#")[2]
+        # The whole label must be ours: another worker that writes the same server may have used the number for others.
+        if not number.isdigit() or int(number) >= len(self._labels) or self._labels[int(number)].text != text:
             raise ValueError(f"vLLM reports tokens of weights {text!r}, which this worker has not written")
         return int(number)
 

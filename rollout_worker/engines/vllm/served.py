@@ -2,25 +2,32 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from periplus.errors import ConfigError, Unreachable
 from periplus.process import telemetry
-from rollout_worker.engines.engine import Engine
+from rollout_worker.engines.engine import Engine, OnSwap
 from rollout_worker.engines.replicated_engine import ReplicatedEngine
 from rollout_worker.engines.request_limits import RequestLimits
 from rollout_worker.engines.vllm.http_backend import HttpBackend
-from rollout_worker.engines.vllm.vllm_engine import VllmEngine
+from rollout_worker.engines.vllm.vllm_engine import VllmEngine, check_on_swap
 
 log = logging.getLogger(__name__)
 
 
 async def served_engine(
-    urls: Sequence[str], *, limits: RequestLimits, eos_id: int | None, num_slots: int, api_key: str | None = None
+    urls: Sequence[str],
+    *,
+    limits: RequestLimits,
+    eos_id: int | None,
+    num_slots: int,
+    on_swap: OnSwap,
+    api_key: str | None = None,
 ) -> Engine:
     """Connect to the servers that answer, and return an engine with `num_slots` requests at once on each of them.
 
-    Raises: ConfigError if a server cannot serve this job, Unreachable if none answers.
+    `on_swap` is what its swaps will be asked for. Raises: ConfigError if a server cannot serve this job, Unreachable if
+    none answers.
     """
     max_tokens = limits.prompt_tokens + limits.max_new_tokens
     found = await asyncio.gather(
@@ -34,9 +41,11 @@ async def served_engine(
         raise (unfit or errors)[0]
     for error in errors:
         telemetry.event(log, logging.WARNING, "engine_server_does_not_answer", error=str(error))
-    if len({backend.reports_labels for backend in backends.values()}) > 1:
+    try:
+        _check(backends, on_swap)
+    except ConfigError:
         await asyncio.gather(*(backend.close() for backend in backends.values()))
-        raise ConfigError("some servers of engine.url have --enable-scale-out and some do not; start them alike")
+        raise
     engines = {
         url: VllmEngine(
             backend=backend,
@@ -48,3 +57,12 @@ async def served_engine(
         for url, backend in backends.items()
     }
     return next(iter(engines.values())) if len(engines) == 1 else ReplicatedEngine(engines)
+
+
+def _check(backends: Mapping[str, HttpBackend], on_swap: OnSwap) -> None:
+    for url, backend in backends.items():
+        check_on_swap(
+            on_swap, backend, whose=f"the vLLM server at {url}", remedy="start it with --enable-scale-out (vLLM 0.32)"
+        )
+    if len({backend.reports_labels for backend in backends.values()}) > 1:
+        raise ConfigError("some servers of engine.url have --enable-scale-out and some do not; start them alike")

@@ -277,7 +277,8 @@ class VllmEngine:
             key = row_keys(int(key[0]), len(state.token_ids), [0], [0])
         return Sampling(
             temperature=0.0 if request.greedy else request.temperature,
-            seed=int(key[0]) >> 2,  # vLLM takes 63 bits
+            # vLLM takes a signed integer of 64 bits, and -1 for no seed. The key's upper 62 bits are never negative.
+            seed=int(key[0]) >> 2,
             max_tokens=state.num_tokens_left,
             stop_ids=self._stop_ids,
             cache_salt=label.text,
@@ -316,11 +317,7 @@ class VllmEngine:
         check_fits(self._backend.layout, change.layout)
         if isinstance(change, ChangedElements) and (self._is_torn or self._history.newest is None):
             raise StateError("the weights in vLLM are not whole: write a whole state first")
-        if on_swap is OnSwap.KEEP_KV and not self._backend.reports_labels:
-            raise ConfigError(
-                "this vLLM does not say which weights sampled a token, so completions cannot keep their cache at a "
-                "swap; use reprefill or drain, or a newer vLLM"
-            )
+        check_on_swap(on_swap, self._backend)
 
     async def _write(self, change: WeightChange, label: WeightLabel) -> float:
         """Write and label the weights, and return the seconds that writing took."""
@@ -361,6 +358,20 @@ class VllmEngine:
 
         await self._wait_until(have_gone_on)
         return max(pauses_s)
+
+
+def check_on_swap(
+    on_swap: OnSwap, backend: VllmBackend, *, whose: str = "this vLLM", remedy: str = "install vLLM 0.32 or newer"
+) -> None:
+    """Check that a vLLM can do at a swap what the job wants. `whose` and `remedy` are parts of the message.
+
+    Raises: ConfigError.
+    """
+    if on_swap is OnSwap.KEEP_KV and not backend.reports_labels:
+        raise ConfigError(
+            f"engine.on_swap is {on_swap}, but {whose} does not say which weights sampled a token, so completions "
+            f"cannot keep their cache when weights change; {remedy}, or set engine.on_swap to reprefill or drain"
+        )
 
 
 def check_fits(held: StateLayout, published: StateLayout) -> None:

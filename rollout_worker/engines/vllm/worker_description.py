@@ -14,7 +14,10 @@ LOGPROBS_MODE = "processed_logprobs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDescription:
-    """One rank: the shards that it holds, its processes, and settings of vLLM. `problem` is empty if all is well."""
+    """One rank: the shards that it holds, its processes, and settings of vLLM. `problem` is empty if all is well.
+
+    `breaks_on_parts` says whether this vLLM may compute a prompt in parts where it ends when it does so.
+    """
 
     problem: str
     processes: tuple[int, ...]
@@ -22,6 +25,7 @@ class WorkerDescription:
     logprobs_mode: str
     max_tokens: int
     dtype: str
+    breaks_on_parts: bool
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "WorkerDescription":
@@ -33,6 +37,7 @@ class WorkerDescription:
             logprobs_mode=str(value["logprobs_mode"]),
             max_tokens=int(value["max_tokens"]),
             dtype=str(value["dtype"]),
+            breaks_on_parts=bool(value["breaks_on_parts"]),
         )
 
 
@@ -45,5 +50,10 @@ def layout_of_workers(workers: Sequence[WorkerDescription]) -> StateLayout:
             raise ConfigError(
                 f"vLLM reports {worker.logprobs_mode}, which are not those of the distribution that tokens are drawn "
                 f"from; start it with --logprobs-mode {LOGPROBS_MODE}"
+            )
+        if worker.breaks_on_parts:
+            raise ConfigError(
+                "vLLM on a CPU ends when it computes a part of a prompt whose request has a seed, as all requests of a "
+                "worker have; start it with --no-enable-chunked-prefill"
             )
     return whole_layout([worker.shards for worker in workers])

@@ -71,7 +71,7 @@ class WorkerExtension:
             shards = [shard.to_json() for shard in self._periplus_memory().shards.values()]
         except PeriplusError as error:
             problem = str(error)
-        model = self.model_runner.model_config
+        model, scheduler = self.model_runner.model_config, self.model_runner.scheduler_config
         return {
             "problem": problem,
             "processes": [os.getpid(), os.getppid()],
@@ -79,6 +79,8 @@ class WorkerExtension:
             "logprobs_mode": str(model.logprobs_mode),
             "max_tokens": int(model.max_model_len),
             "dtype": str(model.dtype).removeprefix("torch."),
+            # vLLM takes back the random numbers of such a prompt, which torch cannot do on a CPU (tried with 0.32).
+            "breaks_on_parts": current_platform.is_cpu() and bool(scheduler.enable_chunked_prefill),
         }
 
     def periplus_attach(self, path: str) -> str:

@@ -29,6 +29,14 @@ def test_settings_that_the_engine_has_are_kept(engine: dict[str, Any]) -> None:
     assert {key: kept[key] for key in engine} == engine
 
 
+@pytest.mark.parametrize("name", ["torch", "vllm"])
+def test_every_engine_takes_jobs_with_adapters(name: str) -> None:
+    tree = job(name=name).model_dump(mode="json")
+    tree["model"]["lora"] = {"rank": 2}
+    resolved = resolve(JobFile.model_validate_json(json.dumps(tree)))
+    assert (resolved.engine.name, resolved.model.lora is not None) == (name, True)
+
+
 @pytest.mark.parametrize(
     ("engine", "words"),
     [

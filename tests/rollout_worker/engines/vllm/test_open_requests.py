@@ -51,7 +51,7 @@ def test_a_repair_of_one_policy_makes_no_second_run_of_it_and_shares_no_key() ->
     assert newest.text == "0.0#1"
 
 
-@pytest.mark.parametrize("label", ["default", "0.1#7", "0.1#x", ""])
+@pytest.mark.parametrize("label", ["default", "0.1#7", "0.1#x", "0.1#0", "0.0#00", ""])
 def test_tokens_of_weights_that_this_worker_has_not_written_are_refused(label: str) -> None:
     with pytest.raises(ValueError, match="has not written"):
         history((0, False)).runs([(LabelSpan(label=label, num_tokens=1),)])

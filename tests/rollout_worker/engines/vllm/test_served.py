@@ -1,27 +1,28 @@
-"""A real `vllm serve` that the worker reaches over HTTP. The last test kills it."""
+"""Two real `vllm serve`s that the worker reaches over HTTP, one alone and both as one. The last two tests kill them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pytest
 
 from periplus import clock
-from periplus.errors import ConfigError, Unreachable
+from periplus.errors import ConfigError, CorruptFrame, Unreachable
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun
 from rollout_worker.engines.engine import Completion, CompletionEnd, EngineDied, OnSwap
+from rollout_worker.engines.replicated_engine import ReplicatedEngine
 from rollout_worker.engines.vllm.http_backend import HttpBackend
 from rollout_worker.engines.vllm.http_routes import TokensRoute
 from rollout_worker.engines.vllm.served import served_engine
 from rollout_worker.engines.vllm.transfer_buffer import TransferBuffer
 from rollout_worker.engines.vllm.vllm_engine import VllmEngine
 from tests.support.engines.vllm.running import LIMITS, MAX_NEW_TOKENS, PROMPT_TOKENS, engine_of, request, started
-from tests.support.engines.vllm.server import VllmServer, vllm_server
+from tests.support.engines.vllm.server import VllmServer, vllm_servers
 from tests.support.engines.vllm.small_model import EOS, VOCAB, SmallModel
 from tests.support.processes.fake_engine import is_alive, wait_for
 
@@ -44,6 +45,7 @@ MEAN_NATS = 0.01
 @dataclass(frozen=True)
 class Served:
     server: VllmServer
+    second: VllmServer
     model: SmallModel
 
 
@@ -51,8 +53,8 @@ class Served:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     # So many layers that the server sends tokens as fast as it samples them.
     model = SmallModel(tied=True, num_versions=3, num_layers=NUM_LAYERS)
-    with vllm_server(tmp_path_factory.mktemp("model"), model, MAX_TOKENS) as server:
-        yield Served(server, model)
+    with vllm_servers(tmp_path_factory.mktemp("model"), model, MAX_TOKENS, number=2) as (server, second):
+        yield Served(server, second, model)
 
 
 @asynccontextmanager
@@ -66,6 +68,30 @@ async def connected(served: Served, *, has_scale_out: bool = True) -> AsyncItera
         yield engine
     finally:
         await engine.close()
+
+
+@asynccontextmanager
+async def both(served: Served) -> AsyncIterator[tuple[ReplicatedEngine, dict[str, VllmEngine]]]:
+    """Both servers as one engine at version 0, and the engine of each by URL."""
+    urls = [served.server.url, served.second.url]
+    engine = await served_engine(urls, limits=LIMITS, eos_id=None, num_slots=8, on_swap=OnSwap.KEEP_KV)
+    assert isinstance(engine, ReplicatedEngine)
+    try:
+        await engine.swap(served.model.whole(0), Policy(0, 0), OnSwap.KEEP_KV)
+        yield engine, cast("dict[str, VllmEngine]", engine._replicas)
+    finally:
+        await engine.close()
+
+
+def groups_by_server(engine: ReplicatedEngine, number: int) -> dict[str, list[int]]:
+    """So many groups for each server: their ports, and with them the routes, are others in each run."""
+    found: dict[str, list[int]] = {url: [] for url in engine._replicas}
+    for group in range(200):
+        groups = found[engine._choose(request(group))]
+        if len(groups) < number:
+            groups.append(group)
+    assert all(len(groups) == number for groups in found.values())
+    return found
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -175,7 +201,9 @@ def test_a_job_uses_the_servers_that_answer(served: Served, caplog: pytest.LogCa
     """One of the two does not, and is left out with a warning."""
 
     async def work() -> None:
-        engine = await served_engine([GONE, served.server.url], limits=LIMITS, eos_id=EOS, num_slots=4)
+        engine = await served_engine(
+            [GONE, served.server.url], limits=LIMITS, eos_id=EOS, num_slots=4, on_swap=OnSwap.KEEP_KV
+        )
         assert isinstance(engine, VllmEngine)
         try:
             await engine.swap(served.model.whole(0), Policy(0, 0), OnSwap.KEEP_KV)
@@ -183,15 +211,123 @@ def test_a_job_uses_the_servers_that_answer(served: Served, caplog: pytest.LogCa
         finally:
             await engine.close()
         with pytest.raises(Unreachable, match="is a vLLM server running there"):
-            await served_engine([GONE], limits=LIMITS, eos_id=EOS, num_slots=4)
+            await served_engine([GONE], limits=LIMITS, eos_id=EOS, num_slots=4, on_swap=OnSwap.KEEP_KV)
 
     run(work())
     assert "engine_server_does_not_answer" in caplog.text
 
 
+def test_a_server_without_the_extension_or_the_transfer_backend_is_refused(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers as the server does that has the methods and the route, and is asked for others."""
+    call, post = HttpBackend._call, HttpBackend._post
+
+    async def call_other(self: HttpBackend, method: str, *rest: Any) -> Any:
+        return await call(self, f"no_{method}", *rest)
+
+    async def post_other(self: HttpBackend, path: str, *rest: Any) -> Any:
+        return await post(self, path.replace("/init_weight", "/no_weight"), *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(HttpBackend, "_call", call_other)
+        with pytest.raises(ConfigError, match=r"cannot be updated.*worker extension and weight transfer"):
+            run(HttpBackend.connect(served.server.url))
+    monkeypatch.setattr(HttpBackend, "_post", post_other)
+    with pytest.raises(ConfigError, match=r"""--weight-transfer-config '{"backend": "periplus"}'"""):
+        run(HttpBackend.connect(served.server.url))
+
+
+def test_a_server_without_labels_is_refused_at_the_start_of_a_job_that_keeps_caches(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message names the key, its value, the server, and both ways out."""
+    monkeypatch.setattr(TokensRoute, "path", "/inference/v1/not-there")
+
+    async def work() -> None:
+        urls = [served.server.url]
+        why = f"engine.on_swap is keep_kv, but the vLLM server at {urls[0]} .*--enable-scale-out.*reprefill or drain"
+        with pytest.raises(ConfigError, match=why):
+            await served_engine(urls, limits=LIMITS, eos_id=EOS, num_slots=4, on_swap=OnSwap.KEEP_KV)
+        for on_swap in (OnSwap.REPREFILL, OnSwap.DRAIN):
+            engine = await served_engine(urls, limits=LIMITS, eos_id=EOS, num_slots=4, on_swap=on_swap)
+            await engine.swap(served.model.whole(0), Policy(0, 0), on_swap)
+            assert (await engine.submit(request(1))).runs[0].policy == Policy(0, 0)
+            await engine.close()
+
+    run(work())
+
+
 def test_a_server_that_takes_fewer_tokens_than_the_job_needs_is_refused(served: Served) -> None:
     with pytest.raises(ConfigError, match=f"--max-model-len {MAX_TOKENS + 1}"):
         run(HttpBackend.connect(served.server.url, max_tokens=MAX_TOKENS + 1))
+
+
+def test_an_update_reaches_both_servers_and_a_server_that_missed_one_is_found(served: Served) -> None:
+    model = served.model
+
+    async def work() -> None:
+        async with both(served) as (engine, replicas):
+            for version in (1, 2):
+                await engine.swap(model.changed(version - 1, version), Policy(0, version), OnSwap.KEEP_KV)
+                assert await engine.digest() == state_digest(model.states[version])
+            for replica in replicas.values():
+                assert await replica.digest() == state_digest(model.states[2])
+            ids = np.random.default_rng(1).integers(0, VOCAB, (4, 16))
+            for _ in replicas:
+                compare(await engine.logprobs(ids), [model.logprobs(2, row) for row in ids.tolist()])
+            await replicas[served.second.url].swap(model.whole(1), Policy(0, 1), OnSwap.KEEP_KV)
+            with pytest.raises(CorruptFrame, match="2 different states"):
+                await engine.digest()
+            with pytest.raises(CorruptFrame, match="two replicas"):
+                await engine.logprobs(ids)
+
+    run(work())
+
+
+def test_samples_of_one_group_go_to_one_server(served: Served) -> None:
+    async def work() -> None:
+        async with both(served) as (engine, replicas):
+            groups = groups_by_server(engine, 2)
+            asked = [request(each, sample) for sample in range(4) for pair in groups.values() for each in pair]
+            tasks = [asyncio.ensure_future(engine.submit(each)) for each in asked]
+            await asyncio.sleep(0)
+            for url, replica in replicas.items():
+                here = [state.request.group for state in replica._open.values()]
+                assert sorted(here) == sorted(groups[url] * 4)
+            found = await asyncio.gather(*tasks)
+            assert all(each.end is CompletionEnd.LENGTH for each in found)
+
+    run(work())
+
+
+def test_requests_of_a_killed_server_begin_again_on_the_other_and_the_rest_goes_on(served: Served) -> None:
+    """It leaves the first server alone."""
+    model, stays, dies = served.model, served.server.url, served.second.url
+    change = model.changed(0, 1)
+
+    async def work() -> None:
+        async with both(served) as (engine, replicas):
+            groups = groups_by_server(engine, 2)
+            asked = [request(group, max_new_tokens=LONG) for url in (stays, dies) for group in groups[url]]
+            tasks = [asyncio.ensure_future(engine.submit(each)) for each in asked]
+            await asyncio.sleep(0)
+            stayed, dying = (list(replicas[url]._open.values()) for url in (stays, dies))
+            await replicas[dies]._wait_until(lambda: all(len(state.token_ids) >= 8 for state in dying))
+            served.second.kill()
+            found = await asyncio.gather(*tasks)
+            assert [state.num_legs for state in stayed] == [1, 1], "what was on the other server has not begun again"
+            for each, completion in zip(asked, found, strict=True):
+                assert completion.runs == (PolicyRun(Policy(0, 0), LONG),)
+                expected = model.logprobs(0, each.prompt_ids + completion.token_ids)[len(each.prompt_ids) - 1 :]
+                compare(completion.logprobs, expected)
+            assert engine.num_slots == 8
+            # Weights, proofs and new requests of the dead server's groups are the other one's.
+            await engine.swap(change, Policy(0, 1), OnSwap.KEEP_KV)
+            assert await engine.digest() == state_digest(model.states[1])
+            assert (await engine.submit(request(groups[dies][0]))).runs[0].policy == Policy(0, 1)
+
+    run(work())
 
 
 def test_a_killed_server_ends_every_call_and_leaves_no_process_and_no_shared_memory(served: Served) -> None:

@@ -12,8 +12,11 @@ from periplus import clock
 from periplus.errors import WrongBase
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
+from rollout_worker.engines.adapter_engine import AdapterEngine
 from rollout_worker.engines.engine import EngineDied, OnSwap
 from rollout_worker.engines.vllm.worker_description import WorkerDescription
+from rollout_worker.weights.engine_check import EngineChecker
+from tests.support.engines.vllm.adapters import PROBE_SEED, SCALE, AdapterVersions
 from tests.support.engines.vllm.running import RunningVllm, request, running_vllm, started
 from tests.support.engines.vllm.small_model import VOCAB, SmallModel
 
@@ -72,6 +75,16 @@ def test_a_swap_during_generation_is_of_both_ranks(vllm: RunningVllm) -> None:
 
     assert vllm.run(work()) == (4, 5)
     assert vllm.run(engine.digest()) == state_digest(model.states[1])
+
+
+def test_adapters_are_merged_in_the_parts_of_both_ranks(vllm: RunningVllm) -> None:
+    engine, adapters = AdapterEngine(vllm.engine, SCALE), AdapterVersions(vllm.model, num_versions=2)
+    checker = EngineChecker(engine, PROBE_SEED)
+    for version in (0, 1):
+        change = adapters.changed(version) if version else adapters.whole(0)
+        vllm.run(engine.swap(change, Policy(0, 5 + version), OnSwap.KEEP_KV))
+        found = vllm.run(checker.check(adapters.signed(version)))
+        assert found.is_sound, found.why
 
 
 def test_weights_of_another_model_are_refused_before_any_rank_writes(vllm: RunningVllm) -> None:

@@ -4,9 +4,12 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,9 +17,11 @@ import pytest
 from periplus import clock
 from periplus.errors import ConfigError, StateError, WrongBase
 from periplus.values.digest import state_digest
+from periplus.values.low_rank import merged_state
 from periplus.values.policy import Policy
 from periplus.values.probe_prompts import probe_prompts
 from periplus.values.trajectory import PolicyRun
+from rollout_worker.engines.adapter_engine import AdapterEngine
 from rollout_worker.engines.engine import (
     Completion,
     CompletionEnd,
@@ -25,9 +30,12 @@ from rollout_worker.engines.engine import (
     RequestFailed,
     SampleRequest,
 )
+from rollout_worker.engines.vllm import async_llm_backend
+from rollout_worker.engines.vllm.async_llm_backend import AsyncLlmBackend, VllmSettings
 from rollout_worker.engines.vllm.backend import Sampling, TokenChunk
 from rollout_worker.weights.engine_check import EngineChecker
 from rollout_worker.weights.host_copy import Signed
+from tests.support.engines.vllm.adapters import ADAPTED, PROBE_SEED, SCALE, AdapterVersions
 from tests.support.engines.vllm.running import (
     MAX_NEW_TOKENS,
     NUM_SLOTS,
@@ -63,6 +71,11 @@ def at_zero(vllm: RunningVllm) -> RunningVllm:
     return vllm
 
 
+@pytest.fixture(scope="module")
+def adapters(vllm: RunningVllm) -> AdapterVersions:
+    return AdapterVersions(vllm.model, num_versions=3)
+
+
 def long_requests(number: int = 4) -> list[SampleRequest]:
     return [request(group, max_new_tokens=LONG) for group in range(number)]
 
@@ -71,6 +84,38 @@ def compare(found: Any, expected: Any) -> None:
     difference = np.abs(np.asarray(found) - np.asarray(expected))
     assert difference.mean() < MEAN_NATS
     assert difference.max() < MAX_NATS
+
+
+def test_the_loop_goes_on_while_vllm_starts(vllm: RunningVllm) -> None:
+    """Starting takes 20 seconds, in which a worker must still answer."""
+    assert vllm.longest_stall_s < 1.5
+
+
+def test_a_cancelled_start_ends_the_vllm_that_has_started_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_start, started_llm = threading.Event(), Mock()
+
+    def start(settings: VllmSettings) -> Mock:
+        may_start.wait()
+        return started_llm
+
+    monkeypatch.setattr(async_llm_backend, "_llm", start)
+    settings = VllmSettings(folder=tmp_path, dtype="bfloat16", num_slots=1, max_tokens=8)
+
+    async def work() -> None:
+        starting = asyncio.ensure_future(AsyncLlmBackend.start(settings))
+        for _ in range(2):
+            await asyncio.sleep(0.05)
+            starting.cancel()
+        await asyncio.sleep(0.05)
+        assert not starting.done(), "it owns what it has begun"
+        may_start.set()
+        await asyncio.wait((starting,))
+        assert starting.cancelled()
+
+    asyncio.run(work())
+    started_llm.shutdown.assert_called_once_with()
 
 
 def test_the_engine_holds_the_weights_bit_for_bit_after_a_chain_of_deltas(at_zero: RunningVllm) -> None:
@@ -360,6 +405,54 @@ def test_a_stale_tied_head_of_0_014_nats_is_found_though_its_digest_is_right(at_
         assert found[is_stale].digest == state_digest(model.states[version])
     assert found[False].is_sound
     assert found[True].why.endswith("though its tensors are right: it computes with others")
+
+
+def test_deltas_of_adapters_are_merged_in_vllm_and_proven_by_what_the_trainer_signed(
+    at_zero: RunningVllm, adapters: AdapterVersions
+) -> None:
+    """The host's copy has the signed digest, vLLM's memory has the merge bit for bit, and vLLM computes with it."""
+    engine = AdapterEngine(at_zero.engine, SCALE)
+    checker = EngineChecker(engine, PROBE_SEED)
+    for version in range(3):
+        change = adapters.changed(version) if version else adapters.whole(0)
+        at_zero.run(engine.swap(change, Policy(0, version), OnSwap.KEEP_KV))
+        merge = merged_state(adapters.states[version], SCALE)
+        assert at_zero.run(at_zero.engine.digest()) == state_digest(merge)
+        found = at_zero.run(checker.check(adapters.signed(version)))
+        assert found.is_sound, found.why
+        assert found.digest == state_digest(adapters.states[version])
+    assert not at_zero.run(checker.check(adapters.signed(1))).is_sound
+    at_zero.call("faulty_flip", ADAPTED[0], 77)
+    assert "the engine's tensors have digest" in at_zero.run(checker.check(adapters.signed(2))).why
+
+
+def test_adapters_that_are_merged_with_another_scale_are_found_by_vllms_own_logprobs(
+    at_zero: RunningVllm, adapters: AdapterVersions
+) -> None:
+    engine = AdapterEngine(at_zero.engine, SCALE / 2)
+    at_zero.run(engine.swap(adapters.whole(2), Policy(0, 2), OnSwap.KEEP_KV))
+    found = at_zero.run(EngineChecker(engine, PROBE_SEED).check(adapters.signed(2)))
+    assert found.digest == state_digest(adapters.states[2]), "the published state itself is right"
+    assert found.why.endswith("though its tensors are right: it computes with others")
+
+
+def test_adapters_change_while_completions_are_under_way(at_zero: RunningVllm, adapters: AdapterVersions) -> None:
+    engine, model, asked = AdapterEngine(at_zero.engine, SCALE), at_zero.model, long_requests()
+
+    async def work() -> list[Completion]:
+        await engine.swap(adapters.whole(1), Policy(0, 1), OnSwap.KEEP_KV)
+        tasks = await started(at_zero.engine, asked)
+        await engine.swap(adapters.changed(2), Policy(0, 2), OnSwap.REPREFILL)
+        return await asyncio.gather(*tasks)
+
+    for each, completion in zip(asked, at_zero.run(work()), strict=True):
+        ids, first = each.prompt_ids + completion.token_ids, len(each.prompt_ids) - 1
+        assert [run.policy.version for run in completion.runs] == [1, 2]
+        for run in completion.runs:
+            part = slice(first, first + run.num_tokens)
+            expected = model.logprobs(adapters.number(run.policy.version), ids)[part]
+            compare(completion.logprobs[part.start - len(each.prompt_ids) + 1 :][: run.num_tokens], expected)
+            first += run.num_tokens
 
 
 class Unlabelled:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from periplus import clock
 from rollout_worker.engines.engine import Completion, SampleRequest
 from rollout_worker.engines.request_limits import RequestLimits
 from rollout_worker.engines.vllm.async_llm_backend import AsyncLlmBackend, VllmSettings
@@ -17,17 +18,22 @@ from tests.support.engines.vllm.small_model import VOCAB, SmallModel
 T = TypeVar("T")
 
 NUM_SLOTS, PROMPT_TOKENS, MAX_NEW_TOKENS = 8, 16, 400
+TICK_S = 0.05
 LIMITS = RequestLimits(vocab_size=VOCAB, prompt_tokens=PROMPT_TOKENS, max_new_tokens=MAX_NEW_TOKENS)
 
 
 @dataclass(frozen=True)
 class RunningVllm:
-    """An engine on the loop of `runner`. `run` awaits something on it."""
+    """An engine on the loop of `runner`. `run` awaits something on it.
+
+    `longest_stall_s` is the longest time in which nothing else could run on the loop while vLLM started.
+    """
 
     runner: asyncio.Runner
     backend: AsyncLlmBackend
     engine: VllmEngine
     model: SmallModel
+    longest_stall_s: float
 
     def run(self, work: Coroutine[Any, Any, T], limit_s: float = 60.0) -> T:
         async def limited() -> T:
@@ -54,12 +60,22 @@ def running_vllm(folder: Path, model: SmallModel, *, ranks: int = 1) -> Iterator
         extension=NAME,
     )
     with asyncio.Runner() as runner:
-        backend = runner.run(AsyncLlmBackend.start(settings))
+        backend, longest_stall_s = runner.run(watched(AsyncLlmBackend.start(settings)))
         engine = engine_of(backend)
         try:
-            yield RunningVllm(runner, backend, engine, model)
+            yield RunningVllm(runner, backend, engine, model, longest_stall_s)
         finally:
             runner.run(engine.close())
+
+
+async def watched(work: Coroutine[Any, Any, T]) -> tuple[T, float]:
+    """Await something. Return its result, and the longest time in seconds that it kept the loop from other work."""
+    task, longest_s, last_s = asyncio.ensure_future(work), 0.0, clock.monotonic_s()
+    while not task.done():
+        await asyncio.wait((task,), timeout=TICK_S)
+        now_s = clock.monotonic_s()
+        longest_s, last_s = max(longest_s, now_s - last_s - TICK_S), now_s
+    return task.result(), longest_s
 
 
 def engine_of(backend: Any, *, eos_id: int | None = None) -> VllmEngine:

@@ -1,4 +1,4 @@
-"""A real `vllm serve` of a small model, as an operator starts it, on a free port of this machine."""
+"""Real `vllm serve`s of a small model, as an operator starts them, on free ports of this machine."""
 
 import os
 import re
@@ -8,7 +8,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
@@ -35,6 +35,7 @@ runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alte
 class VllmServer:
     url: str
     process: "subprocess.Popen[bytes]"
+    log: Path
 
     def kill(self) -> None:
         """Kill the server's first process. Its guard ends the others."""
@@ -57,10 +58,30 @@ class VllmServer:
 
 
 @contextmanager
-def vllm_server(folder: Path, model: SmallModel, max_tokens: int) -> Iterator[VllmServer]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def vllm_servers(folder: Path, model: SmallModel, max_tokens: int, number: int) -> Iterator[list[VllmServer]]:
+    """Servers of the same model, which start at the same time."""
+    model.save_config(folder)
+    servers: list[VllmServer] = []
+    try:
+        servers.extend(_begun(folder, port, max_tokens) for port in _free_ports(number))
+        for server in servers:
+            _wait(server)
+        yield servers
+    finally:
+        for server in servers:
+            if server.process.poll() is None:
+                server.kill()
+
+
+def _free_ports(number: int) -> list[int]:
+    with ExitStack() as stack:
+        found = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for each in found:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in found]
+
+
+def _begun(folder: Path, port: int, max_tokens: int) -> VllmServer:
     options = {
         "--host": "127.0.0.1",
         "--port": str(port),
@@ -73,8 +94,8 @@ def vllm_server(folder: Path, model: SmallModel, max_tokens: int) -> Iterator[Vl
         "--worker-extension-cls": NAME,
         "--weight-transfer-config": '{"backend": "periplus"}',
     }
-    command = [sys.executable, "-c", GUARDED, "--model", str(model.save_config(folder))]
-    command += ["--skip-tokenizer-init", "--enforce-eager", "--enable-scale-out"]
+    command = [sys.executable, "-c", GUARDED, "--model", str(folder)]
+    command += ["--skip-tokenizer-init", "--enforce-eager", "--enable-scale-out", "--no-enable-chunked-prefill"]
     command += [word for option in options.items() for word in option]
     environment = {
         **os.environ,
@@ -86,27 +107,22 @@ def vllm_server(folder: Path, model: SmallModel, max_tokens: int) -> Iterator[Vl
         "OMP_NUM_THREADS": "1",
         "TORCHDYNAMO_DISABLE": "1",
     }
-    with (folder / "server.log").open("wb") as log:
+    log = folder / f"server-{port}.log"
+    with log.open("wb") as out:
         process = subprocess.Popen(
-            command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            command, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
         )
-    server = VllmServer(f"http://127.0.0.1:{port}", process)
-    try:
-        _wait(server, folder)
-        yield server
-    finally:
-        if process.poll() is None:
-            server.kill()
+    return VllmServer(f"http://127.0.0.1:{port}", process, log)
 
 
-def _wait(server: VllmServer, folder: Path) -> None:
+def _wait(server: VllmServer) -> None:
     give_up_s = clock.monotonic_s() + START_S
     while True:
         try:
             urllib.request.urlopen(f"{server.url}/health", timeout=1).close()
             return
         except (urllib.error.URLError, OSError):
-            log = (folder / "server.log").read_text()[-3000:]
+            log = server.log.read_text()[-3000:]
             assert server.process.poll() is None, f"the server ended:\n{log}"
             assert clock.monotonic_s() < give_up_s, f"the server does not start:\n{log}"
             sleep(0.2)

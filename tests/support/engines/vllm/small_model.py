@@ -50,7 +50,9 @@ class SmallModel:
         self._model: Any = Qwen3ForCausalLM(self._config).eval().requires_grad_(False)
         self.states = self._chain(num_versions, share)
         # Encoding takes long, during which completions of a test would end: it is done before they begin.
-        self._deltas = {version: self._staged(version, version + 1) for version in range(num_versions - 1)}
+        self._deltas = {
+            version: staged(self.states[version], self.states[version + 1]) for version in range(num_versions - 1)
+        }
 
     def save_config(self, folder: Path) -> Path:
         self._config.save_pretrained(folder)
@@ -105,19 +107,16 @@ class SmallModel:
         words = state[name].data.view(np.uint16).copy()
         words[np.random.default_rng(1).random(words.size) < share] += np.uint16(ulps)
         state[name] = Tensor("BF16", state[name].shape, words)
+        return self.add(state)
+
+    def add(self, state: WeightState) -> int:
+        """Append a version with the same tensors. Return its number."""
         self.states.append(state)
         return len(self.states) - 1
 
     def change(self, base: int, new: int) -> ChangedElements:
         """The elements in which two versions differ, as a reader decodes them."""
-        return ChangedElements(staged=(self._staged(base, new),))
-
-    def _staged(self, base: int, new: int) -> Staged:
-        parts = list(encode(self.states[base], self.states[new]))
-        decoder = Decoder(self.states[base], max_content_bytes=1 << 24, max_parts=len(parts))
-        for part in parts:
-            decoder.feed(part)
-        return decoder.staged()
+        return ChangedElements(staged=(staged(self.states[base], self.states[new]),))
 
     def _chain(self, num_versions: int, share: float) -> list[WeightState]:
         """BF16 states of which the next has another value, by several per cent, in a share of its elements."""
@@ -142,3 +141,12 @@ class SmallModel:
         for name, parameter in self._model.named_parameters():
             bits = torch.from_numpy(self.states[version][name].data.copy()).view(torch.bfloat16)
             parameter.copy_(bits.view(parameter.shape).float())
+
+
+def staged(base: WeightState, new: WeightState) -> Staged:
+    """What changed from one state to the next, as a reader decodes it."""
+    parts = list(encode(base, new))
+    decoder = Decoder(base, max_content_bytes=1 << 24, max_parts=len(parts))
+    for part in parts:
+        decoder.feed(part)
+    return decoder.staged()
