@@ -3,6 +3,7 @@
 #   make venv       .venv with the versions of constraints.txt; redone when these or pyproject.toml change
 #   make demo       train a small model across emulated regions on this machine
 #   make test       pytest on all cores; PYTEST_ARGS='-k ledger' chooses
+#   make test-slow  as `make test`, what takes seconds a case: damaged files, ranks of a trainer, whole jobs (4 minutes)
 #   make test-proofs  the planner's bounds, held against many good placements (2 minutes)
 #   make test-faults  parts of a whole runtime are killed, and it goes on (9 minutes)
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
@@ -36,7 +37,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PACKAGES := periplus planner coordinator region_agent rollout_worker trainer
 TYPED := $(PACKAGES) tests bench tools
 
-.PHONY: venv demo bench-audit bench-demo bench-dry-run bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-proofs test-faults test-oracle test-vllm check lint format types imports generated generate clean
+.PHONY: venv demo bench-audit bench-demo bench-dry-run bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-slow test-proofs test-faults test-oracle test-vllm check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -57,6 +58,9 @@ demo: $(READY)
 # One process a core; one OpenMP thread each, since threads that share a core wait for each other more than they compute.
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal $(PYTEST_ARGS)
+
+test-slow: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not faults" --numprocesses auto --dist worksteal $(PYTEST_ARGS)
 
 test-proofs: $(READY)
 	$(BIN)/python -m pytest -m proofs $(PYTEST_ARGS)

@@ -6,7 +6,9 @@ first `DROPPED` steps are left out (compilation, first touches); its rate is the
 
 TRL runs at each setting of type and rows a device that is listed, with two threads, which was its fastest here. Ours
 runs as an operator starts it (bench/engine_cases/runtime.py): a trainer, a worker, an agent and a coordinator share the
-two cores.
+two cores. It runs with both types of its engine, since TRL's type is that of its generation too. The fastest setting of
+each is then measured. That ours trains on what it sampled is seen from `mismatch_mean_nats`, the difference between the
+log-probabilities of engine and trainer on the samples of the newest version.
 """
 
 import json
@@ -14,7 +16,7 @@ import os
 import statistics
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,8 @@ DROPPED = 3
 """Steps at the start that are not counted."""
 TRL_SETTINGS = (("float32", 64), ("float32", 256), ("bfloat16", 64), ("bfloat16", 256))
 """(type, rows per device) of TRL's runs."""
+OUR_ENGINE_TYPES = ("float32", "bfloat16")
+"""Types in which the torch engine generates, in our runs. The trainer chooses its own, by the size of the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +49,17 @@ class Rate:
     tokens_per_s: float
     seconds: tuple[float, ...]
     mean_tokens: float
+    mismatch_mean_nats: float | None = None
 
     def as_json(self) -> dict[str, Any]:
-        return {
+        found: dict[str, Any] = {
             "tokens_per_s": round(self.tokens_per_s, 1),
             "seconds_per_step": [round(second, 3) for second in self.seconds],
             "tokens_per_step": round(self.mean_tokens, 1),
         }
+        if self.mismatch_mean_nats is not None:
+            found["mismatch_mean_nats"] = round(self.mismatch_mean_nats, 5)
+        return found
 
 
 def trl_rate(model: Path, oracle: Path, dtype: str, rows: int, num_steps: int, scratch: Path) -> Rate:
@@ -89,8 +97,8 @@ def trl_rate(model: Path, oracle: Path, dtype: str, rows: int, num_steps: int, s
     return _rate(found["seconds"], found["tokens"])
 
 
-def our_rate(model: Path, num_steps: int, scratch: Path, changes: dict[str, Any] | None = None) -> Rate:
-    """Run our runtime once. `changes` are sections of the job that replace those here. Raises: as `run_job`."""
+def our_rate(model: Path, dtype: str, num_steps: int, scratch: Path) -> Rate:
+    """Run our runtime once, with an engine that computes in `dtype`. Raises: as `run_job`."""
     job: dict[str, Any] = {
         "name": "engines",
         "model": {"path": str(model)},
@@ -100,16 +108,20 @@ def our_rate(model: Path, num_steps: int, scratch: Path, changes: dict[str, Any]
         "sampling": {"temperature": 1.0, "max_new_tokens": NEW_TOKENS, "prompt_tokens": PROMPT_TOKENS},
         "optimizer": {"lr": LEARNING_RATE},
         "train": {"groups_per_step": SAMPLES // GROUP_SIZE},
+        "engine": {"name": "torch", "dtype": dtype},
         "staleness": 2,
         "steps": num_steps,
         "eval": {"num_prompts": 8, "every_steps": 0},
         "checkpoint": {"every_steps": 1000},
     }
-    steps = steps_of(run_job({**job, **(changes or {})}, scratch))
+    steps = steps_of(run_job(job, scratch))
     ends_s = [step["time_s"] for step in steps]
     seconds = [after - before for before, after in pairwise(ends_s)]
     # The first step has no end before it, so it is dropped beside `DROPPED - 1` others.
-    return _rate([0.0, *seconds], [step["completion_tokens"] for step in steps])
+    rate = _rate([0.0, *seconds], [step["completion_tokens"] for step in steps])
+    # A step all of whose samples are of older versions has no such figure.
+    found = [step["logprob_mismatch_current_mean"] for step in steps if "logprob_mismatch_current_mean" in step]
+    return replace(rate, mismatch_mean_nats=statistics.fmean(found))
 
 
 def median(rates: Sequence[Rate]) -> Rate:
@@ -128,9 +140,9 @@ def compare(
     settings_tried: bool,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Measure one size of model: TRL at all settings once, then the fastest of them and ours in turns.
+    """Measure one size of model: each side at all its settings once, then the fastest setting of each in turns.
 
-    Without `settings_tried` only TRL's first setting is run. `say` is told which run begins.
+    Without `settings_tried` only the first settings are run. `say` is told which run begins.
     """
     model = folder / f"model-{name}"
     num_parameters = write_model(name, model)
@@ -141,17 +153,24 @@ def compare(
         tried[setting] = trl_rate(model, oracle, dtype, rows, num_steps, folder / f"trl-{dtype}-{rows}")
     best = max(tried, key=lambda setting: tried[setting].tokens_per_s)
     dtype, rows = best.split()[0], int(best.split()[1])
+    ours_tried = {}
+    for kind in OUR_ENGINE_TYPES[: None if settings_tried else 1]:
+        say(f"throughput of ours, {name}, engine in {kind}")
+        ours_tried[kind] = our_rate(model, kind, 2 * num_steps, folder / f"ours-{name}-{kind}")
+    our_best = max(ours_tried, key=lambda kind: ours_tried[kind].tokens_per_s)
     theirs, ours = [], []
     for turn in range(num_runs):
         say(f"throughput of TRL and ours, {name}, run {turn + 1} of {num_runs}")
         theirs.append(trl_rate(model, oracle, dtype, rows, num_steps, folder / f"trl-{turn}"))
         # Ours has more steps to fill its pipeline, and starts no sooner to count.
-        ours.append(our_rate(model, 2 * num_steps, folder / f"ours-{name}-{turn}"))
+        ours.append(our_rate(model, our_best, 2 * num_steps, folder / f"ours-{name}-{turn}"))
     ratio = median(ours).tokens_per_s / median(theirs).tokens_per_s
     return {
         "parameters": num_parameters,
         "trl_settings": {setting: rate.as_json() for setting, rate in tried.items()},
         "trl_fastest": best,
+        "our_engine_types": {kind: rate.as_json() for kind, rate in ours_tried.items()},
+        "our_fastest": our_best,
         "trl": [rate.as_json() for rate in theirs],
         "ours": [rate.as_json() for rate in ours],
         "ratio": ratio,

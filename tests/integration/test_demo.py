@@ -174,6 +174,7 @@ def _dotted(host: str) -> str:
     return ".".join(str(byte) for byte in reversed(bytes.fromhex(host[-8:])))  # IPv4, also when mapped into IPv6
 
 
+@pytest.mark.slow
 def test_weights_change_within_completions_which_are_trained_on_and_audited(tmp_path: Path) -> None:
     """Few requests at a time and long completions: workers are still generating when new weights come."""
     long = ("sampling.max_new_tokens=150", "engine.max_requests=4", "network.check_engine_every_versions=2")

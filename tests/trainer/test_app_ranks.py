@@ -26,7 +26,7 @@ from trainer import app
 from trainer.checkpointing import checkpoint
 from trainer.config import TrainerConfig
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 DEADLINE_S = 150.0
 

@@ -17,6 +17,8 @@ from periplus.audit.run_reader import read_run
 from periplus.errors import CorruptFrame
 from tests.support.audit.files import audited, copy_run
 
+pytestmark = pytest.mark.slow
+
 
 class Box:
     """The honest run's evidence, read once; hypothesis need not print it."""

@@ -41,6 +41,8 @@ from tests.support.audit.files import audited, copy_run
 from tests.support.audit.forger import Forger
 from tests.support.audit.opened import OPENED
 
+pytestmark = pytest.mark.slow
+
 SLOWER = 20
 """A hostile audit may take so many times as long as the honest one: the machine is shared, an edit may be 100 kB."""
 

@@ -146,6 +146,7 @@ class Crashes(RuleBasedStateMachine):
         assert on_disk == self.spool.num_bytes
 
 
+@pytest.mark.slow
 def test_whatever_happens_what_was_durable_is_there_and_nothing_was_invented(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool_module, "NOTE_EVERY", 2)
     run_state_machine_as_test(Crashes, settings=settings(max_examples=300, stateful_step_count=40, deadline=None))

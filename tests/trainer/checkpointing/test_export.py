@@ -150,6 +150,7 @@ def dies(model_dir: Path, folder: Path, name: str, number: int) -> None:
         final_model(model, model_files(model_dir, model), folder / "final", digest_of(model))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param("fsync", marks=pytest.mark.faults), "replace", "rename", "mkdir", "unlink", "rmdir"]
 )

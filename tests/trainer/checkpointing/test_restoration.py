@@ -130,6 +130,7 @@ def same(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
     return all(found[name].tobytes() == wanted[name].tobytes() for name in wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(("saved_on", "resumed_on"), [(2, 1), (2, 3), (1, 2), (3, 4), (2, 2)])
 def test_what_some_ranks_saved_other_ranks_resume_bit_for_bit(
@@ -155,6 +156,7 @@ def of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "0.1"
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_the_manifest_of_several_ranks_has_the_digest_of_the_published_weights_and_so_finds_the_audit(
     of_two: Path, expected: list[dict[str, Any]]
@@ -200,6 +202,7 @@ def part_names() -> list[str]:
     return [*ranks, LEARNER, "config.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize("name", part_names())
 @pytest.mark.parametrize("damage", ["remove", "flip", "cut"])
@@ -228,6 +231,7 @@ ACTOR_1, ACTOR_2, LEARNER_1 = part_names()[:3]
 NORM = "model.norm.weight"
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("change", "message"),
@@ -282,6 +286,7 @@ def without(directory: Path, kind: str, unwanted: str) -> int:
     return len(removed)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("kind", "unwanted", "message"),
@@ -302,6 +307,7 @@ def test_a_checkpoint_that_was_written_without_a_layer_is_refused(
     assert message in is_refused(copied)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_part_with_other_rows_than_the_manifest_says_is_refused(copied: Path) -> None:
     def change(data: dict[str, Any]) -> None:
@@ -325,6 +331,7 @@ def learner_without(directory: Path, change: Callable[[Any], None]) -> None:
     rewrite(directory, lambda data: part(data, LEARNER).update(blake3=hash_))
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_learner_of_another_algorithm_or_with_fewer_modules_is_refused(copied: Path) -> None:
     removed = without(copied, "learner", "reference/")
@@ -367,6 +374,7 @@ def fails_on_one_rank(root: Path, error: Exception) -> tuple[str, str, list[str]
     return kind, why, left, len(checkpoint.newest(root).parts)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("error", "kinds"),
@@ -396,6 +404,7 @@ def damaged_on_ranks(root: Path) -> str:
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_damage_that_one_rank_finds_is_the_same_error_on_all(copied: Path) -> None:
     (copied / ACTOR_2).write_bytes(b"")
@@ -426,6 +435,7 @@ def earlier_checkpoint(root: Path, actor: Any, learner: Any) -> Path:
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_an_earlier_checkpoint_is_restored_on_one_rank_and_on_several(
     tmp_path: Path, expected: list[dict[str, Any]]

@@ -24,7 +24,7 @@ from tests.support.trainer.learning import make_job, sampled, tiny_model
 from tests.support.trainer.samples import CONSUMER
 from trainer.distributed.leader import Leader
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 PROMPTS_RP = np.arange(12).reshape(3, 4) % 20
 FOUND_S = 20.0

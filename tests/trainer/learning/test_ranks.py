@@ -26,6 +26,7 @@ def alone() -> dict[str, Any]:
     return steps_alone()
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize("case", CASES)
 def test_several_ranks_take_the_step_that_one_process_takes(
