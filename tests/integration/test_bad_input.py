@@ -124,6 +124,7 @@ def test_a_gateway_that_listens_everywhere_must_say_where_it_is() -> None:
     assert "--advertise" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_job_that_fits_nowhere_ends_the_demo_with_its_own_code(tmp_path: Path) -> None:
     done = periplus("demo", "--plain", "--work-dir", str(tmp_path), "regions.trainer=nowhere")
 

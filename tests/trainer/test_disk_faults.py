@@ -78,7 +78,8 @@ class Filling:
             asyncio.get_running_loop().call_later(ROOM_AFTER_S, self._filler.unlink)
 
 
-# One case is in `make test`, the others, of some seconds each, in `make test-faults`.
+# One case is in `make test-slow`, the others in `make test-faults`.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "leaving_bytes", [20_000, *(pytest.param(number, marks=pytest.mark.faults) for number in (0, 200_000, 2_000_000))]
 )
@@ -156,7 +157,8 @@ def dies(folder: Path, cache_dir: Path, settings: dict[str, Any], call: int, num
         Trainers(cache_dir).start(folder, **settings).finish()
 
 
-# The death at `replace`, by which files get their names, is in `make test`, the others in `make test-faults`.
+# The death at `replace`, by which files get their names, is in `make test-slow`, the others in `make test-faults`.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "call", [pytest.param(call, id=call[1], marks=[] if call[1] == "replace" else pytest.mark.faults) for call in CALLS]
 )

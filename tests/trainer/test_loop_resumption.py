@@ -86,6 +86,7 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Call
     return run_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.25, 0.4, 0.55, 0.7, 0.85, 0.97])
 @pytest.mark.parametrize("staleness", [0, 1])
 def test_a_trainer_killed_anywhere_resumes_in_a_new_fork_and_the_audit_is_clean(

@@ -339,7 +339,7 @@ def replaced_everywhere(tree: Any, text: str) -> Iterator[str]:
         yield json.dumps(variant).replace(json.dumps(marker), text)
 
 
-# Each text takes two seconds. Every third one is in `make test`, and the others in `make test-faults`.
+# Each text takes two seconds. Every third one is in `make test-slow`, and the others in `make test-faults`.
 @pytest.mark.parametrize(
     "text",
     [
