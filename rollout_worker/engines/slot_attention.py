@@ -53,8 +53,8 @@ def slot_attention(
     Shapes: `query` [R, H, 1, D] of the model's type; `key` and `value` [R, G, K, D] of that type or float32;
     `attention_mask` [R, 1, 1, K], added to the scores; the result [R, 1, H, D] of the query's type.
     """
-    is_step = query.shape[2] == 1 and attention_mask is not None and attention_mask.dtype != torch.bool
-    if not is_step or any(options.get(name) is not None for name in CHANGES_SCORES):
+    is_step = query.shape[2] == 1 and not any(options.get(name) is not None for name in CHANGES_SCORES)
+    if not is_step or attention_mask is None or attention_mask.dtype == torch.bool:
         found = sdpa_attention_forward(
             module, query, key.to(query.dtype), value.to(query.dtype), attention_mask, scaling=scaling, **options
         )

@@ -12,7 +12,7 @@ from tests.support.engines.models import gpt2, llama, qwen3
 ROWS, HEADS, COLUMNS, WIDTH = 5, 6, 11, 8
 
 
-def inputs(kv_heads: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def inputs(kv_heads: int, dtype: torch.dtype) -> dict[str, Any]:
     torch.manual_seed(3)
     mask_RK = torch.zeros(ROWS, COLUMNS)
     for row in range(ROWS):
@@ -54,7 +54,7 @@ def test_in_bfloat16_only_the_result_is_rounded() -> None:
 )
 def test_several_queries_a_row_are_answered_as_by_transformers(options: dict[str, Any]) -> None:
     given = inputs(2, torch.float32) | {"query": torch.randn(ROWS, HEADS, COLUMNS, WIDTH), "attention_mask": None}
-    module = torch.nn.Module()
+    module: Any = torch.nn.Module()
     module.num_key_value_groups = HEADS // 2
     found, _ = slot_attention(module, **given, **options)
     expected = torch.nn.functional.scaled_dot_product_attention(
