@@ -5,7 +5,7 @@
 #   make test       pytest on all cores; PYTEST_ARGS='-k ledger' chooses
 #   make test-slow  as `make test`, what takes seconds a case: damaged files, ranks of a trainer, whole jobs (4 minutes)
 #   make test-proofs  the planner's bounds, held against many good placements (2 minutes)
-#   make test-faults  parts of a whole runtime are killed, and it goes on (9 minutes)
+#   make test-faults  parts of a whole runtime are killed, and it goes on (12 minutes)
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
 #   make test-vllm  the vLLM engine, and the demo with it, with vLLM's build for CPUs, in .venv-vllm (4 minutes; 3.5 GB)
 #   make bench-demo  the demo and its control, held against their targets (6 minutes)

@@ -6,8 +6,8 @@ first `DROPPED` steps are left out (compilation, first touches); its rate is the
 
 TRL runs at each setting of type and rows a device that is listed, with two threads, which was its fastest here. Ours
 runs as an operator starts it (bench/engine_cases/runtime.py): a trainer, a worker, an agent and a coordinator share the
-two cores. It runs with both types of its engine, since TRL's type is that of its generation too. The fastest setting of
-each is then measured. That ours trains on what it sampled is seen from `mismatch_mean_nats`, the difference between the
+two cores. Our engine is tried in both types, as TRL generates in each of its types. The fastest setting of each side is
+then measured. That ours trains on what it sampled is seen from `mismatch_mean_nats`, the difference between the
 log-probabilities of engine and trainer on the samples of the newest version.
 """
 
@@ -121,7 +121,7 @@ def our_rate(model: Path, dtype: str, num_steps: int, scratch: Path) -> Rate:
     rate = _rate([0.0, *seconds], [step["completion_tokens"] for step in steps])
     # A step all of whose samples are of older versions has no such figure.
     found = [step["logprob_mismatch_current_mean"] for step in steps if "logprob_mismatch_current_mean" in step]
-    return replace(rate, mismatch_mean_nats=statistics.fmean(found))
+    return replace(rate, mismatch_mean_nats=statistics.fmean(found) if found else None)
 
 
 def median(rates: Sequence[Rate]) -> Rate:
