@@ -40,6 +40,7 @@ def test_the_demo_learns_with_vllm(tmp_path: Path) -> None:
     assert_all_gone(tmp_path)
 
 
+@pytest.mark.slow
 def test_without_an_interpreter_the_demo_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PERIPLUS_ENGINES", raising=False)
     with pytest.raises(AssertionError, match=r"has the engine vllm: aws:us-east-1, azure:westeurope; install it"):

@@ -52,11 +52,13 @@ def found() -> dict[str, Any]:
     return loaded
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_the_fake_device_refuses_a_tensor_of_the_cpu() -> None:
     output_of("-c", MIXED)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_on_the_device_is_the_step_on_the_cpu(case: str, found: dict[str, Any]) -> None:
@@ -69,6 +71,7 @@ def test_a_step_on_the_device_is_the_step_on_the_cpu(case: str, found: dict[str,
     assert on_cpu["num_reads"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize("case", CASES)
 def test_reads_grow_with_updates_and_not_with_micro_batches(case: str, found: dict[str, Any]) -> None:
@@ -81,6 +84,7 @@ def test_reads_grow_with_updates_and_not_with_micro_batches(case: str, found: di
     assert 3 <= on_device["num_reads"] <= num_models * on_device["num_updates"] + 4
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_the_warm_up_and_the_probe_work_on_the_device(found: dict[str, Any]) -> None:
     on_cpu, on_device = found["others"]

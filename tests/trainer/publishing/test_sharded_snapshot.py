@@ -23,7 +23,7 @@ from trainer.publishing.sharded_snapshot import FollowerWeights, ShardedWeights
 from trainer.publishing.snapshot import HostWeights
 from trainer.publishing.trained_weights import weights_of
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SPAN_BYTES = 1 << 10
 DENSITIES = (0.0, 0.002, 0.05, 1.0, 0.01, 0.5)
