@@ -16,6 +16,7 @@ import click
 from rich.console import Console
 
 from coordinator.client import listing, runs
+from coordinator.client.address import DEFAULT_ADDRESS, VARIABLE, coordinator_address
 from coordinator.client.audit import audit_command
 from coordinator.client.connection import Coordinator, connect, job_state, raise_outcome, view_event
 from coordinator.client.fleet_file import fleet_tree
@@ -46,10 +47,10 @@ _coordinator_option = click.option(
     "--coordinator",
     metavar="HOST:PORT",
     type=HOST_PORT,
-    envvar="PERIPLUS_COORDINATOR",
+    envvar=VARIABLE,
     show_envvar=True,
-    default="127.0.0.1:7070",
-    show_default=True,
+    default="",
+    show_default=f"the local fleet of `periplus up`, else {DEFAULT_ADDRESS}",
     help="Address of the coordinator.",
 )
 
@@ -284,7 +285,9 @@ def links(output: str, coordinator: str) -> None:
 # ---- calls -----------------------------------------------------------------------------------------------------------
 
 
-def _ask(address: str, call: Callable[[Coordinator], Awaitable[T]]) -> T:
+def _ask(given: str, call: Callable[[Coordinator], Awaitable[T]]) -> T:
+    address = coordinator_address(given)
+
     async def connected() -> T:
         async with connect(address) as remote:
             return await call(remote)

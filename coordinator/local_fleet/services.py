@@ -1,8 +1,8 @@
 """Starts and stops the processes of a local fleet, which are the same commands that an operator would type.
 
 Each child process writes a ready file once it serves, and ends when its standard input closes. So no process is left
-behind even if the process that started them is killed. The children's output goes to log files. If a child ends early, the error
-quotes the last lines of its log.
+behind even if the process that started them is killed. The children's output goes to log files. If a child ends early,
+the error quotes the last lines of its log.
 """
 
 import asyncio
