@@ -30,7 +30,7 @@ def test_a_job_is_a_mapping_an_object_or_a_file(tmp_path: Path) -> None:
     def script(address: str) -> None:
         with connect(address) as client:
             assert client.address == address
-            forms = [JOB, {**JOB, "schema": "periplus.job/1"}, JobFile.model_validate(JOB), file, str(file)]
+            forms: list[Any] = [JOB, {**JOB, "schema": "periplus.job/1"}, JobFile.model_validate(JOB), file, str(file)]
             jobs = [client.submit(job, overrides=("seed=7",)) for job in forms]
             trees = [submitted(client, job.job_id) for job in jobs]
             assert trees == [trees[0]] * len(forms), "the form makes no difference"

@@ -50,6 +50,11 @@ async def end(job: SubmittedJob, eu: FakeAgent, state: control_pb2.TaskState.Val
     await eu.report(f"{job.job_id}/trainer", state, message, files=files)
 
 
+def until_version(job: SubmittedJob, version: int) -> None:
+    while job.status().version != version:
+        pass
+
+
 def eval_record(job_id: str) -> control_pb2.StepRecord:
     policy = common_pb2.Policy(fork=0, version=0)
     return control_pb2.StepRecord(
@@ -84,8 +89,7 @@ def test_without_following_the_metrics_so_far_come_at_once() -> None:
         await eu.send(step=eval_record(job.job_id))
         for version in (1, 2):
             await eu.send(step=step_record(job.job_id, version))
-        while (await in_thread(job.status)).version != 2:
-            await asyncio.sleep(0.01)
+        await in_thread(until_version, job, 2)
         assert [step["version"] for step in await in_thread(lambda: list(job.metrics()))] == [1, 2]
         (evaluation,) = await in_thread(lambda: list(job.metrics(kinds=["eval"])))
         assert (evaluation["text"], evaluation["accuracy"], evaluation["loss"]) == ("before", 0.25, None)
@@ -96,21 +100,23 @@ def test_without_following_the_metrics_so_far_come_at_once() -> None:
     play_job(scene)
 
 
+def interrupted(following: Iterator[dict[str, Any]]) -> None:
+    for _ in following:
+        raise KeyboardInterrupt
+
+
 def test_leaving_the_loop_leaves_the_job_running() -> None:
     async def scene(job: SubmittedJob, eu: FakeAgent) -> None:
         await eu.send(step=step_record(job.job_id, 1))
 
         def leave() -> None:
-            following: Iterator[dict[str, Any]] = job.metrics(follow=True)
             with pytest.raises(KeyboardInterrupt):
-                for _ in following:
-                    raise KeyboardInterrupt
+                interrupted(job.metrics(follow=True))
             assert job.status().state == "running"
 
         await in_thread(leave)
         await eu.send(step=step_record(job.job_id, 2))
-        while (await in_thread(job.status)).version != 2:
-            await asyncio.sleep(0.01)
+        await in_thread(until_version, job, 2)
 
     play_job(scene)
 
@@ -118,7 +124,7 @@ def test_leaving_the_loop_leaves_the_job_running() -> None:
 def test_a_failed_job_raises_its_reason() -> None:
     async def scene(job: SubmittedJob, eu: FakeAgent) -> None:
         await end(job, eu, control_pb2.TASK_STATE_FAILED, "the loss is NaN")
-        with pytest.raises(PeriplusError, match="failed: .*the loss is NaN"):
+        with pytest.raises(PeriplusError, match=r"failed: .*the loss is NaN"):
             await in_thread(job.wait)
         assert (await in_thread(job.cancel)).state == "failed", "there is nothing left to cancel"
 
