@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes.demo import assert_all_gone, pids_of, processes_of
+from tests.support.processes.demo import assert_all_gone, pids_of, processes_of, read_until
 from tests.support.processes.local_fleet import (
     DEADLINE_S,
     SMALL_JOB,
@@ -15,6 +15,7 @@ from tests.support.processes.local_fleet import (
     local_fleet,
     run_here,
     started_script,
+    starting_fleet,
     work_dir,
 )
 
@@ -22,6 +23,9 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "from_python.py"
+
+HURRY_S = 20.0
+"""Seconds for a fleet to be gone that was told to hurry: half the time that its services have otherwise."""
 
 TRACEBACK = "Traceback (most recent call last):"
 FOLLOW = (
@@ -143,3 +147,29 @@ def test_a_fleet_whose_service_dies_ends_with_its_log(tmp_path: Path) -> None:
     assert "agent-local ended unexpectedly; its log ends with:" in told
     assert_all_gone(tmp_path)
     assert (work_dir(tmp_path) / ".periplus" / "_up" / "agent-local.log").exists(), "the logs stay after a failure"
+
+
+@pytest.mark.parametrize("step", ["starting the emulated network", "starting 3 agents", "link 1 of 6"])
+def test_a_fleet_that_is_interrupted_while_it_starts_leaves_nothing(tmp_path: Path, step: str) -> None:
+    with starting_fleet(tmp_path, "--grid", "intercontinental") as up:
+        read_until(up, step)
+        up.send_signal(signal.SIGINT)
+        out, told = up.communicate(timeout=DEADLINE_S)
+    assert (up.returncode, out) == (130, ""), told
+    assert "error" not in told
+    assert_all_gone(tmp_path)
+    assert left_by(tmp_path) == set()
+
+
+def test_a_second_interrupt_kills_what_still_runs(tmp_path: Path) -> None:
+    with local_fleet(tmp_path) as (up, _), started_script(tmp_path, FOLLOW) as script:
+        job_id = first_line(script)
+        (agent,) = [process_id for process_id, words in pids_of(tmp_path) if " agent run " in words]
+        os.kill(agent, signal.SIGSTOP)  # it cannot stop by itself
+        up.send_signal(signal.SIGINT)
+        said = read_until(up, f"stopping: {job_id}")
+        up.send_signal(signal.SIGINT)
+        up.communicate(timeout=HURRY_S)
+    assert "Ctrl-C once more" in said
+    assert up.returncode == 130
+    assert_all_gone(tmp_path)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO
 
 from coordinator.client.library.client import Client, connect
@@ -69,7 +69,8 @@ def _running(words: Sequence[str], said: IO[bytes]) -> Iterator["subprocess.Pope
     finally:
         process.stdin.close()
         try:
-            process.wait(STOP_DEADLINE_S)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_DEADLINE_S)
         finally:
             # Also after an interrupt of the wait. What the fleet has started ends when it does.
             process.kill()

@@ -44,8 +44,8 @@ def work_dir(home: Path) -> Path:
 
 
 @contextmanager
-def local_fleet(home: Path, *arguments: str) -> Iterator[tuple["subprocess.Popen[str]", dict[str, Any]]]:
-    """Run `periplus up`, and yield its process and what it said once it served. It is killed if it still runs."""
+def starting_fleet(home: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    """Run `periplus up`, and yield its process at once. It is killed if it still runs."""
     process = subprocess.Popen(
         [sys.executable, "-m", "periplus", "up", "--dir", str(work_dir(home)), "-o", "json", *arguments],
         env=own_environment(home),
@@ -54,14 +54,21 @@ def local_fleet(home: Path, *arguments: str) -> Iterator[tuple["subprocess.Popen
         text=True,
         start_new_session=True,
     )
-    assert process.stdout is not None
     try:
-        line = process.stdout.readline()
-        assert line, process.communicate()[1]
-        yield process, json.loads(line)
+        yield process
     finally:
         process.kill()
         process.communicate()
+
+
+@contextmanager
+def local_fleet(home: Path, *arguments: str) -> Iterator[tuple["subprocess.Popen[str]", dict[str, Any]]]:
+    """Run `periplus up`, and yield its process and what it said once it served. It is killed if it still runs."""
+    with starting_fleet(home, *arguments) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate()[1]
+        yield process, json.loads(line)
 
 
 def run_here(home: Path, *words: str) -> "subprocess.CompletedProcess[str]":
