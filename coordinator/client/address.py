@@ -17,12 +17,12 @@ VARIABLE = "PERIPLUS_COORDINATOR"
 """Environment variable that names the coordinator's address."""
 
 
-def coordinator_address(given: str) -> str:
+def coordinator_address(given: str | None) -> str:
     """Return the address that was given, else that of the local fleet, else the default one.
 
     Raises: Conflict if several local fleets run and the working directory belongs to none of them.
     """
-    if given:
+    if given is not None:
         return given
     found = local_fleet()
     return found.coordinator if found else DEFAULT_ADDRESS

@@ -98,12 +98,12 @@ def connect(address: str | None = None) -> Client:
 
     Raises: Unreachable if no coordinator answers, Conflict if several local fleets run.
     """
-    given = address or os.environ.get(VARIABLE, "")
+    given = address if address is not None else os.environ.get(VARIABLE) or None
     found = coordinator_address(given)
     coordinator = answering(found)
     if coordinator is None:
         nobody = f"no coordinator answers at {found}"
-        if not given and local_fleet() is None:
+        if given is None and local_fleet() is None:
             nobody = f"no local fleet runs on this machine, and {nobody}"
         raise Unreachable(
             f"{nobody}; start a fleet in a terminal with `periplus up`, or in the script with periplus.up(), or name "

@@ -35,11 +35,11 @@ def test_a_name_wins_over_the_fleet_and_the_fleet_over_the_default(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "here")
-    assert coordinator_address("") == DEFAULT_ADDRESS
+    assert coordinator_address(None) == DEFAULT_ADDRESS
     with announced(fleet_at("127.0.0.1:9", "here"), state):
-        assert coordinator_address("") == "127.0.0.1:9"
+        assert coordinator_address(None) == "127.0.0.1:9"
         assert coordinator_address("far:1") == "far:1"
-    assert coordinator_address("") == DEFAULT_ADDRESS
+    assert coordinator_address(None) == DEFAULT_ADDRESS
 
 
 def test_commands_find_the_fleet_without_an_address(
