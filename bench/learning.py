@@ -54,7 +54,7 @@ class Run:
     engine: TorchEngine
 
     def prompt_ids(self, index: int) -> tuple[int, ...]:
-        return encode_prompt(self.tokenizer, self.dataset.environment.item(index).prompt)
+        return encode_prompt(self.tokenizer, self.dataset.environment.item(index))
 
     def requests(self, indices: Sequence[int], first_group: int, num_samples: int, greedy: bool) -> list[SampleRequest]:
         return [

@@ -118,7 +118,7 @@ def requests(tokenizer: Any, new_tokens: int, num: int, prefix: str) -> list[Sam
     return [
         SampleRequest(
             request_id=f"{prefix}/{index}",
-            prompt_ids=encode_prompt(tokenizer, tasks.item(index // 8 % NUM_PROBLEMS).prompt),
+            prompt_ids=encode_prompt(tokenizer, tasks.item(index // 8 % NUM_PROBLEMS)),
             seed=0,
             group=index // 8,
             sample=index % 8,

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from periplus.environment import gym_tasks, jsonl
-from periplus.environment.environment import Environment
+from periplus.environment.environment import Environment, Item
 from periplus.job.job_file import JobFile
 
 DATA_FILE = "data.jsonl"
@@ -24,14 +24,15 @@ def environment_of(job: JobFile, data_file: Path | None) -> Environment:
     return jsonl.load(data_file)
 
 
-def encode_prompt(tokenizer: Any, prompt: str) -> tuple[int, ...]:
-    """Return the token ids of a prompt up to where the model's answer begins.
+def encode_prompt(tokenizer: Any, item: Item) -> tuple[int, ...]:
+    """Return the token ids of a problem's prompt up to where the model's answer begins.
 
-    The prompt is framed by the tokenizer's chat template if there is one, and encoded as plain text otherwise.
+    The messages are framed by the tokenizer's chat template. A tokenizer without one encodes the prompt as plain text.
     """
     if getattr(tokenizer, "chat_template", None):
-        messages = [{"role": "user", "content": prompt}]
+        messages = [{"role": message.role, "content": message.content} for message in item.messages]
+        messages = messages or [{"role": "user", "content": item.prompt}]
         ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     else:
-        ids = tokenizer(prompt)["input_ids"]
+        ids = tokenizer(item.prompt)["input_ids"]
     return tuple(int(token) for token in ids)

@@ -19,8 +19,13 @@ from periplus.config.loading import Config, Words
 from periplus.errors import ConfigError, NotFound
 from periplus.job import algorithm, engine_section
 from periplus.job.algorithm import AlgorithmSection
+from periplus.job.bounds import MAX_COUNT
+from periplus.job.data_section import DEFAULT_SIZE, DataSection, EnvironmentSection
 from periplus.job.engine_section import EngineSection
+from periplus.job.eval_section import EvalSection
 from periplus.job.known_elsewhere import KNOWN_ELSEWHERE
+from periplus.job.model_section import ModelSection
+from periplus.job.reward_section import RewardSection
 from periplus.job.unsupported import UNSUPPORTED
 
 SCHEMA = "periplus.job/1"
@@ -28,12 +33,6 @@ SCHEMA = "periplus.job/1"
 
 BUILTIN_PREFIX = "builtin:"
 """Prefix of a `model.path` that names a built-in model and not a directory."""
-
-DEFAULT_SIZE = 16_384
-"""Default of data.size. Chosen by hand: enough for thousands of steps on a small task, and generated in seconds."""
-
-MAX_COUNT = 1_000_000_000
-"""Largest value of counts that have no other bound. Chosen by hand: no run has more steps."""
 
 MAX_SAMPLES_PER_STEP = 1 << 20
 """Largest number of samples of one step. The journal names each sample of a step in one line, which an audit reads
@@ -46,67 +45,6 @@ MAX_FILE_BYTES = 1 << 20
 MAX_DEVICES = 64
 """Largest number of devices of one trainer. They are in one machine, and the largest machines have 16 GPUs. Chosen by
 hand."""
-
-
-class LoraSection(Config):
-    """Low-rank adapters (LoRA). Only they are trained, checkpointed and published after the first full state; workers
-    merge them into their copies of the base."""
-
-    rank: int = Field(default=16, ge=1, le=1024)
-    """Columns of the one adapter matrix of a layer, and rows of the other."""
-
-    alpha: float = Field(default=32.0, gt=0, le=1_000_000)
-    """The product of the adapters is scaled by alpha / rank. No unit."""
-
-    target_modules: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = Field(
-        default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-        min_length=1,
-        max_length=64,
-    )
-    """Names of the linear layers that get adapters, each the last part of the layer's name in the model."""
-
-
-class ModelSection(Config):
-    """The model that is trained (the actor)."""
-
-    path: str = Field(default="builtin:qwen3-tiny", min_length=1)
-    """`builtin:qwen3-tiny` (a small Qwen3 with random weights and a character tokenizer), `builtin:qwen3-tiny-h32` (the
-    same with heads that vLLM takes on a CPU), or a local directory with a Hugging Face checkpoint and its
-    tokenizer."""
-
-    lora: LoraSection | None = None
-    """Train low-rank adapters instead of all weights; null trains all weights."""
-
-
-class DataSection(Config):
-    """The problems that the model is trained and evaluated on."""
-
-    path: str | None = Field(default=None, min_length=1)
-    """A JSONL file with one object per line that has the texts `prompt` and `answer`; null when `environment` makes the
-    problems. A relative path starts at the directory where the command runs."""
-
-    size: int | None = Field(default=None, ge=1, le=100_000_000)
-    """Number of problems that the environment makes; null means 16384. Equal prompts count once. The held-out and the
-    warm-up problems are taken from these first. Only allowed with `environment`: a file has one problem per line."""
-
-
-class EnvironmentSection(Config):
-    """A task of reasoning-gym, which makes the problems and scores the completions."""
-
-    name: str = Field(min_length=1)
-    """Name of a reasoning-gym data set, such as chain_sum."""
-
-    config: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings of that data set, passed to it unchanged. `seed` and `size` are not allowed here: the job's own keys
-    `seed` and `data.size` set them."""
-
-
-class RewardSection(Config):
-    """How a sample is scored."""
-
-    name: Literal["verifier", "shuffled"] = "verifier"
-    """`verifier` compares the completion with the problem's answer and gives 0 to 1. `shuffled` permutes the rewards of
-    a batch at random among its samples; it is a control run, in which nothing can be learnt."""
 
 
 class SamplingSection(Config):
@@ -231,16 +169,6 @@ class TrainSection(Config):
 
     warmup: WarmupSection | None = None
     """Supervised warm-up before the first step; null for none."""
-
-
-class EvalSection(Config):
-    """Evaluation: accuracy of greedy completions on held-out problems."""
-
-    num_prompts: int = Field(default=512, ge=1, le=1_000_000)
-    """Number of held-out problems. They are disjoint from those of the warm-up and of training."""
-
-    every_steps: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Evaluate after every so many steps. With 0 only before the first and after the last step."""
 
 
 class NetworkSection(Config):

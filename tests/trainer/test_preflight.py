@@ -113,8 +113,8 @@ def test_the_light_tokenizer_is_the_built_in_models_own() -> None:
     for task in ("spell_backward", "chain_sum", "gcd", "letter_counting"):
         environment = load(task, {}, seed=0, size=50)
         for index in range(50):
-            prompt = environment.item(index).prompt
-            assert encode_prompt(light, prompt) == encode_prompt(whole, prompt)
+            item = environment.item(index)
+            assert encode_prompt(light, item) == encode_prompt(whole, item)
 
 
 def test_the_positions_of_built_in_models_are_those_that_the_trainer_makes() -> None:

@@ -53,10 +53,12 @@ def read_prompts(
     """
     prompts: list[Prompt] = []
     for index in range(len(environment)):
-        text = environment.item(index).prompt
-        prompts.append(Prompt(text=text, num_tokens=len(encode_prompt(tokenizer, text))))
+        item = environment.item(index)
+        prompts.append(Prompt(text=item.prompt, num_tokens=len(encode_prompt(tokenizer, item))))
         if prompts[-1].num_tokens == 0:
-            raise ConfigError(f"problem {index} has an empty prompt: the tokenizer makes no token of {text[:60]!r}")
+            raise ConfigError(
+                f"problem {index} has an empty prompt: the tokenizer makes no token of {item.prompt[:60]!r}"
+            )
         # Only after a prompt was checked, so that there is always one.
         if is_time_up():
             break
@@ -102,7 +104,7 @@ def warmup_examples(dataset: Dataset, tokenizer: Any) -> tuple[Example, ...]:
         answer = tokenizer(item.answer, add_special_tokens=False)["input_ids"]
         examples.append(
             Example(
-                prompt_ids=encode_prompt(tokenizer, item.prompt),
+                prompt_ids=encode_prompt(tokenizer, item),
                 completion_ids=(*(int(token) for token in answer), int(tokenizer.eos_token_id)),
             )
         )

@@ -36,6 +36,7 @@ from rollout_worker.convert import lease_from_pb
 from rollout_worker.engines.engine import SampleRequest
 from rollout_worker.episodes.episode import EpisodeDesk, EpisodeSettings, FinishedEpisode
 from rollout_worker.episodes.queue import LeaseQueue, QueuedLease
+from rollout_worker.episodes.scoring import SampleScore
 from tests.support.engines.direct import DirectEngine
 from tests.support.keys import AUTHORITY
 from trainer.intake.convert import message_from_pb, message_to_pb
@@ -165,8 +166,12 @@ class FakeLink(GatewayLink):
             FinishedEpisode(lease=lease, prompt_ids=request.prompt_ids, completion=completion, generation_s=0.0)
             for lease, request, completion in zip(leases, requests, self._engine.generate(requests), strict=True)
         ]
-        sampled, failed = desk.scored(finished)
-        assert not failed, failed
+        texts = [desk.answer(each).text for each in finished]
+        scores = [
+            SampleScore(reward=self._environment.score(each.lease.item, text))
+            for each, text in zip(finished, texts, strict=True)
+        ]
+        sampled = tuple(desk.trajectory(each, score) for each, score in zip(finished, scores, strict=True))
         for lease in leases:
             self._queues[worker_id].end(lease)
         return sampled
