@@ -43,7 +43,11 @@ def test_columns_are_named_and_a_pattern_finds_the_answer(tmp_path: Path) -> Non
 def test_a_prompt_of_messages_keeps_them_and_a_system_prompt_is_added_where_there_is_none(tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
     own = [{"role": "system", "content": "mine"}, {"role": "user", "content": "d"}]
-    rows = [{"prompt": chat, "answer": "x"}, {"prompt": own, "answer": "x"}, {"prompt": "e", "answer": "x"}]
+    rows: list[dict[str, Any]] = [
+        {"prompt": chat, "answer": "x"},
+        {"prompt": own, "answer": "x"},
+        {"prompt": "e", "answer": "x"},
+    ]
     first, second, third = items(tmp_path, rows, system_prompt="be brief")
     assert first.messages[0] == Message(role="system", content="be brief")
     assert [message.content for message in first.messages[1:]] == ["a", "b", "c"]
@@ -53,7 +57,9 @@ def test_a_prompt_of_messages_keeps_them_and_a_system_prompt_is_added_where_ther
 
 
 def test_only_rows_that_meet_all_filters_count_up_to_the_limit(tmp_path: Path) -> None:
-    rows = [{"prompt": f"q{n}", "answer": "x", "level": n, "kind": "ab"[n % 2]} for n in range(20)]
+    rows: list[dict[str, Any]] = [
+        {"prompt": f"q{n}", "answer": "x", "level": n, "kind": "ab"[n % 2]} for n in range(20)
+    ]
     rows += [
         {"prompt": "none", "answer": "x", "kind": "a"},
         {"prompt": "true", "answer": "x", "kind": "a", "level": True},
