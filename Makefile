@@ -49,7 +49,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	  { echo "error: $(PYTHON) cannot make environments; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(TORCH)
-	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[planner,train,rollout,metis,bench,dev]'
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[planner,train,rollout,trackers,metis,bench,dev]'
 	@touch $@
 
 demo: $(READY)

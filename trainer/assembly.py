@@ -44,6 +44,7 @@ from trainer.loop import TrainingLoop
 from trainer.publishing.publisher import Publisher
 from trainer.reporting.run_recorder import RunRecorder
 from trainer.setup import Prepared
+from trainer.tracking.feeds import Trackers
 
 STORE_BYTES = 1 << 50
 """Bound of the store of frames in bytes, so large that it never applies. Frames that no checkpoint covers must be kept,
@@ -81,6 +82,7 @@ def assembled(
     key: PublisherKey,
     run: RunDirectory,
     disk: DiskWait,
+    trackers: Trackers,
     now: Callable[[], float],
     started_s: float,
 ) -> Iterator[Running]:
@@ -115,9 +117,8 @@ def assembled(
         syncs = durability is Durability.MACHINE
         ledger_service = LedgerService(driver, intake, journal, link.send, syncs=syncs, now=now)
         # What goes out: records, publications and checkpoints.
-        recorder = RunRecorder(
-            run, link, driver, disk, prepared.progress, now, started_s, num_steps=job.steps, bound=job.staleness
-        )
+        aims = {"num_steps": job.steps, "bound": job.staleness}
+        recorder = RunRecorder(run, link, driver, disk, trackers, prepared.progress, now, started_s, **aims)
         publisher = Publisher(
             job_id,
             prepared.leader.weights,

@@ -29,6 +29,7 @@ from periplus.job.inputs import check_inputs, model_folder
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 from trainer.data.characters import character_tokenizer
 from trainer.data.dataset import Prompt, read_prompts, split_prompts
+from trainer.tracking.packages import check_trackers
 
 BUDGET_S = 5.0
 """Processor seconds after which the child process makes and encodes no further prompt. Chosen by hand: the 12,000
@@ -71,11 +72,12 @@ class CharacterTokenizer:
 
 
 def checked_inputs(job: JobFile, model_dir: Path | None, is_time_up: Callable[[], bool] = lambda: False) -> Inputs:
-    """Check model, data and environment against each other and against the job.
+    """Check model, data and environment against each other and against the job, and that its trackers are installed.
 
     `model_dir` is None for a built-in model that has not been made yet. Once `is_time_up` returns true, no further
     prompt is made and checked. Raises: ConfigError.
     """
+    check_trackers(job.output.trackers)
     check_inputs(job)
     tokenizer: Any
     if model_dir is None and job.model.chat_template in (None, PLAIN):

@@ -274,6 +274,11 @@ class OutputSection(Config):
     """MiB of trajectories that the run's directory keeps for the audit after a checkpoint covers them. The oldest are
     removed first. Trajectories that no checkpoint covers yet are always kept."""
 
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
+    """Trackers that get every record of metrics.jsonl too, each at most once. Their files are in `trackers/` of the
+    run's directory. wandb is offline unless the trainer's environment sets WANDB_MODE. A tracker needs the extra of its
+    name, such as `periplus[wandb]`, where the trainer runs."""
+
 
 class JobFile(Config):
     """A Periplus job: train one model with reinforcement learning across regions."""
@@ -312,10 +317,6 @@ class JobFile(Config):
     checkpoint: CheckpointSection = CheckpointSection()
     output: OutputSection = OutputSection()
 
-    trackers: tuple[Literal["jsonl"]] = ("jsonl",)
-    """Where step records are written. There is only `jsonl`, which is always on: metrics.jsonl in the run's
-    directory."""
-
     def to_json(self) -> str:
         """Return the job with its schema as one line of JSON, the form in which it is sent to the services."""
         return json.dumps({"schema": SCHEMA, **self.model_dump(mode="json")}, separators=(",", ":"))
@@ -346,7 +347,7 @@ def recorded_job(path: Path) -> JobFile:
     """
     if not path.is_file():
         raise NotFound(f"{path} does not exist, so the run's job is not known; give the directory of a complete run")
-    tree = loading.check_schema(loading.read_yaml(path, MAX_FILE_BYTES), SCHEMA, str(path))
+    tree = _recorded_tree(loading.read_yaml(path, MAX_FILE_BYTES), str(path))
     return resolve(loading.validate(JobFile, tree, str(path), _ELSEWHERE), str(path))
 
 
@@ -365,7 +366,15 @@ def _job_tree(path: Path) -> loading.Tree:
     """Return the keys of a job file. A file that a run recorded has a schema, which must be the known one."""
     tree = loading.read_yaml(path, MAX_FILE_BYTES)
     file_kinds.need_kind(tree, str(path), ("job",))
-    return loading.check_schema(tree, SCHEMA, str(path)) if "schema" in tree else tree
+    return _recorded_tree(tree, str(path)) if "schema" in tree else tree
+
+
+def _recorded_tree(tree: loading.Tree, source: str) -> loading.Tree:
+    known = loading.check_schema(tree, SCHEMA, source)
+    # Runs from before output.trackers have recorded this key, which had no other value.
+    if known.get("trackers") == ["jsonl"]:
+        del known["trackers"]
+    return known
 
 
 def _with_locations(job: JobFile) -> JobFile:
@@ -456,6 +465,11 @@ def _disagreements(job: JobFile) -> list[str]:
             f"train.groups_per_step x algorithm.group_size is {num_samples} samples a step; at most "
             f"{MAX_SAMPLES_PER_STEP} can be recorded: lower one of the two"
         )
+    refusals += [
+        f"output.trackers has {name} more than once; name each tracker once"
+        for name in sorted(set(job.output.trackers))
+        if job.output.trackers.count(name) > 1
+    ]
     refusals += _region_refusals(job)
     return refusals
 

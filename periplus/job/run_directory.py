@@ -7,6 +7,7 @@
       outcome.json    how the last trainer ended    final/          the trained weights
       logs/           logs of processes and links   checkpoints/    one folder per checkpoint
       trajectories/   a spool of the received frames, kept at least until a checkpoint covers them
+      trackers/       one folder per tracker of output.trackers, with that tracker's own files
 
 A file that is replaced is replaced atomically (temporary file, fsync, rename); the next `create` removes a temporary
 file that a killed process left. A file that grows gets whole lines: after a failed write it is as long as before. A
@@ -45,6 +46,7 @@ class RunDirectory:
         self.trajectories = root / "trajectories"
         self.checkpoints = root / "checkpoints"
         self.final = root / "final"
+        self.trackers = root / "trackers"
 
     def create(self) -> None:
         """Make the folders, and remove temporary files that dead processes left. Repeating the call is harmless.

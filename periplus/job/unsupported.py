@@ -170,18 +170,24 @@ _WHY: Mapping[str, tuple[str, ...]] = {
         "val_files",
         "eval_dataset",
     ),
-    "step records go to metrics.jsonl in the run's directory; read that file": (
-        "wandb",
-        "use_wandb",
-        "wandb_project",
-        "wandb_run_name",
-        "tensorboard",
+    "every step's record goes to metrics.jsonl in the run's directory, and to the trackers that output.trackers names: "
+    "tensorboard, wandb, trackio": (
         "mlflow",
         "swanlab",
-        "logger",
-        "monitor",
+        "comet_ml",
+        "clearml",
         "log_completions",
         "logging_steps",
+    ),
+    "accounts and credentials are no part of a job; set wandb's own variables in the trainer's environment, such as "
+    "WANDB_MODE and WANDB_ENTITY": (
+        "wandb_entity",
+        "wandb_api_key",
+        "wandb_key",
+        "wandb_org",
+        "wandb_group",
+        "wandb_mode",
+        "wandb_team",
     ),
     "a job is as long as steps says; set it to the problems to be seen, divided by train.groups_per_step": (
         "num_train_epochs",
