@@ -12,13 +12,14 @@ for what happens after that, in a mount's cache, on a disk or in memory.
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from bench.lora_cases.our_faults import flipped
-from bench.lora_cases.vllm_server import Server, same
+from bench.lora.our_faults import flipped
+from bench.lora.vllm_server import Server, same
 
 TENSORS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
@@ -50,7 +51,7 @@ def faults_found(
         damage(folder)
         return _loaded(server, name, folder, prompts, right)
 
-    flips = [tried(f"flip-{number}", lambda folder, bit=bit: _flip(folder, bit)) for number, bit in enumerate(bits)]
+    flips = [tried(f"flip-{number}", partial(_flip, bit=bit)) for number, bit in enumerate(bits)]
     found = {
         "bit flipped at rest, in the adapter's file": {key: sum(row[key] for row in flips) for key in flips[0]},
         "old adapter under a new version number": tried("old-as-new", lambda _: None, folders[1]),

@@ -2,15 +2,15 @@
 
 TRL (1.14 and later) writes each version of the adapters with peft into a directory that servers can see, such as a
 mounted storage bucket, and vLLM loads it from there under a new name. Ours publishes signed deltas of the adapters.
-Both get the same adapters, of random Qwen3 models after real AdamW steps (lora_cases/adapter_training.py).
+Both get the same adapters, of random Qwen3 models after real AdamW steps (adapter_training.py).
 
-- `bytes`: what crosses for one step (lora_cases/crossing.py). Each of our versions is first proven by a worker's
+- `bytes`: what crosses for one step (crossing.py). Each of our versions is first proven by a worker's
   reader, and each of TRL's directories is first read back by peft. `server_reads_bytes` is what counts for TRL: the
   tensors and their configuration, without the model card. A run's first step, in which all of B moves from zero, is in
   the results but not in the figures.
-- `served_update`: how much of the update reaches the weights that generate (lora_cases/served_update.py).
-- `proof`: faults, and whether a worker's reader and check of the engine find them (lora_cases/our_faults.py), or what
-  loads adapters in TRL's path (lora_cases/trl_faults.py). The adapters are trained at a high rate, so that two versions
+- `served_update`: how much of the update reaches the weights that generate (served_update.py).
+- `proof`: faults, and whether a worker's reader and check of the engine find them (our_faults.py), or what
+  loads adapters in TRL's path (trl_faults.py). The adapters are trained at a high rate, so that two versions
   can be told apart by what they generate. The check of the scale is repeated at a usual rate.
 - `staleness`: which samples TRL's queue passes on, by how many versions they are behind.
 
@@ -32,8 +32,8 @@ from typing import Any
 import torch
 
 from bench import provenance
-from bench.lora_cases import our_faults, trl_faults
-from bench.lora_cases.adapter_training import (
+from bench.lora import our_faults, trl_faults
+from bench.lora.adapter_training import (
     SCALE,
     Case,
     Step,
@@ -43,16 +43,16 @@ from bench.lora_cases.adapter_training import (
     train,
     with_adapters,
 )
-from bench.lora_cases.crossing import Job, Reader, our_bytes, their_bytes
-from bench.lora_cases.served_update import served_update
-from bench.lora_cases.vllm_server import serving
+from bench.lora.crossing import Job, Reader, our_bytes, their_bytes
+from bench.lora.served_update import served_update
+from bench.lora.vllm_server import serving
 from periplus.values.probe_prompts import probe_prompts
 from periplus.values.weight_state import write_safetensors
 from trainer.data.adapters import round_base
 from trainer.data.model import build_tokenizer
 from trainer.publishing.publish import bf16_state
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 MAX_VS_TRL = 0.25
 """Target: largest ratio of our bytes to those that TRL's server reads. Rounding to bfloat16 alone would give 0.5."""
@@ -98,7 +98,7 @@ def trl(oracle: Path, what: str, settings: Mapping[str, Any], scratch: Path) -> 
     file = scratch / f"{what}.json"
     file.write_text(json.dumps(settings))
     done = subprocess.run(
-        [str(oracle), "-m", "bench.lora_cases.trl_adapter", what, str(file)],
+        [str(oracle), "-m", "bench.lora.trl_adapter", what, str(file)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
         stdout=subprocess.PIPE,
@@ -186,7 +186,7 @@ def proof(config: Config, oracle: Path | None, vllm: Path | None) -> Record:
     usual, _ = our_faults.chain(PROOF_MODEL, PROOF_RANK, USUAL_RATE, PROOF_STEPS)
     other = random_model(PROOF_MODEL, seed=1)
     round_base(other)
-    ours = dict(our_faults.faults_found(chain, bf16_state(other), PROOF_MODEL, config.num_flips))
+    ours = our_faults.faults_found(chain, bf16_state(other), PROOF_MODEL, config.num_flips)
     ours["adapter merged with another scale"] = our_faults.wrong_scale_found(chain, PROOF_MODEL)
     found: Record = {
         "ours": ours,

@@ -8,7 +8,7 @@ is *missed* if anything else is taken for the version.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from google.protobuf.message import DecodeError
 
-from bench.lora_cases.adapter_training import SCALE, Step, random_model, train, with_adapters
-from bench.lora_cases.crossing import Job, SignedVersion, publication
+from bench.lora.adapter_training import SCALE, Step, random_model, train, with_adapters
+from bench.lora.crossing import Job, SignedVersion, publication
 from periplus.codec.weights.layout import layout_of
 from periplus.errors import PeriplusError
 from periplus.net.convert import publication_record_from_pb
@@ -62,7 +62,9 @@ def chain(model_name: str, rank: int, learning_rate: float, numbers: Sequence[in
     """Train adapters, and publish the states after the chosen steps as versions, each with the trainer's probe."""
     model, job = with_adapters(random_model(model_name), rank), Job()
     prompts = probe_prompts(PROBE_SEED, model.config.vocab_size)
-    weights, versions, steps = HostWeights(model), [], []
+    weights = HostWeights(model)
+    versions: list[SignedVersion] = []
+    steps: list[Step] = []
     for step in train(model, learning_rate, numbers):
         base = versions[-1].published if versions else None
         probe = tuple(weights.probe(prompts).reshape(-1).tolist())
@@ -77,7 +79,7 @@ def wrong_scale_found(chain_: Chain, model_name: str) -> Row:
     return asyncio.run(_checked(chain_, model_name, [_nothing], scale=SCALE / 2))
 
 
-def faults_found(chain_: Chain, other_base: WeightState, model_name: str, num_flips: int) -> Mapping[str, Row]:
+def faults_found(chain_: Chain, other_base: WeightState, model_name: str, num_flips: int) -> dict[str, Row]:
     """Inject every fault, and return how many were found, harmless and missed."""
     rng = np.random.default_rng(1)
     found = {
@@ -167,7 +169,7 @@ Scene = Callable[[AdapterEngine, Any], Awaitable[None]]
 
 async def _in_engine(
     chain_: Chain, other_base: WeightState, model_name: str, rng: np.random.Generator, num_flips: int
-) -> Mapping[str, Row]:
+) -> dict[str, Row]:
     async def old(engine: AdapterEngine, _: Any) -> None:
         await engine.swap(_whole(chain_, 1), Policy(0, 1), OnSwap.KEEP_KV)
 

@@ -106,7 +106,7 @@ def train(model: Any, learning_rate: float, steps: Sequence[int]) -> Iterator[St
     first = weights.first()
     for number in range(1, max(steps) + 1):
         before, adapters_before = _taken(weights, first, model) if number in steps else ({}, {})
-        _policy_gradient(model, generator).backward()
+        torch.autograd.backward(_policy_gradient(model, generator))
         torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
         optimizer.step()
         optimizer.zero_grad()

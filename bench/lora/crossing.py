@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from bench.lora_cases.adapter_training import Step
+from bench.lora.adapter_training import Step
 from periplus.codec.frame import CodecId
 from periplus.codec.weights.encoder import Encoder, encode
 from periplus.net.convert import publication_record_to_pb
@@ -91,7 +91,7 @@ def publication(
     chunks = [writer.chunk(part) for part in encoder.parts()]
     digest = state_digest(state)
     published = Published(policy=Policy(0, version), state=state, digest=digest, probe=probe)
-    records = (writer.opening, *chunks, writer.closing(digest, probe))
+    records: tuple[PublicationRecord, ...] = (writer.opening, *chunks, writer.closing(digest, probe))
     assert writer.opening.codec is CodecId.WEIGHTS
     return SignedVersion(records=records, published=published, payload_bytes=encoder.stats.payload_bytes)
 
