@@ -11,6 +11,8 @@
 #   make bench-demo  the demo and its control, held against their targets (6 minutes)
 #   make bench-dry-run  what `job submit --dry-run` finds, and how fast (a minute)
 #   make bench-audit  seconds and memory that an audit takes, up to a million lines (15 minutes)
+#   make bench-lora  bytes, faults found and served updates of adapters, beside TRL's adapter path (20 minutes; uses
+#                    .venv-oracle and .venv-vllm where they are)
 #   make bench-staleness, bench-trajectories, bench-weights   need measured data beside the repository: --help says which
 #   make bench-planner   all figures of the planner (hours; ARGS='--only hetrl --keep DIR --limit-s 500' does a part, and
 #                        goes on there next time); bench-planner-cost, bench-planner-simulation two of its sections alone
@@ -37,7 +39,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PACKAGES := periplus planner coordinator region_agent rollout_worker trainer
 TYPED := $(PACKAGES) tests bench tools
 
-.PHONY: venv demo bench-audit bench-demo bench-dry-run bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-slow test-proofs test-faults test-oracle test-vllm check lint format types imports generated generate clean
+.PHONY: venv demo bench-audit bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-slow test-proofs test-faults test-oracle test-vllm check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -110,6 +112,9 @@ test-vllm: $(READY)
 
 bench-dry-run: $(READY)
 	$(BIN)/python -m bench.dry_run
+
+bench-lora: $(READY)
+	$(BIN)/python -m bench.lora $(ARGS)
 
 bench-staleness: $(READY)
 	$(BIN)/python -m bench.staleness
