@@ -25,6 +25,9 @@ CASES = [
     if (engine.name, device) != ("torch", "cpu")
 ]
 
+DEADLINE_S = 400.0
+"""Seconds that a demo may take. With vLLM it took 135 s on two cores, and more than 150 s beside other work."""
+
 SHORT = (
     "--regions=aws:us-east-1,azure:westeurope",
     "--steps=24",
@@ -38,13 +41,14 @@ SHORT = (
 
 
 @pytest.mark.processes
+@pytest.mark.timeout(DEADLINE_S + 60)
 @pytest.mark.parametrize(
     "engine", [pytest.param(name, marks=MARKS[name, device], id=f"{name}-{device}") for name, device in CASES]
 )
 def test_the_demo_learns_with_each_engine_of_another_environment(tmp_path: Path, engine: str) -> None:
     message = f"the test needs the interpreter of an environment with {engine}"
     assert f"{engine}=" in os.environ["PERIPLUS_ENGINES"], message
-    summary = run_demo(tmp_path, "--engine", engine, *SHORT)
+    summary = run_demo(tmp_path, "--engine", engine, *SHORT, deadline_s=DEADLINE_S)
     run_dir = Path(summary["run_dir"])
     lines = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
     rewards = [line["reward_mean"] for line in lines if line["kind"] == "step"]
