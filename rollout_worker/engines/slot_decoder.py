@@ -4,7 +4,8 @@ A fixed number of slots decode together, and a slot whose request has ended is g
 (*continuous batching*). Every forward pass has one of three fixed shapes: a prefill of `PREFILL_ROWS` prompts, a step
 of one token in every slot, and a prefill again of prompt and completion. Kernels are chosen by shape, and work is
 divided by thread. Therefore, with keyed sampling and on one thread, a request's tokens and log-probabilities are
-bitwise independent of the other requests, of their order and of the slot. Idle slots compute on, and nobody looks.
+bitwise independent of the other requests, of their order and of the slot. Idle slots are computed too, and what they
+sample is dropped.
 
 Prompts end in the same column, so that the column of a completion's token is its position:
 
@@ -17,7 +18,7 @@ last are kept until the weights change, one prompt for `SLOTS_PER_KEPT_PROMPT` s
 On an accelerator the tokens of a step are read by the host one step later (`LAG`), so that no step waits for the
 device. What a request's slot draws after its end is dropped.
 
-The object belongs to one thread. It knows neither asyncio nor clocks of other threads (torch_engine.py does).
+Only one thread may use a decoder. torch_engine.py connects that thread with the event loop.
 
 Shapes: R slots, S of them that a call names, F rows of a prefill, P prompt columns, N completion columns, K = P + N
 cache columns, V vocabulary.
@@ -50,7 +51,7 @@ PREFILL_ROWS = 8
 hand."""
 
 LAG = 1
-"""Steps that an accelerator is ahead of the host."""
+"""Number of steps that an accelerator is ahead of the host. No step then waits for the copy of its own tokens."""
 
 SLOTS_PER_KEPT_PROMPT = 4
 """Slots for each prefilled prompt that is kept. Samples of a group are leased together, so they come within a few
@@ -287,7 +288,7 @@ class SlotDecoder:
         return choose(logits_RV, self._temperature_R, self._greedy_R, uniform_R)
 
     def _take(self, rows: Sequence[_Row], tokens_R: torch.Tensor, logprobs_R: torch.Tensor) -> list[Ended]:
-        # The tokens of these rows are on their way. What other slots have drawn is nobody's.
+        # The tokens of these rows are on their way to the host. What other slots have drawn is dropped.
         self._position_R[[row.slot for row in rows]] += 1
         self._drawn.append(_to_host(rows, tokens_R, logprobs_R))
         return self._read(self._lag)

@@ -5,10 +5,10 @@ Under tensor parallelism each rank has some heads of each of them. Projections b
 columns. Embedding and head are divided by rows, after the vocabulary was padded to a multiple of 64 times the number of
 ranks; padding belongs to no checkpoint tensor. A tied head is the embedding's own parameter, and appears once.
 
-The layers are recognised by vLLM's classes, and the fused names come from the model's `packed_modules_mapping`. What
-is found is not believed: the names and shapes must be those of the published weights, and every proof hashes the
-tensors under these names. It is for models whose other parameters have their checkpoint's names, such as Qwen2, Qwen3,
-Llama and Mistral. Quantised weights, experts and pipeline parallelism are refused.
+The layers are recognised by vLLM's classes, and the fused names come from the model's `packed_modules_mapping`. The
+result is verified: the names and shapes must be those of the published weights, and every check of the engine hashes
+the tensors under these names. This works for models whose other parameters have their checkpoint's names, such as
+Qwen2, Qwen3, Llama and Mistral. Quantised weights, experts and pipeline parallelism are refused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,7 +3,7 @@
 transformers lets a program register an attention function by name, and models call it with the queries, keys and values
 of all packed tokens. The function here takes the sequences apart (trainer/learning/forward/packing.py), so memory grows
 with the tokens and not with the square of a padded width. A call without packed sequences is answered by transformers'
-own SDPA attention, with its masks. So a model whose attention was replaced works for everybody else as before.
+own SDPA attention, with its masks. So a model whose attention was replaced works for other callers as before.
 
 - On a CUDA device with tensors of 16 bits, torch's variable-length flash attention takes all sequences in one call.
   *Not run so far*: no such device was at hand. The blocks below are the tested path on every device.
