@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.conversion_mapping import get_model_conversion_mapping
 
 from periplus.errors import ConfigError, one_line
+from periplus.job.architectures import attention_function
 from periplus.values.weight_state import WeightState, read_safetensors
 
 FLOATS = frozenset({"F32", "BF16", "F16"})
@@ -120,6 +121,7 @@ def load_weights(directory: Path) -> Any:
 
     Raises: ConfigError if it cannot be loaded, if the files do not provide every weight, or if a weight is not finite.
     """
+    config = _config(directory)
     try:
         model, found = AutoModelForCausalLM.from_pretrained(
             directory,
@@ -127,6 +129,7 @@ def load_weights(directory: Path) -> Any:
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
+            attn_implementation=attention_function(config),
             # Report tensors of another shape rather than raise, so that one message names all of them.
             ignore_mismatched_sizes=True,
         )

@@ -14,7 +14,7 @@ from periplus.errors import ConfigError
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun
 from rollout_worker.engines.engine import Completion, CompletionEnd, RequestFailed, SampleRequest
-from rollout_worker.engines.slot_cache import check_architecture
+from rollout_worker.engines.layer_masks import check_architecture
 from rollout_worker.engines.slot_decoder import PREFILL_ROWS, SlotDecoder
 from rollout_worker.engines.tensor_memory import TensorMemory
 from tests.support.engines.models import (
