@@ -27,11 +27,14 @@ _SHOWN_CHARACTERS = 300
 
 
 def check_job(job: JobFile) -> tuple[str, ...]:
-    """Check a job as far as this machine can, and return a sentence for each check that was left to the trainer.
+    """Check a job as far as this machine can.
+
+    Return a sentence for each check that was left to the trainer, and a warning if no test covers the model's
+    architecture.
 
     Raises: ConfigError if the job cannot run, PeriplusError if the child process failed.
     """
-    check_inputs(job)
+    remarks = check_inputs(job)
     # The built-in model needs no torch: only its tokenizer is used.
     needed: tuple[str, ...] = (
         ("tokenizers",) if job.model.path.startswith(BUILTIN_PREFIX) else ("tokenizers", "torch", "transformers")
@@ -39,14 +42,16 @@ def check_job(job: JobFile) -> tuple[str, ...]:
     needed += ("reasoning_gym",) if job.environment is not None else ()
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
-        return (f"prompts and weights are checked when the trainer starts: {', '.join(missing)} is not installed here",)
+        left = f"prompts and weights are checked when the trainer starts: {', '.join(missing)} is not installed here"
+        return (*remarks, left)
     found = _ask_child(job)
     if "reason" in found:
         raise errors.from_reason(str(found["reason"]), str(found["message"]))
     # The child stops early on a large data set, so that submitting stays fast.
     if found["prompts"] < found["problems"]:
-        return (f"{found['prompts']} of {found['problems']} prompts were checked; the trainer checks all at its start",)
-    return ()
+        left = f"{found['prompts']} of {found['problems']} prompts were checked; the trainer checks all at its start"
+        return (*remarks, left)
+    return remarks
 
 
 def _ask_child(job: JobFile) -> dict[str, Any]:

@@ -5,8 +5,8 @@
 job: it is checked, loaded, trained for a step, published, generated with and exported, and every number is compared
 with transformers' own. docs/architectures.md is generated from the list.
 
-A model of an architecture that is not in the list is accepted with a warning, unless it is in `REFUSED` or has a part
-that is known not to work.
+A model of an architecture that is not in the list is accepted with a warning, unless it is known not to work: some
+architectures by name (`WITHOUT_TORCH`), others by a part that their configuration names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -132,6 +132,107 @@ ARCHITECTURES: Sequence[SupportedArchitecture] = (
     ),
 )
 """The tested architectures, in the order of the table."""
+
+BY_MODEL_TYPE: Mapping[str, SupportedArchitecture] = MappingProxyType({each.model_type: each for each in ARCHITECTURES})
+"""The tested architectures by `model_type`."""
+
+
+RECURRENT = "it has recurrent or state-space layers, whose state that engine does not keep"
+"""Why the torch engine cannot generate with models whose layers keep a state in place of keys and values."""
+
+WITHOUT_TORCH: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(
+        (
+            "bamba",
+            "falcon_h1",
+            "falcon_mamba",
+            "granitemoehybrid",
+            "jamba",
+            "mamba",
+            "mamba2",
+            "minimax",
+            "nemotron_h",
+            "olmo_hybrid",
+            "qwen3_5_moe_text",
+            "qwen3_5_text",
+            "qwen3_next",
+            "recurrent_gemma",
+            "rwkv",
+            "zamba",
+            "zamba2",
+        ),
+        RECURRENT,
+    )
+    | {
+        "bloom": "it derives its position biases from a mask of another form than that engine's",
+        "gpt_neo": "its layers with local attention make masks of their own, from places that are others in that engine",
+        "llama4_text": "its layers attend in chunks, which that engine does not do",
+        "openai-gpt": "it keeps no keys and values from one token to the next",
+    }
+)
+"""Architectures with which the torch engine fails, or generates other tokens than transformers, and why. Each was tried
+with transformers 5.19, or has the layers of one that was."""
+
+CAUSAL_LAYERS = frozenset({"full_attention", "sliding_attention"})
+"""Kinds of layers, as `layer_types` in a configuration names them, that the torch engine computes."""
+
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Keys of configurations that give the number of experts of a layer."""
+
+DYNAMIC_ROPES = frozenset({"dynamic", "longrope", "su"})
+"""Kinds of rotary embeddings whose frequencies change with the longest sequence of a batch."""
+
+
+def architecture_remarks(
+    config: Mapping[str, Any], source: str, *, engine: str, has_adapters: bool, longest: int
+) -> tuple[str, ...]:
+    """Return a warning if no test covers a model's architecture with this engine; nothing if one does.
+
+    `config` is the model's configuration, read from the file `source`. `engine` is the job's `engine.name`. `longest`
+    is the most tokens that a prompt and its completion have together. Raises: ConfigError if the model is known not to
+    work.
+    """
+    kind = str(config.get("model_type"))
+    listed = BY_MODEL_TYPE.get(kind)
+    refusal = _refusal(config, kind, engine, longest)
+    if refusal is None and listed is not None and has_adapters and listed.adapters is Coverage.REFUSED:
+        refusal = f"{kind} cannot be trained with model.lora: its layers are none that adapters know; leave it out"
+    if refusal is not None:
+        raise ConfigError(f"{source} has the model_type {kind!r}: {refusal} (docs/architectures.md lists what is tested)")
+    if listed is None:
+        tested = ", ".join(BY_MODEL_TYPE)
+        return (f"the architecture {kind} is not among those tested: {tested}; compare its first samples with another",)
+    if engine == "vllm" and listed.vllm is Coverage.NOT_TESTED:
+        return (f"the architecture {kind} is tested with engine.name=torch, but not with engine.name=vllm",)
+    return ()
+
+
+def _refusal(config: Mapping[str, Any], kind: str, engine: str, longest: int) -> str | None:
+    if config.get("use_bidirectional_attention"):
+        return "use_bidirectional_attention is set, so that tokens see those after them; give a causal language model"
+    rope = config.get("rope_parameters") or config.get("rope_scaling")
+    rope = rope if isinstance(rope, Mapping) else {}
+    trained = config.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")
+    if (rope.get("rope_type") or rope.get("type")) in DYNAMIC_ROPES and isinstance(trained, int) and longest > trained:
+        return (
+            f"beyond {trained} tokens its rotary embeddings depend on the other sequences of a batch, and prompts and "
+            f"completions have up to {longest}; lower sampling.prompt_tokens or sampling.max_new_tokens"
+        )
+    if engine == "vllm":
+        listed = BY_MODEL_TYPE.get(kind)
+        num_experts = max((config[key] for key in EXPERTS if isinstance(config.get(key), int)), default=0)
+        if num_experts > 1 or (listed is not None and listed.vllm is Coverage.REFUSED):
+            why = "experts" if num_experts > 1 else "tensors that vLLM holds in another form"
+            return f"its weights cannot be updated in vLLM, since they have {why}; set engine.name=torch"
+        return None
+    layers = {str(layer) for layer in config.get("layer_types") or ()}
+    if config.get("alibi"):
+        why: str | None = "alibi is set, and its position biases come out otherwise there"
+    elif layers - CAUSAL_LAYERS:
+        why = f"it has layers of {', '.join(sorted(layers - CAUSAL_LAYERS))}, and only attention is supported"
+    else:
+        why = WITHOUT_TORCH.get(kind)
+    return None if why is None else f"engine.name=torch cannot generate with it: {why}; give a model of another kind"
 
 
 def attention_function(config: Any) -> str | None:

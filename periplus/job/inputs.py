@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from periplus.errors import ConfigError, CorruptFrame, NotFound
+from periplus.job.architectures import architecture_remarks
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 from periplus.values.weight_state import checkpoint_files
 
@@ -36,19 +37,30 @@ _MAX_CONFIG_BYTES = 16 << 20
 """Largest `config.json` that is read, in bytes. Chosen by hand: real configurations have a few kilobytes."""
 
 
-def check_inputs(job: JobFile) -> None:
+def check_inputs(job: JobFile) -> tuple[str, ...]:
     """Check that the job's model and data file exist, are usable, and that the model has enough positions.
 
-    Raises: ConfigError for a missing, damaged or unsupported file, or for samples longer than the model's positions.
+    Return a warning if no test covers the model's architecture. Raises: ConfigError for a missing, damaged or
+    unsupported file, or for samples longer than the model's positions.
     """
     positions: object
+    remarks: tuple[str, ...] = ()
+    # A sample is a prompt and a completion together.
+    longest = job.sampling.prompt_tokens + job.sampling.max_new_tokens
     if job.model.path.startswith(BUILTIN_PREFIX):
         _check_builtin(job.model.path)
         positions = BUILTIN_MODELS[job.model.path]
     else:
-        positions = check_model_dir(Path(job.model.path)).get("max_position_embeddings")
-    # A sample is a prompt and a completion together.
-    longest = job.sampling.prompt_tokens + job.sampling.max_new_tokens
+        path = Path(job.model.path)
+        tree = check_model_dir(path)
+        positions = tree.get("max_position_embeddings")
+        remarks = architecture_remarks(
+            tree,
+            str(path / CONFIG_FILE),
+            engine=job.engine.name,
+            has_adapters=job.model.lora is not None,
+            longest=longest,
+        )
     if isinstance(positions, int) and longest > positions:
         raise ConfigError(
             f"sampling.prompt_tokens is {job.sampling.prompt_tokens} and sampling.max_new_tokens is "
@@ -60,6 +72,7 @@ def check_inputs(job: JobFile) -> None:
             f"data.path {job.data.path!r} is not a file; {_remote(Path(job.data.path), 'data sets')}give a local JSONL "
             "file with a prompt and an answer in each line"
         )
+    return remarks
 
 
 def check_model_dir(path: Path) -> Mapping[str, Any]:

@@ -32,6 +32,10 @@ SHOWN = 5
 """Largest number of tensor names in one message, because a whole layer can have dozens. Chosen by hand."""
 
 
+CAUSAL_WITHOUT_FLAG = frozenset({"gpt_neox", "gpt_neox_japanese"})
+"""Causal models whose configurations say `is_decoder: false`, which their classes in transformers do not read."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
     """Differences between the tensors of a checkpoint and those of its model, by tensor name.
@@ -76,10 +80,16 @@ def check_checkpoint(directory: Path) -> None:
             f"{type(model).__name__} in {str(directory)!r} has no vocab_size of its own: models of more than text are "
             "not supported yet"
         )
-    if getattr(model.config, "is_decoder", True) is False:
+    if getattr(model.config, "is_decoder", True) is False and model.config.model_type not in CAUSAL_WITHOUT_FLAG:
         raise ConfigError(
             f"{type(model).__name__} in {str(directory)!r} is an encoder, in which tokens see those after them; give "
             "a causal language model"
+        )
+    # Only parameters are published and exported.
+    if buffers := model.state_dict().keys() - {name for name, _ in model.named_parameters(remove_duplicate=False)}:
+        raise ConfigError(
+            f"{type(model).__name__} in {str(directory)!r} has tensors besides its parameters, which workers would not "
+            f"get: {_listed(buffers)}; give a model of another architecture (docs/architectures.md)"
         )
     # Models whose checkpoints transformers rewrites while loading have other names in their files.
     if not get_model_conversion_mapping(model, add_legacy=False):
