@@ -75,7 +75,7 @@ def checked_inputs(job: JobFile, model_dir: Path | None, is_time_up: Callable[[]
     else:
         from trainer.data.pretrained import check_checkpoint, load_tokenizer
 
-        check_checkpoint(model_dir)
+        check_checkpoint(model_dir, () if job.model.lora is None else job.model.lora.target_modules)
         tokenizer = load_tokenizer(model_dir)
     environment = environment_of(job, Path(job.data.path) if job.data.path else None)
     prompts = read_prompts(environment, job, tokenizer, is_time_up)

@@ -34,7 +34,9 @@ class SupportedArchitecture:
     - `is_packed`: whether the trainer packs its sequences without padding. With sliding windows it never does.
     - `windows`: whether models with sliding windows are among the tested ones; False if there are none.
     - `ties`: whether output projection and embeddings are one tensor, in the models that are tested.
-    - `adapters`: training with `model.lora`. `torch`, `vllm`: serving by these engines; `vllm` with one device.
+    - `adapters`: training with `model.lora`. `adapter_layers`: names for `model.lora.target_modules`, where the default
+      has other ones. `torch`, `vllm`: serving by these engines; `vllm` with one device.
+    - `vllm_refusal`: why vLLM cannot serve it, if `vllm` is REFUSED.
     - `remark`: what is special about it, as a sentence for the table.
     """
 
@@ -45,8 +47,10 @@ class SupportedArchitecture:
     windows: bool = False
     ties: str
     adapters: Coverage = Coverage.TESTED
+    adapter_layers: Sequence[str] = ()
     torch: Coverage = Coverage.TESTED
     vllm: Coverage = Coverage.NOT_TESTED
+    vllm_refusal: str = ""
     remark: str = ""
 
 
@@ -104,7 +108,9 @@ ARCHITECTURES: Sequence[SupportedArchitecture] = (
         families="Phi-1, Phi-1.5, Phi-2",
         is_packed=True,
         ties="untied",
-        remark="Layers for `model.lora.target_modules`: q_proj, k_proj, v_proj, dense, fc1, fc2.",
+        vllm=Coverage.REFUSED,
+        vllm_refusal="vLLM leaves out the bias of its output projection",
+        adapter_layers=("q_proj", "k_proj", "v_proj", "dense", "fc1", "fc2"),
     ),
     SupportedArchitecture(
         model_type="phi3",
@@ -113,7 +119,7 @@ ARCHITECTURES: Sequence[SupportedArchitecture] = (
         is_packed=True,
         windows=True,
         ties="untied",
-        remark="Layers for `model.lora.target_modules`: qkv_proj, o_proj, gate_up_proj, down_proj.",
+        adapter_layers=("qkv_proj", "o_proj", "gate_up_proj", "down_proj"),
     ),
     SupportedArchitecture(
         model_type="gpt2",
@@ -122,13 +128,59 @@ ARCHITECTURES: Sequence[SupportedArchitecture] = (
         is_packed=True,
         ties="tied",
         adapters=Coverage.REFUSED,
-        remark="Its weights are stored transposed, which adapters do not support yet.",
+        vllm=Coverage.REFUSED,
+        vllm_refusal="vLLM holds its weights transposed",
+        remark="Adapters need linear layers, and its layers store weights transposed.",
     ),
     SupportedArchitecture(
         model_type="olmo", class_name="OlmoForCausalLM", families="OLMo", is_packed=True, ties="untied"
     ),
     SupportedArchitecture(
         model_type="olmo2", class_name="Olmo2ForCausalLM", families="OLMo 2", is_packed=True, ties="untied"
+    ),
+    SupportedArchitecture(
+        model_type="olmo3", class_name="Olmo3ForCausalLM", families="OLMo 3", is_packed=False, windows=True, ties="untied"
+    ),
+    SupportedArchitecture(
+        model_type="gpt_neox",
+        class_name="GPTNeoXForCausalLM",
+        families="Pythia, GPT-NeoX",
+        is_packed=False,
+        ties="untied",
+        adapter_layers=("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),
+    ),
+    SupportedArchitecture(
+        model_type="granite",
+        class_name="GraniteForCausalLM",
+        families="Granite 3",
+        is_packed=False,
+        ties="untied",
+        remark="Padded, because its logits are scaled after the output projection.",
+    ),
+    SupportedArchitecture(
+        model_type="smollm3", class_name="SmolLM3ForCausalLM", families="SmolLM3", is_packed=False, ties="tied"
+    ),
+    SupportedArchitecture(
+        model_type="mixtral",
+        class_name="MixtralForCausalLM",
+        families="Mixtral",
+        is_packed=False,
+        ties="untied",
+        vllm=Coverage.REFUSED,
+        vllm_refusal="its experts are one tensor there",
+        adapter_layers=("q_proj", "k_proj", "v_proj", "o_proj"),
+        remark="The loss that balances the experts is not added.",
+    ),
+    SupportedArchitecture(
+        model_type="qwen3_moe",
+        class_name="Qwen3MoeForCausalLM",
+        families="Qwen3 with experts",
+        is_packed=False,
+        ties="untied",
+        vllm=Coverage.REFUSED,
+        vllm_refusal="its experts are one tensor there",
+        adapter_layers=("q_proj", "k_proj", "v_proj", "o_proj"),
+        remark="The loss that balances the experts is not added.",
     ),
 )
 """The tested architectures, in the order of the table."""
@@ -219,20 +271,31 @@ def _refusal(config: Mapping[str, Any], kind: str, engine: str, longest: int) ->
             f"completions have up to {longest}; lower sampling.prompt_tokens or sampling.max_new_tokens"
         )
     if engine == "vllm":
-        listed = BY_MODEL_TYPE.get(kind)
-        num_experts = max((config[key] for key in EXPERTS if isinstance(config.get(key), int)), default=0)
-        if num_experts > 1 or (listed is not None and listed.vllm is Coverage.REFUSED):
-            why = "experts" if num_experts > 1 else "tensors that vLLM holds in another form"
-            return f"its weights cannot be updated in vLLM, since they have {why}; set engine.name=torch"
+        why = _vllm_refusal(config, kind)
+        return None if why is None else f"engine.name=vllm cannot serve it: {why}; set engine.name=torch"
+    if engine != "torch":
         return None
     layers = {str(layer) for layer in config.get("layer_types") or ()}
     if config.get("alibi"):
-        why: str | None = "alibi is set, and its position biases come out otherwise there"
+        why = "alibi is set, and its position biases come out otherwise there"
     elif layers - CAUSAL_LAYERS:
         why = f"it has layers of {', '.join(sorted(layers - CAUSAL_LAYERS))}, and only attention is supported"
     else:
         why = WITHOUT_TORCH.get(kind)
     return None if why is None else f"engine.name=torch cannot generate with it: {why}; give a model of another kind"
+
+
+def _vllm_refusal(config: Mapping[str, Any], kind: str) -> str | None:
+    listed = BY_MODEL_TYPE.get(kind)
+    if listed is not None and listed.vllm is Coverage.REFUSED:
+        return listed.vllm_refusal
+    if any(isinstance(config.get(key), int) and config[key] > 1 for key in EXPERTS):
+        return "its experts are one tensor there"
+    # vLLM 0.32 does not start with such a model.
+    layers = set(config.get("layer_types") or ())
+    if kind == "qwen2" and config.get("use_sliding_window") and len(layers) > 1:
+        return "only some of its layers have a sliding window, which vLLM does not support for this architecture"
+    return None
 
 
 def attention_function(config: Any) -> str | None:

@@ -17,7 +17,7 @@ import torch
 from periplus.codec.weights.decoder import Decoder
 from periplus.codec.weights.encoder import encode
 from periplus.codec.weights.layout import layout_of
-from periplus.job.architectures import ARCHITECTURES, Coverage
+from periplus.job.architectures import ARCHITECTURES, BY_MODEL_TYPE, Coverage
 from periplus.job.job_file import JobFile
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
@@ -45,20 +45,12 @@ PROMPT_TOKENS, NEW_TOKENS = 8, 12
 
 GROUPS, GROUP_SIZE = 4, 4
 
-LAYERS = {
-    "phi": ("q_proj", "k_proj", "v_proj", "dense", "fc1", "fc2"),
-    "phi3": ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"),
-}
-"""Names of the layers that get adapters, of architectures that have others than the default."""
-
-BY_TYPE = {each.model_type: each for each in ARCHITECTURES}
-
 
 def type_of(case: str) -> str:
     return case.split()[0]
 
 
-WITH_ADAPTERS = [case for case in CASES if BY_TYPE[type_of(case)].adapters is Coverage.TESTED]
+WITH_ADAPTERS = [case for case in CASES if BY_MODEL_TYPE[type_of(case)].adapters is Coverage.TESTED]
 
 
 @dataclass(frozen=True)
@@ -81,7 +73,7 @@ def _one_thread() -> Iterator[None]:
 def job_of(tmp_path: Path, checkpoint: Path, *, lora: bool = False) -> JobFile:
     model: dict[str, Any] = {"path": str(checkpoint)}
     if lora:
-        layers = LAYERS.get(type_of(checkpoint.name))
+        layers = BY_MODEL_TYPE[type_of(checkpoint.name)].adapter_layers
         model["lora"] = {"rank": 4, "alpha": 8.0, **({"target_modules": layers} if layers else {})}
     return tiny_job(
         tmp_path,
@@ -223,13 +215,13 @@ def check_job_of(tmp_path: Path, checkpoint: Path, job: JobFile) -> Trained:
 
 
 def test_every_architecture_of_the_list_has_a_model_here() -> None:
-    assert {type_of(case) for case in CASES} == BY_TYPE.keys()
+    assert {type_of(case) for case in CASES} == BY_MODEL_TYPE.keys()
     assert {type_of(case) for case in CASES if "window" in case} <= {each.model_type for each in ARCHITECTURES}
 
 
 @pytest.mark.parametrize("checkpoint", CASES, indirect=True)
 def test_a_job_computes_what_transformers_does(tmp_path: Path, checkpoint: Path) -> None:
-    listed = BY_TYPE[type_of(checkpoint.name)]
+    listed = BY_MODEL_TYPE[type_of(checkpoint.name)]
     states = check_job_of(tmp_path, checkpoint, job_of(tmp_path, checkpoint))
     assert type(states.model).__name__ == listed.class_name
     assert takes_packed(states.model) == (listed.is_packed and "window" not in checkpoint.name)

@@ -12,7 +12,7 @@ these, names are checked only when the weights are loaded.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from periplus.errors import ConfigError, one_line
 from periplus.job.architectures import attention_function
 from periplus.values.weight_state import WeightState, read_safetensors
+from trainer.data.adapters import check_adapter_targets
 
 FLOATS = frozenset({"F32", "BF16", "F16"})
 """Dtypes, under their names in safetensors, whose values float32 represents exactly."""
@@ -68,11 +69,12 @@ class Misfit:
             )
 
 
-def check_checkpoint(directory: Path) -> None:
+def check_checkpoint(directory: Path, adapter_targets: Sequence[str] = ()) -> None:
     """Check that a checkpoint has a text model of a supported kind, and the tensors of that model. Reads no weights.
 
-    Raises: ConfigError if the configuration is not that of a causal language model, or if the tensors' names, shapes or
-    dtypes are not those of the model.
+    `adapter_targets` are the names of layers that are to get adapters. Raises: ConfigError if the configuration is not
+    that of a causal language model, if the tensors' names, shapes or dtypes are not those of the model, or if it has no
+    such layers.
     """
     model = _skeleton(directory)
     if not isinstance(getattr(model.config, "vocab_size", None), int):
@@ -85,6 +87,7 @@ def check_checkpoint(directory: Path) -> None:
             f"{type(model).__name__} in {str(directory)!r} is an encoder, in which tokens see those after them; give "
             "a causal language model"
         )
+    check_adapter_targets(model, adapter_targets)
     # Only parameters are published and exported.
     if buffers := model.state_dict().keys() - {name for name, _ in model.named_parameters(remove_duplicate=False)}:
         raise ConfigError(

@@ -11,9 +11,13 @@ from transformers import (
     Gemma3TextConfig,
     GemmaConfig,
     GPT2Config,
+    GPTNeoXConfig,
+    GraniteConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     Olmo2Config,
+    Olmo3Config,
     OlmoConfig,
     Phi3Config,
     PhiConfig,
@@ -21,6 +25,8 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
+    SmolLM3Config,
 )
 
 WINDOW = 5
@@ -87,6 +93,16 @@ CASES: Mapping[str, Make] = {
     ),
     "olmo": _of(OlmoConfig, clip_qkv=0.5),
     "olmo2": _of(Olmo2Config),
+    "olmo3": _of(Olmo3Config, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"]),
+    "gpt_neox": _of(GPTNeoXConfig, num_key_value_heads=None),
+    "granite": _of(
+        GraniteConfig, embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.5, attention_multiplier=0.1
+    ),
+    "smollm3": _of(SmolLM3Config, no_rope_layers=[1, 0]),
+    "mixtral": _of(MixtralConfig, num_local_experts=4),
+    "qwen3_moe": _of(
+        Qwen3MoeConfig, WIDE_HEADS, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=True
+    ),
 }
 """Configurations by name. The name begins with the `model_type`."""
 
