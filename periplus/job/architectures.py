@@ -62,9 +62,15 @@ ARCHITECTURES: Sequence[SupportedArchitecture] = (
         is_packed=True,
         windows=True,
         ties="both",
+        vllm=Coverage.TESTED,
     ),
     SupportedArchitecture(
-        model_type="qwen3", class_name="Qwen3ForCausalLM", families="Qwen3", is_packed=True, ties="both"
+        model_type="qwen3",
+        class_name="Qwen3ForCausalLM",
+        families="Qwen3",
+        is_packed=True,
+        ties="both",
+        vllm=Coverage.TESTED,
     ),
     SupportedArchitecture(
         model_type="llama",
@@ -72,6 +78,7 @@ ARCHITECTURES: Sequence[SupportedArchitecture] = (
         families="Llama 2 and 3, SmolLM and SmolLM2, TinyLlama",
         is_packed=True,
         ties="both",
+        vllm=Coverage.TESTED,
     ),
     SupportedArchitecture(
         model_type="mistral",
@@ -80,9 +87,15 @@ ARCHITECTURES: Sequence[SupportedArchitecture] = (
         is_packed=True,
         windows=True,
         ties="untied",
+        vllm=Coverage.TESTED,
     ),
     SupportedArchitecture(
-        model_type="gemma", class_name="GemmaForCausalLM", families="Gemma", is_packed=True, ties="tied"
+        model_type="gemma",
+        class_name="GemmaForCausalLM",
+        families="Gemma",
+        is_packed=True,
+        ties="tied",
+        vllm=Coverage.TESTED,
     ),
     SupportedArchitecture(
         model_type="gemma2",
@@ -91,6 +104,7 @@ ARCHITECTURES: Sequence[SupportedArchitecture] = (
         is_packed=False,
         windows=True,
         ties="tied",
+        vllm=Coverage.TESTED,
         remark="Trainer and torch engine compute its attention by `eager`, which alone caps the scores.",
     ),
     SupportedArchitecture(
@@ -100,6 +114,7 @@ ARCHITECTURES: Sequence[SupportedArchitecture] = (
         is_packed=False,
         windows=True,
         ties="tied",
+        vllm=Coverage.TESTED,
         remark="Larger Gemma 3 models take images (`gemma3`) and are refused.",
     ),
     SupportedArchitecture(
@@ -119,7 +134,9 @@ ARCHITECTURES: Sequence[SupportedArchitecture] = (
         is_packed=True,
         windows=True,
         ties="untied",
+        vllm=Coverage.TESTED,
         adapter_layers=("qkv_proj", "o_proj", "gate_up_proj", "down_proj"),
+        remark="With vLLM `engine.tensor_parallel` must be 1, since projections are fused in its checkpoints.",
     ),
     SupportedArchitecture(
         model_type="gpt2",
@@ -133,13 +150,29 @@ ARCHITECTURES: Sequence[SupportedArchitecture] = (
         remark="Adapters need linear layers, and its layers store weights transposed.",
     ),
     SupportedArchitecture(
-        model_type="olmo", class_name="OlmoForCausalLM", families="OLMo", is_packed=True, ties="untied"
+        model_type="olmo",
+        class_name="OlmoForCausalLM",
+        families="OLMo",
+        is_packed=True,
+        ties="untied",
+        vllm=Coverage.TESTED,
     ),
     SupportedArchitecture(
-        model_type="olmo2", class_name="Olmo2ForCausalLM", families="OLMo 2", is_packed=True, ties="untied"
+        model_type="olmo2",
+        class_name="Olmo2ForCausalLM",
+        families="OLMo 2",
+        is_packed=True,
+        ties="untied",
+        vllm=Coverage.TESTED,
     ),
     SupportedArchitecture(
-        model_type="olmo3", class_name="Olmo3ForCausalLM", families="OLMo 3", is_packed=False, windows=True, ties="untied"
+        model_type="olmo3",
+        class_name="Olmo3ForCausalLM",
+        families="OLMo 3",
+        is_packed=False,
+        windows=True,
+        ties="untied",
+        vllm=Coverage.TESTED,
     ),
     SupportedArchitecture(
         model_type="gpt_neox",
@@ -155,10 +188,16 @@ ARCHITECTURES: Sequence[SupportedArchitecture] = (
         families="Granite 3",
         is_packed=False,
         ties="untied",
+        vllm=Coverage.TESTED,
         remark="Padded, because its logits are scaled after the output projection.",
     ),
     SupportedArchitecture(
-        model_type="smollm3", class_name="SmolLM3ForCausalLM", families="SmolLM3", is_packed=False, ties="tied"
+        model_type="smollm3",
+        class_name="SmolLM3ForCausalLM",
+        families="SmolLM3",
+        is_packed=False,
+        ties="tied",
+        vllm=Coverage.TESTED,
     ),
     SupportedArchitecture(
         model_type="mixtral",
@@ -250,7 +289,9 @@ def architecture_remarks(
     if refusal is None and listed is not None and has_adapters and listed.adapters is Coverage.REFUSED:
         refusal = f"{kind} cannot be trained with model.lora: its layers are none that adapters know; leave it out"
     if refusal is not None:
-        raise ConfigError(f"{source} has the model_type {kind!r}: {refusal} (docs/architectures.md lists what is tested)")
+        raise ConfigError(
+            f"{source} has the model_type {kind!r}: {refusal} (docs/architectures.md lists what is tested)"
+        )
     if listed is None:
         tested = ", ".join(BY_MODEL_TYPE)
         return (f"the architecture {kind} is not among those tested: {tested}; compare its first samples with another",)

@@ -112,9 +112,7 @@ def batch_of(model: Any) -> list[Sample]:
             completion = rng.integers(5, 60, rng.integers(1, NEW_TOKENS + 1)).tolist()
             runs = (PolicyRun(CONSUMER, len(completion)),)
             logprobs = true_logprobs(model, prompt, completion)
-            each = sample(
-                group, number, prompt, completion, reward=number % 2, logprobs=logprobs, policies=runs
-            )
+            each = sample(group, number, prompt, completion, reward=number % 2, logprobs=logprobs, policies=runs)
             samples.append(each)
     return samples
 
@@ -214,9 +212,22 @@ def check_job_of(tmp_path: Path, checkpoint: Path, job: JobFile) -> Trained:
     return states
 
 
-def test_every_architecture_of_the_list_has_a_model_here() -> None:
+def test_the_list_says_which_models_are_tested() -> None:
     assert {type_of(case) for case in CASES} == BY_MODEL_TYPE.keys()
-    assert {type_of(case) for case in CASES if "window" in case} <= {each.model_type for each in ARCHITECTURES}
+    for listed in ARCHITECTURES:
+        configs = [make() for case, make in CASES.items() if type_of(case) == listed.model_type]
+        assert {config.model_type for config in configs} == {listed.model_type}
+        has_windows = {bool(_windows(config)) for config in configs}
+        assert (True in has_windows) == listed.windows
+        ties = {bool(config.tie_word_embeddings) for config in configs}
+        assert ties == {"both": {True, False}, "tied": {True}, "untied": {False}}[listed.ties]
+
+
+def _windows(config: Any) -> bool:
+    layer_types = getattr(config, "layer_types", None)
+    if layer_types is not None:
+        return "sliding_attention" in layer_types
+    return getattr(config, "sliding_window", None) is not None
 
 
 @pytest.mark.parametrize("checkpoint", CASES, indirect=True)
@@ -224,7 +235,7 @@ def test_a_job_computes_what_transformers_does(tmp_path: Path, checkpoint: Path)
     listed = BY_MODEL_TYPE[type_of(checkpoint.name)]
     states = check_job_of(tmp_path, checkpoint, job_of(tmp_path, checkpoint))
     assert type(states.model).__name__ == listed.class_name
-    assert takes_packed(states.model) == (listed.is_packed and "window" not in checkpoint.name)
+    assert takes_packed(states.model) == (listed.is_packed and not _windows(states.model.config))
     # The step has changed every tensor: none is left out of training or of publication.
     assert states.first.keys() == states.second.keys() == dict(states.model.named_parameters()).keys()
     assert all(not np.array_equal(states.first[name].data, states.second[name].data) for name in states.first)

@@ -64,6 +64,7 @@ CASES: Mapping[str, Make] = {
         Qwen2Config, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1
     ),
     "qwen3": _of(Qwen3Config, WIDE_HEADS, tie_word_embeddings=True),
+    "qwen3 untied": _of(Qwen3Config),
     "llama": _of(LlamaConfig),
     "llama with biases": _of(LlamaConfig, attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
     "mistral": _of(MistralConfig, WIDE_HEADS, sliding_window=None),
@@ -94,7 +95,7 @@ CASES: Mapping[str, Make] = {
     "olmo": _of(OlmoConfig, clip_qkv=0.5),
     "olmo2": _of(Olmo2Config),
     "olmo3": _of(Olmo3Config, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"]),
-    "gpt_neox": _of(GPTNeoXConfig, num_key_value_heads=None),
+    "gpt_neox": _of(GPTNeoXConfig, num_key_value_heads=2),
     "granite": _of(
         GraniteConfig, embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.5, attention_multiplier=0.1
     ),

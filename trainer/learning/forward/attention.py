@@ -11,7 +11,7 @@ own SDPA attention, with its masks. So a model whose attention was replaced work
 - On a CPU, attention in bfloat16 is computed in float32: the backward kernel of torch 2.13 takes 36 ms a layer in
   bfloat16 and 6 ms in float32 for 2816 tokens (docs/design/0012-training-devices.md).
 
-`PACKABLE` lists the architectures whose packed results are tested against their padded ones. They have causal
+`PACKABLE` has the architectures whose packed results are tested (periplus/job/architectures.py). They have causal
 attention without sliding windows and without position biases, and a plain output projection. Other models take the
 padded path of trainer/learning/forward/scorer.py.
 
