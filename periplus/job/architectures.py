@@ -180,6 +180,8 @@ ARCHITECTURES: Sequence[SupportedArchitecture] = (
         families="Pythia, GPT-NeoX",
         is_packed=False,
         ties="untied",
+        vllm=Coverage.REFUSED,
+        vllm_refusal="vLLM calls its tensors by other names",
         adapter_layers=("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),
     ),
     SupportedArchitecture(
@@ -256,7 +258,7 @@ WITHOUT_TORCH: Mapping[str, str] = MappingProxyType(
     )
     | {
         "bloom": "it derives its position biases from a mask of another form than that engine's",
-        "gpt_neo": "its layers with local attention make masks of their own, from places that are others in that engine",
+        "gpt_neo": "its layers with local attention make masks of their own, which are others in that engine",
         "llama4_text": "its layers attend in chunks, which that engine does not do",
         "openai-gpt": "it keeps no keys and values from one token to the next",
     }

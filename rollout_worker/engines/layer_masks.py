@@ -27,11 +27,11 @@ class LayerMasks:
     def __init__(self, config: Any, num_columns: int) -> None:
         check_architecture(config)
         kinds = _kinds(config)
-        window = getattr(config, "sliding_window", None)
+        window = int(getattr(config, "sliding_window", None) or num_columns)
         self._is_mapping = bool(getattr(config, "layer_types", None)) and SLIDING in kinds
         self._kinds = sorted(kinds)
         # A window that no sequence exceeds hides nothing.
-        self._window = int(window) if SLIDING in kinds and int(window) < num_columns else None
+        self._window = window if SLIDING in kinds and window < num_columns else None
         # `eager` attention adds the mask to the scores; SDPA also takes truth values.
         self._is_added = config._attn_implementation == "eager"
 
