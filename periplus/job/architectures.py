@@ -296,7 +296,10 @@ def architecture_remarks(
         )
     if listed is None:
         tested = ", ".join(BY_MODEL_TYPE)
-        return (f"the architecture {kind} is not among those tested: {tested}; compare its first samples with another",)
+        return (
+            f"the architecture {kind} is not among those tested: {tested}; before you rely on it, compare what final/ "
+            "generates in transformers with the samples of the run",
+        )
     if engine == "vllm" and listed.vllm is Coverage.NOT_TESTED:
         return (f"the architecture {kind} is tested with engine.name=torch, but not with engine.name=vllm",)
     return ()
