@@ -7,7 +7,7 @@
 #   make test-proofs  the planner's bounds, held against many good placements (2 minutes)
 #   make test-faults  parts of a whole runtime are killed, and it goes on (12 minutes)
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
-#   make test-vllm  the vLLM engine, and the demo with it, with vLLM's build for CPUs, in .venv-vllm (4 minutes; 3.5 GB)
+#   make test-vllm  the vLLM engine, and the demo with it, with vLLM's build for CPUs, in .venv-vllm (12 minutes; 3.5 GB)
 #   make bench-demo  the demo and its control, held against their targets (6 minutes)
 #   make bench-dry-run  what `job submit --dry-run` finds, and how fast (a minute)
 #   make bench-audit  seconds and memory that an audit takes, up to a million lines (15 minutes)

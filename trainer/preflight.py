@@ -89,7 +89,7 @@ def checked_inputs(job: JobFile, model_dir: Path | None, is_time_up: Callable[[]
     else:
         from trainer.data.pretrained import check_checkpoint, load_tokenizer
 
-        check_checkpoint(model_dir)
+        check_checkpoint(model_dir, () if job.model.lora is None else job.model.lora.target_modules)
         tokenizer = load_tokenizer(model_dir)
     encoder, problems = prompt_encoder(job, tokenizer), trainer_environment(job)
     prompts = read_prompts(problems.environment, job, encoder, is_time_up)

@@ -32,7 +32,8 @@ _SHOWN_CHARACTERS = 300
 class CheckedJob:
     """What the checks of a job found, as texts for a person.
 
-    `left` has a sentence for each check that was left to the trainer. `shown` describes what the job applies: the data
+    `left` has a warning if no test covers the model's architecture, and a sentence for each check that was left to the
+    trainer. `shown` describes what the job applies: the data
     that was read, how prompts are framed, and the first prompt with its tokens.
     """
 
@@ -45,7 +46,7 @@ def check_job(job: JobFile) -> CheckedJob:
 
     Raises: ConfigError if the job cannot run, PeriplusError if the child process failed.
     """
-    check_inputs(job)
+    remarks = check_inputs(job)
     # The built-in model needs no torch: only its tokenizer is used.
     needed: tuple[str, ...] = (
         ("tokenizers",) if job.model.path.startswith(BUILTIN_PREFIX) else ("tokenizers", "torch", "transformers")
@@ -54,15 +55,15 @@ def check_job(job: JobFile) -> CheckedJob:
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         lacking = f"{', '.join(missing)} is not installed here"
-        return CheckedJob(left=(f"prompts and weights are checked when the trainer starts: {lacking}",))
+        return CheckedJob(left=(*remarks, f"prompts and weights are checked when the trainer starts: {lacking}",))
     found = _ask_child(job)
     if "reason" in found:
         raise errors.from_reason(str(found["reason"]), str(found["message"]))
     # The child stops early on a large data set, so that submitting stays fast.
     if found["prompts"] < found["problems"]:
         checked = f"{found['prompts']} of {found['problems']} prompts were checked"
-        return CheckedJob(left=(f"{checked}; the trainer checks all at its start",), shown=_shown(found))
-    return CheckedJob(shown=_shown(found))
+        return CheckedJob(left=(*remarks, f"{checked}; the trainer checks all at its start",), shown=_shown(found))
+    return CheckedJob(left=remarks, shown=_shown(found))
 
 
 def _shown(found: Mapping[str, Any]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from periplus.environment.datasets.locate import data_files
 from periplus.errors import ConfigError, CorruptFrame, NotFound
+from periplus.job.architectures import architecture_remarks
 from periplus.job.hub import cached_folder, hub_name
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 from periplus.values.weight_state import checkpoint_files
@@ -38,19 +39,30 @@ _MAX_CONFIG_BYTES = 16 << 20
 """Largest `config.json` that is read, in bytes. Chosen by hand: real configurations have a few kilobytes."""
 
 
-def check_inputs(job: JobFile) -> None:
+def check_inputs(job: JobFile) -> tuple[str, ...]:
     """Check that the job's model and data file exist, are usable, and that the model has enough positions.
 
-    Raises: ConfigError for a missing, damaged or unsupported file, or for samples longer than the model's positions.
+    Return a warning if no test covers the model's architecture. Raises: ConfigError for a missing, damaged or
+    unsupported file, or for samples longer than the model's positions.
     """
     positions: object
+    remarks: tuple[str, ...] = ()
+    # A sample is a prompt and a completion together.
+    longest = job.sampling.prompt_tokens + job.sampling.max_new_tokens
     if job.model.path.startswith(BUILTIN_PREFIX):
         _check_builtin(job.model.path)
         positions = BUILTIN_MODELS[job.model.path]
     else:
-        positions = check_model_dir(model_folder(job)).get("max_position_embeddings")
-    # A sample is a prompt and a completion together.
-    longest = job.sampling.prompt_tokens + job.sampling.max_new_tokens
+        path = model_folder(job)
+        tree = check_model_dir(path)
+        positions = tree.get("max_position_embeddings")
+        remarks = architecture_remarks(
+            tree,
+            str(path / CONFIG_FILE),
+            engine=job.engine.name,
+            has_adapters=job.model.lora is not None,
+            longest=longest,
+        )
     if isinstance(positions, int) and longest > positions:
         raise ConfigError(
             f"sampling.prompt_tokens is {job.sampling.prompt_tokens} and sampling.max_new_tokens is "
@@ -59,6 +71,7 @@ def check_inputs(job: JobFile) -> None:
         )
     for number, source in enumerate(job.data.datasets):
         data_files(source, "data.path" if job.data.path is not None else f"data.sources.{number}.path")
+    return remarks
 
 
 def model_folder(job: JobFile) -> Path:

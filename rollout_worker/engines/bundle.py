@@ -20,6 +20,7 @@ from periplus.environment.environment import Environment
 from periplus.environment.job_environment import prompt_encoder, worker_environment
 from periplus.environment.prompts import PromptEncoder
 from periplus.errors import ConfigError
+from periplus.job.architectures import attention_function
 from periplus.job.job_file import JobFile
 from rollout_worker.engines.adapter_engine import AdapterEngine
 from rollout_worker.engines.engine import Engine, OnSwap
@@ -83,7 +84,8 @@ def _torch_engine(folder: Path, tokenizer: Any, job: JobFile) -> TorchEngine:
     if dtype == "auto":
         # On a CPU float32, as the promise of equal bits needs.
         dtype = "float32" if device.type == "cpu" else "bfloat16"
-    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()
+    attention = attention_function(config)
+    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation=attention).eval()
     return TorchEngine(
         model=model.requires_grad_(False).to(device),
         eos_id=tokenizer.eos_token_id,

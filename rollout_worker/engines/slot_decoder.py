@@ -37,6 +37,7 @@ import torch
 from periplus.errors import explained_error
 from periplus.values.policy import Policy
 from rollout_worker.engines.engine import Completion, CompletionEnd, RequestFailed, SampleRequest
+from rollout_worker.engines.layer_masks import LayerMasks
 from rollout_worker.engines.sampling import choose, row_keys, uniforms
 from rollout_worker.engines.slot_attention import use_slot_attention
 from rollout_worker.engines.slot_cache import PrefillCache, PrefilledRow, SlotCache
@@ -138,6 +139,8 @@ class SlotDecoder:
         self._idle_mask_K = torch.full((self._width_K,), -torch.inf, dtype=dtype, device=device)
         self._idle_mask_K[0] = 0.0
         self._mask_RK = self._idle_mask_K.repeat(num_slots, 1)
+        self._columns_K = torch.arange(self._width_K, device=device)
+        self._layer_masks = LayerMasks(model.config, self._width_K)
         self._temperature_R = torch.ones(num_slots, device=device)
         self._greedy_R = torch.zeros(num_slots, dtype=torch.bool, device=device)
         # Keys and positions of the slots on the host, which knows them without asking the device.
@@ -272,7 +275,9 @@ class SlotDecoder:
         self._mask_RK.scatter_(1, self._columns_R[:, None], 0.0)
         output = self._model(
             input_ids=self._tokens_R[:, None],
-            attention_mask=self._mask_RK[:, None, None, :],
+            attention_mask=self._layer_masks.of(
+                self._mask_RK[:, None, None, :], self._columns_R[:, None, None, None], self._columns_K
+            ),
             position_ids=self._positions_R[:, None],
             past_key_values=self._cache,
             use_cache=True,
@@ -367,7 +372,9 @@ class SlotDecoder:
         cache = PrefillCache(self._num_layers)
         output = self._model(
             input_ids=self._on_device(ids_FW),
-            attention_mask=self._on_device(attend_FWW[:, None]),
+            attention_mask=self._layer_masks.of(
+                self._on_device(attend_FWW[:, None]), self._columns_K[:width, None], self._columns_K[:width]
+            ),
             position_ids=self._on_device(positions_FW),
             past_key_values=cache,
             use_cache=True,
