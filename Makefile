@@ -16,7 +16,7 @@
 #                        goes on there next time); bench-planner-cost, bench-planner-simulation two of its sections alone
 #   make bench-planner-record   tables and pictures of it: ARGS='RECORD... --output docs/planner-comparison/DATE.md'
 #   make check      lint, format, types, imports, generated files
-#   make generate   write periplus/pb, periplus/schemas and examples/fleets
+#   make generate   write periplus/pb, periplus/schemas, examples/fleets and docs/metrics.md
 #   make clean      remove .venv, .venv-oracle, .venv-vllm and caches
 #
 # PYTHON=python3.12        the interpreter that .venv is made with

@@ -20,6 +20,7 @@ from periplus.audit import records as audit
 from periplus.audit.journal import AuditJournal, read_lines
 from periplus.job.job_file import JobFile
 from periplus.job.run_directory import RunDirectory
+from periplus.job.samples.texts import TOKENIZER_FILE
 from periplus.publication import PublisherKey
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
@@ -42,6 +43,7 @@ from trainer.ledger.values import LedgerLimits
 from trainer.loop import TrainingLoop
 from trainer.publishing.publisher import Publisher
 from trainer.reporting.run_recorder import RunRecorder
+from trainer.reporting.sample_recorder import SampleRecorder
 from trainer.setup import Prepared
 
 STORE_BYTES = 1 << 50
@@ -117,6 +119,9 @@ def assembled(
         recorder = RunRecorder(
             run, link, driver, disk, prepared.progress, now, started_s, num_steps=job.steps, bound=job.staleness
         )
+        samples = SampleRecorder(
+            run.samples, store.offset, driver.regions, prepared.model_files.get(TOKENIZER_FILE), disk
+        )
         publisher = Publisher(
             job_id,
             prepared.leader.weights,
@@ -130,7 +135,15 @@ def assembled(
             now=now,
         )
         checkpointer = Checkpointer(
-            job_id, run, prepared, keep=job.checkpoint.keep, journal=journal, store=store, driver=driver, disk=disk
+            job_id,
+            run,
+            prepared,
+            keep=job.checkpoint.keep,
+            journal=journal,
+            store=store,
+            samples=samples,
+            driver=driver,
+            disk=disk,
         )
         # The fork's first line precedes every line that the replay leads to.
         _begin(config, prepared, run, journal)
@@ -145,6 +158,7 @@ def assembled(
             checkpointer=checkpointer,
             publisher=publisher,
             recorder=recorder,
+            samples=samples,
             now=now,
         )
         yield Running(ledger_service=ledger_service, publisher=publisher, loop=loop)

@@ -31,6 +31,7 @@ from trainer.intake.frames import MAX_FRAME_BYTES, decode
 from trainer.intake.ledger_driver import LedgerDriver
 from trainer.intake.write_ahead import WriteAheadJournal
 from trainer.reporting.progress import Progress
+from trainer.reporting.sample_recorder import SampleRecorder
 from trainer.setup import Prepared
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class Checkpointer:
     """Writes the checkpoints of one fork of one job.
 
     `keep` is the number of complete checkpoints that stay; older ones are deleted after each new one. `store` holds the
-    frames of trajectories.
+    frames of trajectories, and `samples` files about them, which go with them.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Checkpointer:
         keep: int,
         journal: WriteAheadJournal,
         store: Spool,
+        samples: SampleRecorder,
         driver: LedgerDriver,
         disk: DiskWait,
     ) -> None:
@@ -61,6 +63,7 @@ class Checkpointer:
         self._keep = keep
         self._journal = journal
         self._store = store
+        self._samples = samples
         self._driver = driver
         self._disk = disk
         self._newest = prepared.restored
@@ -119,6 +122,7 @@ class Checkpointer:
             )
             await asyncio.to_thread(self._journal.sync_flushed)  # the audit must say so before frames go
             await asyncio.to_thread(self._store.trim, stays)
+            await asyncio.to_thread(self._samples.trim, stays)
 
 
 def replayable(store: Spool, limits: TrajectoryLimits) -> Iterator[tuple[Position, int, Sequence[KeptTrajectory]]]:

@@ -353,7 +353,9 @@ class Learner:
     ) -> "_Update":
         update, value_gradient, failure = self._settings.update, None, None
         try:
-            gradient, sums, entropy_sum = actor_gradient(self._actor, batch, targets, rows, update, self._ranks, on_logprobs)
+            gradient, sums, entropy_sum = actor_gradient(
+                self._actor, batch, targets, rows, update, self._ranks, on_logprobs
+            )
             if self._critic is not None:
                 value_gradient = critic_gradient(self._critic, batch, targets, rows, update, self._ranks)
         except NonFiniteLoss as error:

@@ -12,7 +12,7 @@ from html import escape
 from periplus.values.record import Record, RecordKind
 from periplus.view import units
 from periplus.view.page.charts import ChartSeries, comparison, histogram, line_chart, smoothed
-from periplus.view.page.page_style import STYLE
+from periplus.view.page.page_frame import html_page
 from periplus.view.state import LinkSeen, LinkView, RecordSeen, ViewState, fold
 
 _SUMMARY_UNITS = {
@@ -32,11 +32,13 @@ def render_report(
     summary: Mapping[str, object],
     links: Sequence[LinkSeen | LinkView],
     ending: str = "",
+    samples: str = "",
 ) -> str:
     """Return the page.
 
     `config` is the resolved job, `plan` an object of schema periplus.plan/1, and `summary` the demo's JSON. Each may be
     empty. `ending` says how an unfinished run ended, or that it has not ended; it is empty for a finished one.
+    `samples` is the markup of the section with samples, or empty.
     """
     # The page draws from the same fold as the live view, so that both show the same figures.
     state = ViewState()
@@ -50,20 +52,14 @@ def render_report(
         f'<section class="tiles" aria-label="Results">{"".join(_tiles(summary))}</section>',
         *_wan_section(summary),
         f'<section class="charts" aria-label="Curves">{"".join(_charts(steps, state, summary))}</section>',
+        samples,
         _regions_section(plan, summary),
         _links_section(links),
         _key_values("Summary", {k: _summary_value(k, v) for k, v in summary.items()}),
         _key_values("Plan", dict(_flattened(plan))),
         _key_values("Configuration", dict(_flattened(config))),
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{escape(name)} - periplus</title>\n<style>{STYLE}</style></head>\n<body><main>\n"
-        + "\n".join(section for section in sections if section)
-        + "\n</main></body></html>\n"
-    )
+    return html_page(name, sections)
 
 
 def _living_steps(records: Sequence[Record]) -> list[Record]:
