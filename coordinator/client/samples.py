@@ -39,7 +39,11 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
     help="Form of the result; html is one page to open in a browser.",
 )
 @click.option(
-    "--runs-dir", type=_DIRECTORY, default=Path("runs"), show_default=True, help="Directory of the runs on this machine."
+    "--runs-dir",
+    type=_DIRECTORY,
+    default=Path("runs"),
+    show_default=True,
+    help="Directory of this machine's runs.",
 )
 @click.option(
     "--coordinator",

@@ -1,8 +1,8 @@
 """Decodes token ids to text: the program `python -m trainer.data.decoding`, which periplus/job/samples/texts.py runs.
 
-It reads one JSON object from standard input: `tokenizer`, the path of a tokenizer.json, and `samples`, a list of
-[prompt ids, completion ids, cuts]. It writes one to standard output: `texts`, a list of [prompt, pieces]. Cuts are the
-ends of the pieces in tokens. An id that the tokenizer does not have is left out of the text by the library.
+Its argument is the path of a tokenizer.json. It reads a JSON list of [prompt ids, completion ids, cuts] from standard
+input, and writes a list of [prompt, pieces] to standard output. Cuts are the ends of the pieces in tokens. An id that
+the tokenizer does not have is left out of the text by the library.
 
 Torch and transformers are not imported, so the program starts in tens of milliseconds. It ends with the error of the
 tokenizers library if the file cannot be read.
@@ -13,7 +13,6 @@ import resource
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -46,16 +45,12 @@ def _common_length(left: str, right: str) -> int:
     return next(i for i, character in enumerate(left) if i >= len(right) or right[i] != character)
 
 
-def decoded_samples(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return the object that the program writes for the object that it has read."""
-    tokenizer = Tokenizer.from_file(asked["tokenizer"])
-    return {"texts": [decoded_sample(tokenizer, *sample) for sample in asked["samples"]]}
-
-
 def main() -> None:
     """Read from standard input and write to standard output, within LIMIT_S seconds of processor time."""
     resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S + 1))
-    sys.stdout.write(json.dumps(decoded_samples(json.load(sys.stdin))))
+    # Loaded before the samples are read: whoever asks is still looking for them.
+    tokenizer = Tokenizer.from_file(sys.argv[1])
+    sys.stdout.write(json.dumps([decoded_sample(tokenizer, *sample) for sample in json.load(sys.stdin)]))
 
 
 if __name__ == "__main__":

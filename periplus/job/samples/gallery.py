@@ -13,7 +13,7 @@ from periplus.job.run_directory import RunDirectory
 from periplus.job.samples.index import SampleIndex, read_index
 from periplus.job.samples.selection import ChosenSample, SampleOrder, SampleQuery, choose
 from periplus.job.samples.shown import ShownSample, Tree, sample_tree, shown_sample, tokens_to_decode
-from periplus.job.samples.texts import decode_texts, find_tokenizer
+from periplus.job.samples.texts import Decode, find_tokenizer, text_decoder
 from periplus.job.samples.trajectories import read_trajectories
 
 SCHEMA = "periplus.samples/1"
@@ -45,11 +45,12 @@ def gallery_of(run: RunDirectory, query: SampleQuery) -> Gallery:
 
     Raises: NotFound if the run has no samples, or none that match; the message says which there are.
     """
-    index = read_index(run)
-    page = choose(index, query)
-    if not page.samples:
-        raise NotFound(_nothing(run, index, query, page.num_matching))
-    return _gallery(run, index, query, page.samples, page.num_matching)
+    with text_decoder(find_tokenizer(run)) as decode:
+        index = read_index(run)
+        page = choose(index, query)
+        if not page.samples:
+            raise NotFound(_nothing(run, index, query, page.num_matching))
+        return _gallery(run, index, query, page.samples, page.num_matching, decode)
 
 
 def reported_gallery(run: RunDirectory) -> Gallery | None:
@@ -73,7 +74,10 @@ def reported_gallery(run: RunDirectory) -> Gallery | None:
     there = np.flatnonzero(index.has_frames([newest]))
     rows += np.random.default_rng((newest.policy.fork, newest.policy.version)).permutation(there).tolist()
     chosen = [ChosenSample(block=newest, row=row) for row in dict.fromkeys(rows)][: 3 * REPORTED]
-    return _gallery(run, index, query, chosen, len(there)) if chosen else None
+    if not chosen:
+        return None
+    with text_decoder(find_tokenizer(run)) as decode:
+        return _gallery(run, index, query, chosen, len(there), decode)
 
 
 def gallery_tree(gallery: Gallery) -> Tree:
@@ -90,11 +94,16 @@ def gallery_tree(gallery: Gallery) -> Tree:
 
 
 def _gallery(
-    run: RunDirectory, index: SampleIndex, query: SampleQuery, chosen: Sequence[ChosenSample], num_matching: int
+    run: RunDirectory,
+    index: SampleIndex,
+    query: SampleQuery,
+    chosen: Sequence[ChosenSample],
+    num_matching: int,
+    decode: Decode,
 ) -> Gallery:
     trajectories = read_trajectories(run, chosen)
     readable = [tokens_to_decode(t) for t in trajectories if not isinstance(t, PeriplusError)]
-    decoded = decode_texts(find_tokenizer(run), readable)
+    decoded = decode(readable)
     texts = iter(decoded.texts or ())
     samples = tuple(
         shown_sample(sample, found, None if isinstance(found, PeriplusError) else next(texts, None))

@@ -75,9 +75,7 @@ def tokens_to_decode(trajectory: Trajectory) -> TokensToDecode:
     )
 
 
-def shown_sample(
-    chosen: ChosenSample, trajectory: Trajectory | PeriplusError, text: DecodedText | None
-) -> ShownSample:
+def shown_sample(chosen: ChosenSample, trajectory: Trajectory | PeriplusError, text: DecodedText | None) -> ShownSample:
     """Return a sample as it is shown. `text` is None without a tokenizer or without a trajectory."""
     block, row = chosen.block, chosen.block.rows[chosen.row]
     found = None if isinstance(trajectory, PeriplusError) else trajectory

@@ -1,9 +1,9 @@
 """Token ids to text, with the tokenizer that a run has kept, in a child process.
 
 The kernel imports no tokenizer, and a damaged tokenizer file may end the process that reads it. So the program
-`python -m trainer.data.decoding` does it: it reads one JSON object from standard input and writes one to standard
-output. On a machine without the tokenizers library, or with a run that has no tokenizer, there is no text, and a
-sentence that says why; token ids are shown then.
+`python -m trainer.data.decoding TOKENIZER` does it: it reads one JSON list from standard input and writes one to
+standard output. On a machine without the tokenizers library, or with a run that has no tokenizer, there is no text, and
+a sentence that says why; token ids are shown then.
 
 A completion is cut into pieces where the policy changes, or where sampled tokens and context meet. Its text is decoded
 as a whole and cut at the same places, since tokens alone may decode otherwise than tokens in a text.
@@ -12,11 +12,10 @@ as a whole and cut at the same places, since tokens alone may decode otherwise t
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import yaml
 
 from periplus.job.run_directory import RunDirectory
 
@@ -51,10 +50,9 @@ class DecodedText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedTexts:
-    """The texts of several samples, in order, and the tokenizer's file. Without texts `why` says what is missing."""
+    """The texts of several samples, in order. Without texts `why` says what is missing."""
 
     texts: tuple[DecodedText, ...] | None
-    tokenizer: str = ""
     why: str = ""
 
 
@@ -69,39 +67,54 @@ def find_tokenizer(run: RunDirectory) -> Path | None:
     return found or _of_model(run)
 
 
-def decode_texts(tokenizer: Path | None, samples: Sequence[TokensToDecode]) -> DecodedTexts:
-    """Return the texts of samples. Any failure is a sentence in the result."""
+Decode = Callable[[Sequence[TokensToDecode]], DecodedTexts]
+"""Type of a function that returns the texts of samples. It is called once; any failure is a sentence in its result."""
+
+
+@contextmanager
+def text_decoder(tokenizer: Path | None) -> Iterator[Decode]:
+    """Yield a function that decodes with a tokenizer's file, or that says that there is none.
+
+    The child starts at once and loads the tokenizer while the caller finds out what to decode. The context ends it.
+    """
     if tokenizer is None:
-        return DecodedTexts(texts=None, why=f"the run has no {TOKENIZER_FILE}, so token ids are shown")
-    if not samples:
-        return DecodedTexts(texts=(), tokenizer=str(tokenizer))
+        why = f"the run has no {TOKENIZER_FILE}, so token ids are shown"
+        yield lambda samples: DecodedTexts(texts=None, why=why)
+        return
     # -P keeps a folder named `trainer` in the current directory from being imported in place of the package.
-    command = [sys.executable, "-P", "-m", PROGRAM]
-    asked = {
-        "tokenizer": str(tokenizer),
-        "samples": [[list(s.prompt_ids), list(s.completion_ids), list(s.cuts)] for s in samples],
-    }
+    command = [sys.executable, "-P", "-m", PROGRAM, str(tokenizer)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, encoding="utf-8") as child:
+        try:
+            yield lambda samples: _decoded(child, tokenizer, samples)
+        finally:
+            child.kill()  # nothing happens to one that has ended
+
+
+def _decoded(child: "subprocess.Popen[str]", tokenizer: Path, samples: Sequence[TokensToDecode]) -> DecodedTexts:
+    asked = json.dumps([[list(s.prompt_ids), list(s.completion_ids), list(s.cuts)] for s in samples])
     try:
-        done = subprocess.run(
-            command, input=json.dumps(asked), capture_output=True, text=True, timeout=DEADLINE_S, check=False
-        )
-        found = json.loads(done.stdout)
-        texts = tuple(DecodedText(prompt=prompt, pieces=tuple(pieces)) for prompt, pieces in found["texts"])
-    except (OSError, ValueError, KeyError, TypeError, subprocess.TimeoutExpired) as error:
-        why = error if isinstance(error, OSError | subprocess.TimeoutExpired) else _last_line(done.stderr)
-        why = f"{tokenizer} cannot be used ({str(why)[:_SHOWN_CHARACTERS]}), so token ids are shown"
-        return DecodedTexts(texts=None, why=why)
-    return DecodedTexts(texts=texts, tokenizer=str(tokenizer))
+        answer, said = child.communicate(asked, timeout=DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        return _failed(tokenizer, f"no answer within {DEADLINE_S:.0f} s")
+    try:
+        texts = tuple(DecodedText(prompt=prompt, pieces=tuple(pieces)) for prompt, pieces in json.loads(answer))
+    except (ValueError, TypeError):
+        return _failed(tokenizer, (said.splitlines() or [f"it ended with exit code {child.returncode}"])[-1])
+    return DecodedTexts(texts=texts)
+
+
+def _failed(tokenizer: Path, why: str) -> DecodedTexts:
+    why = f"{tokenizer} cannot be used ({why[:_SHOWN_CHARACTERS]}), so token ids are shown"
+    return DecodedTexts(texts=None, why=why)
 
 
 def _of_model(run: RunDirectory) -> Path | None:
+    import yaml  # rarely needed here, and slow to load
+
     try:
         job = yaml.safe_load(run.config.read_bytes())
         path = Path(job["model"]["path"]) / TOKENIZER_FILE
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError):
         return None
     return path if path.is_file() else None
-
-
-def _last_line(text: str) -> str:
-    return (text.splitlines() or ["the decoding process wrote nothing"])[-1]

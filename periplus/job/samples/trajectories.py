@@ -1,4 +1,4 @@
-"""Reads the trajectories of chosen samples from the kept frames of a run, each by one read at its place in the store."""
+"""Reads the trajectories of chosen samples from a run's kept frames, each by one read at its place in the store."""
 
 from collections.abc import Sequence
 
@@ -38,9 +38,7 @@ def read_trajectories(run: RunDirectory, samples: Sequence[ChosenSample]) -> tup
     return tuple(found)
 
 
-def _frame(
-    lookup: RecordLookup, position: Position, offset: int | None
-) -> tuple[Trajectory, ...] | PeriplusError:
+def _frame(lookup: RecordLookup, position: Position, offset: int | None) -> tuple[Trajectory, ...] | PeriplusError:
     try:
         packed = unpack(lookup.read(position, offset, max_bytes=MAX_FRAME_BYTES), max_payload_bytes=MAX_FRAME_BYTES)
         return decode(packed.payload, max_content_bytes=MAX_FRAME_BYTES)

@@ -20,7 +20,7 @@ def _escaped(character: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text of at most about `most` characters: of a longer one its beginning and end, and how much is missing."""
+    """Return a text of at most about `most` characters: of a longer one, beginning, end, and how much is missing."""
     if len(text) <= most:
         return text
     half = most // 2

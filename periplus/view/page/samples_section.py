@@ -24,9 +24,8 @@ def samples_section(gallery: Gallery) -> str:
     lede = f"The best, the worst and some others of step {step}, of {gallery.num_matching:,} samples."
     cards = "".join(_card(sample, REPORTED_CHARACTERS) for sample in gallery.samples)
     note = f'<p class="note">{escape(visible_text(gallery.no_text))}</p>' if gallery.no_text else ""
-    return (
-        f'<section class="samples" aria-label="Samples"><h2>Samples</h2><p class="note">{lede}</p>{note}{cards}</section>'
-    )
+    inside = f'<h2>Samples</h2><p class="note">{lede}</p>{note}{cards}'
+    return f'<section class="samples" aria-label="Samples">{inside}</section>'
 
 
 def samples_page(gallery: Gallery) -> str:
@@ -34,16 +33,16 @@ def samples_page(gallery: Gallery) -> str:
     query = gallery.query
     last_page = -(-gallery.num_matching // query.size)
     lede = (
-        f"{gallery.num_matching:,} samples match, of {gallery.num_samples:,} that were trained on. Page {query.page:,} of "
-        f"{last_page:,}."
+        f"{gallery.num_matching:,} samples match, of {gallery.num_samples:,} that were trained on. "
+        f"Page {query.page:,} of {last_page:,}."
     )
     note = f'<p class="lede">{escape(visible_text(gallery.no_text))}</p>' if gallery.no_text else ""
     cards = "".join(_card(sample, _ALL) for sample in gallery.samples)
     name = visible_text(gallery.run.rstrip("/").rpartition("/")[2])
-    header = (
-        f'<header><p class="brand">periplus</p><h1>{escape(name)}: samples</h1><p class="lede">{lede}</p>{note}</header>'
+    heading = f'<p class="brand">periplus</p><h1>{escape(name)}: samples</h1><p class="lede">{lede}</p>{note}'
+    return html_page(
+        f"{name} - samples", [f"<header>{heading}</header>", f'<section class="samples">{cards}</section>']
     )
-    return html_page(f"{name} - samples", [header, f'<section class="samples">{cards}</section>'])
 
 
 def _card(sample: ShownSample, most: int) -> str:

@@ -12,8 +12,8 @@ from periplus.job.samples.visible import shortened, visible_text
 from periplus.view import units
 
 SHOWN_CHARACTERS = 2000
-"""Most characters of a prompt, or of a piece of a completion, that are printed. Chosen by hand: about a screen. JSON and
-the page have all of them."""
+"""Most characters of a prompt, or of a piece of a completion, that are printed. Chosen by hand: about a screen. JSON
+and the page have all of them."""
 
 SHOWN_IDS = 64
 """Most token ids that are printed where there is no text. Chosen by hand: a few lines."""
@@ -45,7 +45,7 @@ def _lines(sample: ShownSample) -> Iterator[str]:
         parts = ", ".join(f"{visible_text(name)} {value:g}" for name, value in sample.reward_parts.items())
         yield f"  reward parts: {parts}"
     yield (
-        f"  {sample.num_tokens} tokens, the oldest {_behind(sample.staleness)}; log-probabilities differ from the "
+        f"  {_tokens(sample.num_tokens)}, the oldest {_behind(sample.staleness)}; log-probabilities differ from the "
         f"engine's by {sample.difference_mean:.3g} nats in the mean, {sample.difference_max:.3g} at most"
     )
     trajectory = sample.trajectory
@@ -56,7 +56,7 @@ def _lines(sample: ShownSample) -> Iterator[str]:
         f"  ended by {trajectory.stop_reason.value} after {units.duration(trajectory.generation_s)}, "
         f"temperature {trajectory.sampling.temperature:g}, worker {visible_text(trajectory.worker_id)}"
     )
-    yield f"  prompt, {len(trajectory.prompt_ids)} tokens:"
+    yield f"  prompt, {_tokens(len(trajectory.prompt_ids))}:"
     yield from _barred(sample.prompt, trajectory.prompt_ids.tolist())
     for piece in sample.pieces:
         yield _heading(piece)
@@ -64,15 +64,19 @@ def _lines(sample: ShownSample) -> Iterator[str]:
 
 
 def _heading(piece: ShownPiece) -> str:
-    num_tokens = piece.end - piece.begin
+    num_tokens = _tokens(piece.end - piece.begin)
     if piece.is_context:
-        return f"  context, {num_tokens} tokens that no policy sampled:"
+        return f"  context, {num_tokens} that no policy sampled:"
     kept = ", with keys and values of older ones" if piece.kept_kv else ""
-    return f"  policy {piece.policy}, {_behind(piece.staleness)}{kept}, {num_tokens} tokens:"
+    return f"  policy {piece.policy}, {_behind(piece.staleness)}{kept}, {num_tokens}:"
 
 
 def _behind(staleness: int) -> str:
     return f"{staleness} version{'' if staleness == 1 else 's'} behind"
+
+
+def _tokens(count: int) -> str:
+    return f"{count:,} token{'' if count == 1 else 's'}"
 
 
 def _barred(text: str | None, ids: Sequence[int]) -> Iterator[str]:
