@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from periplus.errors import NotFound
 from periplus.job.run_directory import RunDirectory
-from periplus.job.samples.step_blocks import StepBlock, is_block_file, joined, read_blocks
+from periplus.job.samples.step_blocks import StepBlock, column, is_block_file, read_blocks
 from periplus.process.disk import open_regular
 from periplus.spool.files import explained
 from periplus.spool.format import Position, first_position
@@ -45,13 +45,11 @@ class SampleIndex:
 
     def has_frames(self, blocks: Sequence[StepBlock]) -> npt.NDArray[np.bool_]:
         """Return for each row of the blocks, one after the other, whether its frame may still be in the store."""
-        rows = joined([block.rows for block in blocks])
-        if self.oldest is None:
-            return np.zeros(len(rows), np.bool_)
-        epochs, first = rows["epoch"], self.oldest
-        found: npt.NDArray[np.bool_] = (epochs > first.epoch) | (
-            (epochs == first.epoch) & (rows["sequence"] >= first.sequence)
-        )
+        epochs, first = column(blocks, "epoch"), self.oldest
+        if first is None:
+            return np.zeros(len(epochs), np.bool_)
+        in_first = (epochs == first.epoch) & (column(blocks, "sequence") >= first.sequence)
+        found: npt.NDArray[np.bool_] = (epochs > first.epoch) | in_first
         return found
 
 

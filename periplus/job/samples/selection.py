@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from periplus.job.samples.index import SampleIndex
-from periplus.job.samples.step_blocks import StepBlock, joined
+from periplus.job.samples.step_blocks import StepBlock, column
 
 
 class SampleOrder(StrEnum):
@@ -66,15 +66,14 @@ class SamplePage:
 def choose(index: SampleIndex, query: SampleQuery) -> SamplePage:
     """Return the page of a query: empty if nothing matches, or if there are fewer pages."""
     blocks = _blocks(index, query)
-    rows = joined([block.rows for block in blocks])
     fits = index.has_frames(blocks)
     if query.group is not None:
-        fits &= rows["group"] == query.group
+        fits &= column(blocks, "group") == query.group
     if query.region:
         fits &= _of_region(blocks, query.region)
     matching = np.flatnonzero(fits)
     end = query.page * query.size
-    chosen = _first(rows["reward"], matching, query.order, end)[end - query.size :]
+    chosen = _first(column(blocks, "reward"), matching, query.order, end)[end - query.size :]
     # From places in the joined rows back to blocks: each begins where those before it end.
     starts = np.cumsum([0, *(len(block.rows) for block in blocks)])
     at = np.searchsorted(starts, chosen, side="right") - 1

@@ -19,6 +19,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -132,6 +133,7 @@ def empty_rows(num_rows: int) -> Rows:
     return rows
 
 
-def joined(rows: Sequence[Rows]) -> Rows:
-    """Return the rows of several blocks as one array."""
-    return np.concatenate(rows) if rows else np.zeros(0, ROW)
+def column(blocks: Sequence[StepBlock], name: str) -> npt.NDArray[Any]:
+    """Return one field of the rows of several blocks, one after the other."""
+    # Field by field, because only a few of them are read of all rows of a run.
+    return np.concatenate([np.zeros(0, ROW[name]), *(block.rows[name] for block in blocks)])

@@ -202,7 +202,7 @@ def _charts(steps: Sequence[Record], state: ViewState, summary: Mapping[str, obj
 
 
 def _collapse_charts(of: Callable[[str], list[tuple[float, float]]], window: int) -> Iterator[str]:
-    """Draw what tells of a collapse, or of an engine that computes otherwise than the trainer, before the reward does."""
+    """Draw what tells of a collapse, or of an engine that computes otherwise, before the reward does."""
 
     def smooth(name: str, label: str, colour: str) -> ChartSeries:
         return ChartSeries(label=label, points=smoothed(of(name), window), colour=colour)
