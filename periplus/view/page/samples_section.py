@@ -16,6 +16,7 @@ REPORTED_CHARACTERS = 4000
 """Most characters of a prompt or a piece in a run's report, which has samples among much else. Chosen by hand."""
 
 _ALL = 1 << 62
+_TOKEN = "token"
 
 
 def samples_section(gallery: Gallery) -> str:
@@ -57,9 +58,9 @@ def _parts(sample: ShownSample, most: int) -> Iterator[str]:
     if trajectory is None:
         yield f'<p class="note">Not shown: {_text(sample.problem)}</p>'
         return
-    yield f'<p class="label">Prompt, {len(trajectory.prompt_ids)} tokens</p>'
+    yield f'<p class="label">Prompt, {_counted(len(trajectory.prompt_ids), _TOKEN)}</p>'
     yield f"<pre>{_words(sample.prompt, trajectory.prompt_ids.tolist(), most)}</pre>"
-    yield f'<p class="label">Completion, {sample.num_tokens} tokens</p>'
+    yield f'<p class="label">Completion, {_counted(sample.num_tokens, _TOKEN)}</p>'
     pieces = (
         _piece(piece, trajectory.completion_ids[piece.begin : piece.end].tolist(), most) for piece in sample.pieces
     )
@@ -91,11 +92,16 @@ def _legend(pieces: Sequence[ShownPiece]) -> Iterator[str]:
 
 
 def _told(piece: ShownPiece) -> str:
-    num_tokens = piece.end - piece.begin
+    count = piece.end - piece.begin
     if piece.is_context:
-        return f"{num_tokens} context tokens that no policy sampled"
+        return f"{_counted(count, 'context token')} that no policy sampled"
     kept = ", with keys and values of older ones" if piece.kept_kv else ""
-    return f"{num_tokens} tokens by policy {piece.policy}, {piece.staleness} versions behind{kept}"
+    tokens, behind = _counted(count, _TOKEN), _counted(piece.staleness, "version")
+    return f"{tokens} by policy {piece.policy}, {behind} behind{kept}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _words(text: str | None, ids: Sequence[int], most: int) -> str:
