@@ -10,6 +10,7 @@
 #   make test-vllm  the vLLM engine, and the demo with it, with vLLM's build for CPUs, in .venv-vllm (4 minutes; 3.5 GB)
 #   make bench-demo  the demo and its control, held against their targets (6 minutes)
 #   make bench-dry-run  what `job submit --dry-run` finds, and how fast (a minute)
+#   make bench-experiments  samples, rewards, environments and evaluation (ARGS='--only samples_first_page' does a part)
 #   make bench-audit  seconds and memory that an audit takes, up to a million lines (15 minutes)
 #   make bench-staleness, bench-trajectories, bench-weights   need measured data beside the repository: --help says which
 #   make bench-planner   all figures of the planner (hours; ARGS='--only hetrl --keep DIR --limit-s 500' does a part, and
@@ -37,7 +38,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PACKAGES := periplus planner coordinator region_agent rollout_worker trainer
 TYPED := $(PACKAGES) tests bench tools
 
-.PHONY: venv demo bench-audit bench-demo bench-dry-run bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-slow test-proofs test-faults test-oracle test-vllm check lint format types imports generated generate clean
+.PHONY: venv demo bench-audit bench-experiments bench-demo bench-dry-run bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-slow test-proofs test-faults test-oracle test-vllm check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -113,6 +114,9 @@ bench-dry-run: $(READY)
 
 bench-staleness: $(READY)
 	$(BIN)/python -m bench.staleness
+
+bench-experiments: $(READY)
+	$(BIN)/python -m bench.experiments $(ARGS)
 
 bench-audit: $(READY)
 	$(BIN)/python -m bench.audit

@@ -75,7 +75,7 @@ def _figures(sample: ShownSample) -> Iterator[str]:
     figures += [
         ("oldest token, versions behind", str(sample.staleness)),
         ("log-probability difference, mean", f"{sample.difference_mean:.3g} nats"),
-        ("at most", f"{sample.difference_max:.3g} nats"),
+        ("largest", f"{sample.difference_max:.3g} nats"),
     ]
     if trajectory is not None:
         figures += [("ended by", trajectory.stop_reason.value), ("worker", trajectory.worker_id)]
