@@ -149,7 +149,7 @@ class Worker:
     async def _serve(self, scratch: Path) -> None:
         loaded = await self._load(await self._bundle(), scratch)
         try:
-            desk = EpisodeDesk(loaded.tokenizer, loaded.environment, self._episode_settings(loaded))
+            desk = EpisodeDesk(loaded.encoder, loaded.environment, self._episode_settings(loaded))
             serving, environment_lock = Serving(), asyncio.Lock()
             sampler = Sampler(
                 loaded.engine,

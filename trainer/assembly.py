@@ -29,7 +29,8 @@ from periplus.values.trajectory import TrajectoryLimits
 from trainer.checkpointing import checkpoint
 from trainer.checkpointing.checkpointer import Checkpointer, replayable
 from trainer.config import TrainerConfig
-from trainer.data.dataset import item_order
+from trainer.data.dataset import training_sources
+from trainer.data.mixture import item_order
 from trainer.disk_wait import DiskWait
 from trainer.intake.frame_retention import Retention
 from trainer.intake.frames import FrameIntake
@@ -191,7 +192,7 @@ def ledger_of(job: JobFile, prepared: Prepared) -> Ledger:
         limits,
         prepared.lineage,
         prepared.policy,
-        item_order(prepared.dataset.splits.train, job.seed),
+        item_order(training_sources(prepared.dataset, job), job.seed),
         next_group=restored.next_group if restored else 0,
         open_groups=restored.open_groups if restored else (),
     )

@@ -94,8 +94,9 @@ def submit(
     """Submit the job in FILE, with keys such as optimizer.lr overridden by KEY=VALUE, and print its id."""
     job_file, checkpoint = job_to_submit(file, overrides, resume, may_change=change)
     # Mistakes in the job are found here, before it waits for regions.
-    for unchecked in check_job(job_file):
-        _say(unchecked)
+    checked = check_job(job_file)
+    for sentence in (*checked.left, *(checked.shown if dry_run else ())):
+        _say(sentence)
     form = Output(output)
     # The id makes a repeated request harmless: the coordinator answers it with the same job.
     request = control_pb2.SubmitJobRequest(request_id=uuid.uuid4().hex, job_json=job_file.to_json())

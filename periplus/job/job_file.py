@@ -20,11 +20,12 @@ from periplus.errors import ConfigError, NotFound
 from periplus.job import algorithm, engine_section
 from periplus.job.algorithm import AlgorithmSection
 from periplus.job.bounds import MAX_COUNT
-from periplus.job.data_section import DEFAULT_SIZE, DataSection, EnvironmentSection
+from periplus.job.data_section import DEFAULT_SIZE, DataSection, EnvironmentSection, data_disagreements
 from periplus.job.engine_section import EngineSection
 from periplus.job.eval_section import EvalSection
+from periplus.job.hub import located
 from periplus.job.known_elsewhere import KNOWN_ELSEWHERE
-from periplus.job.model_section import ModelSection
+from periplus.job.model_section import MAX_TEMPLATE_CHARACTERS, TEMPLATE_SUFFIX, ModelSection
 from periplus.job.reward_section import RewardSection
 from periplus.job.unsupported import UNSUPPORTED
 
@@ -286,7 +287,7 @@ class JobFile(Config):
     algorithm: AlgorithmSection = AlgorithmSection()
     data: DataSection = DataSection()
     environment: EnvironmentSection | None = None
-    """The task that makes the problems. Exactly one of environment and data.path is given."""
+    """The task that makes the problems. Exactly one of environment, data.path and data.sources is given."""
     reward: RewardSection = RewardSection()
     sampling: SamplingSection = SamplingSection()
     engine: EngineSection = EngineSection()
@@ -330,12 +331,12 @@ _ELSEWHERE: loading.KnownElsewhere = {**UNSUPPORTED, **KNOWN_ELSEWHERE}
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
-    """Read a job file, apply the overrides, validate and resolve it, and make the paths of model and data absolute.
+    """Read a job file, apply the overrides, validate and resolve it, and make it independent of the current directory.
 
     Raises: ConfigError if the file cannot be read, or if the job is not valid.
     """
     tree = _job_tree(path)
-    return _with_absolute_paths(resolve(loading.of_tree(JobFile, tree, str(path), overrides, _ELSEWHERE), str(path)))
+    return _with_locations(resolve(loading.of_tree(JobFile, tree, str(path), overrides, _ELSEWHERE), str(path)))
 
 
 def recorded_job(path: Path) -> JobFile:
@@ -357,7 +358,7 @@ def changed_job(job: JobFile, file: Path | None, overrides: Sequence[str]) -> Jo
         source = str(file)
         tree = loading.overlay(JobFile, tree, _job_tree(file))
     tree = loading.override(JobFile, tree, overrides, _ELSEWHERE)
-    return _with_absolute_paths(resolve(loading.validate(JobFile, tree, source, _ELSEWHERE), source))
+    return _with_locations(resolve(loading.validate(JobFile, tree, source, _ELSEWHERE), source))
 
 
 def _job_tree(path: Path) -> loading.Tree:
@@ -367,13 +368,25 @@ def _job_tree(path: Path) -> loading.Tree:
     return loading.check_schema(tree, SCHEMA, str(path)) if "schema" in tree else tree
 
 
-def _with_absolute_paths(job: JobFile) -> JobFile:
+def _with_locations(job: JobFile) -> JobFile:
+    # Paths become absolute, names of the Hub get the commit that the cache has, a template's file becomes its text.
     updates: dict[str, Any] = {}
-    if job.data.path:
-        updates["data"] = job.data.model_copy(update={"path": str(Path(job.data.path).absolute())})
     if not job.model.path.startswith(BUILTIN_PREFIX):
-        updates["model"] = job.model.model_copy(update={"path": str(Path(job.model.path).absolute())})
-    return job.model_copy(update=updates)
+        updates |= located(job.model.path, job.model.revision, "model", "model.path")
+    template = job.model.chat_template
+    if template is not None and template.endswith(TEMPLATE_SUFFIX):
+        updates["chat_template"] = loading.read_text(Path(template), MAX_TEMPLATE_CHARACTERS)
+    data = {} if job.data.path is None else located(job.data.path, job.data.revision, "dataset", "data.path")
+    sources = tuple(
+        each.model_copy(update=located(str(each.path), each.revision, "dataset", f"data.sources.{number}.path"))
+        for number, each in enumerate(job.data.sources)
+    )
+    return job.model_copy(
+        update={
+            "model": job.model.model_copy(update=updates),
+            "data": job.data.model_copy(update={**data, "sources": sources}),
+        }
+    )
 
 
 def resolve(job: JobFile, source: str = "job") -> JobFile:
@@ -402,13 +415,7 @@ def resolve(job: JobFile, source: str = "job") -> JobFile:
 
 def _disagreements(job: JobFile) -> list[str]:
     refusals = []
-    if (job.environment is None) == (job.data.path is None):
-        given = "neither is" if job.environment is None else "both are"
-        refusals.append(f"exactly one of environment and data.path must be given, but {given}")
-    if job.data.path is not None and job.data.size is not None:
-        refusals.append(
-            f"data.size is {job.data.size}, but data.path is given: a file has one problem per line; set data.size=null"
-        )
+    refusals += data_disagreements(job.data, has_environment=job.environment is not None)
     if job.environment:
         if not _is_finite(job.environment.config):
             refusals.append("environment.config holds a number that is infinite or NaN; give finite numbers")

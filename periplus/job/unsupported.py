@@ -158,38 +158,17 @@ _WHY: Mapping[str, tuple[str, ...]] = {
         "value_model_path",
         "critic_warmup",
     ),
-    "nothing is downloaded: `hf download NAME --local-dir DIR` gets files, which model.path and data.path name": (
-        "dataset_name",
-        "dataset_id",
-        "dataset_config",
+    "nothing is downloaded: `hf download NAME` brings a model or a data set into the local cache, where model.path and "
+    "data.path find it by its name": (
         "hub_model_id",
         "push_to_hub",
         "hf_token",
-        "revision",
-        "model_revision",
         "trust_remote_code",
         "cache_dir",
     ),
-    "data.path is one JSONL file with a prompt and an answer in each line; held-out problems are taken from it": (
-        "dataset",
-        "datasets",
-        "train_files",
+    "data.path or data.sources name the problems, and held-out problems are taken from them": (
         "val_files",
-        "prompt_data",
         "eval_dataset",
-        "train_dataset",
-        "input_key",
-        "prompt_key",
-        "label_key",
-        "answer_key",
-        "prompt_column",
-    ),
-    "a prompt is framed by the chat template of the model's tokenizer; put other text into the prompts": (
-        "chat_template",
-        "system_prompt",
-        "apply_chat_template",
-        "input_template",
-        "chat_template_kwargs",
     ),
     "step records go to metrics.jsonl in the run's directory; read that file": (
         "wandb",

@@ -9,12 +9,11 @@ thread, and never two at a time. Scoring itself happens in between (scoring.py).
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from periplus.environment.environment import Environment, Item
-from periplus.environment.job_environment import encode_prompt
+from periplus.environment.prompts import PromptEncoder
 from periplus.errors import WireError, explained_error
 from periplus.values.trajectory import (
     Purpose,
@@ -83,8 +82,8 @@ class Answer:
 class EpisodeDesk:
     """The environment and the tokenizer of a job, and what they make of leases and completions."""
 
-    def __init__(self, tokenizer: Any, environment: Environment, settings: EpisodeSettings) -> None:
-        self._tokenizer, self._environment, self._settings = tokenizer, environment, settings
+    def __init__(self, encoder: PromptEncoder, environment: Environment, settings: EpisodeSettings) -> None:
+        self._encoder, self._environment, self._settings = encoder, environment, settings
 
     def requests(self, leases: Sequence[QueuedLease]) -> tuple[SampleRequest | FailedLease, ...]:
         """Return the engine's request for each lease, in order, or why there is none."""
@@ -98,7 +97,7 @@ class EpisodeDesk:
 
     def answer(self, finished: FinishedEpisode) -> Answer:
         """Return what is to be scored. Raises: anything that the environment or the tokenizer raises."""
-        text = self._tokenizer.decode(finished.completion.token_ids, skip_special_tokens=True)
+        text = self._encoder.tokenizer.decode(finished.completion.token_ids, skip_special_tokens=True)
         return Answer(item=self._environment.item(finished.lease.item), text=text)
 
     def trajectory(self, finished: FinishedEpisode, score: SampleScore) -> Trajectory:
@@ -109,7 +108,7 @@ class EpisodeDesk:
         return trajectory
 
     def _request(self, lease: QueuedLease) -> SampleRequest:
-        prompt = encode_prompt(self._tokenizer, self._environment.item(lease.item))
+        prompt = self._encoder.encode(self._environment.item(lease.item))
         # Group and sample are the key of the randomness, so the result does not depend on what runs beside it.
         return SampleRequest(
             request_id=request_id_of(lease),

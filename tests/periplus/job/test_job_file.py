@@ -120,6 +120,7 @@ def test_resolving_twice_changes_nothing_more() -> None:
 
 def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("models/tiny").mkdir(parents=True)
     Path("job.yaml").write_text("name: a\ndata: {path: sums.jsonl}\nmodel: {path: models/tiny}\n")
     loaded = load_job(Path("job.yaml"))
     assert loaded.data.path == str(tmp_path / "sums.jsonl")
@@ -130,9 +131,19 @@ def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"environment": None}, "exactly one of environment and data.path must be given, but neither is"),
-        ({"data": {"path": "x"}}, "exactly one of environment and data.path must be given, but both are"),
-        ({"environment": None, "data": {"path": "x", "size": 3}}, "data.size is 3, but data.path is given"),
+        ({"environment": None}, "exactly one of environment, data.path and data.sources must be given, but none is"),
+        ({"data": {"path": "x"}}, "must be given, but environment and data.path are"),
+        (
+            {"environment": None, "data": {"path": "x", "size": 3}},
+            "data.size is 3, but a data set has one problem per row",
+        ),
+        ({"environment": None, "data": {"sources": [{}]}}, "data.sources.0 has no path"),
+        (
+            {"environment": None, "data": {"split": "test", "sources": [{"path": "x"}]}},
+            "data.split is set, but data.path is not; set it in each of data.sources",
+        ),
+        ({"environment": None, "data": {"path": "x", "answer_pattern": "("}}, "is not a regular expression"),
+        ({"environment": None, "data": {"path": "x", "filters": [{"column": "a"}]}}, "has no condition"),
         ({"environment": {"name": "x", "config": {"seed": 1}}}, "environment.config.seed is set"),
         ({"environment": {"name": "x", "config": {"a": [{"b": float("nan")}]}}}, "infinite or NaN"),
         ({"algorithm": {"importance_correction": "none"}}, "the loss would be wrong for stale tokens"),
