@@ -79,6 +79,6 @@ def test_entropies_of_the_packed_and_of_the_padded_path_are_those_of_the_whole_s
         ids = torch.tensor([[*each.prompt_ids.tolist(), *each.completion_ids.tolist()]])
         with torch.no_grad():
             logits_SV = model(input_ids=ids).logits[0, len(each.prompt_ids) - 1 : -1] / 0.7
-        expected_S = torch.distributions.Categorical(logits=logits_SV).entropy()
+        expected_S = torch.distributions.Categorical(logits=logits_SV).entropy()  # type: ignore[no-untyped-call]
         torch.testing.assert_close(found[0][row, : len(expected_S)], expected_S, rtol=1e-4, atol=1e-5)
         assert not found[0][row, len(expected_S) :].any()

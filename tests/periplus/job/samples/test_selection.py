@@ -27,7 +27,8 @@ class One:
 
 def index_of(steps: list[list[tuple[int, float, int]]], oldest: int | None) -> tuple[SampleIndex, list[One]]:
     """Build an index and the same samples as plain values; sample i of the run has its frame at position i."""
-    blocks, plain = [], []
+    blocks: list[StepBlock] = []
+    plain: list[One] = []
     for step, samples in enumerate(steps, 1):
         rows = empty_rows(len(samples))
         for place, (group, reward, region) in enumerate(samples):

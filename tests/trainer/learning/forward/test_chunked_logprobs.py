@@ -124,7 +124,7 @@ def test_entropies_are_those_of_the_whole_softmax_and_change_nothing_else(chunk_
         hidden_MH, weight_VH, bias_V, targets_M, temperature=0.6, chunk_elements=chunk_elements
     )
     logits_MV = torch.nn.functional.linear(hidden_MH, weight_VH, bias_V) / 0.6
-    expected_M = torch.distributions.Categorical(logits=logits_MV).entropy()
+    expected_M = torch.distributions.Categorical(logits=logits_MV).entropy()  # type: ignore[no-untyped-call]
     torch.testing.assert_close(entropies_M, expected_M, rtol=1e-5, atol=1e-6)
     assert not entropies_M.requires_grad
     assert torch.equal(got_M, alone_M)
