@@ -100,11 +100,7 @@ def assembled(
         # The journal's lock comes first, so that no two trainers write into the same store.
         store = Spool.open(run.trajectories, durability=durability, max_bytes=STORE_BYTES)
         opened.callback(store.close)
-        limits = TrajectoryLimits(
-            vocab_size=prepared.model.config.vocab_size,
-            max_prompt_tokens=job.sampling.prompt_tokens,
-            max_completion_tokens=job.sampling.max_new_tokens,
-        )
+        limits = limits_of(job, prepared)
         # What comes in: frames to the store, results to the ledger, decisions to the journal.
         journal = WriteAheadJournal(audit_journal, link.send, disk, clock.unix_s)
         driver = LedgerDriver(
@@ -120,9 +116,8 @@ def assembled(
         recorder = RunRecorder(
             run, link, driver, disk, prepared.progress, now, started_s, num_steps=job.steps, bound=job.staleness
         )
-        samples = SampleRecorder(
-            run.samples, store.offset, driver.regions, prepared.model_files.get(TOKENIZER_FILE), disk
-        )
+        tokenizer = prepared.model_files.get(TOKENIZER_FILE)
+        samples = SampleRecorder(run.samples, store.offset, driver.regions, tokenizer, disk)
         publisher = Publisher(
             job_id,
             prepared.leader.weights,
@@ -141,8 +136,7 @@ def assembled(
             prepared,
             keep=job.checkpoint.keep,
             journal=journal,
-            store=store,
-            samples=samples,
+            trims=(store.trim, samples.trim),
             driver=driver,
             disk=disk,
         )
@@ -163,6 +157,15 @@ def assembled(
             now=now,
         )
         yield Running(ledger_service=ledger_service, publisher=publisher, loop=loop)
+
+
+def limits_of(job: JobFile, prepared: Prepared) -> TrajectoryLimits:
+    """Return the largest sizes of a trajectory that a job and its model allow."""
+    return TrajectoryLimits(
+        vocab_size=prepared.model.config.vocab_size,
+        max_prompt_tokens=job.sampling.prompt_tokens,
+        max_completion_tokens=job.sampling.max_new_tokens,
+    )
 
 
 def config_text(job: JobFile) -> str:
