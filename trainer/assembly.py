@@ -103,12 +103,8 @@ def assembled(
         limits = limits_of(job, prepared)
         # What comes in: frames to the store, results to the ledger, decisions to the journal.
         journal = WriteAheadJournal(audit_journal, link.send, disk, clock.unix_s)
-        driver = LedgerDriver(
-            ledger_of(job, prepared),
-            Retention(job.output.trajectories_mib << 20),
-            bundle_digest=prepared.bundle.digest,
-            home_region=config.task.region,
-        )
+        ledger, retention = ledger_of(job, prepared), Retention(job.output.trajectories_mib << 20)
+        driver = LedgerDriver(ledger, retention, bundle_digest=prepared.bundle.digest, home_region=config.task.region)
         intake = FrameIntake(store, limits, disk)
         syncs = durability is Durability.MACHINE
         ledger_service = LedgerService(driver, intake, journal, link.send, syncs=syncs, now=now)
