@@ -10,6 +10,7 @@
 #   make test-vllm  the vLLM engine, and the demo with it, with vLLM's build for CPUs, in .venv-vllm (12 minutes; 3.5 GB)
 #   make bench-demo  the demo and its control, held against their targets (6 minutes)
 #   make bench-dry-run  what `job submit --dry-run` finds, and how fast (a minute)
+#   make bench-experiments  samples, rewards, environments and evaluation (ARGS='--only samples_first_page' does a part)
 #   make bench-audit  seconds and memory that an audit takes, up to a million lines (15 minutes)
 #   make bench-lora  bytes, faults found and served updates of adapters, beside TRL's adapter path (20 minutes; uses
 #                    .venv-oracle and .venv-vllm where they are)
@@ -18,7 +19,7 @@
 #                        goes on there next time); bench-planner-cost, bench-planner-simulation two of its sections alone
 #   make bench-planner-record   tables and pictures of it: ARGS='RECORD... --output docs/planner-comparison/DATE.md'
 #   make check      lint, format, types, imports, generated files
-#   make generate   write periplus/pb, periplus/schemas and examples/fleets
+#   make generate   write periplus/pb, periplus/schemas, examples/fleets and docs/metrics.md
 #   make clean      remove .venv, .venv-oracle, .venv-vllm and caches
 #
 # PYTHON=python3.12        the interpreter that .venv is made with
@@ -39,7 +40,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PACKAGES := periplus planner coordinator region_agent rollout_worker trainer
 TYPED := $(PACKAGES) tests bench tools
 
-.PHONY: venv demo bench-audit bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-slow test-proofs test-faults test-oracle test-vllm check lint format types imports generated generate clean
+.PHONY: venv demo bench-audit bench-experiments bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-slow test-proofs test-faults test-oracle test-vllm check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -119,6 +120,9 @@ bench-lora: $(READY)
 bench-staleness: $(READY)
 	$(BIN)/python -m bench.staleness
 
+bench-experiments: $(READY)
+	$(BIN)/python -m bench.experiments $(ARGS)
+
 bench-audit: $(READY)
 	$(BIN)/python -m bench.audit
 
@@ -138,7 +142,7 @@ bench-planner-simulation: $(READY)
 	$(BIN)/python -m bench.planner --only simulation $(ARGS)
 
 bench-planner-record: $(READY)
-	$(BIN)/python -m bench.planner_record $(ARGS) --index docs/planner-comparison.md
+	$(BIN)/python -m bench.planner_cases.record $(ARGS) --index docs/planner-comparison.md
 
 bench-demo: $(READY)
 	$(BIN)/python bench/demo.py --control

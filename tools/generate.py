@@ -20,6 +20,7 @@ from grpc_tools import protoc
 from periplus.config import yaml_text
 from periplus.job.architectures import ARCHITECTURES, WITHOUT_TORCH, SupportedArchitecture
 from periplus.job.job_file import job_schema
+from periplus.process.telemetry import FAMILIES, METRICS, MetricKind
 from planner.files.fleet_file import fleet_schema, to_tree
 from planner.files.importers.imported import Imported
 from planner.files.importers.published import HetrlScenario, areal_hex_fleet, hetrl_fleet
@@ -45,15 +46,15 @@ def generate(out: Path) -> None:
     ]
     if protoc.main(arguments):
         raise SystemExit("protoc failed")
-    schemas, fleets = out / "periplus" / "schemas", out / "examples" / "fleets"
-    schemas.mkdir(parents=True, exist_ok=True)
-    fleets.mkdir(parents=True, exist_ok=True)
+    schemas, fleets, docs = out / "periplus" / "schemas", out / "examples" / "fleets", out / "docs"
+    for folder in (schemas, fleets, docs):
+        folder.mkdir(parents=True, exist_ok=True)
     for name, schema in (("job", job_schema()), ("fleet", fleet_schema()), ("workload", workload_schema())):
         (schemas / f"{name}.schema.json").write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
     for name, published in published_fleets().items():
         (fleets / f"{name}.yaml").write_text(fleet_text(published), encoding="utf-8")
-    (out / "docs").mkdir(exist_ok=True)
-    (out / "docs" / "architectures.md").write_text(architectures_page(), encoding="utf-8")
+    (docs / "architectures.md").write_text(architectures_page(), encoding="utf-8")
+    (docs / "metrics.md").write_text(metrics_page(), encoding="utf-8")
 
 
 def published_fleets() -> dict[str, Imported]:
@@ -142,6 +143,25 @@ def _architecture_notes(each: SupportedArchitecture) -> list[str]:
     if each.vllm_refusal:
         notes.append(f"vLLM is refused: {each.vllm_refusal}.")
     return notes
+
+
+def metrics_page() -> str:
+    """Return the document that lists every metric of the registry."""
+    head = """# Metrics
+
+Made by `make generate` from the registry in `periplus/process/telemetry.py`, which refuses every other name.
+
+`metrics.jsonl` in a run's directory has one JSON object a line: a phase, a warm-up step, an evaluation, a training step
+or the summary (`kind`), the policy (`fork`, `version`), `time_s` since the trainer's start, and the values below that
+the record has. A value that is not finite is `null`. A *counter* counts since the last record and may be summed over
+records; a *gauge* may not. `<region>` and `<part>` stand for the names of regions and of the parts of a reward.
+"""
+    rows = [
+        (m.name, m.unit, "counter" if m.kind is MetricKind.COUNTER else "gauge", m.sentence) for m in METRICS.values()
+    ]
+    rows += [(family.shown, family.unit, "gauge", family.sentence) for family in FAMILIES]
+    lines = [f"| `{name}` | {unit} | {kind} | {sentence} |" for name, unit, kind, sentence in rows]
+    return "\n".join([head, "| name | unit | kind | meaning |", "|---|---|---|---|", *lines]) + "\n"
 
 
 def stale() -> list[str]:

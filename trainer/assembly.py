@@ -20,6 +20,7 @@ from periplus.audit import records as audit
 from periplus.audit.journal import AuditJournal, read_lines
 from periplus.job.job_file import JobFile
 from periplus.job.run_directory import RunDirectory
+from periplus.job.samples.texts import TOKENIZER_FILE
 from periplus.publication import PublisherKey
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
@@ -43,6 +44,7 @@ from trainer.ledger.values import LedgerLimits
 from trainer.loop import TrainingLoop
 from trainer.publishing.publisher import Publisher
 from trainer.reporting.run_recorder import RunRecorder
+from trainer.reporting.sample_recorder import SampleRecorder
 from trainer.setup import Prepared
 from trainer.tracking.feeds import Trackers
 
@@ -100,25 +102,19 @@ def assembled(
         # The journal's lock comes first, so that no two trainers write into the same store.
         store = Spool.open(run.trajectories, durability=durability, max_bytes=STORE_BYTES)
         opened.callback(store.close)
-        limits = TrajectoryLimits(
-            vocab_size=prepared.model.config.vocab_size,
-            max_prompt_tokens=job.sampling.prompt_tokens,
-            max_completion_tokens=job.sampling.max_new_tokens,
-        )
+        limits = limits_of(job, prepared)
         # What comes in: frames to the store, results to the ledger, decisions to the journal.
         journal = WriteAheadJournal(audit_journal, link.send, disk, clock.unix_s)
-        driver = LedgerDriver(
-            ledger_of(job, prepared),
-            Retention(job.output.trajectories_mib << 20),
-            bundle_digest=prepared.bundle.digest,
-            home_region=config.task.region,
-        )
+        ledger, retention = ledger_of(job, prepared), Retention(job.output.trajectories_mib << 20)
+        driver = LedgerDriver(ledger, retention, bundle_digest=prepared.bundle.digest, home_region=config.task.region)
         intake = FrameIntake(store, limits, disk)
         syncs = durability is Durability.MACHINE
         ledger_service = LedgerService(driver, intake, journal, link.send, syncs=syncs, now=now)
         # What goes out: records, publications and checkpoints.
         aims = {"num_steps": job.steps, "bound": job.staleness}
         recorder = RunRecorder(run, link, driver, disk, trackers, prepared.progress, now, started_s, **aims)
+        tokenizer = prepared.model_files.get(TOKENIZER_FILE)
+        samples = SampleRecorder(run.samples, store.offset, driver.regions, tokenizer, disk)
         publisher = Publisher(
             job_id,
             prepared.leader.weights,
@@ -132,7 +128,14 @@ def assembled(
             now=now,
         )
         checkpointer = Checkpointer(
-            job_id, run, prepared, keep=job.checkpoint.keep, journal=journal, store=store, driver=driver, disk=disk
+            job_id,
+            run,
+            prepared,
+            keep=job.checkpoint.keep,
+            journal=journal,
+            trims=(store.trim, samples.trim),
+            driver=driver,
+            disk=disk,
         )
         # The fork's first line precedes every line that the replay leads to.
         _begin(config, prepared, run, journal)
@@ -147,9 +150,19 @@ def assembled(
             checkpointer=checkpointer,
             publisher=publisher,
             recorder=recorder,
+            samples=samples,
             now=now,
         )
         yield Running(ledger_service=ledger_service, publisher=publisher, loop=loop)
+
+
+def limits_of(job: JobFile, prepared: Prepared) -> TrajectoryLimits:
+    """Return the largest sizes of a trajectory that a job and its model allow."""
+    return TrajectoryLimits(
+        vocab_size=prepared.model.config.vocab_size,
+        max_prompt_tokens=job.sampling.prompt_tokens,
+        max_completion_tokens=job.sampling.max_new_tokens,
+    )
 
 
 def config_text(job: JobFile) -> str:

@@ -1,6 +1,6 @@
 """Sections `simulation` and `cost`: figures of the two benchmarks that stand by themselves.
 
-`simulation`: cells of `bench/planner_cases/simulation.py`, one a process; `cost`: all of `bench/planner_cost.py`.
+`simulation`: cells of `bench/planner_cases/simulation.py`, one a process; `cost`: all of `bench/planner_cases/cost.py`.
 """
 
 import json
@@ -49,10 +49,10 @@ def _cost_cells(settings: Settings) -> list[Cell]:
 
 def held_out(data: Path, quick: bool) -> Row:
     """The other benchmark's record."""
-    command = [sys.executable, "-m", "bench.planner_cost", str(data), *(["--quick"] if quick else [])]
+    command = [sys.executable, "-m", "bench.planner_cases.cost", str(data), *(["--quick"] if quick else [])]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if not done.stdout.strip():
-        raise RuntimeError(f"bench.planner_cost: {done.stderr.strip().splitlines()[-1:]}")
+        raise RuntimeError(f"bench.planner_cases.cost: {done.stderr.strip().splitlines()[-1:]}")
     record = json.loads(done.stdout.strip().splitlines()[-1])
     return {"results": record["results"], "reach": record["reach"]}
 

@@ -23,6 +23,7 @@ from coordinator.client.listing import Output, Tree
 from coordinator.client.preflight import check_job
 from coordinator.client.report import report_command
 from coordinator.client.resuming import job_to_submit, set_resumption
+from coordinator.client.samples import samples_command
 from coordinator.state import ENDED_STATES
 from periplus import clock
 from periplus.cli.command_groups import CommandGroup
@@ -61,6 +62,7 @@ def job() -> None:
 
 job.add_command(audit_command)
 job.add_command(report_command)
+job.add_command(samples_command)
 
 
 @job.command()

@@ -55,14 +55,25 @@ def check_job(job: JobFile) -> CheckedJob:
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         lacking = f"{', '.join(missing)} is not installed here"
-        return CheckedJob(left=(*remarks, f"prompts and weights are checked when the trainer starts: {lacking}",))
+        return CheckedJob(
+            left=(
+                *remarks,
+                f"prompts and weights are checked when the trainer starts: {lacking}",
+            )
+        )
     found = _ask_child(job)
     if "reason" in found:
         raise errors.from_reason(str(found["reason"]), str(found["message"]))
     # The child stops early on a large data set, so that submitting stays fast.
     if found["prompts"] < found["problems"]:
         checked = f"{found['prompts']} of {found['problems']} prompts were checked"
-        return CheckedJob(left=(*remarks, f"{checked}; the trainer checks all at its start",), shown=_shown(found))
+        return CheckedJob(
+            left=(
+                *remarks,
+                f"{checked}; the trainer checks all at its start",
+            ),
+            shown=_shown(found),
+        )
     return CheckedJob(left=remarks, shown=_shown(found))
 
 

@@ -24,6 +24,7 @@ from trainer.intake.ledger_driver import LedgerDriver
 from trainer.intake.tally import Tally
 from trainer.learning.gate import Inspection
 from trainer.learning.learner import StepReport
+from trainer.reporting.batch_figures import figures_of_batch
 from trainer.reporting.delivery import ProofTally, ReaderProof, Sent
 from trainer.reporting.progress import Progress
 from trainer.tracking.feeds import Trackers
@@ -206,6 +207,7 @@ class RunRecorder:
             "staleness_violations": float(found.violations),
             "weight_digest_mismatches": self._progress.weight_digest_mismatches - self._mismatches_recorded,
         }
+        values |= figures_of_batch(trained, self._driver.regions, values["step_s"])
         self._mismatches_recorded = self._progress.weight_digest_mismatches
         if report is not None:
             values |= report.values()

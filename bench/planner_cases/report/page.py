@@ -72,7 +72,7 @@ def page_of(record: Record, stem: str) -> tuple[str, dict[str, str]]:
     page = Page(stem, record.quick)
     blocks = [
         f"# The planner, compared: {stem}",
-        "Written by `python -m bench.planner_record` from what `python -m bench.planner` printed; no figure was copied "
+        "Written by `python -m bench.planner_cases.record` from what `python -m bench.planner` printed; no figure was copied "
         "by hand. What is compared, and how: [planner-comparison.md](../planner-comparison.md).",
         "## What this says, and what it does not",
         bullets(HONEST),

@@ -8,7 +8,8 @@ ranks; padding belongs to no checkpoint tensor. A tied head is the embedding's o
 The layers are recognised by vLLM's classes, and the fused names come from the model's `packed_modules_mapping`. The
 result is verified: the names and shapes must be those of the published weights, and every check of the engine hashes
 the tensors under these names. This works for models whose other parameters have their checkpoint's names, and
-periplus/job/architectures.py lists those that a test serves. Quantised weights, experts and pipeline parallelism are refused.
+periplus/job/architectures.py lists those that a test serves. Quantised weights, experts and pipeline parallelism are
+refused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
