@@ -60,7 +60,7 @@ def block_shares(weights: Sequence[float]) -> tuple[int, ...]:
     """
     exact = [weight / sum(weights) * BLOCK_GROUPS for weight in weights]
     shares = [max(1, int(share)) for share in exact]
-    by_remainder = sorted(range(len(weights)), key=lambda source: (int(exact[source]) - exact[source], source))
+    by_remainder = sorted(range(len(weights)), key=lambda source: (shares[source] - exact[source], source))
     for source in by_remainder[: max(0, BLOCK_GROUPS - sum(shares))]:
         shares[source] += 1
     return tuple(shares)
