@@ -7,7 +7,8 @@
 #   make test-proofs  the planner's bounds, held against many good placements (2 minutes)
 #   make test-faults  parts of a whole runtime are killed, and it goes on (12 minutes)
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
-#   make test-vllm  the vLLM engine, and the demo with it, with vLLM's build for CPUs, in .venv-vllm (12 minutes; 3.5 GB)
+#   make test-vllm  the vLLM engine, and the demo with it, with vLLM's build for CPUs, in .venv-vllm (4 minutes; 3.5 GB)
+#   make test-vllm-architectures  each architecture that vLLM is said to serve, in the same environment (7 minutes)
 #   make bench-demo  the demo and its control, held against their targets (6 minutes)
 #   make bench-dry-run  what `job submit --dry-run` finds, and how fast (a minute)
 #   make bench-experiments  samples, rewards, environments and evaluation (ARGS='--only samples_first_page' does a part)
@@ -40,7 +41,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PACKAGES := periplus planner coordinator region_agent rollout_worker trainer
 TYPED := $(PACKAGES) tests bench tools
 
-.PHONY: venv demo bench-audit bench-experiments bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-slow test-proofs test-faults test-oracle test-vllm check lint format types imports generated generate clean
+.PHONY: venv demo bench-audit bench-experiments bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-slow test-proofs test-faults test-oracle test-vllm test-vllm-architectures check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -103,12 +104,22 @@ $(VLLM)/.installed: pyproject.toml constraints-vllm.txt
 	$(VLLM)/bin/python -m pip install --quiet -c constraints-vllm.txt -e '.[rollout]' pytest pytest-timeout hypothesis
 	@touch $@
 
+VLLM_TESTS := OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm -W default
+VLLM_ARCHITECTURES := tests/rollout_worker/engines/vllm/test_architectures.py
+
 test-vllm: $(READY)
 	@if $(MAKE) --no-print-directory $(VLLM)/.installed; then \
-	  OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm -W default tests/rollout_worker/engines/vllm $(PYTEST_ARGS) && \
+	  $(VLLM_TESTS) tests/rollout_worker/engines/vllm --ignore=$(VLLM_ARCHITECTURES) $(PYTEST_ARGS) && \
 	  PERIPLUS_ENGINES=vllm=$(CURDIR)/$(VLLM)/bin/python $(BIN)/python -m pytest -m vllm tests/integration $(PYTEST_ARGS); \
 	else \
 	  echo 'test-vllm: SKIPPED, vLLM could not be installed (see above)'; \
+	fi
+
+test-vllm-architectures: $(READY)
+	@if $(MAKE) --no-print-directory $(VLLM)/.installed; then \
+	  $(VLLM_TESTS) $(VLLM_ARCHITECTURES) $(PYTEST_ARGS); \
+	else \
+	  echo 'test-vllm-architectures: SKIPPED, vLLM could not be installed (see above)'; \
 	fi
 
 bench-dry-run: $(READY)
