@@ -34,6 +34,7 @@ from rollout_worker.engines.engine import OnSwap
 from rollout_worker.episodes.episode import EpisodeDesk, EpisodeSettings
 from rollout_worker.episodes.queue import LeaseQueue
 from rollout_worker.episodes.sampler import Sampler
+from rollout_worker.episodes.scoring import EnvironmentScorer
 from rollout_worker.gateway import WorkerHello, exchange_leases, subscribed
 from rollout_worker.messages import (
     FinishReceived,
@@ -148,10 +149,17 @@ class Worker:
     async def _serve(self, scratch: Path) -> None:
         loaded = await self._load(await self._bundle(), scratch)
         try:
-            desk = EpisodeDesk(loaded.tokenizer, loaded.environment, self._episode_settings(loaded))
-            serving = Serving()
+            desk = EpisodeDesk(loaded.encoder, loaded.environment, self._episode_settings(loaded))
+            serving, environment_lock = Serving(), asyncio.Lock()
             sampler = Sampler(
-                loaded.engine, desk, self._queue, serving, self._out, zstd_level=self._job.network.zstd_level
+                loaded.engine,
+                desk,
+                EnvironmentScorer(loaded.environment, environment_lock),
+                environment_lock,
+                self._queue,
+                serving,
+                self._out,
+                zstd_level=self._job.network.zstd_level,
             )
             updates = SwapSettings(
                 on_swap=OnSwap(self._job.engine.on_swap),

@@ -5,19 +5,38 @@ environment from the same configuration sees the same items. A score depends onl
 worker or the time of scoring. An environment knows neither tokens nor policies.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 EXACT = 1.0  # the score of a right answer: accuracy counts scores that equal it, the reward may be partial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message of a conversation: who says it (`system`, `user`, `assistant` or `tool`), and its text."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One problem: its prompt, and the answer that a supervised warm-up may train on."""
+    """One problem: its prompt, and the answer that a reward compares with.
+
+    `messages` is the conversation that the prompt consists of. If it is empty, the text `prompt` is the only message,
+    and a user says it. `columns` has all further values of a data set's row by name, as JSON values; rewards may read
+    them. `solution` is the text that a supervised warm-up imitates; if it is empty, the answer is. `source` is the
+    number of the data set that the problem comes from.
+    """
 
     index: int
     prompt: str
     answer: str
+    messages: tuple[Message, ...] = ()
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    solution: str = ""
+    source: int = 0
 
 
 class Environment(Protocol):

@@ -19,8 +19,14 @@ from periplus.config.loading import Config, Words
 from periplus.errors import ConfigError, NotFound
 from periplus.job import algorithm, engine_section
 from periplus.job.algorithm import AlgorithmSection
+from periplus.job.bounds import MAX_COUNT
+from periplus.job.data_section import DEFAULT_SIZE, DataSection, EnvironmentSection, data_disagreements
 from periplus.job.engine_section import EngineSection
+from periplus.job.eval_section import EvalSection
+from periplus.job.hub import located
 from periplus.job.known_elsewhere import KNOWN_ELSEWHERE
+from periplus.job.model_section import MAX_TEMPLATE_CHARACTERS, TEMPLATE_SUFFIX, ModelSection
+from periplus.job.reward_section import RewardSection
 from periplus.job.unsupported import UNSUPPORTED
 
 SCHEMA = "periplus.job/1"
@@ -28,12 +34,6 @@ SCHEMA = "periplus.job/1"
 
 BUILTIN_PREFIX = "builtin:"
 """Prefix of a `model.path` that names a built-in model and not a directory."""
-
-DEFAULT_SIZE = 16_384
-"""Default of data.size. Chosen by hand: enough for thousands of steps on a small task, and generated in seconds."""
-
-MAX_COUNT = 1_000_000_000
-"""Largest value of counts that have no other bound. Chosen by hand: no run has more steps."""
 
 MAX_SAMPLES_PER_STEP = 1 << 20
 """Largest number of samples of one step. The journal names each sample of a step in one line, which an audit reads
@@ -46,67 +46,6 @@ MAX_FILE_BYTES = 1 << 20
 MAX_DEVICES = 64
 """Largest number of devices of one trainer. They are in one machine, and the largest machines have 16 GPUs. Chosen by
 hand."""
-
-
-class LoraSection(Config):
-    """Low-rank adapters (LoRA). Only they are trained, checkpointed and published after the first full state; workers
-    merge them into their copies of the base."""
-
-    rank: int = Field(default=16, ge=1, le=1024)
-    """Columns of the one adapter matrix of a layer, and rows of the other."""
-
-    alpha: float = Field(default=32.0, gt=0, le=1_000_000)
-    """The product of the adapters is scaled by alpha / rank. No unit."""
-
-    target_modules: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = Field(
-        default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-        min_length=1,
-        max_length=64,
-    )
-    """Names of the linear layers that get adapters, each the last part of the layer's name in the model."""
-
-
-class ModelSection(Config):
-    """The model that is trained (the actor)."""
-
-    path: str = Field(default="builtin:qwen3-tiny", min_length=1)
-    """`builtin:qwen3-tiny` (a small Qwen3 with random weights and a character tokenizer), `builtin:qwen3-tiny-h32` (the
-    same with heads that vLLM takes on a CPU), or a local directory with a Hugging Face checkpoint and its
-    tokenizer."""
-
-    lora: LoraSection | None = None
-    """Train low-rank adapters instead of all weights; null trains all weights."""
-
-
-class DataSection(Config):
-    """The problems that the model is trained and evaluated on."""
-
-    path: str | None = Field(default=None, min_length=1)
-    """A JSONL file with one object per line that has the texts `prompt` and `answer`; null when `environment` makes the
-    problems. A relative path starts at the directory where the command runs."""
-
-    size: int | None = Field(default=None, ge=1, le=100_000_000)
-    """Number of problems that the environment makes; null means 16384. Equal prompts count once. The held-out and the
-    warm-up problems are taken from these first. Only allowed with `environment`: a file has one problem per line."""
-
-
-class EnvironmentSection(Config):
-    """A task of reasoning-gym, which makes the problems and scores the completions."""
-
-    name: str = Field(min_length=1)
-    """Name of a reasoning-gym data set, such as chain_sum."""
-
-    config: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings of that data set, passed to it unchanged. `seed` and `size` are not allowed here: the job's own keys
-    `seed` and `data.size` set them."""
-
-
-class RewardSection(Config):
-    """How a sample is scored."""
-
-    name: Literal["verifier", "shuffled"] = "verifier"
-    """`verifier` compares the completion with the problem's answer and gives 0 to 1. `shuffled` permutes the rewards of
-    a batch at random among its samples; it is a control run, in which nothing can be learnt."""
 
 
 class SamplingSection(Config):
@@ -233,16 +172,6 @@ class TrainSection(Config):
     """Supervised warm-up before the first step; null for none."""
 
 
-class EvalSection(Config):
-    """Evaluation: accuracy of greedy completions on held-out problems."""
-
-    num_prompts: int = Field(default=512, ge=1, le=1_000_000)
-    """Number of held-out problems. They are disjoint from those of the warm-up and of training."""
-
-    every_steps: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Evaluate after every so many steps. With 0 only before the first and after the last step."""
-
-
 class NetworkSection(Config):
     """How data travels between regions."""
 
@@ -345,6 +274,11 @@ class OutputSection(Config):
     """MiB of trajectories that the run's directory keeps for the audit after a checkpoint covers them. The oldest are
     removed first. Trajectories that no checkpoint covers yet are always kept."""
 
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
+    """Trackers that get every record of metrics.jsonl too, each at most once. Their files are in `trackers/` of the
+    run's directory. wandb is offline unless the trainer's environment sets WANDB_MODE. A tracker needs the extra of its
+    name, such as `periplus[wandb]`, where the trainer runs."""
+
 
 class JobFile(Config):
     """A Periplus job: train one model with reinforcement learning across regions."""
@@ -358,7 +292,7 @@ class JobFile(Config):
     algorithm: AlgorithmSection = AlgorithmSection()
     data: DataSection = DataSection()
     environment: EnvironmentSection | None = None
-    """The task that makes the problems. Exactly one of environment and data.path is given."""
+    """The task that makes the problems. Exactly one of environment, data.path and data.sources is given."""
     reward: RewardSection = RewardSection()
     sampling: SamplingSection = SamplingSection()
     engine: EngineSection = EngineSection()
@@ -383,10 +317,6 @@ class JobFile(Config):
     checkpoint: CheckpointSection = CheckpointSection()
     output: OutputSection = OutputSection()
 
-    trackers: tuple[Literal["jsonl"]] = ("jsonl",)
-    """Where step records are written. There is only `jsonl`, which is always on: metrics.jsonl in the run's
-    directory."""
-
     def to_json(self) -> str:
         """Return the job with its schema as one line of JSON, the form in which it is sent to the services."""
         return json.dumps({"schema": SCHEMA, **self.model_dump(mode="json")}, separators=(",", ":"))
@@ -402,7 +332,7 @@ _ELSEWHERE: loading.KnownElsewhere = {**UNSUPPORTED, **KNOWN_ELSEWHERE}
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
-    """Read a job file, apply the overrides, validate and resolve it, and make the paths of model and data absolute.
+    """Read a job file, apply the overrides, validate and resolve it, and make it independent of the current directory.
 
     Raises: ConfigError if the file cannot be read, or if the job is not valid.
     """
@@ -411,7 +341,7 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
 
 def job_of(tree: Mapping[str, Any], overrides: Sequence[str] = (), source: str = "the job") -> JobFile:
     """Return the job of a job file's keys and values, as `load_job` does. Raises: ConfigError."""
-    return _with_absolute_paths(resolve(loading.of_tree(JobFile, tree, source, overrides, _ELSEWHERE), source))
+    return _with_locations(resolve(loading.of_tree(JobFile, tree, source, overrides, _ELSEWHERE), source))
 
 
 def recorded_job(path: Path) -> JobFile:
@@ -421,7 +351,7 @@ def recorded_job(path: Path) -> JobFile:
     """
     if not path.is_file():
         raise NotFound(f"{path} does not exist, so the run's job is not known; give the directory of a complete run")
-    tree = loading.check_schema(loading.read_yaml(path, MAX_FILE_BYTES), SCHEMA, str(path))
+    tree = _recorded_tree(loading.read_yaml(path, MAX_FILE_BYTES), str(path))
     return resolve(loading.validate(JobFile, tree, str(path), _ELSEWHERE), str(path))
 
 
@@ -433,23 +363,43 @@ def changed_job(job: JobFile, file: Path | None, overrides: Sequence[str]) -> Jo
         source = str(file)
         tree = loading.overlay(JobFile, tree, _job_tree(file))
     tree = loading.override(JobFile, tree, overrides, _ELSEWHERE)
-    return _with_absolute_paths(resolve(loading.validate(JobFile, tree, source, _ELSEWHERE), source))
+    return _with_locations(resolve(loading.validate(JobFile, tree, source, _ELSEWHERE), source))
 
 
 def _job_tree(path: Path) -> loading.Tree:
     """Return the keys of a job file. A file that a run recorded has a schema, which must be the known one."""
     tree = loading.read_yaml(path, MAX_FILE_BYTES)
     file_kinds.need_kind(tree, str(path), ("job",))
-    return loading.check_schema(tree, SCHEMA, str(path)) if "schema" in tree else tree
+    return _recorded_tree(tree, str(path)) if "schema" in tree else tree
 
 
-def _with_absolute_paths(job: JobFile) -> JobFile:
+def _recorded_tree(tree: loading.Tree, source: str) -> loading.Tree:
+    known = loading.check_schema(tree, SCHEMA, source)
+    # Runs from before output.trackers have recorded this key, which had no other value.
+    if known.get("trackers") == ["jsonl"]:
+        del known["trackers"]
+    return known
+
+
+def _with_locations(job: JobFile) -> JobFile:
+    # Paths become absolute, names of the Hub get the commit that the cache has, a template's file becomes its text.
     updates: dict[str, Any] = {}
-    if job.data.path:
-        updates["data"] = job.data.model_copy(update={"path": str(Path(job.data.path).absolute())})
     if not job.model.path.startswith(BUILTIN_PREFIX):
-        updates["model"] = job.model.model_copy(update={"path": str(Path(job.model.path).absolute())})
-    return job.model_copy(update=updates)
+        updates |= located(job.model.path, job.model.revision, "model", "model.path")
+    template = job.model.chat_template
+    if template is not None and template.endswith(TEMPLATE_SUFFIX):
+        updates["chat_template"] = loading.read_text(Path(template), MAX_TEMPLATE_CHARACTERS)
+    data = {} if job.data.path is None else located(job.data.path, job.data.revision, "dataset", "data.path")
+    sources = tuple(
+        each.model_copy(update=located(str(each.path), each.revision, "dataset", f"data.sources.{number}.path"))
+        for number, each in enumerate(job.data.sources)
+    )
+    return job.model_copy(
+        update={
+            "model": job.model.model_copy(update=updates),
+            "data": job.data.model_copy(update={**data, "sources": sources}),
+        }
+    )
 
 
 def resolve(job: JobFile, source: str = "job") -> JobFile:
@@ -478,13 +428,7 @@ def resolve(job: JobFile, source: str = "job") -> JobFile:
 
 def _disagreements(job: JobFile) -> list[str]:
     refusals = []
-    if (job.environment is None) == (job.data.path is None):
-        given = "neither is" if job.environment is None else "both are"
-        refusals.append(f"exactly one of environment and data.path must be given, but {given}")
-    if job.data.path is not None and job.data.size is not None:
-        refusals.append(
-            f"data.size is {job.data.size}, but data.path is given: a file has one problem per line; set data.size=null"
-        )
+    refusals += data_disagreements(job.data, has_environment=job.environment is not None)
     if job.environment:
         if not _is_finite(job.environment.config):
             refusals.append("environment.config holds a number that is infinite or NaN; give finite numbers")
@@ -525,6 +469,11 @@ def _disagreements(job: JobFile) -> list[str]:
             f"train.groups_per_step x algorithm.group_size is {num_samples} samples a step; at most "
             f"{MAX_SAMPLES_PER_STEP} can be recorded: lower one of the two"
         )
+    refusals += [
+        f"output.trackers has {name} more than once; name each tracker once"
+        for name in sorted(set(job.output.trackers))
+        if job.output.trackers.count(name) > 1
+    ]
     refusals += _region_refusals(job)
     return refusals
 

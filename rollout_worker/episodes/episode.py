@@ -3,17 +3,17 @@
 Each lease stands alone: whatever an environment raises, and whatever the trainer would refuse (a reward beyond its
 limit, a log-probability that is NaN), costs that one lease. What a lease yields depends only on the lease, the
 completion and the environment. The functions run a person's environment and a tokenizer, so that they are called in a
-thread, and never two at a time.
+thread, and never two at a time. Scoring itself happens in between (scoring.py).
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from periplus.environment.environment import Environment
-from periplus.environment.job_environment import encode_prompt
+from periplus.environment.environment import Environment, Item
+from periplus.environment.prompts import PromptEncoder
 from periplus.errors import WireError, explained_error
 from periplus.values.trajectory import (
     Purpose,
@@ -27,9 +27,13 @@ from periplus.values.trajectory import (
 )
 from rollout_worker.engines.engine import Completion, CompletionEnd, SampleRequest
 from rollout_worker.episodes.queue import QueuedLease
+from rollout_worker.episodes.scoring import SampleScore
 
 WHY_CHARACTERS = 500
 """Characters of an error's text that are reported; the rest is cut. Chosen by hand."""
+
+REWARD_PARTS = "reward_parts"
+"""Key of a trajectory's metadata that holds the value of each reward function by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +71,19 @@ class FinishedEpisode:
     generation_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a scorer sees of a finished episode: the problem, and the completion as text without special tokens."""
+
+    item: Item
+    text: str
+
+
 class EpisodeDesk:
     """The environment and the tokenizer of a job, and what they make of leases and completions."""
 
-    def __init__(self, tokenizer: Any, environment: Environment, settings: EpisodeSettings) -> None:
-        self._tokenizer, self._environment, self._settings = tokenizer, environment, settings
+    def __init__(self, encoder: PromptEncoder, environment: Environment, settings: EpisodeSettings) -> None:
+        self._encoder, self._environment, self._settings = encoder, environment, settings
 
     def requests(self, leases: Sequence[QueuedLease]) -> tuple[SampleRequest | FailedLease, ...]:
         """Return the engine's request for each lease, in order, or why there is none."""
@@ -83,22 +95,20 @@ class EpisodeDesk:
                 made.append(FailedLease.of(lease, error))
         return tuple(made)
 
-    def scored(self, finished: Sequence[FinishedEpisode]) -> tuple[tuple[Trajectory, ...], tuple[FailedLease, ...]]:
-        """Return the trajectories that the trainer will accept, in order, and the leases of the others."""
-        trajectories: list[Trajectory] = []
-        failed: list[FailedLease] = []
-        for each in finished:
-            try:
-                trajectory = self._trajectory(each)
-                # The trainer runs the same check, so what passes is not refused there.
-                validate(trajectory, self._settings.limits)
-                trajectories.append(trajectory)
-            except Exception as error:  # the root of foreign code: a person's environment may raise anything
-                failed.append(FailedLease.of(each.lease, error))
-        return tuple(trajectories), tuple(failed)
+    def answer(self, finished: FinishedEpisode) -> Answer:
+        """Return what is to be scored. Raises: anything that the environment or the tokenizer raises."""
+        text = self._encoder.tokenizer.decode(finished.completion.token_ids, skip_special_tokens=True)
+        return Answer(item=self._environment.item(finished.lease.item), text=text)
+
+    def trajectory(self, finished: FinishedEpisode, score: SampleScore) -> Trajectory:
+        """Return the trajectory of a scored episode. Raises: CorruptFrame if the trainer would refuse it."""
+        trajectory = self._trajectory(finished, score)
+        # The trainer runs the same check, so what passes is not refused there.
+        validate(trajectory, self._settings.limits)
+        return trajectory
 
     def _request(self, lease: QueuedLease) -> SampleRequest:
-        prompt = encode_prompt(self._tokenizer, self._environment.item(lease.item).prompt)
+        prompt = self._encoder.encode(self._environment.item(lease.item))
         # Group and sample are the key of the randomness, so the result does not depend on what runs beside it.
         return SampleRequest(
             request_id=request_id_of(lease),
@@ -111,12 +121,10 @@ class EpisodeDesk:
             greedy=lease.purpose is Purpose.EVAL,
         )
 
-    def _trajectory(self, finished: FinishedEpisode) -> Trajectory:
+    def _trajectory(self, finished: FinishedEpisode, score: SampleScore) -> Trajectory:
         lease, completion = finished.lease, finished.completion
-        text = self._tokenizer.decode(completion.token_ids, skip_special_tokens=True)
         greedy = lease.purpose is Purpose.EVAL
-        # The environment scores the text without special tokens. The policies sampled every token of the completion, so
-        # the mask is true throughout.
+        # The policies sampled every token of the completion, so the mask is true throughout.
         return Trajectory(
             lease_id=lease.lease_id,
             group=lease.group,
@@ -128,7 +136,8 @@ class EpisodeDesk:
             logprobs=read_only(completion.logprobs, np.float32),
             mask=read_only((True,) * len(completion.token_ids), np.bool_),
             policies=completion.runs,
-            reward=float(self._environment.score(lease.item, text)),
+            reward=score.reward,
+            metadata=json.dumps({REWARD_PARTS: dict(score.parts)}) if score.parts else "",
             stop_reason=StopReason.EOS if completion.end is CompletionEnd.EOS else StopReason.LENGTH,
             sampling=SamplingParams(temperature=0.0 if greedy else self._settings.temperature),
             worker_id=self._settings.worker_id,

@@ -6,13 +6,14 @@
 
 Three kinds of tasks share the state here. `_begin_leases` takes the leases that may start, tells the gateway that they
 do, and starts a task for each. That task waits for the engine, and then until no token is in doubt
-(weights/serving.py): if the result is condemned, its lease waits again, which changes nothing for the ledger.
-`_finish` scores what has ended, one thread at a time because environments need not be safe to call at once, and packs
-it into frames. A failure costs one lease. Only when so many fail in a row that the worker must be at fault does the
-process end.
+(weights/serving.py): if the result is condemned, its lease waits again, which changes nothing for the ledger. Then it
+has the sample scored; the engine has gone on with other leases meanwhile, so that a slow reward costs no tokens.
+`_send` packs finished samples into frames. A failure costs one lease. Only when so many fail in a row that the worker
+must be at fault does the process end.
 
 What is under way is bounded by the leases that the worker holds, which the ledger bounds by the room that the worker's
-hello told. When the outbox is full, finished samples wait here, and no new leases come.
+hello told. When the outbox is full, finished samples wait here, and no new leases come. The environment and the
+tokenizer are called in threads, and one at a time because they need not be safe to call at once.
 """
 
 import asyncio
@@ -25,10 +26,12 @@ from periplus import clock
 from periplus.errors import PeriplusError
 from periplus.process.telemetry import event
 from periplus.values.policy import Policy
+from periplus.values.trajectory import Trajectory
 from rollout_worker.engines.engine import CompletionEnd, Engine, RequestFailed, SampleRequest
 from rollout_worker.episodes.episode import EpisodeDesk, FailedLease, FinishedEpisode, request_id_of
 from rollout_worker.episodes.framing import LingeringResults, frames_of
 from rollout_worker.episodes.queue import LeaseQueue, QueuedLease
+from rollout_worker.episodes.scoring import Scorer
 from rollout_worker.messages import SamplingStarted, WorkerMessage
 from rollout_worker.outbox import Outbox
 from rollout_worker.weights.serving import Serving
@@ -63,12 +66,17 @@ class _Unfinished(Enum):
 
 
 class Sampler:
-    """Samples with one engine. Call `wake` when leases came."""
+    """Samples with one engine. Call `wake` when leases came.
+
+    `environment_lock` is held by whoever calls the environment or the tokenizer of `desk`.
+    """
 
     def __init__(
         self,
         engine: Engine,
         desk: EpisodeDesk,
+        scorer: Scorer,
+        environment_lock: asyncio.Lock,
         queue: LeaseQueue,
         serving: Serving,
         outbox: Outbox[WorkerMessage],
@@ -76,20 +84,19 @@ class Sampler:
         zstd_level: int,
     ) -> None:
         self._engine, self._desk, self._queue, self._serving = engine, desk, queue, serving
+        self._scorer, self._desk_lock = scorer, environment_lock
         self._out, self._zstd_level = outbox, zstd_level
         self._news, self._ended = asyncio.Event(), asyncio.Event()
-        self._desk_lock = asyncio.Lock()
         self._num_starting = 0  # taken, and not yet given to the engine
         self._num_under_way = 0  # taken, and not yet finished, failed or put back
         self._alone: QueuedLease | None = None
-        self._finished: list[FinishedEpisode] = []
         self._results = LingeringResults()
         self._num_failed_in_a_row = 0
 
     def wake(self) -> None:
         """Note that leases may begin that could not before."""
         self._news.set()
-        self._ended.set()  # finished samples may wait for them, or need not wait any more
+        self._ended.set()  # finished samples may wait for others, or need not wait any more
 
     async def revoke(self, lease_ids: Collection[int], *, still_wanted: bool) -> None:
         """Drop leases that are over. Unless samples are `still_wanted`, end those that are under way too.
@@ -103,7 +110,7 @@ class Sampler:
     async def run(self) -> None:
         """Sample until cancelled. Raises: EngineDied; PeriplusError when too many leases fail in a row."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._finish())
+            tasks.create_task(self._send())
             tasks.create_task(self._follow_serving())
             await self._begin_leases(tasks)
 
@@ -159,10 +166,13 @@ class Sampler:
                 self._queue.put_back(lease, started_with)
                 return
             self._queue.end(lease)
-            if isinstance(outcome, FailedLease):
-                await self._fail(outcome)
-            elif isinstance(outcome, FinishedEpisode):
-                self._finished.append(outcome)
+            self.wake()  # the engine has room again, however long scoring takes
+            result = await self._scored(outcome) if isinstance(outcome, FinishedEpisode) else outcome
+            if isinstance(result, FailedLease):
+                await self._fail(result)
+            elif isinstance(result, Trajectory):
+                self._num_failed_in_a_row = 0
+                self._results.add([result], clock.monotonic_s())
         finally:
             self._num_under_way -= 1
             if self._alone is lease:
@@ -195,33 +205,29 @@ class Sampler:
 
     # ---- finish ---------------------------------------------------------------------------------------------------
 
-    async def _finish(self) -> None:
+    async def _scored(self, finished: FinishedEpisode) -> Trajectory | FailedLease:
+        try:
+            async with self._desk_lock:
+                answer = await asyncio.to_thread(self._desk.answer, finished)
+            score = await self._scorer.score(answer.item, answer.text)
+            return await asyncio.to_thread(self._desk.trajectory, finished, score)
+        except Exception as error:  # the root of foreign code: a person's environment or reward may raise anything
+            return FailedLease.of(finished.lease, error)
+
+    async def _send(self) -> None:
         while True:
-            if not self._finished:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._wait_s()):
-                        await self._ended.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._wait_s()):
+                    await self._ended.wait()
             self._ended.clear()
-            if self._finished:
-                await self._score()
             if self._wait_s() == 0.0:
                 for frame in frames_of(self._results.take(), zstd_level=self._zstd_level):
                     await self._out.put_frame(frame)
 
     def _wait_s(self) -> float | None:
         policy = self._serving.policy
-        more_come = bool(self._num_under_way or self._finished) or self._queue.has_startable(policy)
+        more_come = bool(self._num_under_way) or self._queue.has_startable(policy)
         return self._results.wait_s(clock.monotonic_s(), more_come=more_come)
-
-    async def _score(self) -> None:
-        finished, self._finished = self._finished, []
-        async with self._desk_lock:
-            trajectories, failed = await asyncio.to_thread(self._desk.scored, finished)
-        self._results.add(trajectories, clock.monotonic_s())
-        if trajectories:
-            self._num_failed_in_a_row = 0
-        for each in failed:
-            await self._fail(each)
 
     async def _fail(self, failed: FailedLease) -> None:
         event(log, logging.ERROR, "sample_failed", lease=failed.lease.lease_id, item=failed.lease.item, why=failed.why)

@@ -140,13 +140,13 @@ def load_float32(model: Any, state: WeightState) -> None:
             parameter.copy_(torch.from_numpy(values.copy()))
 
 
-def bundle(model_dir: Path, data_file: Path | None) -> Bundle:
-    """Pack the tokenizer and model configuration in `model_dir`, and the data file if the job has one."""
+def bundle(model_dir: Path, problems: bytes | None) -> Bundle:
+    """Pack the tokenizer and model configuration in `model_dir`, and the file of problems if workers need one."""
     content: dict[str, bytes] = {
         name: (model_dir / name).read_bytes() for name in BUNDLE_FILES if (model_dir / name).is_file()
     }
-    if data_file is not None:
-        content[DATA_FILE] = data_file.read_bytes()
+    if problems is not None:
+        content[DATA_FILE] = problems
     return Bundle(payload=files.encode(content), content_bytes=len(files.content(content)))
 
 

@@ -67,7 +67,7 @@ class Client:
         return self._submit(found.job, found.checkpoint)
 
     def _submit(self, job: JobFile, checkpoint: ResumePoint | None = None) -> SubmittedJob:
-        unchecked = check_job(job)
+        unchecked = check_job(job).left
         # The id makes a repeated request harmless: the coordinator answers it with the same job.
         request = control_pb2.SubmitJobRequest(request_id=secrets.token_hex(_REQUEST_ID_BYTES), job_json=job.to_json())
         if checkpoint is not None:

@@ -1,11 +1,14 @@
 """What an environment and a tokenizer make of leases and completions, and what each failure costs."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
+import pytest
 
 from periplus.environment.environment import Item
+from periplus.environment.prompts import PromptEncoder
+from periplus.errors import CorruptFrame
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose, StopReason, TrajectoryLimits
 from rollout_worker.engines.engine import Completion, CompletionEnd, SampleRequest
@@ -16,6 +19,7 @@ from rollout_worker.episodes.episode import (
     FailedLease,
     FinishedEpisode,
 )
+from rollout_worker.episodes.scoring import SampleScore
 from tests.support.episodes import Counting, Letters, lease
 
 SETTINGS = EpisodeSettings(
@@ -29,7 +33,7 @@ RUNS = (PolicyRun(Policy(0, 1), 2), PolicyRun(Policy(0, 2), 1, kept_kv=True))
 
 
 def desk(environment: Any = None) -> EpisodeDesk:
-    return EpisodeDesk(Letters(), environment or Counting(), SETTINGS)
+    return EpisodeDesk(PromptEncoder(tokenizer=Letters()), environment or Counting(), SETTINGS)
 
 
 def finished(lease_id: int, **changed: Any) -> FinishedEpisode:
@@ -65,8 +69,7 @@ def test_a_request_is_keyed_by_its_lease_and_evaluation_is_greedy() -> None:
 
 
 def test_a_trajectory_has_the_runs_of_its_completion() -> None:
-    (trajectory,), failed = desk().scored([finished(1)])
-    assert failed == ()
+    trajectory = desk().trajectory(finished(1), SampleScore(reward=1.0))
     assert (trajectory.policies, trajectory.stop_reason, trajectory.generation_s) == (RUNS, StopReason.EOS, 1.5)
     assert trajectory.mask.all()
     assert trajectory.logprobs.tolist() == [-0.5, -1.0, -0.25]
@@ -76,23 +79,31 @@ def test_an_environment_that_raises_costs_the_one_lease() -> None:
     made = desk(failing("item", 2, KeyError("no such item"))).requests([lease(1), lease(2), lease(3)])
     assert [type(each) for each in made] == [SampleRequest, FailedLease, SampleRequest]
     assert made[1] == FailedLease(lease(2), "KeyError: 'no such item'")
-    trajectories, failed = desk(failing("score", 2, ValueError("x" * 10_000))).scored([finished(i) for i in (1, 2, 3)])
-    assert [trajectory.lease_id for trajectory in trajectories] == [1, 3]
-    assert [each.lease.lease_id for each in failed] == [2]
-    assert len(failed[0].why) == WHY_CHARACTERS
+    assert len(FailedLease.of(lease(2), ValueError("x" * 10_000)).why) == WHY_CHARACTERS
 
 
-def test_a_sample_that_the_trainer_would_refuse_costs_its_own_lease_alone() -> None:
-    class Generous(Counting):
-        def score(self, index: int, completion: str) -> float:
-            return 1e200 if index == 2 else 1.0
+def test_what_is_scored_is_the_problem_and_the_text_of_the_completion() -> None:
+    answer = desk().answer(finished(7))
+    assert (answer.item.prompt, answer.text) == ("count to 7", "7 8 2")
 
-    nan = finished(3, logprobs=(-1.0, float("nan"), -1.0))
-    first_kept = finished(4, runs=(PolicyRun(Policy(0, 1), 3, kept_kv=True),))
-    trajectories, failed = desk(Generous()).scored([finished(1), finished(2), nan, first_kept])
-    assert [trajectory.lease_id for trajectory in trajectories] == [1]
-    assert [each.lease.lease_id for each in failed] == [2, 3, 4]
-    assert "1e+200" in failed[0].why
-    assert "logprob" in failed[1].why
-    assert "kept_kv" in failed[2].why
-    assert np.isfinite(trajectories[0].reward)
+
+def test_the_parts_of_a_reward_travel_in_the_metadata() -> None:
+    plain = desk().trajectory(finished(1), SampleScore(reward=0.5))
+    parted = desk().trajectory(finished(1), SampleScore(reward=0.5, parts={"exact": 1.0, "length": -1.0}))
+    assert (plain.reward, plain.metadata) == (0.5, "")
+    assert json.loads(parted.metadata) == {"reward_parts": {"exact": 1.0, "length": -1.0}}
+
+
+@pytest.mark.parametrize(
+    ("episode", "reward", "why"),
+    [
+        (finished(2), 1e200, "1e\\+200"),
+        (finished(3, logprobs=(-1.0, float("nan"), -1.0)), 1.0, "logprob"),
+        (finished(4, runs=(PolicyRun(Policy(0, 1), 3, kept_kv=True),)), 1.0, "kept_kv"),
+    ],
+)
+def test_a_sample_that_the_trainer_would_refuse_is_refused_here(
+    episode: FinishedEpisode, reward: float, why: str
+) -> None:
+    with pytest.raises(CorruptFrame, match=why):
+        desk().trajectory(episode, SampleScore(reward=reward))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from periplus.codec.registry import trajectory_decoder
+from periplus.environment.prompts import PromptEncoder
 from periplus.errors import PeriplusError
 from periplus.net import rpc
 from periplus.values.policy import Policy
@@ -18,6 +19,7 @@ from rollout_worker.episodes import framing, sampler
 from rollout_worker.episodes.episode import EpisodeDesk, EpisodeSettings, FailedLease
 from rollout_worker.episodes.queue import LeaseQueue
 from rollout_worker.episodes.sampler import MAX_FAILURES_IN_A_ROW, Sampler
+from rollout_worker.episodes.scoring import EnvironmentScorer
 from rollout_worker.messages import SamplingStarted, WorkerMessage
 from rollout_worker.outbox import Outbox
 from rollout_worker.weights.serving import Serving
@@ -43,8 +45,10 @@ class Scene:
         self.environment: Any = Counting()
         self.messages: list[WorkerMessage] = []
         self.frames: list[tuple[Trajectory, ...]] = []
-        desk = EpisodeDesk(Letters(), self, SETTINGS)
-        self.sampler = Sampler(self.engine, desk, self.queue, self.serving, self.outbox, zstd_level=1)
+        desk = EpisodeDesk(PromptEncoder(tokenizer=Letters()), self, SETTINGS)
+        lock = asyncio.Lock()
+        scorer = EnvironmentScorer(self, lock)
+        self.sampler = Sampler(self.engine, desk, scorer, lock, self.queue, self.serving, self.outbox, zstd_level=1)
         self.serving.sound(V0)
 
     def __len__(self) -> int:

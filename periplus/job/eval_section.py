@@ -1,0 +1,16 @@
+"""The section `eval` of a job file: what is measured on held-out problems, and how often."""
+
+from pydantic import Field
+
+from periplus.config.loading import Config
+from periplus.job.bounds import MAX_COUNT
+
+
+class EvalSection(Config):
+    """Evaluation: accuracy of greedy completions on held-out problems."""
+
+    num_prompts: int = Field(default=512, ge=1, le=1_000_000)
+    """Number of held-out problems. They are disjoint from those of the warm-up and of training."""
+
+    every_steps: int = Field(default=0, ge=0, le=MAX_COUNT)
+    """Evaluate after every so many steps. With 0 only before the first and after the last step."""

@@ -1,0 +1,43 @@
+"""Scoring: what turns a finished completion into a reward.
+
+`Scorer` is what episodes need of it. `EnvironmentScorer` asks the job's environment. Whatever a scorer raises costs the
+one sample that it was asked about.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from periplus.environment.environment import Environment, Item
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleScore:
+    """The reward of a sample, and the parts that it was summed from, by the name of the reward function."""
+
+    reward: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+class Scorer(Protocol):
+    """Scores completions. Many calls may be under way at the same time."""
+
+    async def score(self, item: Item, completion: str) -> SampleScore:
+        """Return the score of a decoded completion of a problem. Raises: anything; it costs this sample alone."""
+        ...
+
+
+class EnvironmentScorer:
+    """Scores by the environment's own rule, in a thread.
+
+    `environment_lock` is held meanwhile by whoever calls the environment, which need not be safe to call at once.
+    """
+
+    def __init__(self, environment: Environment, environment_lock: asyncio.Lock) -> None:
+        self._environment, self._lock = environment, environment_lock
+
+    async def score(self, item: Item, completion: str) -> SampleScore:
+        """Return the environment's score, which has no parts."""
+        async with self._lock:
+            return SampleScore(reward=float(await asyncio.to_thread(self._environment.score, item.index, completion)))
