@@ -81,8 +81,8 @@ A model has the architecture that its `config.json` names as `model_type`. For e
 `tests/integration/test_architectures.py` takes a small random model through the functions of a job: it checks and loads
 a checkpoint that transformers saved, trains one step, publishes the new weights as a delta, generates with the torch
 engine and exports the model. It compares with transformers alone, in float32: log-probabilities in training, tokens and
-log-probabilities of greedy generation, and the exported weights. `make test-vllm-architectures` does so for vLLM, on one
-CPU: weights written in place, their digest, tokens and log-probabilities.
+log-probabilities of greedy generation, and the exported weights. `make test-vllm-architectures` does so for vLLM, on
+one CPU: weights written in place, their digest, tokens and log-probabilities.
 
 No model of a usual size was tested, and none on an accelerator. Models of other sizes, and bfloat16, may show what
 small ones in float32 do not.
