@@ -98,7 +98,12 @@ def test_commands_and_scripts_find_the_fleet_and_ctrl_c_leaves_a_checkpoint(tmp_
 import periplus
 with periplus.up() as client:
     job = client.resume({str(run)!r}, overrides=["steps=4001"])
-    assert next(job.metrics(follow=True))["fork"] == 1
+    steps = job.metrics(follow=True)
+    assert next(steps)["fork"] == 1
+    next(steps)  # the samples of a step are written after its record
+    newest, worst = job.samples(size=4), job.samples(order="worst", size=1)
+    assert len(newest) == 4 and newest[0]["completion"][0]["text"]
+    assert worst[0]["reward"] <= min(sample["reward"] for sample in newest)
     job.cancel()
     print(job.wait().state)
 """

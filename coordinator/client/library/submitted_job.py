@@ -1,4 +1,4 @@
-"""One job of a coordinator, as a script holds it: its state, its metrics as they come, its end.
+"""One job of a coordinator, as a script holds it: its state, its metrics as they come, its samples, its end.
 
 The object keeps nothing but the job's id: every question is asked of the coordinator, so that two scripts may hold the
 same job. Leaving a loop over its metrics, or the script, changes nothing about the job.
@@ -14,6 +14,10 @@ from coordinator.client.connection import job_state, raise_outcome
 from coordinator.client.library.calls import BlockingCoordinator
 from coordinator.state import ENDED_STATES, JobState
 from periplus.errors import NotFound, StateError, TimedOut
+from periplus.job.run_directory import RunDirectory
+from periplus.job.samples.gallery import gallery_of
+from periplus.job.samples.selection import SampleOrder, SampleQuery
+from periplus.job.samples.shown import sample_tree
 from periplus.net.convert import record_from_pb
 from periplus.pb.v1 import control_pb2
 from periplus.values.record import RecordKind
@@ -86,6 +90,32 @@ class SubmittedJob:
         """
         wanted = frozenset(map(RecordKind, kinds))
         return self._records(wanted, past_only=not follow)
+
+    def samples(
+        self,
+        *,
+        step: int | None = None,
+        order: str = "step",
+        region: str = "",
+        group: int | None = None,
+        page: int = 1,
+        size: int = 8,
+    ) -> list[dict[str, Any]]:
+        """Return samples that the job was trained on, as dicts with the keys of `periplus job samples -o json`.
+
+        They are those of `step`, by default of the newest step; `order` is step, best or worst, where the last two
+        order by reward, over all steps if neither step nor group is given. `page` counts from 1. They are read from the
+        run's directory, so call this on the trainer's host.
+
+        Raises: ValueError for another order; NotFound without samples that match, or without the directory here.
+        """
+        query = SampleQuery(step=step, order=SampleOrder(order), region=region, group=group, page=page, size=size)
+        root = self.run_dir
+        if not root.is_dir():
+            raise NotFound(
+                f"the run directory {root} of job {self.job_id} is not on this machine; read its samples there"
+            )
+        return [sample_tree(sample) for sample in gallery_of(RunDirectory(root), query).samples]
 
     def _records(self, wanted: frozenset[RecordKind], *, past_only: bool) -> Iterator[dict[str, Any]]:
         for event in self._coordinator.watch(self.job_id, past_only=past_only):

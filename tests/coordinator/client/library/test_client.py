@@ -64,7 +64,7 @@ def test_a_mapping_may_hold_paths_and_tuples(tmp_path: Path, monkeypatch: pytest
     [
         ({**JOB, "learning_rate": 1e-3}, "unknown key learning_rate"),
         ({**JOB, "steps": "many"}, 'steps is "many"'),
-        ({**JOB, "data": {"path": "x.jsonl"}}, "exactly one of environment and data.path"),
+        ({**JOB, "data": {"path": "x.jsonl"}}, "exactly one of environment, data.path and data.sources"),
         ({**JOB, "environment": {"name": "no_such_task"}}, "no_such_task"),
         ({**JOB, "steps": object()}, "which a job file cannot hold"),
         ({**JOB, "schema": "periplus.job/9"}, r"schema must be periplus\.job/1"),

@@ -164,3 +164,13 @@ def test_a_cancelled_job_ends_without_an_error() -> None:
         assert (await in_thread(job.cancel)).state == "cancelled"
 
     play_job(scene)
+
+
+def test_samples_of_a_run_on_another_machine_are_not_found() -> None:
+    async def scene(job: SubmittedJob, eu: FakeAgent) -> None:
+        with pytest.raises(NotFound, match=r"/runs/sums of job .* is not on this machine"):
+            await in_thread(job.samples)
+        with pytest.raises(ValueError, match="newest"):
+            await in_thread(lambda: job.samples(order="newest"))
+
+    play_job(scene)
