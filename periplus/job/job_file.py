@@ -8,7 +8,7 @@ does not check whether a task, a model or a region exists; the code that needs t
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -336,8 +336,12 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
 
     Raises: ConfigError if the file cannot be read, or if the job is not valid.
     """
-    tree = _job_tree(path)
-    return _with_locations(resolve(loading.of_tree(JobFile, tree, str(path), overrides, _ELSEWHERE), str(path)))
+    return job_of(_job_tree(path), overrides, str(path))
+
+
+def job_of(tree: Mapping[str, Any], overrides: Sequence[str] = (), source: str = "the job") -> JobFile:
+    """Return the job of a job file's keys and values, as `load_job` does. Raises: ConfigError."""
+    return _with_locations(resolve(loading.of_tree(JobFile, tree, source, overrides, _ELSEWHERE), source))
 
 
 def recorded_job(path: Path) -> JobFile:

@@ -249,5 +249,5 @@ def test_an_unreachable_coordinator_is_one_clear_message(capsys: pytest.CaptureF
     assert periplus(["job", "list", "--coordinator", "127.0.0.1:1"]) == 5
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("error: no coordinator answers at 127.0.0.1:1; start one with `periplus coordinator`")
+    assert err.startswith("error: no coordinator answers at 127.0.0.1:1; start one with `periplus up`")
     assert err.count("\n") == 1
