@@ -3,7 +3,8 @@
 Four tasks run beside each other once the job's bundle has come. The reader (weights/reader.py) proves versions in host
 memory. The updater (weights/engine_updater.py) brings the engine to the newest one while it samples. The sampler
 (episodes/sampler.py) turns leases into trajectories, one request each. The lease stream (gateway.py) carries leases and
-results. Updater and sampler share what the engine may serve as (weights/serving.py), and nothing else.
+results. Updater and sampler share what the engine may serve as (weights/serving.py), and nothing else. A fifth task
+runs the processes of the job's reward functions, if it has some (rewards/).
 
 The worker talks only to its region's gateway. When a stream ends it connects and says hello again, for a while
 (reconnection.py), and sends again what the gateway had not spooled (outbox.py). A lease that cannot be served is
@@ -23,6 +24,7 @@ import torch
 
 from periplus import clock
 from periplus.codec.registry import files_decoder
+from periplus.job.reward_code import CODE_FOLDER
 from periplus.net.attempt import failure_of
 from periplus.process.telemetry import event
 from periplus.publication import Trust
@@ -34,7 +36,6 @@ from rollout_worker.engines.engine import OnSwap
 from rollout_worker.episodes.episode import EpisodeDesk, EpisodeSettings
 from rollout_worker.episodes.queue import LeaseQueue
 from rollout_worker.episodes.sampler import Sampler
-from rollout_worker.episodes.scoring import EnvironmentScorer
 from rollout_worker.gateway import WorkerHello, exchange_leases, subscribed
 from rollout_worker.messages import (
     FinishReceived,
@@ -46,6 +47,8 @@ from rollout_worker.messages import (
 )
 from rollout_worker.outbox import Outbox
 from rollout_worker.reconnection import RETRY_S, Outage
+from rollout_worker.rewards.building import RewardPlace, build_scorer
+from rollout_worker.rewards.scorer import RewardScorer
 from rollout_worker.weights.compile import compile_decoder
 from rollout_worker.weights.engine_updater import EngineUpdater, SwapSettings
 from rollout_worker.weights.incoming import ReceivedBundle
@@ -151,10 +154,12 @@ class Worker:
         try:
             desk = EpisodeDesk(loaded.tokenizer, loaded.environment, self._episode_settings(loaded))
             serving, environment_lock = Serving(), asyncio.Lock()
+            place = RewardPlace(code_folder=scratch / CODE_FOLDER, num_threads=self._config.task.num_threads)
+            scorer = build_scorer(self._job.reward, loaded.environment, environment_lock, place)
             sampler = Sampler(
                 loaded.engine,
                 desk,
-                EnvironmentScorer(loaded.environment, environment_lock),
+                scorer,
                 environment_lock,
                 self._queue,
                 serving,
@@ -174,6 +179,8 @@ class Worker:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(updater.run())
                 tasks.create_task(sampler.run())
+                if isinstance(scorer, RewardScorer):
+                    tasks.create_task(scorer.run())
         finally:
             await loaded.engine.close()
 

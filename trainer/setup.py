@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from periplus.job.job_file import JobFile
+from periplus.job.reward_code import read_code
 from periplus.values.policy import Lineage, Policy
 from periplus.values.record import RecordKind
 from trainer.checkpointing import checkpoint
@@ -102,7 +103,7 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
         lineage=lineage,
         restored=manifest,
         progress=progress,
-        bundle=publish.bundle(model_dir, Path(job.data.path) if job.data.path else None),
+        bundle=publish.bundle(model_dir, Path(job.data.path) if job.data.path else None, read_code(job.reward)),
     )
 
 

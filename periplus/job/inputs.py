@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from periplus.errors import ConfigError, CorruptFrame, NotFound
+from periplus.job import reward_code
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 from periplus.values.weight_state import checkpoint_files
 
@@ -37,9 +38,10 @@ _MAX_CONFIG_BYTES = 16 << 20
 
 
 def check_inputs(job: JobFile) -> None:
-    """Check that the job's model and data file exist, are usable, and that the model has enough positions.
+    """Check that the job's model, data file and own code exist, are usable, and that the model has enough positions.
 
-    Raises: ConfigError for a missing, damaged or unsupported file, or for samples longer than the model's positions.
+    Raises: ConfigError for a missing, damaged, changed or unsupported file, or for samples longer than the model's
+    positions.
     """
     positions: object
     if job.model.path.startswith(BUILTIN_PREFIX):
@@ -55,6 +57,7 @@ def check_inputs(job: JobFile) -> None:
             f"{job.sampling.max_new_tokens}, together {longest}, but the model {job.model.path!r} has only {positions} "
             "positions; lower one of the two"
         )
+    reward_code.read_code(job.reward)  # it refuses what has changed since it was shown
     if job.data.path is not None and not _is_file(Path(job.data.path)):
         raise ConfigError(
             f"data.path {job.data.path!r} is not a file; {_remote(Path(job.data.path), 'data sets')}give a local JSONL "

@@ -17,7 +17,7 @@ from pydantic import Field, JsonValue
 from periplus.config import file_kinds, loading
 from periplus.config.loading import Config, Words
 from periplus.errors import ConfigError, NotFound
-from periplus.job import algorithm, engine_section
+from periplus.job import algorithm, engine_section, reward_code, reward_section
 from periplus.job.algorithm import AlgorithmSection
 from periplus.job.bounds import MAX_COUNT
 from periplus.job.data_section import DEFAULT_SIZE, DataSection, EnvironmentSection
@@ -330,12 +330,14 @@ _ELSEWHERE: loading.KnownElsewhere = {**UNSUPPORTED, **KNOWN_ELSEWHERE}
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
-    """Read a job file, apply the overrides, validate and resolve it, and make the paths of model and data absolute.
+    """Read a job file, apply the overrides, validate and resolve it, and make its paths absolute.
 
-    Raises: ConfigError if the file cannot be read, or if the job is not valid.
+    The digests of the user's own code, which travels with the job, are filled in.
+    Raises: ConfigError if the file or the code cannot be read, or if the job is not valid.
     """
     tree = _job_tree(path)
-    return _with_absolute_paths(resolve(loading.of_tree(JobFile, tree, str(path), overrides, _ELSEWHERE), str(path)))
+    job = resolve(loading.of_tree(JobFile, tree, str(path), overrides, _ELSEWHERE), str(path))
+    return _with_absolute_paths(job, path.absolute().parent)
 
 
 def recorded_job(path: Path) -> JobFile:
@@ -357,7 +359,8 @@ def changed_job(job: JobFile, file: Path | None, overrides: Sequence[str]) -> Jo
         source = str(file)
         tree = loading.overlay(JobFile, tree, _job_tree(file))
     tree = loading.override(JobFile, tree, overrides, _ELSEWHERE)
-    return _with_absolute_paths(resolve(loading.validate(JobFile, tree, source, _ELSEWHERE), source))
+    job = resolve(loading.validate(JobFile, tree, source, _ELSEWHERE), source)
+    return _with_absolute_paths(job, Path.cwd() if file is None else file.absolute().parent)
 
 
 def _job_tree(path: Path) -> loading.Tree:
@@ -367,8 +370,9 @@ def _job_tree(path: Path) -> loading.Tree:
     return loading.check_schema(tree, SCHEMA, str(path)) if "schema" in tree else tree
 
 
-def _with_absolute_paths(job: JobFile) -> JobFile:
-    updates: dict[str, Any] = {}
+def _with_absolute_paths(job: JobFile, folder: Path) -> JobFile:
+    """Return the job with absolute paths, and with digests of the code that travels with it; `folder` is the file's."""
+    updates: dict[str, Any] = {"reward": reward_code.resolved_code(job.reward, (folder, Path.cwd()))}
     if job.data.path:
         updates["data"] = job.data.model_copy(update={"path": str(Path(job.data.path).absolute())})
     if not job.model.path.startswith(BUILTIN_PREFIX):
@@ -421,6 +425,7 @@ def _disagreements(job: JobFile) -> list[str]:
         job.algorithm, staleness=job.staleness, max_new_tokens=job.sampling.max_new_tokens
     )
     refusals += engine_section.disagreements(job.engine)
+    refusals += reward_section.disagreements(job.reward)
     if job.model.lora is not None and job.train.devices > 1:
         refusals.append(
             f"model.lora is given and train.devices is {job.train.devices}, but adapters are trained on one device; "
