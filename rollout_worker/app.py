@@ -24,6 +24,7 @@ import torch
 
 from periplus import clock
 from periplus.codec.registry import files_decoder
+from periplus.errors import Denied
 from periplus.job.reward_code import CODE_FOLDER
 from periplus.net.attempt import failure_of
 from periplus.process.telemetry import event
@@ -84,8 +85,9 @@ class Worker:
     async def run(self) -> None:
         """Work until the trainer says that the job is done.
 
-        Raises: Unreachable when the gateway stays away; EngineDied; PeriplusError when the engine or the weights are
-        broken for good.
+        Raises: Denied if the region does not run the job's own code; ConfigError if a reward function cannot be loaded;
+        Unreachable when the gateway stays away; EngineDied; PeriplusError when the engine or the weights are broken for
+        good.
         """
         with tempfile.TemporaryDirectory(prefix="periplus-bundle-") as scratch:
             async with asyncio.TaskGroup() as tasks:
@@ -147,14 +149,27 @@ class Worker:
         if self._updater is not None:
             self._updater.wake()
 
+    def _check_policy(self) -> None:
+        task = self._config.task
+        if self._job.reward.has_own_code and not task.allows_own_code:
+            raise Denied(
+                f"the job has reward functions of its user's own, and region {task.region} runs none; its operator "
+                "allows it by starting the agent with --allow-code (docs/rewards.md)"
+            )
+
     # ---- work -----------------------------------------------------------------------------------------------------
 
     async def _serve(self, scratch: Path) -> None:
+        self._check_policy()
         loaded = await self._load(await self._bundle(), scratch)
         try:
             desk = EpisodeDesk(loaded.tokenizer, loaded.environment, self._episode_settings(loaded))
             serving, environment_lock = Serving(), asyncio.Lock()
-            place = RewardPlace(code_folder=scratch / CODE_FOLDER, num_threads=self._config.task.num_threads)
+            place = RewardPlace(
+                code_folder=scratch / CODE_FOLDER,
+                num_threads=self._config.task.num_threads,
+                may_run_unsandboxed=self._config.task.allows_unsandboxed,
+            )
             scorer = build_scorer(self._job.reward, loaded.environment, environment_lock, place)
             sampler = Sampler(
                 loaded.engine,

@@ -166,7 +166,9 @@ class _Demo:
         )
         coordinator = ready["coordinator"]
         self._doing(f"starting {len(regions)} agents, one a region")
+        # The job is of the person who owns this machine, and so is its code.
         agent = ["agent", "run", "--coordinator", coordinator, "--wan", wan, "--work-dir", str(settings.work_dir)]
+        agent.append("--allow-code")
         await asyncio.gather(*(services.start(f"{AGENT}{region}", [*agent, "--region", region]) for region in regions))
         return wan, coordinator
 
