@@ -8,15 +8,19 @@
 #   make test-faults  parts of a whole runtime are killed, and it goes on (12 minutes)
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
 #   make test-vllm  the vLLM engine, and the demo with it, with vLLM's build for CPUs, in .venv-vllm (4 minutes; 3.5 GB)
+#   make test-vllm-architectures  each architecture that vLLM is said to serve, in the same environment (7 minutes)
 #   make bench-demo  the demo and its control, held against their targets (6 minutes)
 #   make bench-dry-run  what `job submit --dry-run` finds, and how fast (a minute)
+#   make bench-experiments  samples, rewards, environments and evaluation (ARGS='--only samples_first_page' does a part)
 #   make bench-audit  seconds and memory that an audit takes, up to a million lines (15 minutes)
+#   make bench-lora  bytes, faults found and served updates of adapters, beside TRL's adapter path (20 minutes; uses
+#                    .venv-oracle and .venv-vllm where they are)
 #   make bench-staleness, bench-trajectories, bench-weights   need measured data beside the repository: --help says which
 #   make bench-planner   all figures of the planner (hours; ARGS='--only hetrl --keep DIR --limit-s 500' does a part, and
 #                        goes on there next time); bench-planner-cost, bench-planner-simulation two of its sections alone
 #   make bench-planner-record   tables and pictures of it: ARGS='RECORD... --output docs/planner-comparison/DATE.md'
 #   make check      lint, format, types, imports, generated files
-#   make generate   write periplus/pb, periplus/schemas and examples/fleets
+#   make generate   write periplus/pb, periplus/schemas, examples/fleets and docs/metrics.md
 #   make clean      remove .venv, .venv-oracle, .venv-vllm and caches
 #
 # PYTHON=python3.12        the interpreter that .venv is made with
@@ -37,7 +41,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PACKAGES := periplus planner coordinator region_agent rollout_worker trainer
 TYPED := $(PACKAGES) tests bench tools
 
-.PHONY: venv demo bench-audit bench-demo bench-dry-run bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-slow test-proofs test-faults test-oracle test-vllm check lint format types imports generated generate clean
+.PHONY: venv demo bench-audit bench-experiments bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-slow test-proofs test-faults test-oracle test-vllm test-vllm-architectures check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -49,7 +53,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	  { echo "error: $(PYTHON) cannot make environments; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(TORCH)
-	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[planner,train,rollout,metis,bench,dev]'
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[planner,train,rollout,trackers,metis,bench,dev]'
 	@touch $@
 
 demo: $(READY)
@@ -100,19 +104,35 @@ $(VLLM)/.installed: pyproject.toml constraints-vllm.txt
 	$(VLLM)/bin/python -m pip install --quiet -c constraints-vllm.txt -e '.[rollout]' pytest pytest-timeout hypothesis
 	@touch $@
 
+VLLM_TESTS := OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm -W default
+VLLM_ARCHITECTURES := tests/rollout_worker/engines/vllm/test_architectures.py
+
 test-vllm: $(READY)
 	@if $(MAKE) --no-print-directory $(VLLM)/.installed; then \
-	  OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm -W default tests/rollout_worker/engines/vllm $(PYTEST_ARGS) && \
+	  $(VLLM_TESTS) tests/rollout_worker/engines/vllm --ignore=$(VLLM_ARCHITECTURES) $(PYTEST_ARGS) && \
 	  PERIPLUS_ENGINES=vllm=$(CURDIR)/$(VLLM)/bin/python $(BIN)/python -m pytest -m vllm tests/integration $(PYTEST_ARGS); \
 	else \
 	  echo 'test-vllm: SKIPPED, vLLM could not be installed (see above)'; \
 	fi
 
+test-vllm-architectures: $(READY)
+	@if $(MAKE) --no-print-directory $(VLLM)/.installed; then \
+	  $(VLLM_TESTS) $(VLLM_ARCHITECTURES) $(PYTEST_ARGS); \
+	else \
+	  echo 'test-vllm-architectures: SKIPPED, vLLM could not be installed (see above)'; \
+	fi
+
 bench-dry-run: $(READY)
 	$(BIN)/python -m bench.dry_run
 
+bench-lora: $(READY)
+	$(BIN)/python -m bench.lora $(ARGS)
+
 bench-staleness: $(READY)
 	$(BIN)/python -m bench.staleness
+
+bench-experiments: $(READY)
+	$(BIN)/python -m bench.experiments $(ARGS)
 
 bench-audit: $(READY)
 	$(BIN)/python -m bench.audit
@@ -133,7 +153,7 @@ bench-planner-simulation: $(READY)
 	$(BIN)/python -m bench.planner --only simulation $(ARGS)
 
 bench-planner-record: $(READY)
-	$(BIN)/python -m bench.planner_record $(ARGS) --index docs/planner-comparison.md
+	$(BIN)/python -m bench.planner_cases.record $(ARGS) --index docs/planner-comparison.md
 
 bench-demo: $(READY)
 	$(BIN)/python bench/demo.py --control

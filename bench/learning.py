@@ -23,14 +23,16 @@ import torch
 
 from periplus.codec.weights.layout import layout_of
 from periplus.environment.environment import EXACT
-from periplus.environment.job_environment import encode_prompt, environment_of
+from periplus.environment.job_environment import trainer_environment
+from periplus.environment.prompts import PromptEncoder
 from periplus.job.job_file import JobFile, load_job
 from periplus.values.policy import Policy
 from periplus.values.trajectory import StopReason
 from periplus.values.weight_state import Tensor
 from rollout_worker.engines.engine import Completion, OnSwap, SampleRequest, WholeState
 from rollout_worker.engines.torch_engine import TorchEngine
-from trainer.data.dataset import Dataset, item_order, read_prompts, split_prompts, warmup_examples
+from trainer.data.dataset import Dataset, read_prompts, split_prompts, training_sources, warmup_examples
+from trainer.data.mixture import item_order
 from trainer.data.model import load_model, resolve_model_dir
 from trainer.learning.batch import Sample
 from trainer.learning.warmup import warm_up
@@ -54,7 +56,7 @@ class Run:
     engine: TorchEngine
 
     def prompt_ids(self, index: int) -> tuple[int, ...]:
-        return encode_prompt(self.tokenizer, self.dataset.environment.item(index))
+        return PromptEncoder(tokenizer=self.tokenizer).encode(self.dataset.environment.item(index))
 
     def requests(self, indices: Sequence[int], first_group: int, num_samples: int, greedy: bool) -> list[SampleRequest]:
         return [
@@ -90,8 +92,8 @@ def open_run(job: JobFile, cache: Path) -> Run:
         prompt_tokens=job.sampling.prompt_tokens,
         max_new_tokens=job.sampling.max_new_tokens,
     )
-    environment = environment_of(job, None)
-    splits = split_prompts(read_prompts(environment, job, tokenizer), job)
+    environment = trainer_environment(job).environment
+    splits = split_prompts(read_prompts(environment, job, PromptEncoder(tokenizer=tokenizer)), job)
     dataset = Dataset(environment=environment, splits=splits)
     return Run(job=job, dataset=dataset, tokenizer=tokenizer, actor=actor, engine=engine)
 
@@ -99,7 +101,7 @@ def open_run(job: JobFile, cache: Path) -> Run:
 def warm(run: Run) -> tuple[int, float]:
     """Run the warm-up. Return its number of steps and its last loss."""
     settings = warmup_settings(run.job, run.actor)
-    examples = warmup_examples(run.dataset, run.tokenizer)
+    examples = warmup_examples(run.dataset, PromptEncoder(tokenizer=run.tokenizer))
     step, loss = 0, float("nan")
     for progress in warm_up(policy_scorer(run.job, run.actor), examples, settings):
         step, loss = progress.step, progress.loss
@@ -164,7 +166,7 @@ def reinforce(run: Run, control: bool, verbose: bool) -> dict[str, Any]:
     """Run the reinforcement phase. Return its CPU seconds by part, and the number of tokens trained on."""
     job = run.job
     size, staleness = job.train.groups_per_step, job.staleness
-    item_of = item_order(run.dataset.splits.train, job.seed)
+    item_of = item_order(training_sources(run.dataset, job), job.seed)
     learner = build_learner(job, run.actor)
     published = deque([publish(run.actor)], maxlen=staleness + 1)
     seconds = {"rollout_s": 0.0, "train_s": 0.0}

@@ -163,7 +163,7 @@ class Worker:
         self._check_policy()
         loaded = await self._load(await self._bundle(), scratch)
         try:
-            desk = EpisodeDesk(loaded.tokenizer, loaded.environment, self._episode_settings(loaded))
+            desk = EpisodeDesk(loaded.encoder, loaded.environment, self._episode_settings(loaded))
             serving, environment_lock = Serving(), asyncio.Lock()
             place = RewardPlace(
                 code_folder=scratch / CODE_FOLDER,

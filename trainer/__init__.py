@@ -10,5 +10,5 @@ run directory. The trainer imports no other service, and does not know where wor
     ledger, intake                 who produces which sample, and how trajectories come in
     data, learning                 problems and models; advantages, losses and optimizer steps
     publishing, checkpointing      weights to readers, and to disk
-    reporting                      records of the run's progress
+    reporting, tracking            records of the run's progress; the same for trackers such as TensorBoard
 """

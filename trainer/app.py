@@ -9,6 +9,8 @@ built (assembly.py) and the training loop runs beside the streams, all in one Ta
   fails with the reason why the gateway was lost.
 - **Several ranks.** Other processes may share the training steps (trainer/distributed). If one of them ends, the
   trainer fails at once. The run goes on from its last checkpoint when it is resumed.
+- **Trackers.** Processes beside the trainer get its records (trainer/tracking). They may finish after everything else,
+  within seconds, whatever the end.
 - **Full disk.** Every write waits for room (disk_wait.py). A trainer that is asked to stop while it waits ends as
   stopped, with the checkpoints that it has; what could not be written was not acted on.
 """
@@ -16,6 +18,7 @@ built (assembly.py) and the training loop runs beside the streams, all in one Ta
 import asyncio
 import json
 import logging
+import os
 from collections.abc import Coroutine
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -37,7 +40,7 @@ from periplus.errors import (
     Unreachable,
     explained_error,
 )
-from periplus.job.run_directory import RunDirectory, write_atomically
+from periplus.job.run_directory import RunDirectory, read_lines, write_atomically
 from periplus.process.telemetry import event
 from periplus.publication import PublisherKey
 from periplus.values.policy import Policy
@@ -45,6 +48,7 @@ from periplus.values.record import Record, RecordKind
 from periplus.values.task import TaskState
 from periplus.view.summary import summary_from, summary_json
 from trainer.assembly import Running, assembled, config_text
+from trainer.checkpointing import checkpoint
 from trainer.config import TrainerConfig
 from trainer.disk_wait import DiskWait
 from trainer.distributed.leader import Leader
@@ -52,6 +56,8 @@ from trainer.intake.gateway import GatewayLink
 from trainer.intake.messages import UpMessage
 from trainer.publishing import publish
 from trainer.setup import Prepared, prepare
+from trainer.tracking.feeds import Trackers, tracking
+from trainer.tracking.opening import TrackerOpening, flat_configuration, tracker_folder
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +76,7 @@ class _Trainer:
     key: PublisherKey
     disk: DiskWait
     leader: Leader
+    trackers: Trackers
     stop: asyncio.Event
     ready: "asyncio.Future[Running]"
     """Set once the trainer can handle messages of its gateway; they wait for it."""
@@ -80,9 +87,35 @@ class _Trainer:
 async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
     """Train one job in one fork and return how it ended.
 
-    Set `stop` to end it early, with a checkpoint. Raises: ConfigError, Unreachable, NonFiniteLoss, RankLost, Denied,
-    TimedOut.
+    Set `stop` to end it early, with a checkpoint. Raises: ConfigError, NotFound, Unreachable, NonFiniteLoss, RankLost,
+    Denied, TimedOut.
     """
+    async with tracking(_openings(config), os.environ) as trackers:
+        return await _run(config, stop, trackers)
+
+
+def _openings(config: TrainerConfig) -> tuple[TrackerOpening, ...]:
+    """Return what each tracker of the job is told first."""
+    job, run_directory, resumed = config.job, RunDirectory(Path(config.task.run_dir)), None
+    if not job.output.trackers:
+        return ()
+    if config.resume_from is not None:
+        resumed = checkpoint.newest(config.resume_from / "checkpoints").policy.version
+    return tuple(
+        TrackerOpening(
+            tracker=tracker,
+            folder=tracker_folder(run_directory.trackers, tracker),
+            name=job.name,
+            job_id=config.task.job_id,
+            first_row=len(read_lines(run_directory.metrics)) if run_directory.metrics.exists() else 0,
+            resumed_version=resumed,
+            configuration=flat_configuration(job.model_dump(mode="json")),
+        )
+        for tracker in job.output.trackers
+    )
+
+
+async def _run(config: TrainerConfig, stop: asyncio.Event, trackers: Trackers) -> TaskState:
     started_s = clock.monotonic_s()
     torch.set_num_threads(config.task.num_threads)
     key = PublisherKey.generate()
@@ -102,6 +135,7 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
         key=key,
         disk=DiskWait(stop, say),
         leader=Leader(config.job.train.devices, config.task.num_threads),
+        trackers=trackers,
         stop=stop,
         ready=ready,
         started_s=started_s,
@@ -214,6 +248,7 @@ def _assembled(trainer: _Trainer, prepared: Prepared) -> AbstractContextManager[
         trainer.key,
         trainer.run_directory,
         trainer.disk,
+        trainer.trackers,
         clock.monotonic_s,
         trainer.started_s,
     )
@@ -270,8 +305,9 @@ async def _prepare(trainer: _Trainer) -> Prepared | None:
             values=values,
             text=text,
         )
-        # The link and the disk wait belong to the event loop. The thread blocks until the record is written.
+        # Link, trackers and disk wait belong to the event loop. The thread blocks until the record is written.
         event_loop.call_soon_threadsafe(trainer.link.record, record)
+        event_loop.call_soon_threadsafe(trainer.trackers.record, record)
         writing = trainer.disk.write(lambda: run_directory.append(record))
         asyncio.run_coroutine_threadsafe(writing, event_loop).result()
         if text:

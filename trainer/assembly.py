@@ -20,6 +20,7 @@ from periplus.audit import records as audit
 from periplus.audit.journal import AuditJournal, read_lines
 from periplus.job.job_file import JobFile
 from periplus.job.run_directory import RunDirectory
+from periplus.job.samples.texts import TOKENIZER_FILE
 from periplus.publication import PublisherKey
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
@@ -28,7 +29,8 @@ from periplus.values.trajectory import TrajectoryLimits
 from trainer.checkpointing import checkpoint
 from trainer.checkpointing.checkpointer import Checkpointer, replayable
 from trainer.config import TrainerConfig
-from trainer.data.dataset import item_order
+from trainer.data.dataset import training_sources
+from trainer.data.mixture import item_order
 from trainer.disk_wait import DiskWait
 from trainer.intake.frame_retention import Retention
 from trainer.intake.frames import FrameIntake
@@ -42,7 +44,9 @@ from trainer.ledger.values import LedgerLimits
 from trainer.loop import TrainingLoop
 from trainer.publishing.publisher import Publisher
 from trainer.reporting.run_recorder import RunRecorder
+from trainer.reporting.sample_recorder import SampleRecorder
 from trainer.setup import Prepared
+from trainer.tracking.feeds import Trackers
 
 STORE_BYTES = 1 << 50
 """Bound of the store of frames in bytes, so large that it never applies. Frames that no checkpoint covers must be kept,
@@ -80,6 +84,7 @@ def assembled(
     key: PublisherKey,
     run: RunDirectory,
     disk: DiskWait,
+    trackers: Trackers,
     now: Callable[[], float],
     started_s: float,
 ) -> Iterator[Running]:
@@ -97,26 +102,19 @@ def assembled(
         # The journal's lock comes first, so that no two trainers write into the same store.
         store = Spool.open(run.trajectories, durability=durability, max_bytes=STORE_BYTES)
         opened.callback(store.close)
-        limits = TrajectoryLimits(
-            vocab_size=prepared.model.config.vocab_size,
-            max_prompt_tokens=job.sampling.prompt_tokens,
-            max_completion_tokens=job.sampling.max_new_tokens,
-        )
+        limits = limits_of(job, prepared)
         # What comes in: frames to the store, results to the ledger, decisions to the journal.
         journal = WriteAheadJournal(audit_journal, link.send, disk, clock.unix_s)
-        driver = LedgerDriver(
-            ledger_of(job, prepared),
-            Retention(job.output.trajectories_mib << 20),
-            bundle_digest=prepared.bundle.digest,
-            home_region=config.task.region,
-        )
+        ledger, retention = ledger_of(job, prepared), Retention(job.output.trajectories_mib << 20)
+        driver = LedgerDriver(ledger, retention, bundle_digest=prepared.bundle.digest, home_region=config.task.region)
         intake = FrameIntake(store, limits, disk)
         syncs = durability is Durability.MACHINE
         ledger_service = LedgerService(driver, intake, journal, link.send, syncs=syncs, now=now)
         # What goes out: records, publications and checkpoints.
-        recorder = RunRecorder(
-            run, link, driver, disk, prepared.progress, now, started_s, num_steps=job.steps, bound=job.staleness
-        )
+        aims = {"num_steps": job.steps, "bound": job.staleness}
+        recorder = RunRecorder(run, link, driver, disk, trackers, prepared.progress, now, started_s, **aims)
+        tokenizer = prepared.model_files.get(TOKENIZER_FILE)
+        samples = SampleRecorder(run.samples, store.offset, driver.regions, tokenizer, disk)
         publisher = Publisher(
             job_id,
             prepared.leader.weights,
@@ -130,7 +128,14 @@ def assembled(
             now=now,
         )
         checkpointer = Checkpointer(
-            job_id, run, prepared, keep=job.checkpoint.keep, journal=journal, store=store, driver=driver, disk=disk
+            job_id,
+            run,
+            prepared,
+            keep=job.checkpoint.keep,
+            journal=journal,
+            trims=(store.trim, samples.trim),
+            driver=driver,
+            disk=disk,
         )
         # The fork's first line precedes every line that the replay leads to.
         _begin(config, prepared, run, journal)
@@ -145,9 +150,19 @@ def assembled(
             checkpointer=checkpointer,
             publisher=publisher,
             recorder=recorder,
+            samples=samples,
             now=now,
         )
         yield Running(ledger_service=ledger_service, publisher=publisher, loop=loop)
+
+
+def limits_of(job: JobFile, prepared: Prepared) -> TrajectoryLimits:
+    """Return the largest sizes of a trajectory that a job and its model allow."""
+    return TrajectoryLimits(
+        vocab_size=prepared.model.config.vocab_size,
+        max_prompt_tokens=job.sampling.prompt_tokens,
+        max_completion_tokens=job.sampling.max_new_tokens,
+    )
 
 
 def config_text(job: JobFile) -> str:
@@ -177,7 +192,7 @@ def ledger_of(job: JobFile, prepared: Prepared) -> Ledger:
         limits,
         prepared.lineage,
         prepared.policy,
-        item_order(prepared.dataset.splits.train, job.seed),
+        item_order(training_sources(prepared.dataset, job), job.seed),
         next_group=restored.next_group if restored else 0,
         open_groups=restored.open_groups if restored else (),
     )

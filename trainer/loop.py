@@ -26,9 +26,9 @@ from periplus.audit import records as audit
 from periplus.environment.environment import EXACT
 from periplus.errors import Denied, TimedOut
 from periplus.job.reward_functions import label_of
+from periplus.job.samples.reward_parts import reward_parts_of
 from periplus.values.policy import Policy
 from periplus.values.record import RecordKind
-from periplus.values.reward_report import RewardReport
 from periplus.values.task import TaskState
 from periplus.values.trajectory import Trajectory, content_digest
 from trainer.checkpointing.checkpointer import Checkpointer
@@ -47,6 +47,7 @@ from trainer.publishing.publisher import Publisher
 from trainer.recipe import learning_rate_of
 from trainer.reporting.delivery import Sent
 from trainer.reporting.run_recorder import RunRecorder
+from trainer.reporting.sample_recorder import SampleRecorder
 from trainer.setup import Prepared
 
 
@@ -65,6 +66,7 @@ class TrainingLoop:
         checkpointer: Checkpointer,
         publisher: Publisher,
         recorder: RunRecorder,
+        samples: SampleRecorder,
         now: Callable[[], float],
     ) -> None:
         self._config = config
@@ -78,6 +80,7 @@ class TrainingLoop:
         self._checkpointer = checkpointer
         self._publisher = publisher
         self._recorder = recorder
+        self._samples = samples
         self._now = now
 
     async def run(self, stop: asyncio.Event) -> TaskState:
@@ -146,6 +149,8 @@ class TrainingLoop:
         found = inspect(fit, consumer, bound, lineage)
         # The audit and the ledger come before publishing, because workers may send results of the new version at once.
         await self._consumed(batch, trained, report, found)
+        if report is not None:
+            self._samples.step(consumer.next(), trained, report.samples)
         values = {"wait_s": waited_s, "train_s": train_s, "lr": rate}
 
         def published(sent: Sent) -> None:
@@ -193,6 +198,7 @@ class TrainingLoop:
 
     async def _between_steps(self, stop: asyncio.Event) -> None:
         await self._recorder.write_pending()
+        await self._samples.write_pending()
         job, version = self._job, self._policy.version
         if job.checkpoint.every_steps and version % job.checkpoint.every_steps == 0 and version < job.steps:
             await self._checkpoint()
@@ -223,7 +229,7 @@ class TrainingLoop:
         reward = self._job.reward
         if reward.is_verifier_alone:
             return trajectory.reward == EXACT
-        return RewardReport.of_metadata(trajectory.metadata).parts.get(label_of(reward.entries[0])) == EXACT
+        return reward_parts_of(trajectory.metadata).get(label_of(reward.entries[0])) == EXACT
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
@@ -231,6 +237,7 @@ class TrainingLoop:
         await self._checkpoint()
         self._recorder.phase("stopped, checkpoint saved" if stopped else "last step done, checkpoint saved")
         await self._recorder.write_pending()
+        await self._samples.write_pending()
         return TaskState.STOPPED if stopped else TaskState.SUCCEEDED
 
     async def _checkpoint(self) -> None:

@@ -3,7 +3,8 @@
 `checked_inputs` is called by the trainer when it starts, and by the command that submits a job, so that both refuse the
 same things in the same words. The command runs it as a child process, `python -m trainer.preflight`. The child reads a
 job as JSON from standard input and writes one JSON object to standard output: either an error (`reason`, `message`) or
-the numbers of prompts that were checked and of problems that there are (`prompts`, `problems`).
+the numbers of prompts that were checked and of problems that there are (`prompts`, `problems`), and what a dry run
+shows of them.
 
 It is a process of its own for two reasons. The control plane imports no tokenizer, and an environment with hostile
 settings may take any time and any memory. Torch and transformers take seconds to import, so they are loaded only for a
@@ -21,13 +22,14 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from periplus import clock, errors
-from periplus.environment.environment import Environment
-from periplus.environment.job_environment import environment_of
+from periplus.environment.job_environment import TrainerEnvironment, prompt_encoder, trainer_environment
+from periplus.environment.prompts import PLAIN, PromptEncoder
 from periplus.errors import PeriplusError
-from periplus.job.inputs import check_inputs
+from periplus.job.inputs import check_inputs, model_folder
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 from trainer.data.characters import character_tokenizer
 from trainer.data.dataset import Prompt, read_prompts, split_prompts
+from trainer.tracking.packages import check_trackers
 
 BUDGET_S = 5.0
 """Processor seconds after which the child process makes and encodes no further prompt. Chosen by hand: the 12,000
@@ -40,6 +42,13 @@ hostile settings may take hours inside one call. Chosen by hand: importing torch
 BUDGET_S comes on top."""
 
 
+MAX_SHOWN_CHARACTERS = 4000
+"""Characters of the first prompt that a dry run shows at most. Chosen by hand: two pages."""
+
+MAX_SHOWN_TOKENS = 256
+"""Tokens of the first prompt that a dry run shows at most. Chosen by hand."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
     """What a job trains on: tokenizer, environment and prompts, before the problems are split into sets.
@@ -47,8 +56,8 @@ class Inputs:
     `prompts` may be only the first ones, if time was up.
     """
 
-    tokenizer: Any
-    environment: Environment
+    encoder: PromptEncoder
+    problems: TrainerEnvironment
     prompts: list[Prompt]
 
 
@@ -63,38 +72,55 @@ class CharacterTokenizer:
 
 
 def checked_inputs(job: JobFile, model_dir: Path | None, is_time_up: Callable[[], bool] = lambda: False) -> Inputs:
-    """Check model, data and environment against each other and against the job.
+    """Check model, data and environment against each other and against the job, and that its trackers are installed.
 
     `model_dir` is None for a built-in model that has not been made yet. Once `is_time_up` returns true, no further
     prompt is made and checked. Raises: ConfigError.
     """
+    check_trackers(job.output.trackers)
     check_inputs(job)
     tokenizer: Any
-    if model_dir is None:
+    if model_dir is None and job.model.chat_template in (None, PLAIN):
         tokenizer = CharacterTokenizer()
+    elif model_dir is None:
+        from trainer.data.model import build_tokenizer  # transformers, which applies templates
+
+        tokenizer = build_tokenizer()
     else:
         from trainer.data.pretrained import check_checkpoint, load_tokenizer
 
-        check_checkpoint(model_dir)
+        check_checkpoint(model_dir, () if job.model.lora is None else job.model.lora.target_modules)
         tokenizer = load_tokenizer(model_dir)
-    environment = environment_of(job, Path(job.data.path) if job.data.path else None)
-    prompts = read_prompts(environment, job, tokenizer, is_time_up)
-    return Inputs(tokenizer=tokenizer, environment=environment, prompts=prompts)
+    encoder, problems = prompt_encoder(job, tokenizer), trainer_environment(job)
+    prompts = read_prompts(problems.environment, job, encoder, is_time_up)
+    return Inputs(encoder=encoder, problems=problems, prompts=prompts)
 
 
 def answer(job_json: str) -> dict[str, Any]:
     """Return the JSON object that the child process prints, for a job given as JSON."""
     try:
         job = JobFile.from_json(job_json)
-        model_dir = None if job.model.path.startswith(BUILTIN_PREFIX) else Path(job.model.path)
+        model_dir = None if job.model.path.startswith(BUILTIN_PREFIX) else model_folder(job)
         started_s = clock.process_s()
         inputs = checked_inputs(job, model_dir, lambda: clock.process_s() - started_s > BUDGET_S)
         # Sets can be divided only if all prompts were read; otherwise the trainer finds out.
-        if len(inputs.prompts) == len(inputs.environment):
+        if len(inputs.prompts) == len(inputs.problems.environment):
             split_prompts(inputs.prompts, job)
+        return {"prompts": len(inputs.prompts), "problems": len(inputs.problems.environment), **_shown(inputs)}
     except PeriplusError as error:
         return {"reason": errors.reason(error), "message": str(error)}
-    return {"prompts": len(inputs.prompts), "problems": len(inputs.environment)}
+
+
+def _shown(inputs: Inputs) -> dict[str, Any]:
+    """Return what a dry run shows: which data was read, how prompts are framed, and the first one."""
+    encoder, first = inputs.encoder, inputs.problems.environment.item(0)
+    return {
+        "read": list(inputs.problems.read),
+        "framing": encoder.description,
+        "first_prompt": encoder.text(first)[:MAX_SHOWN_CHARACTERS],
+        "first_tokens": list(encoder.encode(first))[:MAX_SHOWN_TOKENS],
+        "first_answer": first.answer[:MAX_SHOWN_CHARACTERS],
+    }
 
 
 def main() -> None:

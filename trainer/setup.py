@@ -7,10 +7,11 @@ callback. Nothing here knows of the gateway or the ledger.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from periplus.job.job_file import JobFile
+from periplus.environment.prompts import PLAIN, PromptEncoder
+from periplus.job.inputs import model_folder
+from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 from periplus.job.reward_code import read_code
 from periplus.values.policy import Lineage, Policy
 from periplus.values.record import RecordKind
@@ -68,12 +69,13 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
     # The other ranks import what they need meanwhile.
     leader.start()
     say(RecordKind.PHASE, "checking model, data and environment", {})
-    model_dir = resolve_model_dir(job.model.path, config.cache_dir, job.seed)
+    place = job.model.path if job.model.path.startswith(BUILTIN_PREFIX) else str(model_folder(job))
+    model_dir = resolve_model_dir(place, config.cache_dir, job.seed)
     # Cheap checks first: a job that does not fit is refused before weights are read.
     inputs = checked_inputs(job, model_dir)
-    dataset = Dataset(environment=inputs.environment, splits=split_prompts(inputs.prompts, job))
+    dataset = Dataset(environment=inputs.problems.environment, splits=split_prompts(inputs.prompts, job))
     say(RecordKind.PHASE, "loading the model", {})
-    model, tokenizer = load_weights(model_dir), inputs.tokenizer
+    model, tokenizer = load_weights(model_dir), inputs.encoder.tokenizer
     if job.train.devices == 1:
         # Several devices get their shares of the weights from the host's memory.
         model.to(device_of_rank(0, 1))
@@ -87,9 +89,10 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
         lineage = manifest.lineage.restored(fork, manifest.policy)
         progress = Progress.of_mapping(manifest.progress)
     elif job.train.warmup is not None:
-        progress = _warm_up(model, tokenizer, dataset, job, say, now)
+        progress = _warm_up(model, inputs.encoder, dataset, job, say, now)
     # After the warm-up: the KL reference and the critic start from the actor as it is here.
-    files = model_files(model_dir, model)
+    framing = job.model.chat_template
+    files = model_files(model_dir, model, None if framing == PLAIN else framing)
     leader.build(job, model)
     if manifest is not None:
         leader.restore(manifest)
@@ -103,15 +106,15 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
         lineage=lineage,
         restored=manifest,
         progress=progress,
-        bundle=publish.bundle(model_dir, Path(job.data.path) if job.data.path else None, read_code(job.reward)),
+        bundle=publish.bundle(model_dir, inputs.problems.file, read_code(job.reward)),
     )
 
 
 def _warm_up(
-    model: Any, tokenizer: Any, dataset: Dataset, job: JobFile, say: Say, now: Callable[[], float]
+    model: Any, encoder: PromptEncoder, dataset: Dataset, job: JobFile, say: Say, now: Callable[[], float]
 ) -> Progress:
     say(RecordKind.PHASE, "supervised warm-up", {})
-    examples = warmup_examples(dataset, tokenizer)
+    examples = warmup_examples(dataset, encoder)
     settings = warmup_settings(job, model)
     started_s = now()
     num_trained = 0

@@ -27,7 +27,7 @@ from bench.engine_cases.models import ENVIRONMENT
 from bench.engine_cases.weight_changes import changed, delta
 from periplus.codec.weights.layout import layout_of
 from periplus.environment import gym_tasks
-from periplus.environment.job_environment import encode_prompt
+from periplus.environment.prompts import PromptEncoder
 from periplus.job.job_file import JobFile, resolve
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
@@ -114,11 +114,12 @@ def rounded_state(model: Path) -> WeightState:
 
 def requests(tokenizer: Any, new_tokens: int, num: int, prefix: str) -> list[SampleRequest]:
     """Return requests in groups of 8 on the benchmark's problems."""
+    encoder = PromptEncoder(tokenizer=tokenizer)
     tasks = gym_tasks.load(ENVIRONMENT["name"], ENVIRONMENT["config"], 0, NUM_PROBLEMS)
     return [
         SampleRequest(
             request_id=f"{prefix}/{index}",
-            prompt_ids=encode_prompt(tokenizer, tasks.item(index // 8 % NUM_PROBLEMS)),
+            prompt_ids=encoder.encode(tasks.item(index // 8 % NUM_PROBLEMS)),
             seed=0,
             group=index // 8,
             sample=index % 8,

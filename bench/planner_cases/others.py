@@ -1,6 +1,6 @@
 """Sections `simulation` and `cost`: figures of the two benchmarks that stand by themselves.
 
-`simulation`: cells of `bench/planner_simulation.py`, one a process; `cost`: all of `bench/planner_cost.py`.
+`simulation`: cells of `bench/planner_cases/simulation.py`, one a process; `cost`: all of `bench/planner_cases/cost.py`.
 """
 
 import json
@@ -23,24 +23,24 @@ def cost() -> Section:
 
 
 def _simulation_cells(settings: Settings) -> list[Cell]:
-    from bench import planner_simulation
+    from bench.planner_cases import simulation
 
-    made = planner_simulation.cells(quick=settings.quick, seed=settings.seed, num_plans=200)
+    made = simulation.cells(quick=settings.quick, seed=settings.seed, num_plans=200)
     return [Cell(name=each.name, run=compare, arguments=(each,)) for each in (made[:1] if settings.quick else made)]
 
 
 def compare(cell: object) -> Row:
-    from bench import planner_simulation
+    from bench.planner_cases import simulation
 
-    assert isinstance(cell, planner_simulation.Cell)
-    return {"compared": [asdict(row) for row in planner_simulation.compare(cell)]}
+    assert isinstance(cell, simulation.Cell)
+    return {"compared": [asdict(row) for row in simulation.compare(cell)]}
 
 
 def _simulation_reach(rows: Rows) -> list[Row]:
-    from bench import planner_simulation
+    from bench.planner_cases import simulation
 
-    done = [planner_simulation.Compared(**each) for row in measured(rows) for each in row["compared"]]
-    return planner_simulation.reach_of(done) if done else []
+    done = [simulation.Compared(**each) for row in measured(rows) for each in row["compared"]]
+    return simulation.reach_of(done) if done else []
 
 
 def _cost_cells(settings: Settings) -> list[Cell]:
@@ -49,10 +49,10 @@ def _cost_cells(settings: Settings) -> list[Cell]:
 
 def held_out(data: Path, quick: bool) -> Row:
     """The other benchmark's record."""
-    command = [sys.executable, "-m", "bench.planner_cost", str(data), *(["--quick"] if quick else [])]
+    command = [sys.executable, "-m", "bench.planner_cases.cost", str(data), *(["--quick"] if quick else [])]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if not done.stdout.strip():
-        raise RuntimeError(f"bench.planner_cost: {done.stderr.strip().splitlines()[-1:]}")
+        raise RuntimeError(f"bench.planner_cases.cost: {done.stderr.strip().splitlines()[-1:]}")
     record = json.loads(done.stdout.strip().splitlines()[-1])
     return {"results": record["results"], "reach": record["reach"]}
 

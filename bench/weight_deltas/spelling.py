@@ -21,7 +21,8 @@ from bench.weight_deltas.states import widened
 from periplus.job.job_file import load_job
 from periplus.values.policy import Policy
 from trainer.checkpointing import checkpoint, restoration
-from trainer.data.dataset import item_order
+from trainer.data.dataset import training_sources
+from trainer.data.mixture import item_order
 from trainer.learning.learner import Learner
 from trainer.publishing.publish import bf16_state, load_float32
 from trainer.recipe import build_learner
@@ -67,7 +68,7 @@ class Continued:
             self._start_anew()
             learner = build_learner(job, self._run.actor)
         self._learner: Learner = learner
-        self._item_of = item_order(self._run.dataset.splits.train, job.seed)
+        self._item_of = item_order(training_sources(self._run.dataset, job), job.seed)
         self._version = manifest.policy.version
 
     @property

@@ -24,6 +24,7 @@ from coordinator.client.listing import Output, Tree
 from coordinator.client.preflight import check_job
 from coordinator.client.report import report_command
 from coordinator.client.resuming import job_to_submit, set_resumption
+from coordinator.client.samples import samples_command
 from coordinator.state import ENDED_STATES
 from periplus import clock
 from periplus.cli.command_groups import CommandGroup
@@ -62,6 +63,7 @@ def job() -> None:
 
 job.add_command(audit_command)
 job.add_command(report_command)
+job.add_command(samples_command)
 
 
 @job.command()
@@ -98,8 +100,9 @@ def submit(
     if not dry_run:
         agree_to_code(job_file, is_agreed=allow_code)
     # Mistakes in the job are found here, before it waits for regions.
-    for unchecked in check_job(job_file):
-        _say(unchecked)
+    checked = check_job(job_file)
+    for sentence in (*checked.left, *(checked.shown if dry_run else ())):
+        _say(sentence)
     form = Output(output)
     # The id makes a repeated request harmless: the coordinator answers it with the same job.
     request = control_pb2.SubmitJobRequest(request_id=uuid.uuid4().hex, job_json=job_file.to_json())

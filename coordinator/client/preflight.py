@@ -10,6 +10,8 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from periplus import errors
@@ -26,12 +28,25 @@ The child limits its processor time to a sixth of this; a slower check waits for
 _SHOWN_CHARACTERS = 300
 
 
-def check_job(job: JobFile) -> tuple[str, ...]:
-    """Check a job as far as this machine can, and return a sentence for each check that was left to the trainer.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedJob:
+    """What the checks of a job found, as texts for a person.
+
+    `left` has a warning if no test covers the model's architecture, and a sentence for each check that was left to the
+    trainer. `shown` describes what the job applies: the data
+    that was read, how prompts are framed, and the first prompt with its tokens.
+    """
+
+    left: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+
+
+def check_job(job: JobFile) -> CheckedJob:
+    """Check a job as far as this machine can.
 
     Raises: ConfigError if the job cannot run, PeriplusError if the child process failed.
     """
-    check_inputs(job)
+    remarks = check_inputs(job)
     # The built-in model needs no torch: only its tokenizer is used.
     needed: tuple[str, ...] = (
         ("tokenizers",) if job.model.path.startswith(BUILTIN_PREFIX) else ("tokenizers", "torch", "transformers")
@@ -39,14 +54,38 @@ def check_job(job: JobFile) -> tuple[str, ...]:
     needed += ("reasoning_gym",) if job.environment is not None else ()
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
-        return (f"prompts and weights are checked when the trainer starts: {', '.join(missing)} is not installed here",)
+        lacking = f"{', '.join(missing)} is not installed here"
+        return CheckedJob(
+            left=(
+                *remarks,
+                f"prompts and weights are checked when the trainer starts: {lacking}",
+            )
+        )
     found = _ask_child(job)
     if "reason" in found:
         raise errors.from_reason(str(found["reason"]), str(found["message"]))
     # The child stops early on a large data set, so that submitting stays fast.
     if found["prompts"] < found["problems"]:
-        return (f"{found['prompts']} of {found['problems']} prompts were checked; the trainer checks all at its start",)
-    return ()
+        checked = f"{found['prompts']} of {found['problems']} prompts were checked"
+        return CheckedJob(
+            left=(
+                *remarks,
+                f"{checked}; the trainer checks all at its start",
+            ),
+            shown=_shown(found),
+        )
+    return CheckedJob(left=remarks, shown=_shown(found))
+
+
+def _shown(found: Mapping[str, Any]) -> tuple[str, ...]:
+    tokens = " ".join(map(str, found["first_tokens"]))
+    return (
+        *found["read"],
+        f"problems: {found['problems']}; prompts are framed by {found['framing']}",
+        f"first prompt: {found['first_prompt']!r}",
+        f"its tokens: {tokens}",
+        f"its answer: {found['first_answer']!r}",
+    )
 
 
 def _ask_child(job: JobFile) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def demo(
                 f"{resume} needs at least {job.regions.min} regions (regions.min), but only {len(names)} would be "
                 f"emulated; name as many of {', '.join(network.regions)} with --regions"
             )
-    for unchecked in check_job(job):
+    for unchecked in check_job(job).left:
         click.echo(unchecked, err=True)
     settings = DemoSettings(
         job=job,

@@ -22,11 +22,12 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One problem: its prompt, and the answer that a reward compares with and a supervised warm-up may train on.
+    """One problem: its prompt, and the answer that a reward compares with.
 
     `messages` is the conversation that the prompt consists of. If it is empty, the text `prompt` is the only message,
     and a user says it. `columns` has all further values of a data set's row by name, as JSON values; rewards may read
-    them.
+    them. `solution` is the text that a supervised warm-up imitates; if it is empty, the answer is. `source` is the
+    number of the data set that the problem comes from.
     """
 
     index: int
@@ -34,6 +35,8 @@ class Item:
     answer: str
     messages: tuple[Message, ...] = ()
     columns: Mapping[str, Any] = field(default_factory=dict)
+    solution: str = ""
+    source: int = 0
 
 
 class Environment(Protocol):

@@ -1,38 +1,59 @@
-"""Builds the environment of a job and encodes its prompts, identically in the trainer and in every rollout worker."""
+"""Builds the environment of a job and the encoder of its prompts, identically in the trainer and in each worker.
 
+The trainer reads the job's data sets, and sends the problems to the workers as one file of the bundle. A task of
+reasoning-gym makes the same problems everywhere.
+"""
+
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from periplus.environment import gym_tasks, jsonl
-from periplus.environment.environment import Environment, Item
+from periplus.environment import gym_tasks
+from periplus.environment.datasets.listed import ListedProblems, problem_file, read_problem_file
+from periplus.environment.datasets.problems import read_problems
+from periplus.environment.environment import Environment
+from periplus.environment.prompts import PromptEncoder
 from periplus.job.job_file import JobFile
 
-DATA_FILE = "data.jsonl"
-"""Name of the job's data file in the bundle of files that workers receive."""
+DATA_FILE = "problems.jsonl"
+"""Name of the file with the job's problems in the bundle of files that workers receive."""
 
 
-def environment_of(job: JobFile, data_file: Path | None) -> Environment:
-    """Return the environment of a resolved job.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerEnvironment:
+    """What the trainer has of a job's environment: the file for workers, and sentences on what was read.
 
-    `data_file` is the path of the job's JSONL file on this machine, or None if the job has none.
-    Raises: ConfigError if the environment cannot be built.
+    `file` is None if workers can make the problems themselves.
     """
+
+    environment: Environment
+    file: bytes | None
+    read: tuple[str, ...] = ()
+
+
+def trainer_environment(job: JobFile) -> TrainerEnvironment:
+    """Return the environment of a resolved job where its data sets are. Raises: ConfigError if it cannot be built."""
     if job.environment is not None:
-        assert job.data.size is not None, "resolve() fills it in"
-        return gym_tasks.load(job.environment.name, job.environment.config, job.seed, job.data.size)
-    assert data_file is not None, "resolve() demands exactly one of environment and data.path"
-    return jsonl.load(data_file)
+        return TrainerEnvironment(environment=_gym(job), file=None)
+    read = read_problems(job.data)
+    items = tuple(item for dataset in read for item in dataset.items)
+    return TrainerEnvironment(
+        environment=ListedProblems(items=items), file=problem_file(items), read=tuple(each.summary for each in read)
+    )
 
 
-def encode_prompt(tokenizer: Any, item: Item) -> tuple[int, ...]:
-    """Return the token ids of a problem's prompt up to where the model's answer begins.
+def worker_environment(job: JobFile, folder: Path) -> Environment:
+    """Return the environment of a resolved job from the files of its bundle. Raises: ConfigError."""
+    return _gym(job) if job.environment is not None else read_problem_file(folder / DATA_FILE)
 
-    The messages are framed by the tokenizer's chat template. A tokenizer without one encodes the prompt as plain text.
-    """
-    if getattr(tokenizer, "chat_template", None):
-        messages = [{"role": message.role, "content": message.content} for message in item.messages]
-        messages = messages or [{"role": "user", "content": item.prompt}]
-        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    else:
-        ids = tokenizer(item.prompt)["input_ids"]
-    return tuple(int(token) for token in ids)
+
+def prompt_encoder(job: JobFile, tokenizer: Any) -> PromptEncoder:
+    """Return the encoder of a job's prompts with its model's tokenizer."""
+    model = job.model
+    return PromptEncoder(tokenizer=tokenizer, template=model.chat_template, arguments=model.chat_template_kwargs)
+
+
+def _gym(job: JobFile) -> Environment:
+    assert job.environment is not None
+    assert job.data.size is not None, "resolve() fills it in"
+    return gym_tasks.load(job.environment.name, job.environment.config, job.seed, job.data.size)

@@ -22,6 +22,14 @@ class Splits:
     train: tuple[int, ...]
     held_out: tuple[int, ...]
 
+    def renumbered(self, indices: Sequence[int]) -> "Splits":
+        """Return the sets with each index i replaced by `indices[i]`."""
+        return Splits(
+            warmup=tuple(indices[i] for i in self.warmup),
+            train=tuple(indices[i] for i in self.train),
+            held_out=tuple(indices[i] for i in self.held_out),
+        )
+
 
 def split(prompts: Sequence[str], num_warmup: int, num_held_out: int, seed: int) -> Splits:
     """Split the distinct prompts into the three sets, in a random order given by `seed`.

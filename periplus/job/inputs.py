@@ -1,7 +1,7 @@
 """Checks the model and data files that a job names, without torch.
 
-The checks run on the machine that submits a job, and again where its trainer runs. Both machines must see the same
-files at `model.path` and `data.path`, because files are not sent with a job yet. The model's configuration is read as
+The checks run on the machine that submits a job, and again where its trainer runs. Both machines must have the same
+model and data sets, because these are not sent with a job yet. The model's configuration is read as
 JSON, and only the headers of its weights are read. Checks that need the model's own code, such as the names and shapes
 of its tensors, are in `trainer/data/pretrained.py`. docs/jobs.md lists every check.
 """
@@ -13,8 +13,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from periplus.environment.datasets.locate import data_files
 from periplus.errors import ConfigError, CorruptFrame, NotFound
 from periplus.job import reward_code
+from periplus.job.architectures import architecture_remarks
+from periplus.job.hub import cached_folder, hub_name
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 from periplus.values.weight_state import checkpoint_files
 
@@ -37,20 +40,30 @@ _MAX_CONFIG_BYTES = 16 << 20
 """Largest `config.json` that is read, in bytes. Chosen by hand: real configurations have a few kilobytes."""
 
 
-def check_inputs(job: JobFile) -> None:
-    """Check that the job's model, data file and own code exist, are usable, and that the model has enough positions.
+def check_inputs(job: JobFile) -> tuple[str, ...]:
+    """Check that the job's model, data files and own code exist, are usable, and that the model has enough positions.
 
-    Raises: ConfigError for a missing, damaged, changed or unsupported file, or for samples longer than the model's
-    positions.
+    Return a warning if no test covers the model's architecture. Raises: ConfigError for a missing, damaged,
+    changed or unsupported file, or for samples longer than the model's positions.
     """
     positions: object
+    remarks: tuple[str, ...] = ()
+    # A sample is a prompt and a completion together.
+    longest = job.sampling.prompt_tokens + job.sampling.max_new_tokens
     if job.model.path.startswith(BUILTIN_PREFIX):
         _check_builtin(job.model.path)
         positions = BUILTIN_MODELS[job.model.path]
     else:
-        positions = check_model_dir(Path(job.model.path)).get("max_position_embeddings")
-    # A sample is a prompt and a completion together.
-    longest = job.sampling.prompt_tokens + job.sampling.max_new_tokens
+        path = model_folder(job)
+        tree = check_model_dir(path)
+        positions = tree.get("max_position_embeddings")
+        remarks = architecture_remarks(
+            tree,
+            str(path / CONFIG_FILE),
+            engine=job.engine.name,
+            has_adapters=job.model.lora is not None,
+            longest=longest,
+        )
     if isinstance(positions, int) and longest > positions:
         raise ConfigError(
             f"sampling.prompt_tokens is {job.sampling.prompt_tokens} and sampling.max_new_tokens is "
@@ -58,11 +71,18 @@ def check_inputs(job: JobFile) -> None:
             "positions; lower one of the two"
         )
     reward_code.read_code(job.reward)  # it refuses what has changed since it was shown
-    if job.data.path is not None and not _is_file(Path(job.data.path)):
-        raise ConfigError(
-            f"data.path {job.data.path!r} is not a file; {_remote(Path(job.data.path), 'data sets')}give a local JSONL "
-            "file with a prompt and an answer in each line"
-        )
+    for number, source in enumerate(job.data.datasets):
+        data_files(source, "data.path" if job.data.path is not None else f"data.sources.{number}.path")
+    return remarks
+
+
+def model_folder(job: JobFile) -> Path:
+    """Return the folder with the checkpoint of a job's model, which is not a built-in one.
+
+    Raises: ConfigError if the model is a name of the Hub that the cache of this machine lacks.
+    """
+    name = hub_name(job.model.path, job.model.revision, "model", "model.path")
+    return Path(job.model.path) if name is None else cached_folder(name, "model.path")
 
 
 def check_model_dir(path: Path) -> Mapping[str, Any]:
@@ -73,7 +93,7 @@ def check_model_dir(path: Path) -> Mapping[str, Any]:
     """
     if not _is_dir(path):
         raise ConfigError(
-            f"model.path {str(path)!r} is not a directory; {_remote(path, 'models')}give a Hugging Face checkpoint "
+            f"model.path {str(path)!r} is not a directory; {_remote(path)}give a Hugging Face checkpoint "
             f"directory or {next(iter(BUILTIN_MODELS))}"
         )
     # Before the check for files, because an adapter's directory usually lacks some of them too.
@@ -169,21 +189,10 @@ def _is_dir(path: Path) -> bool:
         return False
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:
-        return False
-
-
-def _remote(path: Path, what: str) -> str:
-    """Return advice for a path that looks like an address or a name on the Hugging Face Hub; empty for other paths."""
+def _remote(path: Path) -> str:
+    """Return advice for a path that looks like an address; empty for other paths."""
     here = Path.cwd()
     parts = path.relative_to(here).parts if path.is_relative_to(here) else ()
-    if parts and parts[0].endswith(":"):
-        return "addresses are not supported yet: download it first; "
-    # ORGANISATION/NAME is how the Hub names things, unless such a directory exists here.
-    if len(parts) == 2 and not _is_dir(here / parts[0]):
-        name = "/".join(parts)
-        return f"{what} of the Hugging Face Hub are not downloaded yet: `hf download {name} --local-dir DIR` does; "
-    return ""
+    return (
+        "addresses other than hf:// are not supported: download it first; " if parts and parts[0].endswith(":") else ""
+    )

@@ -20,11 +20,12 @@ from periplus.errors import ConfigError, NotFound
 from periplus.job import algorithm, engine_section, reward_code, reward_section
 from periplus.job.algorithm import AlgorithmSection
 from periplus.job.bounds import MAX_COUNT
-from periplus.job.data_section import DEFAULT_SIZE, DataSection, EnvironmentSection
+from periplus.job.data_section import DEFAULT_SIZE, DataSection, EnvironmentSection, data_disagreements
 from periplus.job.engine_section import EngineSection
 from periplus.job.eval_section import EvalSection
+from periplus.job.hub import located
 from periplus.job.known_elsewhere import KNOWN_ELSEWHERE
-from periplus.job.model_section import ModelSection
+from periplus.job.model_section import MAX_TEMPLATE_CHARACTERS, TEMPLATE_SUFFIX, ModelSection
 from periplus.job.reward_section import RewardSection
 from periplus.job.unsupported import UNSUPPORTED
 
@@ -273,6 +274,11 @@ class OutputSection(Config):
     """MiB of trajectories that the run's directory keeps for the audit after a checkpoint covers them. The oldest are
     removed first. Trajectories that no checkpoint covers yet are always kept."""
 
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
+    """Trackers that get every record of metrics.jsonl too, each at most once. Their files are in `trackers/` of the
+    run's directory. wandb is offline unless the trainer's environment sets WANDB_MODE. A tracker needs the extra of its
+    name, such as `periplus[wandb]`, where the trainer runs."""
+
 
 class JobFile(Config):
     """A Periplus job: train one model with reinforcement learning across regions."""
@@ -286,7 +292,7 @@ class JobFile(Config):
     algorithm: AlgorithmSection = AlgorithmSection()
     data: DataSection = DataSection()
     environment: EnvironmentSection | None = None
-    """The task that makes the problems. Exactly one of environment and data.path is given."""
+    """The task that makes the problems. Exactly one of environment, data.path and data.sources is given."""
     reward: RewardSection = RewardSection()
     sampling: SamplingSection = SamplingSection()
     engine: EngineSection = EngineSection()
@@ -311,10 +317,6 @@ class JobFile(Config):
     checkpoint: CheckpointSection = CheckpointSection()
     output: OutputSection = OutputSection()
 
-    trackers: tuple[Literal["jsonl"]] = ("jsonl",)
-    """Where step records are written. There is only `jsonl`, which is always on: metrics.jsonl in the run's
-    directory."""
-
     def to_json(self) -> str:
         """Return the job with its schema as one line of JSON, the form in which it is sent to the services."""
         return json.dumps({"schema": SCHEMA, **self.model_dump(mode="json")}, separators=(",", ":"))
@@ -330,14 +332,14 @@ _ELSEWHERE: loading.KnownElsewhere = {**UNSUPPORTED, **KNOWN_ELSEWHERE}
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
-    """Read a job file, apply the overrides, validate and resolve it, and make its paths absolute.
+    """Read a job file, apply the overrides, validate and resolve it, and make it independent of the current directory.
 
     The digests of the user's own code, which travels with the job, are filled in.
     Raises: ConfigError if the file or the code cannot be read, or if the job is not valid.
     """
     tree = _job_tree(path)
     job = resolve(loading.of_tree(JobFile, tree, str(path), overrides, _ELSEWHERE), str(path))
-    return _with_absolute_paths(job, path.absolute().parent)
+    return _with_locations(job, path.absolute().parent)
 
 
 def recorded_job(path: Path) -> JobFile:
@@ -347,7 +349,7 @@ def recorded_job(path: Path) -> JobFile:
     """
     if not path.is_file():
         raise NotFound(f"{path} does not exist, so the run's job is not known; give the directory of a complete run")
-    tree = loading.check_schema(loading.read_yaml(path, MAX_FILE_BYTES), SCHEMA, str(path))
+    tree = _recorded_tree(loading.read_yaml(path, MAX_FILE_BYTES), str(path))
     return resolve(loading.validate(JobFile, tree, str(path), _ELSEWHERE), str(path))
 
 
@@ -360,24 +362,45 @@ def changed_job(job: JobFile, file: Path | None, overrides: Sequence[str]) -> Jo
         tree = loading.overlay(JobFile, tree, _job_tree(file))
     tree = loading.override(JobFile, tree, overrides, _ELSEWHERE)
     job = resolve(loading.validate(JobFile, tree, source, _ELSEWHERE), source)
-    return _with_absolute_paths(job, Path.cwd() if file is None else file.absolute().parent)
+    return _with_locations(job, Path.cwd() if file is None else file.absolute().parent)
 
 
 def _job_tree(path: Path) -> loading.Tree:
     """Return the keys of a job file. A file that a run recorded has a schema, which must be the known one."""
     tree = loading.read_yaml(path, MAX_FILE_BYTES)
     file_kinds.need_kind(tree, str(path), ("job",))
-    return loading.check_schema(tree, SCHEMA, str(path)) if "schema" in tree else tree
+    return _recorded_tree(tree, str(path)) if "schema" in tree else tree
 
 
-def _with_absolute_paths(job: JobFile, folder: Path) -> JobFile:
-    """Return the job with absolute paths, and with digests of the code that travels with it; `folder` is the file's."""
-    updates: dict[str, Any] = {"reward": reward_code.resolved_code(job.reward, (folder, Path.cwd()))}
-    if job.data.path:
-        updates["data"] = job.data.model_copy(update={"path": str(Path(job.data.path).absolute())})
+def _recorded_tree(tree: loading.Tree, source: str) -> loading.Tree:
+    known = loading.check_schema(tree, SCHEMA, source)
+    # Runs from before output.trackers have recorded this key, which had no other value.
+    if known.get("trackers") == ["jsonl"]:
+        del known["trackers"]
+    return known
+
+
+def _with_locations(job: JobFile, folder: Path) -> JobFile:
+    # Paths become absolute, names of the Hub get the commit that the cache has, a template's file becomes its text.
+    # Code of the user's own, which is looked for beside the job file in `folder`, gets its digests.
+    updates: dict[str, Any] = {}
     if not job.model.path.startswith(BUILTIN_PREFIX):
-        updates["model"] = job.model.model_copy(update={"path": str(Path(job.model.path).absolute())})
-    return job.model_copy(update=updates)
+        updates |= located(job.model.path, job.model.revision, "model", "model.path")
+    template = job.model.chat_template
+    if template is not None and template.endswith(TEMPLATE_SUFFIX):
+        updates["chat_template"] = loading.read_text(Path(template), MAX_TEMPLATE_CHARACTERS)
+    data = {} if job.data.path is None else located(job.data.path, job.data.revision, "dataset", "data.path")
+    sources = tuple(
+        each.model_copy(update=located(str(each.path), each.revision, "dataset", f"data.sources.{number}.path"))
+        for number, each in enumerate(job.data.sources)
+    )
+    return job.model_copy(
+        update={
+            "model": job.model.model_copy(update=updates),
+            "data": job.data.model_copy(update={**data, "sources": sources}),
+            "reward": reward_code.resolved_code(job.reward, (folder, Path.cwd())),
+        }
+    )
 
 
 def resolve(job: JobFile, source: str = "job") -> JobFile:
@@ -406,13 +429,7 @@ def resolve(job: JobFile, source: str = "job") -> JobFile:
 
 def _disagreements(job: JobFile) -> list[str]:
     refusals = []
-    if (job.environment is None) == (job.data.path is None):
-        given = "neither is" if job.environment is None else "both are"
-        refusals.append(f"exactly one of environment and data.path must be given, but {given}")
-    if job.data.path is not None and job.data.size is not None:
-        refusals.append(
-            f"data.size is {job.data.size}, but data.path is given: a file has one problem per line; set data.size=null"
-        )
+    refusals += data_disagreements(job.data, has_environment=job.environment is not None)
     if job.environment:
         if not _is_finite(job.environment.config):
             refusals.append("environment.config holds a number that is infinite or NaN; give finite numbers")
@@ -454,6 +471,11 @@ def _disagreements(job: JobFile) -> list[str]:
             f"train.groups_per_step x algorithm.group_size is {num_samples} samples a step; at most "
             f"{MAX_SAMPLES_PER_STEP} can be recorded: lower one of the two"
         )
+    refusals += [
+        f"output.trackers has {name} more than once; name each tracker once"
+        for name in sorted(set(job.output.trackers))
+        if job.output.trackers.count(name) > 1
+    ]
     refusals += _region_refusals(job)
     return refusals
 

@@ -2,9 +2,15 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from periplus.config.loading import Config
+
+MAX_TEMPLATE_CHARACTERS = 262_144
+"""Longest chat template, in characters. Chosen by hand: templates with tools have ten thousand."""
+
+TEMPLATE_SUFFIX = ".jinja"
+"""Ending of a model.chat_template that names a file."""
 
 
 class LoraSection(Config):
@@ -30,8 +36,20 @@ class ModelSection(Config):
 
     path: str = Field(default="builtin:qwen3-tiny", min_length=1)
     """`builtin:qwen3-tiny` (a small Qwen3 with random weights and a character tokenizer), `builtin:qwen3-tiny-h32` (the
-    same with heads that vLLM takes on a CPU), or a local directory with a Hugging Face checkpoint and its
-    tokenizer."""
+    same with heads that vLLM takes on a CPU), a local directory with a Hugging Face checkpoint and its tokenizer, or a
+    model of the Hugging Face Hub as ORGANISATION/NAME or hf://ORGANISATION/NAME[@REVISION], which is taken from the
+    local cache and never downloaded."""
+
+    revision: str | None = Field(default=None, min_length=1, max_length=256)
+    """Branch, tag or commit of a model of the Hub; null means main. A submitted job records the commit."""
+
+    chat_template: str | None = Field(default=None, min_length=1, max_length=MAX_TEMPLATE_CHARACTERS)
+    """Chat template that frames each prompt, in place of the model's own: a file that ends with `.jinja`, the text of a
+    template in Jinja, or `none` for plain text. null takes the model's own, or plain text if it has none. A submitted
+    job records the text."""
+
+    chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
+    """Values that the chat template is called with, by name, such as `enable_thinking: false` for Qwen3."""
 
     lora: LoraSection | None = None
     """Train low-rank adapters instead of all weights; null trains all weights."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from periplus.audit.journal import is_being_written
 from periplus.errors import ConfigError, Conflict, NotFound
+from periplus.job.data_section import DataSection
 from periplus.job.job_file import JobFile, changed_job, recorded_job
 from periplus.job.run_directory import RunDirectory, read_lines
 from periplus.values.policy import Policy
@@ -36,7 +37,9 @@ FIXED: Mapping[str, str] = {
     "algorithm.group_size": f"{_AUDITED} size of groups",
     "train.groups_per_step": f"{_AUDITED} size of batches",
     "environment": _PROBLEMS,
-    "data.size": _PROBLEMS,
+    **{f"data.{key}": _PROBLEMS for key in DataSection.model_fields if key not in ("path", "revision")},
+    "model.chat_template": "the model would see other prompts than those that it was trained on",
+    "model.chat_template_kwargs": "the model would see other prompts than those that it was trained on",
     "eval.num_prompts": _PROBLEMS,
     "train.warmup.num_examples": _PROBLEMS,
     "model.lora": "a checkpoint holds the adapters of this rank and these layers, which fit no others",

@@ -14,6 +14,9 @@ from periplus.config.loading import UNKNOWN_KIND, Config, Words
 OWN = "path"
 """Kind of an entry that names a function of the user's own by its import path."""
 
+MAX_LABEL = 64
+"""Most characters of a label, since names of metrics are no longer."""
+
 _LABEL = Annotated[str, Words("of up to 64 letters, digits and :._-, beginning with a letter")]
 _LABEL_PATTERN = r"^[A-Za-z][A-Za-z0-9:._-]{0,63}$"
 

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from periplus.config.loading import Config
 from periplus.job.reward_functions import (
+    MAX_LABEL,
     CodeReward,
     ExactReward,
     FormatReward,
@@ -118,6 +119,12 @@ def disagreements(reward: RewardSection) -> list[str]:
     refusals += [
         f"reward.functions has two entries that are recorded as {label!r}; give one of them another label"
         for label in sorted({label for label in labels if labels.count(label) > 1})
+    ]
+    refusals += [
+        f"reward.functions has a path of {len(label)} characters, too many for a name under which values are recorded; "
+        "give the entry a label"
+        for label in labels
+        if len(label) > MAX_LABEL
     ]
     for index, entry in enumerate(reward.entries):
         if isinstance(entry, LengthReward) and entry.max <= entry.target:

@@ -7,6 +7,8 @@
       outcome.json    how the last trainer ended    final/          the trained weights
       logs/           logs of processes and links   checkpoints/    one folder per checkpoint
       trajectories/   a spool of the received frames, kept at least until a checkpoint covers them
+      samples/        figures of each sample that was trained on, and the tokenizer (periplus/job/samples/)
+      trackers/       one folder per tracker of output.trackers, with that tracker's own files
 
 A file that is replaced is replaced atomically (temporary file, fsync, rename); the next `create` removes a temporary
 file that a killed process left. A file that grows gets whole lines: after a failed write it is as long as before. A
@@ -43,8 +45,10 @@ class RunDirectory:
         self.logs = root / "logs"
         self.fleet = self.logs / "fleet.jsonl"
         self.trajectories = root / "trajectories"
+        self.samples = root / "samples"
         self.checkpoints = root / "checkpoints"
         self.final = root / "final"
+        self.trackers = root / "trackers"
 
     def create(self) -> None:
         """Make the folders, and remove temporary files that dead processes left. Repeating the call is harmless.

@@ -148,51 +148,36 @@ _WHY: Mapping[str, tuple[str, ...]] = {
         "value_model_path",
         "critic_warmup",
     ),
-    "nothing is downloaded: `hf download NAME --local-dir DIR` gets files, which model.path and data.path name": (
-        "dataset_name",
-        "dataset_id",
-        "dataset_config",
+    "nothing is downloaded: `hf download NAME` brings a model or a data set into the local cache, where model.path and "
+    "data.path find it by its name": (
         "hub_model_id",
         "push_to_hub",
         "hf_token",
-        "revision",
-        "model_revision",
         "trust_remote_code",
         "cache_dir",
     ),
-    "data.path is one JSONL file with a prompt and an answer in each line; held-out problems are taken from it": (
-        "dataset",
-        "datasets",
-        "train_files",
+    "data.path or data.sources name the problems, and held-out problems are taken from them": (
         "val_files",
-        "prompt_data",
         "eval_dataset",
-        "train_dataset",
-        "input_key",
-        "prompt_key",
-        "label_key",
-        "answer_key",
-        "prompt_column",
     ),
-    "a prompt is framed by the chat template of the model's tokenizer; put other text into the prompts": (
-        "chat_template",
-        "system_prompt",
-        "apply_chat_template",
-        "input_template",
-        "chat_template_kwargs",
-    ),
-    "step records go to metrics.jsonl in the run's directory; read that file": (
-        "wandb",
-        "use_wandb",
-        "wandb_project",
-        "wandb_run_name",
-        "tensorboard",
+    "every step's record goes to metrics.jsonl in the run's directory, and to the trackers that output.trackers names: "
+    "tensorboard, wandb, trackio": (
         "mlflow",
         "swanlab",
-        "logger",
-        "monitor",
+        "comet_ml",
+        "clearml",
         "log_completions",
         "logging_steps",
+    ),
+    "accounts and credentials are no part of a job; set wandb's own variables in the trainer's environment, such as "
+    "WANDB_MODE and WANDB_ENTITY": (
+        "wandb_entity",
+        "wandb_api_key",
+        "wandb_key",
+        "wandb_org",
+        "wandb_group",
+        "wandb_mode",
+        "wandb_team",
     ),
     "a job is as long as steps says; set it to the problems to be seen, divided by train.groups_per_step": (
         "num_train_epochs",

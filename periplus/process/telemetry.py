@@ -4,12 +4,15 @@ A log line is `time level logger event key=value ...`: the time in UTC, a fixed 
 always one line, because text with spaces, quotes or control characters is written as a JSON string. So logs can be
 split by line and searched by field. Library code logs through `event`; only a process's entry point calls `configure`.
 
-The registry lists every value that a Record, and so `metrics.jsonl`, may have, with its unit and meaning. `check_names`
-refuses other names. This module holds no metric's value.
+The registry lists every value that a Record, and so `metrics.jsonl`, may have, with its unit and meaning. Where there
+is one value for each region, or for each part of a reward, the registry has a *family*: a name with one placeholder,
+such as `tokens_per_s_region/<region>`, and what may stand there. `check_names` refuses other names. This module holds
+no metric's value. `docs/metrics.md` is generated from the registry.
 """
 
 import json
 import logging
+import re
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -98,6 +101,38 @@ class Metric:
     kind: MetricKind = MetricKind.GAUGE
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricFamily:
+    """Metrics that mean the same of several things, such as regions.
+
+    Their name is `prefix`, the thing's name and `suffix`. `thing` says what it is, and `pattern` is a regular
+    expression of its whole name.
+    """
+
+    prefix: str
+    thing: str
+    pattern: str
+    suffix: str = ""
+    unit: str
+    sentence: str
+
+    @property
+    def shown(self) -> str:
+        """The name as documents show it, such as `tokens_per_s_region/<region>`."""
+        return f"{self.prefix}<{self.thing}>{self.suffix}"
+
+    def name(self, thing: str) -> str:
+        """Return the name of one metric. Raises: ValueError if nothing may be named so."""
+        if not re.fullmatch(self.pattern, thing):
+            raise ValueError(f"{thing[:80]!r} cannot stand in {self.shown}: it must match {self.pattern}")
+        return f"{self.prefix}{thing}{self.suffix}"
+
+    def thing_of(self, name: str) -> str | None:
+        """Return what a metric's name is about, or None if the name is not of this family."""
+        found = re.fullmatch(f"{re.escape(self.prefix)}({self.pattern}){re.escape(self.suffix)}", name)
+        return found[1] if found else None
+
+
 _C = MetricKind.COUNTER
 _ALL = (
     # Where the job stands.
@@ -114,10 +149,15 @@ _ALL = (
     # Optimization.
     Metric("loss", "nats", "Training loss of the step."),
     Metric("grad_norm", "norm", "Gradient norm before clipping."),
+    Metric("entropy", "nats", "Mean entropy of the policy where a token was sampled, at the sampling temperature."),
     Metric("clip_fraction", "fraction", "Tokens whose importance ratio was clipped."),
+    Metric("clip_fraction_low", "fraction", "Tokens whose importance ratio was clipped from below its range."),
+    Metric("clip_fraction_high", "fraction", "Tokens whose importance ratio was clipped from above its range."),
     Metric("approx_kl", "nats", "Estimated KL divergence from the behaviour policy to the updated one, a token."),
     Metric("mean_ratio", "ratio", "Mean importance ratio of the tokens consumed."),
     Metric("importance_weight", "ratio", "Mean importance weight of the tokens consumed, after its bounds."),
+    Metric("importance_weight_max", "ratio", "Largest importance weight of a token consumed, before its bounds."),
+    Metric("importance_effective_share", "fraction", "Effective sample size of the bounded weights, over the tokens."),
     Metric("cut_fraction", "fraction", "Tokens whose importance weight was truncated or masked."),
     Metric("reference_kl", "nats", "Estimated KL divergence from the policy to the frozen reference, a token."),
     Metric("value_loss", "reward^2", "Loss of the critic."),
@@ -139,6 +179,10 @@ _ALL = (
     Metric("lr", "1/step", "Learning rate."),
     Metric("num_samples", "samples", "Samples consumed by the step.", _C),
     Metric("completion_tokens", "tokens", "Completion tokens consumed by the step.", _C),
+    # Lengths.
+    Metric("completion_tokens_mean", "tokens", "Mean length of the completions consumed."),
+    Metric("completion_tokens_max", "tokens", "Longest of the completions consumed."),
+    Metric("truncated_fraction", "fraction", "Completions consumed that ended at the limit of their length."),
     # Time.
     Metric("step_s", "s", "Wall time of the step, waiting included."),
     Metric("wait_s", "s", "Time the trainer waited for samples."),
@@ -192,11 +236,35 @@ _ALL = (
     Metric("probe_max_difference", "nats", "Largest difference of a probed log-probability at a reader."),
 )
 METRICS = MappingProxyType({metric.name: metric for metric in _ALL})
-"""The registry: every metric by its name."""
+"""The registry of single metrics, by name."""
+
+REWARD_PART_MEAN = MetricFamily(
+    prefix="reward_part/",
+    thing="part",
+    pattern="[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}",
+    suffix="_mean",
+    unit="reward",
+    sentence="Mean of one part of the reward, before its weight, over the samples consumed that have it.",
+)
+"""Means of the parts of a reward, by the part's name."""
+
+REGION_TOKENS_PER_S = MetricFamily(
+    prefix="tokens_per_s_region/",
+    thing="region",
+    pattern="[A-Za-z0-9][A-Za-z0-9:._-]{0,62}",
+    unit="tokens/s",
+    sentence="The part of tokens_per_s that workers of one region sampled.",
+)
+"""Throughput of each region. The pattern is that of region names (periplus/values/task.py)."""
+
+FAMILIES = (REWARD_PART_MEAN, REGION_TOKENS_PER_S)
+"""The registry of families."""
 
 
 def check_names(values: Iterable[str]) -> None:
     """Check that all names are in the registry. Raises: ValueError with those that are not."""
-    unknown = sorted(set(values) - METRICS.keys())
+    unknown = sorted(
+        name for name in set(values) - METRICS.keys() if all(family.thing_of(name) is None for family in FAMILIES)
+    )
     if unknown:
         raise ValueError(f"not in the metric registry: {', '.join(unknown)}; add them to periplus/process/telemetry.py")

@@ -182,6 +182,12 @@ class Spool:
                 raise NotFound(f"{self.folder} has no record {position}; it was retired or never written")
         return read_record(self._layer, self.folder, segment, position)
 
+    def offset(self, position: Position) -> int | None:
+        """Return the byte of its file at which a record begins, or None if it is unknown (see lookup.py)."""
+        with self._lock:
+            segment = self._find(position)
+            return None if segment is None else segment.offsets[position.sequence - segment.first.sequence]
+
     # ---- writing --------------------------------------------------------------------------------------------------
 
     def append(self, *parts: Buffer) -> Position:

@@ -1,9 +1,9 @@
 """Capabilities: what the runtime can execute today, read from `capabilities.json` (`periplus.capabilities/1`).
 
 The planner plans for jobs within these capabilities only. The file is `periplus/schemas/capabilities.json`.
-Every change that extends the runtime edits the file, together with a test that runs what the file
-claims. In the file, a `max_staleness` of 0 means synchronous training, a degree of parallelism of 1 means none, and a
-role that is not listed cannot be executed.
+A change that extends the runtime also edits the file. tests/trainer/test_capabilities.py executes what the file lists.
+In the file, a `max_staleness` of 0 means synchronous training, a degree of parallelism of 1 means none, and a role that
+is not listed cannot be executed.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """Discrete-event simulator: run a placement part by part and measure its step time (`simulator.simulate`).
 
 It imports nothing of the cost model. The two share the problem, the placement and the physics of one device
-(`planner.devices`), and are compared with each other (`bench/planner_simulation.py`). All times are simulated times of
-events, and all randomness is keyed by the seed, so the same seed gives the same run.
+(`planner.devices`), and are compared with each other (`bench/planner_cases/simulation.py`). All times are simulated
+times of events, and all randomness is keyed by the seed, so the same seed gives the same run.
 
 - `generation/`: engines with continuous batching over sampled lengths and caches that fill, tasks that use the devices
   of their group one at a time, and the two gates of the staleness bound.

@@ -7,6 +7,7 @@ of leases, gateways or versions of other workers.
     torch_engine   implements it in plain PyTorch, in a thread of its own
     slot_decoder   decodes the requests in the slots of the torch engine
     slot_records   what the slots of the torch engine have sampled so far
+    layer_masks    the masks that the layers of a model take
     slot_cache     the torch engine's keys and values
     sampling       draws tokens
     tensor_memory  writes and hashes an engine's tensors

@@ -3,10 +3,10 @@
 To the worker it is an engine that holds the published state, base and adapters. The engine within knows no adapters:
 it gets the merged weights under their checkpoint names (merged_weights.py), in threads, while requests go on.
 
-`digest` proves both. The engine within hashes what it holds, which must be the merge, bit for bit. Then the digest of
-the published state is returned, recomputed from the copies that were merged. Otherwise it is the digest of what the
-engine within holds, which no publication has. That the merge itself is right shows in `logprobs`, which the worker
-compares with the trainer's.
+`digest` covers the published state and the merged weights. If the engine within holds exactly the merged weights, the
+result is the digest of the published state, recomputed from the copies that were merged. If not, the result is the
+digest of what the engine within holds, which differs from that of any publication. Whether the merge itself is right
+shows in `logprobs`, which the worker compares with the trainer's.
 """
 
 import asyncio

@@ -17,8 +17,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from periplus.environment.environment import Environment
-from periplus.environment.job_environment import DATA_FILE, environment_of
+from periplus.environment.job_environment import prompt_encoder, worker_environment
+from periplus.environment.prompts import PromptEncoder
 from periplus.errors import ConfigError
+from periplus.job.architectures import attention_function
 from periplus.job.job_file import JobFile
 from rollout_worker.engines.adapter_engine import AdapterEngine
 from rollout_worker.engines.engine import Engine, OnSwap
@@ -36,10 +38,10 @@ small model."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedBundle:
-    """What a worker builds from a bundle. `tokenizer` is a Hugging Face tokenizer."""
+    """What a worker builds from a bundle. The encoder has a Hugging Face tokenizer."""
 
     engine: Engine
-    tokenizer: Any
+    encoder: PromptEncoder
     environment: Environment
 
 
@@ -47,7 +49,7 @@ async def load_bundle(files: Mapping[str, bytes], scratch: Path, job: JobFile) -
     """Write the bundle's files into the folder `scratch`, and build from them. Raises: ConfigError."""
     tokenizer, environment = await asyncio.to_thread(_unpacked, files, scratch, job)
     engine = await build_engine(scratch, tokenizer, job)
-    return LoadedBundle(engine=engine, tokenizer=tokenizer, environment=environment)
+    return LoadedBundle(engine=engine, encoder=prompt_encoder(job, tokenizer), environment=environment)
 
 
 def _unpacked(files: Mapping[str, bytes], scratch: Path, job: JobFile) -> tuple[Any, Environment]:
@@ -57,9 +59,7 @@ def _unpacked(files: Mapping[str, bytes], scratch: Path, job: JobFile) -> tuple[
         target.write_bytes(content)
     # Nothing is fetched: all files came with the bundle.
     tokenizer = AutoTokenizer.from_pretrained(scratch, local_files_only=True)
-    # A job with a data file has it in the bundle; other environments generate their problems.
-    data_file = scratch / DATA_FILE
-    return tokenizer, environment_of(job, data_file if data_file.exists() else None)
+    return tokenizer, worker_environment(job, scratch)
 
 
 async def build_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
@@ -84,7 +84,8 @@ def _torch_engine(folder: Path, tokenizer: Any, job: JobFile) -> TorchEngine:
     if dtype == "auto":
         # On a CPU float32, as the promise of equal bits needs.
         dtype = "float32" if device.type == "cpu" else "bfloat16"
-    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()
+    attention = attention_function(config)
+    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation=attention).eval()
     return TorchEngine(
         model=model.requires_grad_(False).to(device),
         eos_id=tokenizer.eos_token_id,

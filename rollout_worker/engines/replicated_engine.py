@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 
 MAX_DISAGREEMENT_NATS = 0.03
 """Largest mean difference between the log-probabilities of two replicas of the same weights. Chosen by hand: twice what
-sound engines in bfloat16 differ from float32 (0.0136 at most, docs/design/0011-engines.md). Smaller faults are found by
-whoever judges the log-probabilities, which are another replica's each time."""
+sound engines in bfloat16 differ from float32 (0.0136 at most, docs/design/0011-engines.md). Smaller faults show when
+the worker compares the log-probabilities, which come from another replica each time, with the trainer's."""
 
 
 class ReplicatedEngine:

@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from periplus.errors import ConfigError
-
 
 class SlotCache(Cache):  # type: ignore[misc]
     """Keys and values of all slots, which a forward pass of one token a row reads and extends.
@@ -63,20 +61,6 @@ class PrefilledRow:
 
     def __init__(self, layers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         self.layers = layers
-
-
-def check_architecture(config: Any) -> None:
-    """Check that every layer of the model attends to all earlier tokens, which is what the cache can hold.
-
-    Raises: ConfigError.
-    """
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"} or getattr(config, "sliding_window", None):
-        raise ConfigError(
-            f"the torch engine cannot generate with {config.model_type}: its layers are "
-            f"{', '.join(sorted(kinds))} with sliding_window={getattr(config, 'sliding_window', None)}, and only full "
-            "attention is supported; set engine.name=vllm"
-        )
 
 
 class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]

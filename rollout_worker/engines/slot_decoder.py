@@ -4,7 +4,8 @@ A fixed number of slots decode together, and a slot whose request has ended is g
 (*continuous batching*). Every forward pass has one of three fixed shapes: a prefill of `PREFILL_ROWS` prompts, a step
 of one token in every slot, and a prefill again of prompt and completion. Kernels are chosen by shape, and work is
 divided by thread. Therefore, with keyed sampling and on one thread, a request's tokens and log-probabilities are
-bitwise independent of the other requests, of their order and of the slot. Idle slots compute on, and nobody looks.
+bitwise independent of the other requests, of their order and of the slot. Idle slots are computed too, and what they
+sample is dropped.
 
 Prompts end in the same column, so that the column of a completion's token is its position:
 
@@ -17,7 +18,7 @@ last are kept until the weights change, one prompt for `SLOTS_PER_KEPT_PROMPT` s
 On an accelerator the tokens of a step are read by the host one step later (`LAG`), so that no step waits for the
 device. What a request's slot draws after its end is dropped.
 
-The object belongs to one thread. It knows neither asyncio nor clocks of other threads (torch_engine.py does).
+Only one thread may use a decoder. torch_engine.py connects that thread with the event loop.
 
 Shapes: R slots, S of them that a call names, F rows of a prefill, P prompt columns, N completion columns, K = P + N
 cache columns, V vocabulary.
@@ -36,6 +37,7 @@ import torch
 from periplus.errors import explained_error
 from periplus.values.policy import Policy
 from rollout_worker.engines.engine import Completion, CompletionEnd, RequestFailed, SampleRequest
+from rollout_worker.engines.layer_masks import LayerMasks
 from rollout_worker.engines.sampling import choose, row_keys, uniforms
 from rollout_worker.engines.slot_attention import use_slot_attention
 from rollout_worker.engines.slot_cache import PrefillCache, PrefilledRow, SlotCache
@@ -50,7 +52,7 @@ PREFILL_ROWS = 8
 hand."""
 
 LAG = 1
-"""Steps that an accelerator is ahead of the host."""
+"""Number of steps that an accelerator is ahead of the host. No step then waits for the copy of its own tokens."""
 
 SLOTS_PER_KEPT_PROMPT = 4
 """Slots for each prefilled prompt that is kept. Samples of a group are leased together, so they come within a few
@@ -137,6 +139,8 @@ class SlotDecoder:
         self._idle_mask_K = torch.full((self._width_K,), -torch.inf, dtype=dtype, device=device)
         self._idle_mask_K[0] = 0.0
         self._mask_RK = self._idle_mask_K.repeat(num_slots, 1)
+        self._columns_K = torch.arange(self._width_K, device=device)
+        self._layer_masks = LayerMasks(model.config, self._width_K)
         self._temperature_R = torch.ones(num_slots, device=device)
         self._greedy_R = torch.zeros(num_slots, dtype=torch.bool, device=device)
         # Keys and positions of the slots on the host, which knows them without asking the device.
@@ -271,7 +275,9 @@ class SlotDecoder:
         self._mask_RK.scatter_(1, self._columns_R[:, None], 0.0)
         output = self._model(
             input_ids=self._tokens_R[:, None],
-            attention_mask=self._mask_RK[:, None, None, :],
+            attention_mask=self._layer_masks.of(
+                self._mask_RK[:, None, None, :], self._columns_R[:, None, None, None], self._columns_K
+            ),
             position_ids=self._positions_R[:, None],
             past_key_values=self._cache,
             use_cache=True,
@@ -287,7 +293,7 @@ class SlotDecoder:
         return choose(logits_RV, self._temperature_R, self._greedy_R, uniform_R)
 
     def _take(self, rows: Sequence[_Row], tokens_R: torch.Tensor, logprobs_R: torch.Tensor) -> list[Ended]:
-        # The tokens of these rows are on their way. What other slots have drawn is nobody's.
+        # The tokens of these rows are on their way to the host. What other slots have drawn is dropped.
         self._position_R[[row.slot for row in rows]] += 1
         self._drawn.append(_to_host(rows, tokens_R, logprobs_R))
         return self._read(self._lag)
@@ -366,7 +372,9 @@ class SlotDecoder:
         cache = PrefillCache(self._num_layers)
         output = self._model(
             input_ids=self._on_device(ids_FW),
-            attention_mask=self._on_device(attend_FWW[:, None]),
+            attention_mask=self._layer_masks.of(
+                self._on_device(attend_FWW[:, None]), self._columns_K[:width, None], self._columns_K[:width]
+            ),
             position_ids=self._on_device(positions_FW),
             past_key_values=cache,
             use_cache=True,

@@ -36,8 +36,8 @@ from rollout_worker.engines.engine import (
     SwapReport,
     WeightChange,
 )
+from rollout_worker.engines.layer_masks import check_architecture
 from rollout_worker.engines.request_limits import RequestLimits
-from rollout_worker.engines.slot_cache import check_architecture
 from rollout_worker.engines.slot_decoder import Ended, SlotDecoder
 from rollout_worker.engines.tensor_memory import TensorMemory
 

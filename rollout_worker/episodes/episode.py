@@ -8,14 +8,14 @@ thread, and never two at a time. Scoring itself happens in between (scoring.py).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from periplus.environment.environment import Environment, Item
-from periplus.environment.job_environment import encode_prompt
+from periplus.environment.prompts import PromptEncoder
 from periplus.errors import RewardFailed, WireError, explained_error
-from periplus.values.reward_report import RewardReport, failure_kind
+from periplus.job.samples.reward_parts import reward_metadata
+from periplus.values.reward_failure import failure_kind
 from periplus.values.trajectory import (
     Purpose,
     SamplingParams,
@@ -89,8 +89,8 @@ class Answer:
 class EpisodeDesk:
     """The environment and the tokenizer of a job, and what they make of leases and completions."""
 
-    def __init__(self, tokenizer: Any, environment: Environment, settings: EpisodeSettings) -> None:
-        self._tokenizer, self._environment, self._settings = tokenizer, environment, settings
+    def __init__(self, encoder: PromptEncoder, environment: Environment, settings: EpisodeSettings) -> None:
+        self._encoder, self._environment, self._settings = encoder, environment, settings
 
     def requests(self, leases: Sequence[QueuedLease]) -> tuple[SampleRequest | FailedLease, ...]:
         """Return the engine's request for each lease, in order, or why there is none."""
@@ -104,7 +104,7 @@ class EpisodeDesk:
 
     def answer(self, finished: FinishedEpisode) -> Answer:
         """Return what is to be scored. Raises: anything that the environment or the tokenizer raises."""
-        text = self._tokenizer.decode(finished.completion.token_ids, skip_special_tokens=True)
+        text = self._encoder.tokenizer.decode(finished.completion.token_ids, skip_special_tokens=True)
         num_tokens = len(finished.completion.token_ids)
         return Answer(item=self._environment.item(finished.lease.item), text=text, num_tokens=num_tokens)
 
@@ -116,7 +116,7 @@ class EpisodeDesk:
         return trajectory
 
     def _request(self, lease: QueuedLease) -> SampleRequest:
-        prompt = encode_prompt(self._tokenizer, self._environment.item(lease.item))
+        prompt = self._encoder.encode(self._environment.item(lease.item))
         # Group and sample are the key of the randomness, so the result does not depend on what runs beside it.
         return SampleRequest(
             request_id=request_id_of(lease),
@@ -145,7 +145,7 @@ class EpisodeDesk:
             mask=read_only((True,) * len(completion.token_ids), np.bool_),
             policies=completion.runs,
             reward=score.reward,
-            metadata=RewardReport(parts=score.parts, failures=score.failures).to_metadata(),
+            metadata=reward_metadata(score.parts, score.failures),
             stop_reason=StopReason.EOS if completion.end is CompletionEnd.EOS else StopReason.LENGTH,
             sampling=SamplingParams(temperature=0.0 if greedy else self._settings.temperature),
             worker_id=self._settings.worker_id,

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from periplus.environment.environment import Item
 from periplus.errors import RewardFailed
-from periplus.values.reward_report import failure_kind
+from periplus.values.reward_failure import failure_kind
 from rollout_worker.episodes.scoring import SampleScore, Scorer
 from rollout_worker.rewards.functions.completions import ScoredText
 from rollout_worker.rewards.pool import RewardPool

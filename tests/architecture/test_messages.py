@@ -23,7 +23,7 @@ DOTTED = re.compile(rf"(?<![\w./-])(?:{'|'.join(SECTIONS)})(?:\.[a-z_0-9]+)+(?![
 FREE = "environment.config."
 """The keys below are those of the environment's own configuration."""
 
-NO_KEYS = re.compile(r"\.(json|jsonl|yaml|safetensors)$")
+NO_KEYS = re.compile(r"\.(json|jsonl|md|yaml|safetensors)$")
 """Ends of file names that begin as a key does, such as plan.json."""
 
 COMMAND = re.compile(r"`periplus ([a-z]+)(?: ([a-z]+)\b)?")
@@ -81,7 +81,10 @@ def commands() -> dict[tuple[str, ...], click.Command]:
         command = point.load()
         found[(point.name,)] = command
         if isinstance(command, click.Group):
-            found |= {(point.name, name): inner for name, inner in command.commands.items()}
+            # Asked as a user's call asks, since a group may load its commands only then.
+            context = click.Context(command)
+            inner = ((name, command.get_command(context, name)) for name in command.list_commands(context))
+            found |= {(point.name, name): each for name, each in inner if each is not None}
     return found
 
 

@@ -22,6 +22,7 @@ KNOWN = {
     "periplus.plan-explanation/1",
     "periplus.plan/1",
     "periplus.region-status/1",
+    "periplus.samples/1",
     "periplus.simulation/1",
     "periplus.wan/1",
     "periplus.weights-delta/1",

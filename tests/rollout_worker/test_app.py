@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from periplus.codec.registry import trajectory_decoder
+from periplus.environment.job_environment import trainer_environment
 from periplus.job.job_file import JobFile
 from periplus.net import rpc
 from periplus.publication import Publication
@@ -79,7 +80,7 @@ class Scene:
             await self.link.publish(record)
 
     async def publish_first(self) -> None:
-        await self.publish(self.author.bundle(publish.bundle(self.model_dir, Path(self.job.data.path or ""))))
+        await self.publish(self.author.bundle(publish.bundle(self.model_dir, trainer_environment(self.job).file)))
         await self.publish_anchor()
 
     async def publish_anchor(self) -> None:

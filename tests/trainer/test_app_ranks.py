@@ -21,6 +21,7 @@ from rollout_worker.config import WorkerConfig
 from tests.support.audit.files import audited
 from tests.support.gateway.loopback import Gateway, gateway, until
 from tests.support.keys import AUTHORITY
+from tests.support.processes.followers import followers
 from tests.support.tiny_job import task_of, tiny_job
 from trainer import app
 from trainer.checkpointing import checkpoint
@@ -53,20 +54,6 @@ async def trained(folder: Path, home: Gateway, job: JobFile, *, fork: int = 0) -
     finally:
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
-
-
-def followers() -> list[int]:
-    """Return the ids of this process's children that are ranks of a trainer."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            words = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if parent == os.getpid() and b"trainer.distributed.follower" in words:
-            found.append(int(entry.name))
-    return found
 
 
 def test_a_trainer_whose_rank_is_killed_fails_at_once_and_other_numbers_of_ranks_finish_its_run(

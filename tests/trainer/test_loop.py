@@ -7,6 +7,9 @@ from typing import get_args
 import pytest
 
 from periplus.job.algorithm import AlgorithmSection
+from periplus.job.run_directory import RunDirectory
+from periplus.job.samples.gallery import gallery_of
+from periplus.job.samples.selection import SampleQuery
 from periplus.net.convert import policy_to_pb
 from periplus.pb.v1 import gateway_pb2
 from periplus.publication import Closing, PublicationRecord
@@ -14,6 +17,7 @@ from periplus.values.policy import Policy
 from periplus.values.probe_prompts import NUM_LOGPROBS
 from periplus.values.record import RecordKind
 from periplus.values.task import TaskState
+from tests.support.audit.files import audited
 from tests.support.trainer.fake_link import FakeLink
 from tests.support.trainer.whole_run import PREPARED_S, Trainers
 
@@ -161,3 +165,17 @@ def test_every_algorithm_that_a_job_can_name_trains(
     assert all(record.values["grad_norm"] > 0 for record in steps)
     assert all(("value_loss" in record.values) == (name == "ppo") for record in steps)
     assert run.digest != trainers.untrained_digest(tmp_path)
+    # Every sample that was trained on can be looked at, and the audit takes no notice of it.
+    for record in steps:
+        query = SampleQuery(step=record.policy.version, size=100)
+        gallery = gallery_of(RunDirectory(run.run_dir), query)
+        samples = gallery.samples
+        assert len(samples) == record.values["num_samples"]
+        assert {sample.region for sample in samples} == {"far"}
+        rewards = [sample.reward for sample in samples]
+        assert sum(rewards) / len(rewards) == pytest.approx(record.values["reward_mean"])
+        assert max(sample.staleness for sample in samples) == record.values["staleness_max"]
+        assert any(sample.advantage for sample in samples)
+        assert all(sample.prompt and sample.pieces and not sample.problem for sample in samples)
+        assert all(sample.reward == (sample.trajectory and sample.trajectory.reward) for sample in samples)
+    assert audited(run.run_dir).findings == ()

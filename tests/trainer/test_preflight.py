@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.client.preflight import check_job
 from periplus.environment.gym_tasks import load
-from periplus.environment.job_environment import encode_prompt
+from periplus.environment.prompts import PromptEncoder
 from periplus.errors import ConfigError
 from periplus.job.inputs import BUILTIN_MODELS
 from periplus.job.job_file import JobFile, load_job
@@ -59,7 +59,7 @@ def refused_job(folder: Path, case: str) -> JobFile:
 
 CASES = [
     ("weights", "model.layers.1.mlp.up_proj.weight"),
-    ("rows", ":2 has a prompt that is"),
+    ("rows", ":2 has a message in prompt that is"),
     ("prompts", "set sampling.prompt_tokens="),
     ("few", "eval.num_prompts"),
 ]
@@ -86,7 +86,7 @@ def test_the_trainer_and_the_command_refuse_a_job_with_the_same_words(tmp_path: 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_the_examples_pass(path: Path) -> None:
-    assert check_job(load_job(path)) == ()
+    assert check_job(load_job(path)).left == ()
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_the_light_tokenizer_is_the_built_in_models_own() -> None:
         environment = load(task, {}, seed=0, size=50)
         for index in range(50):
             item = environment.item(index)
-            assert encode_prompt(light, item) == encode_prompt(whole, item)
+            assert PromptEncoder(tokenizer=light).encode(item) == PromptEncoder(tokenizer=whole).encode(item)
 
 
 def test_the_positions_of_built_in_models_are_those_that_the_trainer_makes() -> None:
@@ -124,7 +124,8 @@ def test_the_positions_of_built_in_models_are_those_that_the_trainer_makes() -> 
 def test_a_slow_environment_is_checked_as_far_as_there_is_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("trainer.preflight.BUDGET_S", 0.0)
     found: dict[str, Any] = answer(tiny_job(tmp_path).to_json())
-    assert found == {"prompts": 1, "problems": 40}
+    assert (found["prompts"], found["problems"]) == (1, 40)
+    assert (found["first_prompt"], found["framing"]) == ("0?", "plain text, without a chat template")
 
 
 @pytest.mark.parametrize(("number", "words"), [(9, "killed by signal 9"), (24, "used up its processor time")])
@@ -155,14 +156,14 @@ def test_a_folder_of_the_same_name_where_the_command_runs_is_not_run(
     (tmp_path / "trainer").mkdir()
     (tmp_path / "trainer" / "preflight.py").write_text("raise SystemExit('not ours')")
     monkeypatch.chdir(tmp_path)
-    assert check_job(tiny_job(tmp_path)) == ()
+    assert check_job(tiny_job(tmp_path)).left == ()
 
 
 def test_without_the_trainers_libraries_the_rest_is_left_to_the_trainer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("coordinator.client.preflight.importlib.util.find_spec", lambda name: None)
-    (left,) = check_job(tiny_job(tmp_path))
+    (left,) = check_job(tiny_job(tmp_path)).left
     assert "tokenizers is not installed here" in left
     with pytest.raises(ConfigError, match="not a directory"):
         check_job(tiny_job(tmp_path, model={"path": str(tmp_path / "absent")}))

@@ -13,7 +13,7 @@ one may never be complete.
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from periplus.audit import records as audit
 from periplus.codec.frame import unpack
@@ -39,8 +39,9 @@ log = logging.getLogger(__name__)
 class Checkpointer:
     """Writes the checkpoints of one fork of one job.
 
-    `keep` is the number of complete checkpoints that stay; older ones are deleted after each new one. `store` holds the
-    frames of trajectories.
+    `keep` is the number of complete checkpoints that stay; older ones are deleted after each new one. `trims` are
+    called in order, each in a thread, with the position of the first frame that stays: they remove the frames before
+    it, and what is about them.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Checkpointer:
         *,
         keep: int,
         journal: WriteAheadJournal,
-        store: Spool,
+        trims: Sequence[Callable[[Position], None]],
         driver: LedgerDriver,
         disk: DiskWait,
     ) -> None:
@@ -60,7 +61,7 @@ class Checkpointer:
         self._prepared = prepared
         self._keep = keep
         self._journal = journal
-        self._store = store
+        self._trims = trims
         self._driver = driver
         self._disk = disk
         self._newest = prepared.restored
@@ -118,7 +119,8 @@ class Checkpointer:
                 audit.PruneEntry(kept_from=audit.FrameId(stays.epoch, stays.sequence), policy=oldest.policy)
             )
             await asyncio.to_thread(self._journal.sync_flushed)  # the audit must say so before frames go
-            await asyncio.to_thread(self._store.trim, stays)
+            for trim in self._trims:
+                await asyncio.to_thread(trim, stays)
 
 
 def replayable(store: Spool, limits: TrajectoryLimits) -> Iterator[tuple[Position, int, Sequence[KeptTrajectory]]]:

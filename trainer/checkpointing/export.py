@@ -36,6 +36,9 @@ from trainer.publishing.shard_digest import rounded_words
 CONFIG = "config.json"
 """File name of the model's configuration, as transformers expects it."""
 
+CHAT_TEMPLATE = "chat_template.jinja"
+"""File name of a chat template, as transformers expects it."""
+
 MAX_FILE_BYTES = 5 << 30
 """Largest file of weights. A model that is larger gets several files and an index. transformers' limit was the same for
 years."""
@@ -44,13 +47,17 @@ ALONE = HostCollectives()
 """A trainer of one process."""
 
 
-def model_files(model_dir: Path, model: Any) -> dict[str, bytes]:
+def model_files(model_dir: Path, model: Any, chat_template: str | None = None) -> dict[str, bytes]:
     """Return the contents of the files that transformers needs besides the float32 weights of `model`, by name.
 
-    The tokenizer's files come unchanged from `model_dir`, from which the model was loaded. The configuration is that of
-    the model, with dtype float32.
+    The tokenizer's files come unchanged from `model_dir`, from which the model was loaded, but for `chat_template`, the
+    text of a template with which the model was trained instead of its own. The configuration is that of the model,
+    with dtype float32.
     """
     files = {name: (model_dir / name).read_bytes() for name in BUNDLE_FILES if (model_dir / name).is_file()}
+    if chat_template is not None:
+        # transformers prefers this file to a template in the tokenizer's configuration.
+        files[CHAT_TEMPLATE] = chat_template.encode()
     return files | {CONFIG: _config(model, torch.float32)}
 
 

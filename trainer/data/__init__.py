@@ -6,5 +6,6 @@ may know of the ledger, of policy versions or of the network.
     dataset     encodes prompts, divides the problems into sets, and orders those for training
     pretrained  checks and loads a Hugging Face checkpoint directory
     model       finds the directory that a job names, or creates a built-in model
+    decoding    a program that turns token ids into text, for those who look at samples
     characters  the character tokenizer of the built-in models
 """

@@ -53,7 +53,7 @@ def inject(model: Any, settings: AdapterSettings, seed: int) -> None:
     Raises: ConfigError if a name in `target_modules` is not that of linear layers, if a chosen layer shares its weight
     with another module, or if peft is not installed.
     """
-    _check_targets(model, settings.target_modules)
+    check_adapter_targets(model, settings.target_modules)
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
@@ -70,6 +70,36 @@ def inject(model: Any, settings: AdapterSettings, seed: int) -> None:
         torch.manual_seed(seed)
         inject_adapter_in_model(config, model, ADAPTER)
     model.eval()
+
+
+def check_adapter_targets(model: Any, targets: Sequence[str]) -> None:
+    """Check that layers with these names can have adapters. The model may be on the `meta` device.
+
+    Raises: ConfigError if a name is not that of linear layers, or if a layer shares its weight with another module.
+    """
+    shared = [parameter for _, parameter in model.named_parameters(remove_duplicate=False)]
+    for target in targets:
+        found = [module for name, module in model.named_modules() if name.rpartition(".")[2] == target]
+        if not found:
+            names = sorted({name.rpartition(".")[2] for name, module in model.named_modules() if _is_linear(module)})
+            raise ConfigError(
+                f"model.lora.target_modules has {target!r}, but no layer of the model is named so; its linear layers "
+                f"are {', '.join(names)}"
+            )
+        for module in found:
+            if not _is_linear(module):
+                raise ConfigError(
+                    f"model.lora.target_modules has {target!r}, but it is a {type(module).__name__}; give linear layers"
+                )
+            if sum(parameter is module.weight for parameter in shared) > 1:
+                raise ConfigError(
+                    f"model.lora.target_modules has {target!r}, but it shares its weight with another layer; leave it "
+                    "out"
+                )
+
+
+def _is_linear(module: Any) -> bool:
+    return isinstance(module, torch.nn.Linear)
 
 
 def published_name(parameter_name: str) -> str:
@@ -124,24 +154,6 @@ def adapters_off(model: Any) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.enable_adapters(True)
-
-
-def _check_targets(model: Any, targets: Sequence[str]) -> None:
-    shared = [parameter for _, parameter in model.named_parameters(remove_duplicate=False)]
-    for target in targets:
-        found = [module for name, module in model.named_modules() if name.rpartition(".")[2] == target]
-        if not found:
-            raise ConfigError(f"model.lora.target_modules has {target!r}, but no layer of the model is named so")
-        for module in found:
-            if not isinstance(module, torch.nn.Linear):
-                raise ConfigError(
-                    f"model.lora.target_modules has {target!r}, but it is a {type(module).__name__}; give linear layers"
-                )
-            if sum(parameter is module.weight for parameter in shared) > 1:
-                raise ConfigError(
-                    f"model.lora.target_modules has {target!r}, but it shares its weight with another layer; leave it "
-                    "out"
-                )
 
 
 def _words(tensor: torch.Tensor) -> Any:

@@ -1,22 +1,18 @@
-"""The problems of a job: which ones it warms up on, trains on and is evaluated on, and the order for training.
+"""The problems of a job: which ones it warms up on, trains on and is evaluated on.
 
 The three sets are disjoint by the text of the prompt. `periplus/environment/splits.py` asserts this once, when the
-trainer starts. A *group* is a set of samples of one problem. The problem of a training group is a function of (seed,
-group number), with a new permutation of the problems in each epoch. So a restored trainer needs only the number of its
-next group to continue in the same order.
+trainer starts. The order for training is in `mixture`.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from periplus.environment.environment import Environment
-from periplus.environment.job_environment import encode_prompt
+from periplus.environment.prompts import PromptEncoder
 from periplus.environment.splits import Splits, split
 from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile
+from trainer.data.mixture import TrainingSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +40,7 @@ class Prompt:
 
 
 def read_prompts(
-    environment: Environment, job: JobFile, tokenizer: Any, is_time_up: Callable[[], bool] = lambda: False
+    environment: Environment, job: JobFile, encoder: PromptEncoder, is_time_up: Callable[[], bool] = lambda: False
 ) -> list[Prompt]:
     """Encode the prompts of the environment in their order, and check their lengths.
 
@@ -54,7 +50,7 @@ def read_prompts(
     prompts: list[Prompt] = []
     for index in range(len(environment)):
         item = environment.item(index)
-        prompts.append(Prompt(text=item.prompt, num_tokens=len(encode_prompt(tokenizer, item))))
+        prompts.append(Prompt(text=item.prompt, num_tokens=len(encoder.encode(item))))
         if prompts[-1].num_tokens == 0:
             raise ConfigError(
                 f"problem {index} has an empty prompt: the tokenizer makes no token of {item.prompt[:60]!r}"
@@ -63,48 +59,54 @@ def read_prompts(
         if is_time_up():
             break
     longest, width = max(prompts, key=lambda prompt: prompt.num_tokens), job.sampling.prompt_tokens
+    if job.data.drop_long_prompts and any(prompt.num_tokens <= width for prompt in prompts):
+        return prompts
     if longest.num_tokens > width:
         num_longer = sum(prompt.num_tokens > width for prompt in prompts)
         raise ConfigError(
             f"sampling.prompt_tokens is {width}, but {num_longer} of {len(prompts)} prompts have more tokens, up to "
-            f"{longest.num_tokens}: {longest.text[:60]!r}; set sampling.prompt_tokens={longest.num_tokens} or more"
+            f"{longest.num_tokens}: {longest.text[:60]!r}; set sampling.prompt_tokens={longest.num_tokens} or more, or "
+            "data.drop_long_prompts=true"
         )
     return prompts
 
 
 def split_prompts(prompts: Sequence[Prompt], job: JobFile) -> Splits:
-    """Divide all prompts into warm-up, training and held-out sets. Raises: ConfigError if there are too few."""
-    num_warmup = job.train.warmup.num_examples if job.train.warmup else 0
-    return split([prompt.text for prompt in prompts], num_warmup, job.eval.num_prompts, job.seed)
+    """Divide all prompts into warm-up, training and held-out sets, without those that are too long.
 
-
-def item_order(train: Sequence[int], seed: int) -> Callable[[int], int]:
-    """Return a function from the number of a training group to its problem.
-
-    Each epoch goes through all problems in `train` once, in a permutation that is keyed by (seed, epoch).
+    Raises: ConfigError if there are too few.
     """
-    permutations: dict[int, Sequence[int]] = {}
-
-    def item_of(group: int) -> int:
-        # A group's problem depends on its number only, so a restored run continues the order.
-        epoch, position = divmod(group, len(train))
-        if epoch not in permutations:  # only the permutation that was used last is kept
-            permutations.clear()
-            permutations[epoch] = np.random.default_rng((seed, epoch)).permutation(len(train)).tolist()
-        return train[permutations[epoch][position]]
-
-    return item_of
+    num_warmup = job.train.warmup.num_examples if job.train.warmup else 0
+    usable = [index for index, prompt in enumerate(prompts) if prompt.num_tokens <= job.sampling.prompt_tokens]
+    of_usable = split([prompts[index].text for index in usable], num_warmup, job.eval.num_prompts, job.seed)
+    return of_usable.renumbered(usable)
 
 
-def warmup_examples(dataset: Dataset, tokenizer: Any) -> tuple[Example, ...]:
-    """Return the problems of the warm-up set as token ids. Each completion is the answer and the end token."""
+def training_sources(dataset: Dataset, job: JobFile) -> tuple[TrainingSource, ...]:
+    """Return the problems that are trained on, by data set; there is one if an environment makes the problems."""
+    weights = [source.weight for source in job.data.datasets] or [1.0]
+    problems: list[list[int]] = [[] for _ in weights]
+    for index in dataset.splits.train:
+        # One data set has no need to look at each problem, which an environment would have to make.
+        problems[dataset.environment.item(index).source if len(weights) > 1 else 0].append(index)
+    return tuple(
+        TrainingSource(problems=tuple(each), weight=weight) for each, weight in zip(problems, weights, strict=True)
+    )
+
+
+def warmup_examples(dataset: Dataset, encoder: PromptEncoder) -> tuple[Example, ...]:
+    """Return the problems of the warm-up set as token ids.
+
+    Each completion is the solution, or the answer if there is none, and the end token.
+    """
+    tokenizer = encoder.tokenizer
     examples = []
     for index in dataset.splits.warmup:
         item = dataset.environment.item(index)
-        answer = tokenizer(item.answer, add_special_tokens=False)["input_ids"]
+        answer = tokenizer(item.solution or item.answer, add_special_tokens=False)["input_ids"]
         examples.append(
             Example(
-                prompt_ids=encode_prompt(tokenizer, item),
+                prompt_ids=encoder.encode(item),
                 completion_ids=(*(int(token) for token in answer), int(tokenizer.eos_token_id)),
             )
         )

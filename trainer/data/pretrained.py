@@ -12,7 +12,7 @@ these, names are checked only when the weights are loaded.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,19 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.conversion_mapping import get_model_conversion_mapping
 
 from periplus.errors import ConfigError, one_line
+from periplus.job.architectures import attention_function
 from periplus.values.weight_state import WeightState, read_safetensors
+from trainer.data.adapters import check_adapter_targets
 
 FLOATS = frozenset({"F32", "BF16", "F16"})
 """Dtypes, under their names in safetensors, whose values float32 represents exactly."""
 
 SHOWN = 5
 """Largest number of tensor names in one message, because a whole layer can have dozens. Chosen by hand."""
+
+
+CAUSAL_WITHOUT_FLAG = frozenset({"gpt_neox", "gpt_neox_japanese"})
+"""Causal models whose configurations say `is_decoder: false`, which their classes in transformers do not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +69,12 @@ class Misfit:
             )
 
 
-def check_checkpoint(directory: Path) -> None:
+def check_checkpoint(directory: Path, adapter_targets: Sequence[str] = ()) -> None:
     """Check that a checkpoint has a text model of a supported kind, and the tensors of that model. Reads no weights.
 
-    Raises: ConfigError if the configuration is not that of a causal language model, or if the tensors' names, shapes or
-    dtypes are not those of the model.
+    `adapter_targets` are the names of layers that are to get adapters. Raises: ConfigError if the configuration is not
+    that of a causal language model, if the tensors' names, shapes or dtypes are not those of the model, or if it has no
+    such layers.
     """
     model = _skeleton(directory)
     if not isinstance(getattr(model.config, "vocab_size", None), int):
@@ -75,10 +82,17 @@ def check_checkpoint(directory: Path) -> None:
             f"{type(model).__name__} in {str(directory)!r} has no vocab_size of its own: models of more than text are "
             "not supported yet"
         )
-    if getattr(model.config, "is_decoder", True) is False:
+    if getattr(model.config, "is_decoder", True) is False and model.config.model_type not in CAUSAL_WITHOUT_FLAG:
         raise ConfigError(
             f"{type(model).__name__} in {str(directory)!r} is an encoder, in which tokens see those after them; give "
             "a causal language model"
+        )
+    check_adapter_targets(model, adapter_targets)
+    # Only parameters are published and exported.
+    if buffers := model.state_dict().keys() - {name for name, _ in model.named_parameters(remove_duplicate=False)}:
+        raise ConfigError(
+            f"{type(model).__name__} in {str(directory)!r} has tensors besides its parameters, which workers would not "
+            f"get: {_listed(buffers)}; give a model of another architecture (docs/architectures.md)"
         )
     # Models whose checkpoints transformers rewrites while loading have other names in their files.
     if not get_model_conversion_mapping(model, add_legacy=False):
@@ -120,6 +134,7 @@ def load_weights(directory: Path) -> Any:
 
     Raises: ConfigError if it cannot be loaded, if the files do not provide every weight, or if a weight is not finite.
     """
+    config = _config(directory)
     try:
         model, found = AutoModelForCausalLM.from_pretrained(
             directory,
@@ -127,6 +142,7 @@ def load_weights(directory: Path) -> Any:
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
+            attn_implementation=attention_function(config),
             # Report tensors of another shape rather than raise, so that one message names all of them.
             ignore_mismatched_sizes=True,
         )

@@ -1,4 +1,4 @@
-"""Rank 0 of a trainer: whatever it does with the models, it has done on all ranks.
+"""Rank 0 of a trainer: it executes each operation on the models together with all other ranks.
 
 With one device there are no other ranks. With several, `start` starts the other ranks' processes, which import what
 they need while rank 0 loads and warms up the model. `build` joins them, divides the models and makes the learner.

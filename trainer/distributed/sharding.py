@@ -51,14 +51,14 @@ def divide(module: PolicyScorer | Critic, groups: RankGroups) -> None:
     _send_weights(root, whole, groups)
 
 
-def _call_within(root: Any) -> Callable[[Callable[[], torch.Tensor]], torch.Tensor]:
+def _call_within(root: Any) -> Callable[[Callable[[], Any]], Any]:
     # A method of the root that FSDP2 takes for a forward pass: it gathers what belongs to the root, and calls `run`.
-    def call(_: Any, run: Callable[[], torch.Tensor]) -> torch.Tensor:
+    def call(_: Any, run: Callable[[], Any]) -> Any:
         return run()
 
     root.call_within = MethodType(call, root)
     register_fsdp_forward_method(root, "call_within")
-    found: Callable[[Callable[[], torch.Tensor]], torch.Tensor] = root.call_within
+    found: Callable[[Callable[[], Any]], Any] = root.call_within
     return found
 
 

@@ -19,9 +19,9 @@ from typing import assert_never
 
 from periplus.audit.records import AdmissionVerdict
 from periplus.errors import PeriplusError, WireError
+from periplus.job.samples.reward_parts import reward_failures_of
 from periplus.spool.format import Position
 from periplus.values.policy import Policy
-from periplus.values.reward_report import RewardReport
 from periplus.values.trajectory import StopReason
 from trainer.intake.committed import Committed, KeptTrajectory
 from trainer.intake.effects import EvaluationDone, EventLogged, IntakeEffect, LedgerBatch, LineWritten
@@ -198,7 +198,7 @@ class LedgerDriver:
         self._tally.frames_bytes += frame.num_bytes
         self._tally.frames_json_bytes += json_bytes
         for each in frame.kept:
-            self._tally.reward_failures.update(RewardReport.of_metadata(each.trajectory.metadata).failures.values())
+            self._tally.reward_failures.update(reward_failures_of(each.trajectory.metadata).values())
         if (frame.region or self.regions.get(frame.key.worker_id)) != self._home_region:
             self._remote = RemoteBytes(self._remote.num_bytes + frame.num_bytes, self._remote.json_bytes + json_bytes)
 

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,12 +40,14 @@ from periplus.values.trajectory import MAX_REWARD, is_reward
 from trainer.learning.advantages import AdvantageSettings, Outcomes
 from trainer.learning.batch import Batch, Sample, collate
 from trainer.learning.forward.scorer import PolicyScorer
+from trainer.learning.losses.importance import WeightSpread, spread_of_weights
 from trainer.learning.losses.kl import KlEstimator, kl_estimate
 from trainer.learning.losses.objective import LossSums
 from trainer.learning.losses.registry import Algorithm
 from trainer.learning.micro_batches import micro_batches_of_rank
 from trainer.learning.mismatch import MismatchReport, measure_mismatch
 from trainer.learning.ranks import Ranks
+from trainer.learning.sample_figures import SampleFigures, figures_of_samples
 from trainer.learning.scoring import completion_logprobs, state_values
 from trainer.learning.step import (
     Gradient,
@@ -92,38 +94,51 @@ class StepReport:
     Means over updates: `loss`, `grad_norm`, `value_loss` and `critic_grad_norm`. Norms are taken before clipping.
 
     Means over the tokens that the loss sees, each counted once for each update that sees it:
-    - `clip_fraction`: share of tokens where the loss's clip took effect;
+    - `entropy`: entropy of the policy's distribution at the token, in nats, at the sampling temperature;
+    - `clip_fraction`: share of tokens where the loss's clip took effect; `clip_fraction_low` and `clip_fraction_high`
+      are its parts with a ratio below and above the range;
     - `mean_ratio`, `approx_kl`: ratio and k3 estimate of the current policy against the behaviour policy;
     - `importance_weight`: the importance weight after it was bounded;
     - `cut_fraction`: share of tokens whose importance weight was truncated or masked.
 
-    `reference_kl` is the mean k3, in nats per token, of the policy at the start of the step against the reference.
+    `weights` is the spread of the importance weights over the step's tokens. `reference_kl` is the mean k3, in nats per
+    token, of the policy at the start of the step against the reference. `samples` has figures of each sample.
     `num_tokens` counts the tokens of the batch that the loss sees.
     """
 
     loss: float
     grad_norm: float
+    entropy: float
     clip_fraction: float
+    clip_fraction_low: float
+    clip_fraction_high: float
     mean_ratio: float
     approx_kl: float
     importance_weight: float
     cut_fraction: float
+    weights: WeightSpread
     reference_kl: float | None
     value_loss: float | None
     critic_grad_norm: float | None
     num_updates: int
     num_tokens: int
     mismatch: MismatchReport
+    samples: tuple[SampleFigures, ...]
 
     def values(self) -> dict[str, float]:
         """Return the figures under the names of the metric registry, without those that do not exist."""
         values = {
             "loss": self.loss,
             "grad_norm": self.grad_norm,
+            "entropy": self.entropy,
             "clip_fraction": self.clip_fraction,
+            "clip_fraction_low": self.clip_fraction_low,
+            "clip_fraction_high": self.clip_fraction_high,
             "mean_ratio": self.mean_ratio,
             "approx_kl": self.approx_kl,
             "importance_weight": self.importance_weight,
+            "importance_weight_max": self.weights.largest,
+            "importance_effective_share": self.weights.effective_share,
             "cut_fraction": self.cut_fraction,
             "reference_kl": self.reference_kl,
             "value_loss": self.value_loss,
@@ -136,6 +151,13 @@ class StepReport:
                 values |= {f"logprob_mismatch_{kind}_{name}": getattr(found, name) for name in ("mean", "max", "kl")}
                 values[f"logprob_mismatch_{kind}_tokens"] = float(found.num_tokens)
         return {name: value for name, value in values.items() if value is not None}
+
+
+class _Update(NamedTuple):
+    gradient: Gradient
+    sums: LossSums
+    entropy_sum: float
+    value_gradient: Gradient | None
 
 
 class Learner:
@@ -184,13 +206,13 @@ class Learner:
         def on_logprobs(index_B: torch.Tensor, logprobs_BT: torch.Tensor) -> None:
             start_BT.index_copy_(0, index_B, logprobs_BT)
 
-        sums, gradients, value_gradients = LossSums(), [], []
+        sums, entropy_sum, gradients, value_gradients = LossSums(), 0.0, [], []
         with self._undone_on_failure(num_updates=len(updates)):
             for rows in updates:
-                gradient, update_sums, value_gradient = self._update(batch, targets, rows, learning_rate, on_logprobs)
-                sums = sums.plus(update_sums)
-                gradients.append(gradient)
-                value_gradients += [value_gradient] if value_gradient else []
+                update = self._update(batch, targets, rows, learning_rate, on_logprobs)
+                sums, entropy_sum = sums.plus(update.sums), entropy_sum + update.entropy_sum
+                gradients.append(update.gradient)
+                value_gradients += [update.value_gradient] if update.value_gradient else []
         # Each rank filled in its own rows and left zeros elsewhere, so that the sum over ranks is the whole tensor.
         at_start_BT = self._ranks.sum_(start_BT) if targets.proximal_BT is None else targets.proximal_BT
         mismatch = measure_mismatch(
@@ -201,10 +223,29 @@ class Learner:
             consumer=consumer,
             threshold=self._settings.mismatch_alarm,
         )
-        # Each token counts once for each update that sees it, as in the sums.
+        importance = self._settings.update.loss.importance
+        # Each token counts once for each update that sees it, as in the sums. Loss and norm are means over updates.
         num_counted = sum(batch.num_tokens_of(rows) for rows in updates)
-        reference_kl = _mean_k3(at_start_BT, targets.reference_BT, batch.mask_BT)
-        return self._report(batch, sums, num_counted, gradients, value_gradients, reference_kl, mismatch)
+        return StepReport(
+            loss=_mean([gradient.loss for gradient in gradients]),
+            grad_norm=_mean([gradient.norm for gradient in gradients]),
+            entropy=entropy_sum / num_counted,
+            clip_fraction=(sums.clipped_low + sums.clipped_high) / num_counted,
+            clip_fraction_low=sums.clipped_low / num_counted,
+            clip_fraction_high=sums.clipped_high / num_counted,
+            mean_ratio=sums.ratio / num_counted,
+            approx_kl=sums.approx_kl / num_counted,
+            importance_weight=sums.weight / num_counted,
+            cut_fraction=sums.cut / num_counted,
+            weights=spread_of_weights(at_start_BT, batch.behaviour_logprobs_BT, batch.mask_BT, importance),
+            reference_kl=_mean_k3(at_start_BT, targets.reference_BT, batch.mask_BT),
+            value_loss=_mean([gradient.loss for gradient in value_gradients]) if value_gradients else None,
+            critic_grad_norm=_mean([gradient.norm for gradient in value_gradients]) if value_gradients else None,
+            num_updates=len(gradients),
+            num_tokens=batch.num_tokens,
+            mismatch=mismatch,
+            samples=figures_of_samples(batch, targets.advantages_BT, at_start_BT),
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint must hold besides the actor's weights: optimizers, critic and reference.
@@ -309,10 +350,12 @@ class Learner:
         rows: Sequence[int],
         learning_rate: float,
         on_logprobs: Callable[[torch.Tensor, torch.Tensor], None],
-    ) -> tuple[Gradient, LossSums, Gradient | None]:
+    ) -> "_Update":
         update, value_gradient, failure = self._settings.update, None, None
         try:
-            gradient, sums = actor_gradient(self._actor, batch, targets, rows, update, self._ranks, on_logprobs)
+            gradient, sums, entropy_sum = actor_gradient(
+                self._actor, batch, targets, rows, update, self._ranks, on_logprobs
+            )
             if self._critic is not None:
                 value_gradient = critic_gradient(self._critic, batch, targets, rows, update, self._ranks)
         except NonFiniteLoss as error:
@@ -322,7 +365,7 @@ class Learner:
         if self._critic is not None:
             apply(self._critic, learning_rate * self._settings.critic_rate)
         apply(self._actor, learning_rate)
-        return gradient, sums, value_gradient
+        return _Update(gradient, sums, entropy_sum, value_gradient)
 
     @contextmanager
     def _undone_on_failure(self, *, num_updates: int) -> Iterator[None]:
@@ -338,34 +381,6 @@ class Learner:
             for each in trained:
                 each.optimizer.zero_grad(set_to_none=True)
             raise
-
-    def _report(
-        self,
-        batch: Batch,
-        sums: LossSums,
-        num_counted: int,
-        gradients: Sequence[Gradient],
-        value_gradients: Sequence[Gradient],
-        reference_kl: float | None,
-        mismatch: MismatchReport,
-    ) -> StepReport:
-        return StepReport(
-            # Loss and norm are means over updates; the other figures are sums that are divided by the tokens that
-            # updates have seen.
-            loss=_mean([gradient.loss for gradient in gradients]),
-            grad_norm=_mean([gradient.norm for gradient in gradients]),
-            clip_fraction=sums.clipped / num_counted,
-            mean_ratio=sums.ratio / num_counted,
-            approx_kl=sums.approx_kl / num_counted,
-            importance_weight=sums.weight / num_counted,
-            cut_fraction=sums.cut / num_counted,
-            reference_kl=reference_kl,
-            value_loss=_mean([gradient.loss for gradient in value_gradients]) if value_gradients else None,
-            critic_grad_norm=_mean([gradient.norm for gradient in value_gradients]) if value_gradients else None,
-            num_updates=len(gradients),
-            num_tokens=batch.num_tokens,
-            mismatch=mismatch,
-        )
 
 
 def minibatch_rows(groups: Sequence[int], num_minibatches: int, key: Sequence[int]) -> list[list[int]]:

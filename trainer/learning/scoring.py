@@ -8,6 +8,7 @@ Shapes: B rows, T completion columns, U = T + 1 states (before each completion t
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -25,6 +26,17 @@ def completion_logprobs(scorer: Logprobs, batch: Batch, temperature: float) -> t
     """Return the log-probability of each completion token in nats, BT; 0 in padding columns."""
     packed = batch.packed()
     return _spread(scorer(packed, temperature), packed.cells_M, (batch.num_rows, batch.num_columns))
+
+
+def completion_scores(scorer: Any, batch: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return log-probability and entropy at each completion token in nats, each BT; 0 in padding columns.
+
+    `scorer` is a `PolicyScorer`. Both come from one pass. Only the log-probabilities are differentiable.
+    """
+    packed = batch.packed()
+    logprobs_M, entropies_M = scorer(packed, temperature, with_entropies=True)
+    shape = (batch.num_rows, batch.num_columns)
+    return _spread(logprobs_M, packed.cells_M, shape), _spread(entropies_M, packed.cells_M, shape)
 
 
 def state_values(critic: Values, batch: Batch) -> torch.Tensor:

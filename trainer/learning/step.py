@@ -33,7 +33,7 @@ from trainer.learning.losses.ppo import value_loss
 from trainer.learning.losses.surrogate import TokenLossFunction
 from trainer.learning.micro_batches import MicroBatchLimits, micro_batches_of_rank
 from trainer.learning.ranks import Ranks
-from trainer.learning.scoring import completion_logprobs, state_values
+from trainer.learning.scoring import completion_scores, state_values
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,8 +116,11 @@ def actor_gradient(
     settings: UpdateSettings,
     ranks: Ranks,
     on_logprobs: Callable[[torch.Tensor, torch.Tensor], None],
-) -> tuple[Gradient, LossSums]:
+) -> tuple[Gradient, LossSums, float]:
     """Compute the gradient of the policy loss over `rows` of the batch, and leave it in the actor's parameters.
+
+    Return the gradient's figures, the loss's sums, and the sum of the policy's entropy in nats, both over the tokens
+    that the loss sees. The entropy comes from the same pass.
 
     `on_logprobs` is called for each micro-batch, with its rows as an index and their log-probabilities (BT, without
     gradient).
@@ -131,7 +134,7 @@ def actor_gradient(
     for chosen in micro_batches_of_rank(rows, batch.lengths, settings.micro_batch, ranks):
         index_B = batch.index(chosen)
         part, part_targets = batch.take(chosen), targets.take(index_B)
-        logprobs_BT = completion_logprobs(actor.model, part, settings.temperature)
+        logprobs_BT, entropies_BT = completion_scores(actor.model, part, settings.temperature)
         on_logprobs(index_B, logprobs_BT.detach())
         loss, part_sums = policy_loss(
             settings.token_loss,
@@ -146,9 +149,10 @@ def actor_gradient(
         )
         loss.backward()  # type: ignore[no-untyped-call]
         totals.append(loss.detach())
-        sums.append(part_sums)
-    gradient, values = _finish("policy", actor, totals, sums, len(rows), settings, ranks)
-    return gradient, LossSums.of(values)
+        entropy = entropies_BT.masked_fill(~part.mask_BT, 0.0).sum(dtype=torch.float64)
+        sums.append(torch.cat([part_sums, entropy[None]]))
+    gradient, (*values, entropy_sum) = _finish("policy", actor, totals, sums, len(rows), settings, ranks)
+    return gradient, LossSums.of(values), entropy_sum
 
 
 def critic_gradient(

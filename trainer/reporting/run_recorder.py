@@ -1,8 +1,8 @@
 """The recorder of a run: it writes records to the run directory, sends them to watchers, and keeps sums over the run.
 
-A record describes a step, an evaluation, a phase or the summary. Watchers get it at once, through the gateway. If the
-disk has no room for a record, it is kept in memory and written in order with the next one. The training loop waits for
-that between two steps (`write_pending`), so no more than the records of one step are kept.
+A record describes a step, an evaluation, a phase or the summary. Watchers get it at once through the gateway, and so do
+the job's trackers. If the disk has no room for a record, it is kept in memory and written in order with the next one.
+The training loop waits for that between two steps (`write_pending`), so no more than the records of one step are kept.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from periplus.job.run_directory import RunDirectory
 from periplus.process.telemetry import check_names, event
 from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
-from periplus.values.reward_report import RewardFailureKind
+from periplus.values.reward_failure import RewardFailureKind
 from periplus.values.trajectory import Trajectory
 from trainer.disk_wait import DiskWait
 from trainer.intake.gateway import GatewayLink
@@ -25,8 +25,10 @@ from trainer.intake.ledger_driver import LedgerDriver
 from trainer.intake.tally import Tally
 from trainer.learning.gate import Inspection
 from trainer.learning.learner import StepReport
+from trainer.reporting.batch_figures import figures_of_batch
 from trainer.reporting.delivery import ProofTally, ReaderProof, Sent
 from trainer.reporting.progress import Progress
+from trainer.tracking.feeds import Trackers
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ class RunRecorder:
         link: GatewayLink,
         driver: LedgerDriver,
         disk: DiskWait,
+        trackers: Trackers,
         progress: Progress,
         now: Callable[[], float],
         started_s: float,
@@ -59,6 +62,7 @@ class RunRecorder:
         self._link = link
         self._driver = driver
         self._disk = disk
+        self._trackers = trackers
         self._unwritten: list[Record] = []
         self._now = now
         self._started_s = started_s
@@ -113,7 +117,7 @@ class RunRecorder:
         staleness_tokens: dict[int, int] | None = None,
         policy: Policy | None = None,
     ) -> None:
-        """Send one record to the watchers, and write it to the run directory.
+        """Send one record to the watchers and to the trackers, and write it to the run directory.
 
         Without `policy` it belongs to the present one. The names in `values` must be in the metric registry. If the
         disk is full, the record is kept and written later.
@@ -128,6 +132,7 @@ class RunRecorder:
             text=text,
         )
         self._link.record(record)
+        self._trackers.record(record)
         # Written behind those that wait, so that the file keeps the order.
         self._unwritten.append(record)
         with contextlib.suppress(DiskFull):
@@ -203,6 +208,7 @@ class RunRecorder:
             "staleness_violations": float(found.violations),
             "weight_digest_mismatches": self._progress.weight_digest_mismatches - self._mismatches_recorded,
         }
+        values |= figures_of_batch(trained, self._driver.regions, values["step_s"])
         self._mismatches_recorded = self._progress.weight_digest_mismatches
         if report is not None:
             values |= report.values()

@@ -72,8 +72,8 @@ def page_of(record: Record, stem: str) -> tuple[str, dict[str, str]]:
     page = Page(stem, record.quick)
     blocks = [
         f"# The planner, compared: {stem}",
-        "Written by `python -m bench.planner_record` from what `python -m bench.planner` printed; no figure was copied "
-        "by hand. What is compared, and how: [planner-comparison.md](../planner-comparison.md).",
+        "Written by `python -m bench.planner_cases.record` from what `python -m bench.planner` printed; no figure was "
+        "copied by hand. What is compared, and how: [planner-comparison.md](../planner-comparison.md).",
         "## What this says, and what it does not",
         bullets(HONEST),
         "## What was run",

@@ -43,5 +43,15 @@ thead th{color:var(--soft);font-weight:500;font-size:13.5px;border-top:0}
 .num{text-align:right;font-variant-numeric:tabular-nums;padding-right:0;padding-left:14px}
 .keys th{color:var(--soft);font-weight:400;width:34%}
 summary{cursor:pointer}
+h3{font-size:16px;margin:0 0 10px}
+.samples{margin-bottom:16px}.samples .card{margin-top:12px}
+.note,.sample .label{color:var(--soft);font-size:13.5px}
+.sample .label{margin-top:12px}
+.figures{display:flex;flex-wrap:wrap;gap:6px 26px;margin:0}
+.figures dt{color:var(--soft);font-size:13px}.figures dd{margin:0;font-weight:600;overflow-wrap:anywhere}
+pre{margin:4px 0 8px;padding:10px 12px;background:var(--bg);border-radius:8px;white-space:pre-wrap;
+overflow-wrap:anywhere;font:14px/1.5 ui-monospace,Menlo,Consolas,monospace;max-height:60vh;overflow-y:auto}
+.stale{background:color-mix(in srgb,var(--c2) 18%,transparent)}
+.context{background:color-mix(in srgb,var(--muted) 30%,transparent);font-style:italic}
 @media print{body{background:#fff}.card,.tile{break-inside:avoid}}
 """

@@ -6,14 +6,18 @@ whole configuration. All text from files is escaped.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 
+from periplus.process.telemetry import REWARD_PART_MEAN
 from periplus.values.record import Record, RecordKind
 from periplus.view import units
 from periplus.view.page.charts import ChartSeries, comparison, histogram, line_chart, smoothed
-from periplus.view.page.page_style import STYLE
+from periplus.view.page.page_frame import html_page
 from periplus.view.state import LinkSeen, LinkView, RecordSeen, ViewState, fold
+
+_LABEL_CHARACTERS = 16
+"""Most characters of a legend's label that come from a user: three of them fit beside each other."""
 
 _SUMMARY_UNITS = {
     "accuracy_before": units.percent,
@@ -32,11 +36,13 @@ def render_report(
     summary: Mapping[str, object],
     links: Sequence[LinkSeen | LinkView],
     ending: str = "",
+    samples: str = "",
 ) -> str:
     """Return the page.
 
     `config` is the resolved job, `plan` an object of schema periplus.plan/1, and `summary` the demo's JSON. Each may be
     empty. `ending` says how an unfinished run ended, or that it has not ended; it is empty for a finished one.
+    `samples` is the markup of the section with samples, or empty.
     """
     # The page draws from the same fold as the live view, so that both show the same figures.
     state = ViewState()
@@ -50,20 +56,14 @@ def render_report(
         f'<section class="tiles" aria-label="Results">{"".join(_tiles(summary))}</section>',
         *_wan_section(summary),
         f'<section class="charts" aria-label="Curves">{"".join(_charts(steps, state, summary))}</section>',
+        samples,
         _regions_section(plan, summary),
         _links_section(links),
         _key_values("Summary", {k: _summary_value(k, v) for k, v in summary.items()}),
         _key_values("Plan", dict(_flattened(plan))),
         _key_values("Configuration", dict(_flattened(config))),
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{escape(name)} - periplus</title>\n<style>{STYLE}</style></head>\n<body><main>\n"
-        + "\n".join(section for section in sections if section)
-        + "\n</main></body></html>\n"
-    )
+    return html_page(name, sections)
 
 
 def _living_steps(records: Sequence[Record]) -> list[Record]:
@@ -166,9 +166,14 @@ def _charts(steps: Sequence[Record], state: ViewState, summary: Mapping[str, obj
         line_chart(
             "Reward", [ChartSeries(label="each step", points=rewards, style="faint"), smooth], unit="mean of the batch"
         ),
-        line_chart("Accuracy", [accuracy], unit="% of held-out prompts, greedy", tick=lambda y: f"{y * 100:.3g}"),
+        *_reward_part_chart(steps, window),
+        line_chart("Accuracy", [accuracy], unit="% of held-out prompts, greedy", tick=_percent_tick),
         line_chart("Loss", [*_raw_and_smooth(of("loss"), window)], unit="nats"),
+        line_chart(
+            "Entropy of the policy", [*_raw_and_smooth(of("entropy"), window)], unit="nats a token", from_zero=True
+        ),
         line_chart("KL from the behaviour policy", [*_raw_and_smooth(kl, window)], unit="nats a token", from_zero=True),
+        *_collapse_charts(of, window),
         histogram("Staleness", state.staleness_tokens, bound=limit, unit="% of tokens", x_label="versions behind"),
         line_chart("Throughput", [*_raw_and_smooth(of("tokens_per_s"), window)], unit="tokens/s", from_zero=True),
         line_chart("Published weights", [delta, full], unit="bytes a version", logarithmic=True, tick=units.size),
@@ -194,6 +199,71 @@ def _charts(steps: Sequence[Record], state: ViewState, summary: Mapping[str, obj
         ),
     )
     yield from (f'<figure class="card">{chart}</figure>' for chart in drawn)
+
+
+def _collapse_charts(of: Callable[[str], list[tuple[float, float]]], window: int) -> Iterator[str]:
+    """Draw what tells of a collapse, or of an engine that computes otherwise, before the reward does."""
+
+    def smooth(name: str, label: str, colour: str) -> ChartSeries:
+        return ChartSeries(label=label, points=smoothed(of(name), window), colour=colour)
+
+    yield line_chart(
+        "Length of completions",
+        [smooth("completion_tokens_mean", "mean", "c1"), smooth("completion_tokens_max", "longest", "muted")],
+        unit="tokens",
+        from_zero=True,
+    )
+    yield line_chart(
+        "Truncated completions",
+        [*_raw_and_smooth(of("truncated_fraction"), window)],
+        unit="% of the batch",
+        from_zero=True,
+        tick=_percent_tick,
+    )
+    yield line_chart(
+        "Gradient norm", [*_raw_and_smooth(of("grad_norm"), window)], unit="before clipping", from_zero=True
+    )
+    yield line_chart(
+        "Clipped tokens",
+        [
+            smooth("clip_fraction_low", "below the range", "c1"),
+            smooth("clip_fraction_high", "above it", "c2"),
+            smooth("cut_fraction", "weights bounded", "muted"),
+        ],
+        unit="% of tokens",
+        from_zero=True,
+        tick=_percent_tick,
+    )
+    yield line_chart(
+        "Trainer against engine",
+        [
+            smooth("logprob_mismatch_current_mean", "same policy", "c1"),
+            smooth("logprob_mismatch_stale_mean", "older one", "c2"),
+            smooth("logprob_mismatch_mixed_mean", "several", "muted"),
+        ],
+        unit="nats, mean difference",
+        from_zero=True,
+    )
+
+
+def _reward_part_chart(steps: Sequence[Record], window: int) -> Iterator[str]:
+    names = sorted({name for record in steps for name in record.values if REWARD_PART_MEAN.thing_of(name)})
+    colours = ("c1", "c2", "muted")
+    series = [
+        ChartSeries(
+            label=(REWARD_PART_MEAN.thing_of(name) or name)[:_LABEL_CHARACTERS],
+            points=smoothed([(r.policy.version, r.values[name]) for r in steps if name in r.values], window),
+            colour=colours[number],
+        )
+        for number, name in enumerate(names[: len(colours)])
+    ]
+    if series:
+        more = f", {len(names)} parts in metrics.jsonl" if len(names) > len(series) else ""
+        yield line_chart("Parts of the reward", series, unit=f"mean, unweighted{more}")
+
+
+def _percent_tick(share: float) -> str:
+    return f"{share * 100:.3g}"
 
 
 def _raw_and_smooth(points: list[tuple[float, float]], window: int) -> tuple[ChartSeries, ChartSeries]:

@@ -12,8 +12,10 @@ from typing import Any
 from periplus.config import loading
 from periplus.errors import ConfigError, NotFound
 from periplus.job.run_directory import RunDirectory, write_atomically
+from periplus.job.samples.gallery import reported_gallery
 from periplus.values.record import Record, RecordKind
 from periplus.view.page.run_page import render_report
+from periplus.view.page.samples_section import samples_section
 from periplus.view.recording import read_fleet
 from periplus.view.state import RecordSeen, ViewState, fold
 
@@ -34,7 +36,9 @@ def write_report(run: RunDirectory) -> Path:
     summary = _summary(run, job, plan, records)
     # The last snapshot has the final counters of all links.
     links = fleet[-1][1].links if fleet else ()
-    write_atomically(run.report, render_report(job, plan, records, summary, links, _ending(run, records)))
+    gallery = reported_gallery(run)
+    samples = samples_section(gallery) if gallery else ""
+    write_atomically(run.report, render_report(job, plan, records, summary, links, _ending(run, records), samples))
     return run.report
 
 

@@ -102,7 +102,7 @@ class AsyncLlmBackend:
         self._is_closed = False
         self._has_died = False
         self._watched_processes: list[int] = []  # file descriptors
-        # Since 0.30 or so, vLLM labels the tokens of a completion with the weights that sampled them.
+        # vLLM 0.32 labels the tokens of a completion with the weights that sampled them. Older versions may not.
         self._reports_labels = any(field.name == "weight_versions" for field in dataclasses.fields(CompletionOutput))
 
     @classmethod

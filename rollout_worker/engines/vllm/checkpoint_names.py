@@ -5,10 +5,11 @@ Under tensor parallelism each rank has some heads of each of them. Projections b
 columns. Embedding and head are divided by rows, after the vocabulary was padded to a multiple of 64 times the number of
 ranks; padding belongs to no checkpoint tensor. A tied head is the embedding's own parameter, and appears once.
 
-The layers are recognised by vLLM's classes, and the fused names come from the model's `packed_modules_mapping`. What
-is found is not believed: the names and shapes must be those of the published weights, and every proof hashes the
-tensors under these names. It is for models whose other parameters have their checkpoint's names, such as Qwen2, Qwen3,
-Llama and Mistral. Quantised weights, experts and pipeline parallelism are refused.
+The layers are recognised by vLLM's classes, and the fused names come from the model's `packed_modules_mapping`. The
+result is verified: the names and shapes must be those of the published weights, and every check of the engine hashes
+the tensors under these names. This works for models whose other parameters have their checkpoint's names, and
+periplus/job/architectures.py lists those that a test serves. Quantised weights, experts and pipeline parallelism are
+refused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,6 +99,8 @@ def _parts(
 
 def _rows(model: Any, path: str, module: Any, parameter: torch.Tensor) -> Sequence[_Rows]:
     if isinstance(module, QKVParallelLinear):
+        if _is_fused_in_checkpoint(model, path, module):
+            return (_Rows(None, parameter.shape[0], 0, parameter.shape[0]),)
         rank, _ = _rank(module)
         # With fewer key heads than ranks, several ranks hold the same head.
         kv_rank = rank // module.num_kv_head_replicas
@@ -115,6 +118,8 @@ def _rows(model: Any, path: str, module: Any, parameter: torch.Tensor) -> Sequen
             _Rows(v, totals[2], kv_rank * values, values),
         )
     if isinstance(module, MergedColumnParallelLinear):
+        if _is_fused_in_checkpoint(model, path, module):
+            return (_Rows(None, parameter.shape[0], 0, parameter.shape[0]),)
         rank, ranks = _rank(module)
         names = _fused(model, path, len(module.output_sizes))
         return [
@@ -132,6 +137,20 @@ def _rows(model: Any, path: str, module: Any, parameter: torch.Tensor) -> Sequen
         rank, ranks = _rank(module)
         return (_Rows(None, num_rows * ranks, rank * num_rows, num_rows),)
     return (_Rows(None, num_rows, 0, num_rows),)
+
+
+def _is_fused_in_checkpoint(model: Any, path: str, module: Any) -> bool:
+    # Phi-3 fuses the projections itself: the model's mapping then names the parameter as its own and only part.
+    own = path.rpartition(".")[2]
+    mapping: Mapping[str, Sequence[str]] = getattr(model, "packed_modules_mapping", {})
+    if list(mapping.get(own, ())) != [own]:
+        return False
+    if _rank(module)[1] > 1:
+        raise ConfigError(
+            f"{path} is one tensor in the checkpoint, of which each rank has rows of several parts: not supported; set "
+            "engine.tensor_parallel=1"
+        )
+    return True
 
 
 def _fused(model: Any, path: str, number: int) -> Sequence[str]:

@@ -62,7 +62,8 @@ class LabelHistory:
             first = self._number(spans[0].label) if spans else 0
             for span in spans:
                 number = self._number(span.label)
-                # Keys of older weights are left if the last swap that cleared them was not this state's own.
+                # The leg attends to keys of older weights if it began before this state, and the swap to this state
+                # kept the cache.
                 kept = number > first and self._labels[number].keeps_kv
                 run = PolicyRun(self._labels[number].policy, span.num_tokens, kept_kv=kept)
                 if found and found[-1].policy == run.policy:
@@ -81,7 +82,7 @@ class LabelHistory:
 
 @dataclass(slots=True, eq=False)
 class OpenRequest:
-    """A request that was submitted and has not ended. Times are in seconds of one clock."""
+    """A request that was submitted and has not ended. Times are in seconds of the monotonic clock."""
 
     request: SampleRequest
     leg_id: str | None = None  # its request in vLLM, None while it waits

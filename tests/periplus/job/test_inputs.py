@@ -130,8 +130,7 @@ def test_an_index_that_promises_what_no_shard_has_is_refused(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("Qwen/Qwen3-0.6B", "hf download Qwen/Qwen3-0.6B --local-dir DIR"),
-        ("https://example.org/model", "addresses are not supported yet"),
+        ("https://example.org/model", "addresses other than hf:// are not supported"),
         ("absent", "is not a directory; give a Hugging Face"),
         ("a\0b", "is not a directory"),
         ("x" * 5000, "is not a directory"),
@@ -145,9 +144,18 @@ def test_a_path_that_is_no_directory_is_refused(
         check_model_dir(Path(name).absolute())
 
 
-@pytest.mark.parametrize("name", ["absent.jsonl", "", "openai/gsm8k", "a\0b", "x" * 5000])
-def test_a_data_path_that_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["absent.jsonl", "a\0b", "x" * 5000])
+def test_a_data_path_that_is_not_there_is_refused(tmp_path: Path, name: str) -> None:
     job = tiny_job(tmp_path)
     job = job.model_copy(update={"data": job.data.model_copy(update={"path": str(tmp_path / name)})})
-    with pytest.raises(ConfigError, match=r"data\.path .* is not a file"):
+    with pytest.raises(ConfigError, match=r"data\.path .* does not exist"):
         check_inputs(job)
+
+
+@pytest.mark.parametrize("section", ["model", "data"])
+def test_a_name_of_the_hub_that_is_not_in_the_cache_is_refused_with_what_downloads_it(
+    tmp_path: Path, section: str
+) -> None:
+    keys = {"model": {"path": "some-org/absent"}} if section == "model" else {"data": {"path": "some-org/absent"}}
+    with pytest.raises(ConfigError, match=rf"{section}\.path some-org/absent@main .* run `hf download some-org/absent"):
+        check_inputs(tiny_job(tmp_path, **keys))

@@ -6,7 +6,7 @@ import pytest
 
 from periplus.config.loading import dotted_keys, dump_yaml, validate
 from periplus.errors import ConfigError
-from periplus.job.job_file import JobFile, job_schema, load_job, resolve
+from periplus.job.job_file import JobFile, job_schema, load_job, recorded_job, resolve
 from periplus.job.known_elsewhere import KNOWN_ELSEWHERE
 from periplus.job.unsupported import UNSUPPORTED
 
@@ -32,7 +32,6 @@ TOP_LEVEL = (
     "failure",
     "checkpoint",
     "output",
-    "trackers",
 )
 
 
@@ -70,11 +69,45 @@ def test_names_of_other_tools_are_refused_with_ours() -> None:
         load_job(ROOT / "examples" / "arithmetic.yaml", ["num_generations=4"])
 
 
+@pytest.mark.parametrize("name", ["report_to", "use_wandb", "tensorboard", "logger", "trackers"])
+def test_other_names_of_trackers_suggest_our_key(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"unknown key {name}; did you mean output\.trackers\?"):
+        load_job(ROOT / "examples" / "spelling.yaml", [f"{name}=[wandb]"])
+
+
+def test_accounts_and_credentials_of_trackers_are_no_keys() -> None:
+    with pytest.raises(ConfigError, match=r"wandb_api_key is not supported yet: accounts and credentials are no part"):
+        load_job(ROOT / "examples" / "spelling.yaml", ["wandb_api_key=x"])
+
+
+def test_a_tracker_is_named_once() -> None:
+    with pytest.raises(ConfigError, match=r"output\.trackers has wandb more than once"):
+        resolve(job(output={"trackers": ["wandb", "tensorboard", "wandb"]}))
+
+
+def test_a_run_from_before_there_were_trackers_can_be_read(tmp_path: Path) -> None:
+    original = load_job(ROOT / "examples" / "spelling.yaml")
+    path = tmp_path / "config.yaml"
+    path.write_text(json.dumps(json.loads(original.to_json()) | {"trackers": ["jsonl"]}))
+    assert recorded_job(path) == load_job(path) == original
+
+
 def test_what_is_not_supported_is_no_key_of_ours_and_says_what_to_do() -> None:
     keys = {part for key in dotted_keys(JobFile) for part in key.split(".")}
     assert not set(UNSUPPORTED) & keys
     assert not set(UNSUPPORTED) & set(KNOWN_ELSEWHERE)
-    for example in ("top_p", "top_k", "min_p", "qlora", "sglang", "fsdp", "max_turns", "reward_model", "wandb", "fp16"):
+    for example in (
+        "top_p",
+        "top_k",
+        "min_p",
+        "qlora",
+        "sglang",
+        "fsdp",
+        "max_turns",
+        "remote_rm_url",
+        "mlflow",
+        "fp16",
+    ):
         with pytest.raises(ConfigError, match=rf"sampling\.{example} is not supported yet: \w+"):
             load_job(ROOT / "examples" / "spelling.yaml", [f"sampling.{example}=1"])
 
@@ -120,6 +153,7 @@ def test_resolving_twice_changes_nothing_more() -> None:
 
 def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("models/tiny").mkdir(parents=True)
     Path("job.yaml").write_text("name: a\ndata: {path: sums.jsonl}\nmodel: {path: models/tiny}\n")
     loaded = load_job(Path("job.yaml"))
     assert loaded.data.path == str(tmp_path / "sums.jsonl")
@@ -130,9 +164,19 @@ def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"environment": None}, "exactly one of environment and data.path must be given, but neither is"),
-        ({"data": {"path": "x"}}, "exactly one of environment and data.path must be given, but both are"),
-        ({"environment": None, "data": {"path": "x", "size": 3}}, "data.size is 3, but data.path is given"),
+        ({"environment": None}, "exactly one of environment, data.path and data.sources must be given, but none is"),
+        ({"data": {"path": "x"}}, "must be given, but environment and data.path are"),
+        (
+            {"environment": None, "data": {"path": "x", "size": 3}},
+            "data.size is 3, but a data set has one problem per row",
+        ),
+        ({"environment": None, "data": {"sources": [{}]}}, "data.sources.0 has no path"),
+        (
+            {"environment": None, "data": {"split": "test", "sources": [{"path": "x"}]}},
+            "data.split is set, but data.path is not; set it in each of data.sources",
+        ),
+        ({"environment": None, "data": {"path": "x", "answer_pattern": "("}}, "is not a regular expression"),
+        ({"environment": None, "data": {"path": "x", "filters": [{"column": "a"}]}}, "has no condition"),
         ({"environment": {"name": "x", "config": {"seed": 1}}}, "environment.config.seed is set"),
         ({"environment": {"name": "x", "config": {"a": [{"b": float("nan")}]}}}, "infinite or NaN"),
         ({"algorithm": {"importance_correction": "none"}}, "the loss would be wrong for stale tokens"),
@@ -177,7 +221,7 @@ def test_keys_that_agree_are_accepted(changes: dict[str, Any]) -> None:
         ("optimizer", {"betas": [0.9, 1.0]}),
         ("network", {"zstd_level": 20}),
         ("failure", {"lease_timeout_s": 0}),
-        ("trackers", ["wandb"]),
+        ("output", {"trackers": ["mlflow"]}),
         ("seed", -1),
         ("name", "Not A Name"),
     ],

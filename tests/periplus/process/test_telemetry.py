@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from periplus.process import telemetry
+from periplus.values.task import REGION_NAME
 from tests.support import sample_run
 
 
@@ -96,3 +97,32 @@ def test_records_use_registered_names_only() -> None:
 def test_an_unregistered_name_is_refused_with_its_name() -> None:
     with pytest.raises(ValueError, match="rewrad_mean"):
         telemetry.check_names({"loss": 1.0, "rewrad_mean": 1.0})
+
+
+def test_a_family_names_metrics_of_things_and_finds_them_again() -> None:
+    name = telemetry.REGION_TOKENS_PER_S.name("aws:us-east-1")
+    assert name == "tokens_per_s_region/aws:us-east-1"
+    assert telemetry.REGION_TOKENS_PER_S.thing_of(name) == "aws:us-east-1"
+    assert telemetry.REWARD_PART_MEAN.name("format") == "reward_part/format_mean"
+    telemetry.check_names([name, "reward_part/format_mean"])
+
+
+@pytest.mark.parametrize(
+    "name", ["reward_part/_mean", "reward_part/a b_mean", "reward_part/format", "reward_part/a\n_mean"]
+)
+def test_what_a_family_does_not_allow_is_refused(name: str) -> None:
+    assert telemetry.REWARD_PART_MEAN.thing_of(name) is None
+    with pytest.raises(ValueError, match="not in the metric registry"):
+        telemetry.check_names([name])
+
+
+def test_a_thing_that_may_not_be_named_is_refused() -> None:
+    with pytest.raises(ValueError, match="reward_part/<part>_mean"):
+        telemetry.REWARD_PART_MEAN.name("a b")
+
+
+def test_no_metric_has_the_name_of_a_family_and_regions_are_named_alike_everywhere() -> None:
+    for family in telemetry.FAMILIES:
+        assert not [name for name in telemetry.METRICS if name.startswith(family.prefix)]
+        assert family.sentence.endswith(".")
+    assert telemetry.REGION_TOKENS_PER_S.pattern == REGION_NAME

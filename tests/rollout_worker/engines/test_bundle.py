@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from periplus.environment.job_environment import DATA_FILE
+from periplus.environment.job_environment import DATA_FILE, trainer_environment
 from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile
 from rollout_worker.engines.adapter_engine import AdapterEngine
@@ -31,9 +31,10 @@ def load(model_dir: Path, folder: Path, **sections: Any) -> LoadedBundle:
 
 
 def files_of(model_dir: Path, job: JobFile) -> Mapping[str, bytes]:
-    assert job.data.path is not None
+    problems = trainer_environment(job).file
+    assert problems is not None
     files = {file.name: file.read_bytes() for file in model_dir.iterdir() if file.suffix != ".safetensors"}
-    return files | {DATA_FILE: Path(job.data.path).read_bytes()}
+    return files | {DATA_FILE: problems}
 
 
 async def _loaded(files: Mapping[str, bytes], scratch: Path, job: JobFile) -> LoadedBundle:
@@ -48,7 +49,7 @@ def test_a_job_gets_the_torch_engine_with_float32_on_a_cpu_and_its_own_problems(
     loaded = load(model_dir, tmp_path)
     assert isinstance(loaded.engine, TorchEngine)
     assert (loaded.engine.num_slots, loaded.engine.computes_in_bfloat16) == (NUM_SLOTS, False)
-    assert loaded.engine.vocab_size == len(loaded.tokenizer)
+    assert loaded.engine.vocab_size == len(loaded.encoder.tokenizer)
     assert loaded.environment.item(NUM_PROBLEMS - 1).prompt == f"{NUM_PROBLEMS - 1}?"
 
 

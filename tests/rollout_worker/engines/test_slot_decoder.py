@@ -14,7 +14,7 @@ from periplus.errors import ConfigError
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun
 from rollout_worker.engines.engine import Completion, CompletionEnd, RequestFailed, SampleRequest
-from rollout_worker.engines.slot_cache import check_architecture
+from rollout_worker.engines.layer_masks import check_architecture
 from rollout_worker.engines.slot_decoder import PREFILL_ROWS, SlotDecoder
 from rollout_worker.engines.tensor_memory import TensorMemory
 from tests.support.engines.models import (
@@ -417,12 +417,15 @@ def test_aborted_requests_keep_their_tokens_and_free_their_slots(model: Any) -> 
 
 
 @pytest.mark.parametrize(
-    "config",
-    [{"layer_types": ["full_attention", "sliding_attention"], "use_sliding_window": True, "sliding_window": 4}],
+    "changes",
+    [{"layer_types": ["full_attention", "linear_attention"]}, {"use_bidirectional_attention": True}],
 )
-def test_layers_that_do_not_attend_to_everything_are_refused(config: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="sliding"):
-        check_architecture(qwen3(**config).config)
+def test_layers_of_another_kind_are_refused(changes: dict[str, Any]) -> None:
+    config = qwen3().config
+    for key, value in changes.items():
+        setattr(config, key, value)
+    with pytest.raises(ConfigError, match="only causal attention with or without a sliding window"):
+        check_architecture(config)
 
 
 def test_too_few_slots_for_stable_kernels_are_refused(model: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from periplus.environment.environment import Item
+from periplus.environment.prompts import PromptEncoder
 from periplus.errors import CorruptFrame
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose, StopReason, TrajectoryLimits
@@ -32,7 +33,7 @@ RUNS = (PolicyRun(Policy(0, 1), 2), PolicyRun(Policy(0, 2), 1, kept_kv=True))
 
 
 def desk(environment: Any = None) -> EpisodeDesk:
-    return EpisodeDesk(Letters(), environment or Counting(), SETTINGS)
+    return EpisodeDesk(PromptEncoder(tokenizer=Letters()), environment or Counting(), SETTINGS)
 
 
 def finished(lease_id: int, **changed: Any) -> FinishedEpisode:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from periplus.codec.registry import trajectory_decoder
+from periplus.environment.prompts import PromptEncoder
 from periplus.errors import PeriplusError
 from periplus.net import rpc
 from periplus.values.policy import Policy
@@ -44,7 +45,7 @@ class Scene:
         self.environment: Any = Counting()
         self.messages: list[WorkerMessage] = []
         self.frames: list[tuple[Trajectory, ...]] = []
-        desk = EpisodeDesk(Letters(), self, SETTINGS)
+        desk = EpisodeDesk(PromptEncoder(tokenizer=Letters()), self, SETTINGS)
         lock = asyncio.Lock()
         scorer = EnvironmentScorer(self, lock)
         self.sampler = Sampler(self.engine, desk, scorer, lock, self.queue, self.serving, self.outbox, zstd_level=1)

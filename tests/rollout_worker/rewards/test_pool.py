@@ -15,7 +15,7 @@ from periplus.errors import ConfigError, RewardCrashed, RewardRaised, RewardTime
 from rollout_worker.rewards.child import RewardChild, RewardProgram
 from rollout_worker.rewards.pool import RewardPool
 from tests.support.processes.fake_engine import is_alive, wait_for
-from tests.support.rewards import Answered, play, reward, scores, scoring, text
+from tests.support.processes.rewards import Answered, play, reward, scores, scoring, text
 
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parents[3]

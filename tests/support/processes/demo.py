@@ -26,10 +26,10 @@ def environment(home: Path) -> dict[str, str]:
     return {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
 
 
-def run_demo(work_dir: Path, *arguments: str) -> dict[str, Any]:
-    """Run a demo that succeeds, and return its summary."""
+def run_demo(work_dir: Path, *arguments: str, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
+    """Run a demo that succeeds within so many seconds, and return its summary."""
     words = command("--json", "--work-dir", str(work_dir), *arguments)
-    summary: dict[str, Any] = json.loads(_output_of(words, environment(work_dir)).splitlines()[-1])
+    summary: dict[str, Any] = json.loads(_output_of(words, environment(work_dir), deadline_s).splitlines()[-1])
     return summary
 
 
@@ -45,8 +45,8 @@ def audit(run: Path) -> dict[str, Any]:
     return report
 
 
-def _output_of(words: list[str], variables: dict[str, str] | None) -> str:
-    done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+def _output_of(words: list[str], variables: dict[str, str] | None, deadline_s: float = DEADLINE_S) -> str:
+    done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=deadline_s, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -13,7 +13,7 @@ from periplus.codec import trajectory as trajectory_codec
 from periplus.codec.frame import CodecId, Frame
 from periplus.codec.registry import files_decoder
 from periplus.codec.weights.decoder import decode
-from periplus.environment.job_environment import DATA_FILE, environment_of
+from periplus.environment.job_environment import prompt_encoder, worker_environment
 from periplus.job.job_file import JobFile
 from periplus.net.convert import trajectory_frame_to_pb
 from periplus.pb.v1 import gateway_pb2
@@ -140,8 +140,7 @@ class FakeLink(GatewayLink):
             (self._folder / name).write_bytes(content)
         self._tokenizer = AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
         config = AutoConfig.from_pretrained(self._folder, local_files_only=True)
-        data_file = self._folder / DATA_FILE
-        self._environment = environment_of(self._job, data_file if data_file.exists() else None)
+        self._environment = worker_environment(self._job, self._folder)
         self._model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval().requires_grad_(False)
         self._engine = DirectEngine(
             self._model,
@@ -159,7 +158,7 @@ class FakeLink(GatewayLink):
         settings = EpisodeSettings(
             seed=self._job.seed, temperature=1.0, max_new_tokens=1, worker_id=worker_id, limits=limits
         )
-        desk = EpisodeDesk(self._tokenizer, self._environment, settings)
+        desk = EpisodeDesk(prompt_encoder(self._job, self._tokenizer), self._environment, settings)
         requests = [each for each in desk.requests(leases) if isinstance(each, SampleRequest)]
         assert len(requests) == len(leases)
         finished = [

@@ -103,7 +103,8 @@ def _step(name: str, changes: dict[str, Any], groups: RankGroups | None) -> dict
     before = whole_values(models)
     report = learner.step(samples, consumer=CONSUMER, learning_rate=job.optimizer.lr)
     assert report is not None
-    return {"values": report.values(), "changed": whole_values(models) - before}
+    samples_told = [list(each) for each in report.samples]
+    return {"values": report.values(), "samples": samples_told, "changed": whole_values(models) - before}
 
 
 def whole_values(models: list[Any]) -> torch.Tensor:

@@ -22,6 +22,7 @@ from trainer.config import TrainerConfig
 from trainer.disk_wait import DiskWait
 from trainer.publishing import publish
 from trainer.setup import Prepared, prepare
+from trainer.tracking.feeds import Trackers
 
 DEADLINE_S = 60.0
 
@@ -143,7 +144,9 @@ class Trainers:
         disk = DiskWait(asyncio.Event(), say)
         opened = self._opened.enter_context(ExitStack())
         running = opened.enter_context(
-            assembled(config, prepared, link, link.key, run_directory, disk, lambda: next(clock) / 1000, 0.0)
+            assembled(
+                config, prepared, link, link.key, run_directory, disk, Trackers(), lambda: next(clock) / 1000, 0.0
+            )
         )
         link.on_message = running.on_message
         return Run(config, link, prepared, running, opened)

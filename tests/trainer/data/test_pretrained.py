@@ -143,7 +143,7 @@ def test_a_classifier_with_the_models_own_weights_is_refused(copy: Path, tmp_pat
         check_checkpoint(copy)
 
 
-@pytest.mark.parametrize("model_type", ["qwen2", "llama", "mistral", "gpt2", "opt", "gpt_neo"])
+@pytest.mark.parametrize("model_type", ["qwen2", "llama", "mistral", "gpt2", "opt", "gpt_neo", "gpt_neox"])
 def test_what_transformers_saves_is_accepted(tmp_path: Path, model_type: str) -> None:
     small = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     sizes: dict[str, dict[str, Any]] = {
@@ -157,6 +157,26 @@ def test_what_transformers_saves_is_accepted(tmp_path: Path, model_type: str) ->
     check_checkpoint(tmp_path)
     loaded = load_weights(tmp_path)
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(loaded.parameters(), model.parameters(), strict=True))
+
+
+def test_tensors_that_are_no_parameters_are_refused_by_name(tmp_path: Path) -> None:
+    """Apertus keeps two numbers of its activation as buffers."""
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    config = AutoConfig.for_model("apertus", vocab_size=64, pad_token_id=0, **sizes)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"besides its parameters.*: model\.layers\.0\.mlp\.act_fn\.beta"):
+        check_checkpoint(tmp_path)
+
+
+def test_adapters_of_layers_that_the_model_lacks_are_refused_before_weights_are_read(
+    copy: Path, tmp_path: Path
+) -> None:
+    job = tiny_job(tmp_path, model={"path": str(copy), "lora": {"target_modules": ("q_proj", "c_attn")}})
+    with pytest.raises(ConfigError, match=r"'c_attn', but no layer .* its linear layers are down_proj, gate_proj"):
+        checked_inputs(job, copy)
+    check_checkpoint(copy, ["q_proj"])
+    with pytest.raises(ConfigError, match="'lm_head', but it shares its weight with another layer"):
+        check_checkpoint(copy, ["lm_head"])
 
 
 def test_tied_weights_may_be_left_out_and_only_these(copy: Path) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -37,4 +38,6 @@ def test_several_ranks_take_the_step_that_one_process_takes(
         assert rank[case]["values"] == pytest.approx(expected["values"], rel=tolerance, abs=tolerance / 10)
         error = (rank[case]["changed"] - expected["changed"]).norm() / expected["changed"].norm()
         assert float(error) < tolerance
+        assert np.allclose(rank[case]["samples"], expected["samples"], rtol=tolerance, atol=tolerance)
+        assert rank[case]["samples"] == on_ranks[0][case]["samples"], "all ranks tell the same of each sample"
         assert rank[case]["values"] == on_ranks[0][case]["values"], "all ranks report the same numbers"

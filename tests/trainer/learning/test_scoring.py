@@ -7,8 +7,9 @@ from tests.support.trainer.dense_scoring import dense_states
 from tests.support.trainer.samples import sample
 from trainer.learning.batch import collate
 from trainer.learning.critic import Critic
+from trainer.learning.forward import scorer as scorer_module
 from trainer.learning.forward.scorer import PolicyScorer
-from trainer.learning.scoring import completion_logprobs, state_values
+from trainer.learning.scoring import completion_logprobs, completion_scores, state_values
 
 SAMPLES = (sample(0, 0, (3, 4, 5), (6, 7)), sample(1, 0, (8,), (9, 10, 11, 2)))
 
@@ -60,3 +61,24 @@ def test_rows_that_do_not_exist_have_a_result_and_a_gradient_of_zeros(model: Any
     for parameter in [*scorer.parameters(), *critic.parameters()]:
         assert parameter.grad is not None
         assert not bool(parameter.grad.any())
+
+
+def test_entropies_of_the_packed_and_of_the_padded_path_are_those_of_the_whole_softmax(model: Any) -> None:
+    batch, found = collate(SAMPLES), []
+    for implementation in ("packed", "padded"):
+        scorer = PolicyScorer(model)
+        with pytest.MonkeyPatch.context() as patched:
+            if implementation == "padded":
+                patched.setattr(scorer_module, "takes_packed", lambda model: False)
+            with torch.no_grad():
+                logprobs_BT, entropies_BT = completion_scores(scorer, batch, 0.7)
+        torch.testing.assert_close(logprobs_BT, completion_logprobs(PolicyScorer(model), batch, 0.7).detach())
+        found.append(entropies_BT)
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+    for row, each in enumerate(batch.samples):
+        ids = torch.tensor([[*each.prompt_ids.tolist(), *each.completion_ids.tolist()]])
+        with torch.no_grad():
+            logits_SV = model(input_ids=ids).logits[0, len(each.prompt_ids) - 1 : -1] / 0.7
+        expected_S = torch.distributions.Categorical(logits=logits_SV).entropy()  # type: ignore[no-untyped-call]
+        torch.testing.assert_close(found[0][row, : len(expected_S)], expected_S, rtol=1e-4, atol=1e-5)
+        assert not found[0][row, len(expected_S) :].any()

@@ -84,7 +84,7 @@ def test_micro_batches_change_neither_the_actors_nor_the_critics_gradient(model:
     results = []
     for size in (100, rows):
         at = settings(micro_batch=MicroBatchLimits(rows=size, tokens=1000))
-        gradient, sums = actor_gradient(actor, batch, targets, ROWS, at, Ranks(), ignore)
+        gradient, sums, _ = actor_gradient(actor, batch, targets, ROWS, at, Ranks(), ignore)
         value_gradient = critic_gradient(critic, batch, targets, ROWS, at, Ranks())
         values = [gradient.loss, gradient.norm, value_gradient.loss, value_gradient.norm, sums.ratio, sums.weight]
         results.append((values, gradients(model) + gradients(critic.model)[-2:]))
@@ -95,7 +95,7 @@ def test_micro_batches_change_neither_the_actors_nor_the_critics_gradient(model:
 
 def test_the_gradient_is_clipped_and_its_norm_before_that_is_reported(model: Any) -> None:
     batch = make_batch()
-    gradient, _ = actor_gradient(
+    gradient, _, _ = actor_gradient(
         trained(model), batch, targets_of(batch), ROWS, settings(max_grad_norm=1e-3), Ranks(), ignore
     )
     assert gradient.norm > 1e-2

@@ -138,10 +138,8 @@ def test_tied_weights_are_published_once(actor: Any) -> None:
     assert "model.embed_tokens.weight" in publish.bf16_state(actor)
 
 
-def test_the_bundle_holds_what_a_worker_needs_and_no_weights(model_dir: Path, tmp_path: Path) -> None:
-    data = tmp_path / "problems.jsonl"
-    data.write_text("{}")
-    bundle = publish.bundle(model_dir, data)
+def test_the_bundle_holds_what_a_worker_needs_and_no_weights(model_dir: Path) -> None:
+    bundle = publish.bundle(model_dir, b"{}")
     signed = Author().bundle(bundle)
     payload = b"".join(signed.payload_parts)
     content = files_decoder(signed.opening.codec)(payload, max_content_bytes=signed.opening.content_bytes)
@@ -149,7 +147,7 @@ def test_the_bundle_holds_what_a_worker_needs_and_no_weights(model_dir: Path, tm
     assert not any(name.endswith(".safetensors") for name in content)
     assert b"{}" in content.values()
     assert bundle.digest == payload_digest(payload)
-    assert publish.bundle(model_dir, data).payload == payload, "one job, one digest"
+    assert publish.bundle(model_dir, b"{}").payload == payload, "one job, one digest"
 
 
 def test_nothing_is_left_to_compile_for_a_real_delta() -> None:

@@ -18,6 +18,7 @@ from trainer.intake.ledger_driver import LedgerDriver
 from trainer.learning.gate import inspect
 from trainer.reporting.progress import Progress
 from trainer.reporting.run_recorder import RunRecorder
+from trainer.tracking.feeds import Trackers
 
 
 @dataclass
@@ -54,7 +55,7 @@ def scene_in(folder: Path, progress: Progress | None = None) -> Scene:
     sums = progress or Progress()
     job = tiny_job(folder)
     recorder = RunRecorder(
-        run, gateway, driver, disk, sums, lambda: 30.0, 10.0, num_steps=job.steps, bound=job.staleness
+        run, gateway, driver, disk, Trackers(), sums, lambda: 30.0, 10.0, num_steps=job.steps, bound=job.staleness
     )
     return Scene(recorder, run, link, driver)
 

@@ -3,7 +3,7 @@
 transformers lets a program register an attention function by name, and models call it with the queries, keys and values
 of all packed tokens. The function here takes the sequences apart (trainer/learning/forward/packing.py), so memory grows
 with the tokens and not with the square of a padded width. A call without packed sequences is answered by transformers'
-own SDPA attention, with its masks. So a model whose attention was replaced works for everybody else as before.
+own SDPA attention, with its masks. So a model whose attention was replaced works for other callers as before.
 
 - On a CUDA device with tensors of 16 bits, torch's variable-length flash attention takes all sequences in one call.
   *Not run so far*: no such device was at hand. The blocks below are the tested path on every device.
@@ -11,7 +11,7 @@ own SDPA attention, with its masks. So a model whose attention was replaced work
 - On a CPU, attention in bfloat16 is computed in float32: the backward kernel of torch 2.13 takes 36 ms a layer in
   bfloat16 and 6 ms in float32 for 2816 tokens (docs/design/0012-training-devices.md).
 
-`PACKABLE` lists the architectures whose packed results are tested against their padded ones. They have causal
+`PACKABLE` has the architectures whose packed results are tested (periplus/job/architectures.py). They have causal
 attention without sliding windows and without position biases, and a plain output projection. Other models take the
 padded path of trainer/learning/forward/scorer.py.
 
@@ -26,12 +26,13 @@ from transformers import AttentionInterface, AttentionMaskInterface, PretrainedC
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from periplus.job.architectures import ARCHITECTURES
 from trainer.learning.forward.packing import AttentionBlock, PackedSequences
 
 PACKED = "periplus_packed"
 """Name of the attention function in the registry of transformers."""
 
-PACKABLE = frozenset({"gpt2", "llama", "qwen2", "qwen3"})
+PACKABLE = frozenset(each.model_type for each in ARCHITECTURES if each.is_packed)
 """The `model_type` of models that may be packed, unless their configuration has sliding windows or a like variant."""
 
 
@@ -51,10 +52,12 @@ def use_packed_attention(model: Any) -> bool:
 
 def is_packable(config: PretrainedConfig) -> bool:
     """Return whether the results of a packed model of this configuration are known to equal those of a padded one."""
-    layer_types = getattr(config, "layer_types", None) or ()
+    layer_types = getattr(config, "layer_types", None)
+    has_windows = layer_types is None and getattr(config, "sliding_window", None) is not None
     return (
         config.model_type in PACKABLE
-        and all(kind == "full_attention" for kind in layer_types)
+        and all(kind == "full_attention" for kind in layer_types or ())
+        and not has_windows
         and not getattr(config, "use_sliding_window", False)
         # GPT-2's variant multiplies queries and keys in float32 by code of its own.
         and not getattr(config, "reorder_and_upcast_attn", False)

@@ -6,6 +6,7 @@ of tokens. The backward pass computes the logits of a chunk again, and from them
 
     log p(y) = z_y - log sum_v exp(z_v)          z = (W h + b) / temperature
     d log p(y) / d z = onehot(y) - p
+    H = - sum_v p_v log p_v                      the entropy, on request; no gradient passes through it
 
 Nothing but hidden states, weights and one number a token lives from the forward to the backward pass. Chunks change the
 result only by the order in which the gradient of W is added up.
@@ -40,8 +41,35 @@ def token_logprobs(
     `weight_VH` and `bias_V` project the last hidden states onto the vocabulary; logits are divided by `temperature`.
     """
     chunk = max(1, chunk_elements // weight_VH.shape[0])
-    arguments = (hidden_MH, weight_VH, bias_V, targets_M, temperature, chunk)
-    return cast("torch.Tensor", _ChunkedLogprobs.apply(*arguments))  # type: ignore[no-untyped-call]
+    arguments = (hidden_MH, weight_VH, bias_V, targets_M, temperature, chunk, False)
+    return cast("torch.Tensor", _ChunkedLogprobs.apply(*arguments)[0])  # type: ignore[no-untyped-call]
+
+
+def token_logprobs_and_entropies(
+    hidden_MH: torch.Tensor,
+    weight_VH: torch.Tensor,
+    bias_V: torch.Tensor | None,
+    targets_M: torch.Tensor,
+    *,
+    temperature: float,
+    chunk_elements: int = CHUNK_ELEMENTS,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what `token_logprobs` does, and the entropy in nats of the distribution that each target is drawn from.
+
+    Both are M in float32. The entropy comes from the same logits, so that they are computed once. It is a constant:
+    no gradient passes through it.
+    """
+    chunk = max(1, chunk_elements // weight_VH.shape[0])
+    arguments = (hidden_MH, weight_VH, bias_V, targets_M, temperature, chunk, True)
+    return cast("tuple[torch.Tensor, torch.Tensor]", _ChunkedLogprobs.apply(*arguments))  # type: ignore[no-untyped-call]
+
+
+def entropies_in_place(logits_CV: torch.Tensor) -> torch.Tensor:
+    """Return the entropy in nats of the distribution of each row of logits, C, and overwrite the logits."""
+    # z - log sum exp z = log p. A logit of minus infinity has probability 0, and 0 times infinity would be NaN.
+    logprobs_CV = logits_CV.sub_(torch.logsumexp(logits_CV, 1, keepdim=True))
+    logprobs_CV.clamp_(min=torch.finfo(logprobs_CV.dtype).min)
+    return -(logprobs_CV.exp().mul_(logprobs_CV)).sum(1)
 
 
 class _ChunkedLogprobs(torch.autograd.Function):
@@ -54,21 +82,27 @@ class _ChunkedLogprobs(torch.autograd.Function):
         targets_M: torch.Tensor,
         temperature: float,
         chunk: int,
+        with_entropies: bool,
     ) -> Any:
         logprobs_M = hidden_MH.new_empty(len(hidden_MH), dtype=torch.float32)
+        entropies_M = torch.empty_like(logprobs_M) if with_entropies else None
         weight = _operand(weight_VH)
         for start in range(0, len(hidden_MH), chunk):
             part = slice(start, start + chunk)
             logits_CV = _logits(hidden_MH[part], weight, bias_V, temperature)
             chosen_C = logits_CV.gather(1, targets_M[part, None])[:, 0]
             logprobs_M[part] = chosen_C - torch.logsumexp(logits_CV, 1)
+            if entropies_M is not None:
+                entropies_M[part] = entropies_in_place(logits_CV)
         ctx.save_for_backward(hidden_MH, weight_VH, bias_V, targets_M, logprobs_M)
         ctx.temperature, ctx.chunk = temperature, chunk
-        return logprobs_M
+        if entropies_M is not None:
+            ctx.mark_non_differentiable(entropies_M)
+        return logprobs_M, entropies_M
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        (gradient_M,) = gradients
+        gradient_M, _ = gradients
         hidden_MH, weight_VH, bias_V, targets_M, logprobs_M = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         weight = _operand(weight_VH)
@@ -95,6 +129,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
             hidden_gradient_MH,
             None if weight_gradient_VH is None else weight_gradient_VH.to(weight_VH.dtype),
             None if bias_gradient_V is None else bias_gradient_V.to(bias_V.dtype),
+            None,
             None,
             None,
             None,

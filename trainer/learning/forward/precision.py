@@ -9,7 +9,7 @@ bfloat16 for the time of one pass, the weights are those that rollout engines co
     logits, softmax, losses, gradients of masters, optimizer         float32
 
 Rounding is differentiable: its gradient is the gradient of the rounded weight, converted to float32 and added to the
-master's. torch's autocast gives a like result, but keeps the residual stream in float32, which costs a third of the
+master's. torch's autocast gives a similar result, but keeps the residual stream in float32, which took a third more
 time on a CPU (docs/design/0012-training-devices.md has the numbers).
 
 Under FSDP2, `MixedPrecisionPolicy(param_dtype=...)` does the rounding while it gathers the weights. A scorer must then
@@ -24,7 +24,7 @@ from periplus.errors import ConfigError
 
 BFLOAT16_PARAMETERS = 500_000
 """Number of parameters from which `auto` computes in bfloat16 on a CPU that has instructions for it. Steps of 256
-samples of 44 tokens on one thread took 0.7 of the time in bfloat16 at 0.2 million parameters and 0.6 at 0.45 million
+samples of 44 tokens on one thread took 0.8 of the time in bfloat16 at 0.2 million parameters and 0.6 at 0.45 million
 (docs/design/0012-training-devices.md). Smaller models take a second a step at most, and keep the precision."""
 
 

@@ -16,17 +16,32 @@ Shapes: N packed tokens, R rows, S columns, M completion tokens, K states, V voc
 
 import inspect
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 
 from trainer.learning.forward.attention import takes_packed
-from trainer.learning.forward.chunked_logprobs import token_logprobs
+from trainer.learning.forward.chunked_logprobs import (
+    CHUNK_ELEMENTS,
+    entropies_in_place,
+    token_logprobs,
+    token_logprobs_and_entropies,
+)
 from trainer.learning.forward.packing import PackedSequences
 from trainer.learning.forward.precision import call_rounded
 
 
-def call_directly(run: Callable[[], torch.Tensor]) -> torch.Tensor:
+class TokenScores(NamedTuple):
+    """Log-probability of each completion token, and the entropy of the distribution that it is drawn from, in nats.
+
+    Both are M in float32. The entropies are constants: no gradient passes through them.
+    """
+
+    logprobs_M: torch.Tensor
+    entropies_M: torch.Tensor
+
+
+def call_directly(run: Callable[[], Any]) -> Any:
     """Return what a function returns, for a model that is whole on its device."""
     return run()
 
@@ -42,28 +57,33 @@ class PolicyScorer(torch.nn.Module):
         super().__init__()
         self.model = model
         self.compute_dtype = compute_dtype
-        self.around: Callable[[Callable[[], torch.Tensor]], torch.Tensor] = call_directly
+        self.around: Callable[[Callable[[], Any]], Any] = call_directly
 
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
-    def forward(self, packed: PackedSequences, temperature: float) -> torch.Tensor:
-        """Return the log-probability of each completion token in nats, M in float32, at a sampling temperature."""
-        return self.around(lambda: self._logprobs(packed, temperature))
+    def forward(
+        self, packed: PackedSequences, temperature: float, *, with_entropies: bool = False
+    ) -> torch.Tensor | TokenScores:
+        """Return the log-probability of each completion token in nats, M in float32, at a sampling temperature.
 
-    def _logprobs(self, packed: PackedSequences, temperature: float) -> torch.Tensor:
+        `with_entropies`: return the entropy at each token too, from the same logits.
+        """
+        found: torch.Tensor | TokenScores = self.around(lambda: self._scores(packed, temperature, with_entropies))
+        return found
+
+    def _scores(self, packed: PackedSequences, temperature: float, with_entropies: bool) -> torch.Tensor | TokenScores:
         if not takes_packed(self.model):
-            return _logprobs_of_logits(self._padded_logits(packed), packed.targets_M, temperature)
+            logits_MV = self._padded_logits(packed)
+            logprobs_M = _logprobs_of_logits(logits_MV, packed.targets_M, temperature)
+            return TokenScores(logprobs_M, _entropies(logits_MV, temperature)) if with_entropies else logprobs_M
         states_NH = last_states(self.model.base_model, packed, self.compute_dtype)
         head = self.model.get_output_embeddings()
-        return token_logprobs(
-            states_NH.index_select(0, packed.before_M),
-            head.weight,
-            head.bias,
-            packed.targets_M,
-            temperature=temperature,
-        )
+        inputs = (states_NH.index_select(0, packed.before_M), head.weight, head.bias, packed.targets_M)
+        if with_entropies:
+            return TokenScores(*token_logprobs_and_entropies(*inputs, temperature=temperature))
+        return token_logprobs(*inputs, temperature=temperature)
 
     def _padded_logits(self, packed: PackedSequences) -> torch.Tensor:
         # The logits before each completion token, MV.
@@ -111,3 +131,11 @@ def _padded(packed: PackedSequences) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _logprobs_of_logits(logits_MV: torch.Tensor, targets_M: torch.Tensor, temperature: float) -> torch.Tensor:
     return -torch.nn.functional.cross_entropy(logits_MV.float() / temperature, targets_M, reduction="none")
+
+
+@torch.no_grad()
+def _entropies(logits_MV: torch.Tensor, temperature: float) -> torch.Tensor:
+    # In chunks of tokens, since each of them needs its logits twice more.
+    chunk = max(1, CHUNK_ELEMENTS // logits_MV.shape[1])
+    parts = [entropies_in_place(part.float().div(temperature)) for part in torch.split(logits_MV, chunk)]
+    return torch.cat(parts)

@@ -29,7 +29,11 @@ def cispo_loss(
     # Detached: the ratio is a constant weight, and only log pi_theta is differentiated.
     ratio_BT = bounded_ratio(logprobs_BT - proximal_BT).detach()
     weight_BT = clamp(ratio_BT, clip)
-    return TokenLoss(loss_BT=-weight_BT * advantages_BT * logprobs_BT, clipped_BT=weight_BT != ratio_BT)
+    return TokenLoss(
+        loss_BT=-weight_BT * advantages_BT * logprobs_BT,
+        clipped_low_BT=weight_BT > ratio_BT,
+        clipped_high_BT=weight_BT < ratio_BT,
+    )
 
 
 def cispo_advantages(outcomes: Outcomes, settings: AdvantageSettings) -> Advantages:

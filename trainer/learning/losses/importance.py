@@ -28,6 +28,8 @@ from typing import assert_never
 
 import torch
 
+from trainer.learning.losses.log_ratio import bounded_ratio
+
 
 class Correction(StrEnum):
     """How the variance of importance weights is bounded.
@@ -71,18 +73,7 @@ def importance_weights(
 
     Values outside the mask have no effect on the weights inside it, if they are finite.
     """
-    # Logarithm of the weight: per token, or the sum or mean over a row's sampled tokens, repeated in each column.
-    log_BT = ((proximal_BT - behaviour_BT) * mask_BT).detach()
-    match importance.level:
-        case Level.TOKEN:
-            pass
-        case Level.SEQUENCE:
-            log_BT = log_BT.sum(1, keepdim=True).expand_as(log_BT)
-        case Level.SEQUENCE_GEOMETRIC:
-            log_BT = (log_BT.sum(1, keepdim=True) / mask_BT.sum(1, keepdim=True).clamp(min=1)).expand_as(log_BT)
-        case _:
-            assert_never(importance.level)
-    weight_BT = torch.exp(log_BT)  # may be infinite, which both corrections bound
+    weight_BT = torch.exp(log_weights(proximal_BT, behaviour_BT, mask_BT, importance.level))  # may be infinite
     match importance.correction:
         case Correction.NONE:
             return torch.ones_like(weight_BT), torch.zeros_like(mask_BT)
@@ -93,3 +84,54 @@ def importance_weights(
             return weight_BT.masked_fill(outside_BT, 0.0), outside_BT
         case _:
             assert_never(importance.correction)
+
+
+def log_weights(
+    proximal_BT: torch.Tensor, behaviour_BT: torch.Tensor, mask_BT: torch.Tensor, level: Level
+) -> torch.Tensor:
+    """Return the logarithm of each token's weight before it is bounded, BT.
+
+    It is that of the token's ratio, or the sum or the mean over the sampled tokens of the row, repeated in each column.
+    """
+    log_BT = ((proximal_BT - behaviour_BT) * mask_BT).detach()
+    match level:
+        case Level.TOKEN:
+            return log_BT
+        case Level.SEQUENCE:
+            return log_BT.sum(1, keepdim=True).expand_as(log_BT)
+        case Level.SEQUENCE_GEOMETRIC:
+            return (log_BT.sum(1, keepdim=True) / mask_BT.sum(1, keepdim=True).clamp(min=1)).expand_as(log_BT)
+        case _:
+            assert_never(level)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSpread:
+    """How unequal the importance weights of a step are.
+
+    `largest` is the largest weight before it is bounded, at most e^20 (log_ratio.py), and 1 without a correction.
+    `effective_share` is the effective sample size of the bounded weights over the number of tokens, (sum w)^2 / (n sum
+    w^2) with n tokens: 1 if all weights are equal, 1/n if one of them outweighs all others, 0 if all are masked.
+    """
+
+    largest: float
+    effective_share: float
+
+
+def spread_of_weights(
+    proximal_BT: torch.Tensor, behaviour_BT: torch.Tensor, mask_BT: torch.Tensor, importance: Importance
+) -> WeightSpread:
+    """Return the spread of the weights of all tokens that the loss sees; there is at least one.
+
+    Padding may hold anything. The figures are computed on the tensors' device, and read from there at once.
+    """
+    hidden_BT = ~mask_BT
+    logs = (proximal_BT.masked_fill(hidden_BT, 0.0), behaviour_BT.masked_fill(hidden_BT, 0.0), mask_BT)
+    weight_BT = importance_weights(*logs, importance)[0].masked_fill(hidden_BT, 0.0).double()
+    largest = torch.ones((), dtype=torch.float64, device=mask_BT.device)
+    if importance.correction is not Correction.NONE:
+        log_BT = log_weights(*logs, importance.level).masked_fill(hidden_BT, -torch.inf)
+        largest = bounded_ratio(log_BT).max().double()
+    found = torch.stack([largest, weight_BT.sum(), (weight_BT**2).sum(), mask_BT.sum().double()])
+    largest_weight, total, squares, num_tokens = found.tolist()
+    return WeightSpread(largest=largest_weight, effective_share=total**2 / (num_tokens * squares) if squares else 0.0)

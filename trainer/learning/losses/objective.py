@@ -49,7 +49,7 @@ class LossSettings:
 class LossSums:
     """Sums of figures over the tokens that the loss sees. Updates add up; divide by the number of tokens.
 
-    - `clipped`: number of tokens where the loss's clip took effect.
+    - `clipped_low`, `clipped_high`: number of tokens whose ratio the loss's clip found below or above its range.
     - `ratio`: sum of the ratio of the current to the behaviour policy.
     - `approx_kl`: sum of k3, which estimates KL(behaviour || current).
     - `weight`: sum of importance weights. `cut`: number of weights that were truncated or masked.
@@ -58,7 +58,8 @@ class LossSums:
     infinite.
     """
 
-    clipped: float = 0.0
+    clipped_low: float = 0.0
+    clipped_high: float = 0.0
     ratio: float = 0.0
     approx_kl: float = 0.0
     weight: float = 0.0
@@ -115,6 +116,7 @@ def policy_loss(
         loss = loss + settings.kl_coefficient * mean(kl_BT)
     with torch.no_grad():
         log_ratio_BT = current_BT - behaviour_BT
-        figures = (tokens.clipped_BT, bounded_ratio(log_ratio_BT), bounded_k3(log_ratio_BT), weight_BT, cut_BT)
+        clipped = (tokens.clipped_low_BT, tokens.clipped_high_BT)
+        figures = (*clipped, bounded_ratio(log_ratio_BT), bounded_k3(log_ratio_BT), weight_BT, cut_BT)
         sums = torch.stack([(values_BT * mask_BT).sum(dtype=torch.float64) for values_BT in figures])
     return loss, sums

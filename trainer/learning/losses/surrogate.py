@@ -32,13 +32,19 @@ class Clip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLoss:
-    """The loss of each token, and where a clip took effect.
+    """The loss of each token, and where a clip took effect: below the range of the ratio, or above it.
 
     A token that was clipped gives no gradient, except with CISPO, where its weight is bounded instead.
     """
 
     loss_BT: torch.Tensor
-    clipped_BT: torch.Tensor
+    clipped_low_BT: torch.Tensor
+    clipped_high_BT: torch.Tensor
+
+    @property
+    def clipped_BT(self) -> torch.Tensor:
+        """Whether a clip took effect on either side."""
+        return self.clipped_low_BT | self.clipped_high_BT
 
 
 TokenLossFunction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Clip], TokenLoss]
@@ -68,7 +74,10 @@ def clipped_ratio(ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, clip: Cli
         capped_BT = (advantages_BT < 0) & (loss_BT > ceiling_BT)
         loss_BT = torch.where(capped_BT, ceiling_BT, loss_BT)
         clipped_BT = clipped_BT | capped_BT
-    return TokenLoss(loss_BT=loss_BT, clipped_BT=clipped_BT)
+    # A ratio that was clipped is on one side of 1: the range holds 1, and the dual clip's constant is above it.
+    return TokenLoss(
+        loss_BT=loss_BT, clipped_low_BT=clipped_BT & (ratio_BT < 1), clipped_high_BT=clipped_BT & (ratio_BT >= 1)
+    )
 
 
 def clamp(ratio_BT: torch.Tensor, clip: Clip) -> torch.Tensor:

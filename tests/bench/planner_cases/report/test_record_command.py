@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import planner_record
+from bench.planner_cases import record as planner_record
 from tests.support.planner import record_rows as planner_rows
 
 

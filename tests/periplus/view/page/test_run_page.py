@@ -31,6 +31,8 @@ class Balanced(HTMLParser):
 
 def test_every_curve_and_table_is_there() -> None:
     curves = ["Bytes between regions", "Reward", "Accuracy", "Loss", "KL from the behaviour policy", "Staleness"]
+    curves += ["Entropy of the policy", "Length of completions", "Truncated completions", "Gradient norm"]
+    curves += ["Clipped tokens", "Trainer against engine", "Parts of the reward"]
     curves += ["Throughput", "Published weights", "Where a step&#x27;s time goes"]
     for title in curves:
         assert f'aria-label="{title}.' in PAGE, title

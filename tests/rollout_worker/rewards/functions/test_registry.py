@@ -10,7 +10,7 @@ from periplus.job.reward_functions import kind_of
 from periplus.job.reward_section import RewardSection
 from rollout_worker.rewards.functions.completions import BatchFunction, ScoredText
 from rollout_worker.rewards.functions.registry import MODULES, build_function
-from tests.support.rewards import reward, text
+from tests.support.processes.rewards import reward, text
 
 
 def function(**entry: Any) -> Any:

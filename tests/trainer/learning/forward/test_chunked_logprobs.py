@@ -4,7 +4,11 @@ import pytest
 import torch
 
 from tests.support.trainer.tensor_watch import TensorWatch
-from trainer.learning.forward.chunked_logprobs import token_logprobs
+from trainer.learning.forward.chunked_logprobs import (
+    entropies_in_place,
+    token_logprobs,
+    token_logprobs_and_entropies,
+)
 
 MANY_TOKENS, VOCABULARY, HIDDEN = 512, 4096, 8
 
@@ -108,3 +112,28 @@ def test_little_lives_between_the_passes() -> None:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         token_logprobs(hidden_MH, weight_VH, None, torch.zeros(MANY_TOKENS, dtype=torch.long), temperature=1.0)
     assert sum(saved) == hidden_MH.numel() + weight_VH.numel() + 2 * MANY_TOKENS
+
+
+@pytest.mark.parametrize("chunk_elements", [1, 40, 1000])
+@pytest.mark.parametrize("bias", [False, True])
+def test_entropies_are_those_of_the_whole_softmax_and_change_nothing_else(chunk_elements: int, bias: bool) -> None:
+    hidden_MH, weight_VH, bias_V, targets_M = random_parts(torch.float32, bias)
+    leaves = [leaf for leaf in (hidden_MH, weight_VH, bias_V) if leaf is not None]
+    alone_M = token_logprobs(hidden_MH, weight_VH, bias_V, targets_M, temperature=0.6, chunk_elements=chunk_elements)
+    got_M, entropies_M = token_logprobs_and_entropies(
+        hidden_MH, weight_VH, bias_V, targets_M, temperature=0.6, chunk_elements=chunk_elements
+    )
+    logits_MV = torch.nn.functional.linear(hidden_MH, weight_VH, bias_V) / 0.6
+    expected_M = torch.distributions.Categorical(logits=logits_MV).entropy()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(entropies_M, expected_M, rtol=1e-5, atol=1e-6)
+    assert not entropies_M.requires_grad
+    assert torch.equal(got_M, alone_M)
+    for left, right in zip(
+        torch.autograd.grad(got_M.sum(), leaves), torch.autograd.grad(alone_M.sum(), leaves), strict=True
+    ):
+        assert torch.equal(left, right)
+
+
+def test_an_entropy_with_impossible_tokens_is_that_of_the_others() -> None:
+    logits_MV = torch.tensor([[0.0, 0.0, -torch.inf], [5.0, -torch.inf, -torch.inf]])
+    torch.testing.assert_close(entropies_in_place(logits_MV), torch.tensor([0.6931472, 0.0]))

@@ -24,7 +24,7 @@ def test_a_clipped_weight_keeps_its_gradient(ratio: float, weight: float) -> Non
     )
     (gradient,) = torch.autograd.grad(got.loss_BT.sum(), logprobs_BT)
     assert float(gradient) == pytest.approx(-2.0 * weight, rel=1e-5)
-    assert bool(got.clipped_BT) == (ratio > 5)
+    assert bool(got.clipped_BT) == bool(got.clipped_high_BT) == (ratio > 5)
 
 
 def test_the_gradient_is_that_of_the_weighted_log_probability_by_finite_differences() -> None:

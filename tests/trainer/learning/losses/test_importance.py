@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.learning.losses.importance import Correction, Importance, Level, importance_weights
+from trainer.learning.losses.importance import Correction, Importance, Level, importance_weights, spread_of_weights
 
 RATIOS = st.lists(st.floats(0.01, 100), min_size=1, max_size=6)
 
@@ -80,3 +80,35 @@ def test_over_the_behaviour_policy_the_exact_weights_average_to_one() -> None:
         proximal.log()[None], behaviour.log()[None], torch.ones(1, 3).bool(), Importance(cap=exp(9))
     )
     assert float((got[0] * behaviour).sum()) == pytest.approx(1.0)
+
+
+def spread(ratios: list[float], importance: Importance, mask: list[int] | None = None) -> tuple[float, float]:
+    proximal_BT = torch.tensor([[log(ratio) for ratio in ratios]], dtype=torch.float64)
+    mask_BT = torch.tensor([mask or [1] * len(ratios)]).bool()
+    # Padding may hold anything.
+    proximal_BT = proximal_BT.masked_fill(~mask_BT, float("nan"))
+    found = spread_of_weights(proximal_BT, torch.zeros_like(proximal_BT), mask_BT, importance)
+    return found.largest, found.effective_share
+
+
+def test_the_spread_of_weights_worked_out_by_hand() -> None:
+    # Bounded to 1, 1, 2: (1 + 1 + 2)^2 / (3 * 6). The largest is told before its bound.
+    assert spread([1.0, 1.0, 8.0, 99.0], Importance(cap=2.0), [1, 1, 1, 0]) == pytest.approx((8.0, 16 / 18))
+    masked = Importance(correction=Correction.MASKED, low=0.5, high=2.0)
+    assert spread([1.0, 8.0], masked) == pytest.approx((8.0, 0.5))
+    assert spread([0.1, 8.0], masked) == pytest.approx((8.0, 0.0))
+    assert spread([3.0, 8.0], Importance(correction=Correction.NONE)) == (1.0, 1.0)
+    assert spread([2.0, 3.0], Importance(level=Level.SEQUENCE, cap=100.0)) == pytest.approx((6.0, 1.0))
+
+
+@given(RATIOS)
+def test_the_effective_share_is_between_that_of_one_token_and_that_of_all(ratios: list[float]) -> None:
+    _, share = spread(ratios, Importance(cap=1000.0))
+    assert 1 / len(ratios) - 1e-9 <= share <= 1 + 1e-9
+
+
+def test_a_hostile_log_probability_leaves_the_spread_finite() -> None:
+    logs_BT = torch.tensor([[0.0, 0.0]])
+    found = spread_of_weights(logs_BT, torch.tensor([[-200.0, 0.0]]), torch.ones(1, 2).bool(), Importance())
+    assert found.largest == pytest.approx(exp(20))
+    assert 0 < found.effective_share <= 1

@@ -32,6 +32,9 @@ def test_the_clipped_objective_worked_out_by_hand(ratio: float, advantage: float
     assert float(got.loss_BT.detach()) == pytest.approx(loss, rel=1e-5)
     assert float(got_gradient) == pytest.approx(gradient, rel=1e-5)
     assert bool(got.clipped_BT) == (gradient == 0)
+    # The side on which the ratio left the range.
+    assert bool(got.clipped_low_BT) == (gradient == 0 and ratio < 1)
+    assert bool(got.clipped_high_BT) == (gradient == 0 and ratio > 1)
 
 
 def test_the_published_dual_clip_of_skyrl() -> None:

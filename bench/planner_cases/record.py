@@ -1,6 +1,6 @@
 """Writer of the dated record of the planner's comparison (text and pictures) from the results of `bench.planner`.
 
-    python -m bench.planner_record RECORD.json... --output docs/planner-comparison/DATE.md
+    python -m bench.planner_cases.record RECORD.json... --output docs/planner-comparison/DATE.md
 
 `RECORD` is a file with the JSON object that `bench.planner` prints as its last line, or the folder that was given to it
 as `--keep`; several are put together. Pictures are written next to the text, and their names begin with its name. The

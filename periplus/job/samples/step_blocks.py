@@ -1,0 +1,139 @@
+"""Format of the files in `samples/` of a run directory: a block for each training step, with a row for each sample.
+
+    block   magic "PSMP", u8 layout, u8 0, u16 number of regions, u32 fork, u64 version, u32 number of rows,
+            u32 bytes of the regions, CRC-32 of the 28 bytes before and of all that follows                   32 bytes
+            regions, as UTF-8 with a line break after each
+            rows (ROW), 64 bytes each
+
+All numbers are little-endian. The policy of a block is the one that the step made, so that its version is the `step` of
+metrics.jsonl. A file is named `<fork>-<version of its first block>.steps`, with leading zeros, so that names sort as
+blocks do. Blocks are only appended. A block that a killed process left half-written fails its checksum; what stands
+behind it in its file is not read. A trainer begins a new file at its start, so nothing ever follows a torn block.
+
+Rows have a fixed size and whole files are at most a few MiB, so that all rewards of a run with a million samples are
+read in tens of milliseconds, without an index of their own.
+"""
+
+import re
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from periplus.values.policy import Policy
+
+SUFFIX = ".steps"
+"""End of the name of a file with blocks."""
+
+FILE_BYTES = 4 << 20
+"""Size from which a trainer begins a new file: 65,000 samples. Chosen by hand. Files are removed whole, so this bounds
+how many rows outlive their trajectories."""
+
+UNKNOWN_OFFSET = (1 << 64) - 1
+"""The `offset` of a row whose writer did not know it."""
+
+NO_REGION = (1 << 16) - 1
+"""The `region` of a row whose worker's region is not known."""
+
+ROW = np.dtype(
+    [
+        ("group", "<u8"),
+        ("offset", "<u8"),  # byte in the file of the store at which the frame's record begins: a hint
+        ("reward", "<f8"),  # the reward that was trained on
+        ("sequence", "<u8"),  # position of the frame in the store
+        ("epoch", "<u4"),
+        ("sample", "<u4"),
+        ("index", "<u4"),  # of the trajectory in its frame
+        ("tokens", "<u4"),  # of the completion, context included
+        ("advantage", "<f4"),  # mean over the tokens that the loss saw
+        ("difference_mean", "<f4"),  # of |log pi_trainer - log pi_engine|, in nats, over the same tokens
+        ("difference_max", "<f4"),
+        ("staleness", "<u2"),  # the largest of a token, in versions
+        ("region", "<u2"),  # index among the block's regions
+    ]
+)
+"""One sample of a step."""
+
+Rows = npt.NDArray[np.void]
+"""An array of ROW."""
+
+_HEAD = struct.Struct("<4sBBHIQII")
+_CRC = struct.Struct("<I")
+_BLOCK_HEAD_BYTES = _HEAD.size + _CRC.size
+_MAGIC, _LAYOUT = b"PSMP", 1
+_NAME = re.compile(r"(\d{10})-(\d{14})\.steps")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepBlock:
+    """The samples of one step. `policy` is the one that the step made; `rows` is an array of ROW."""
+
+    policy: Policy
+    regions: tuple[str, ...]
+    rows: Rows
+
+    def region_of(self, row: int) -> str:
+        """Return the region of a row's worker, or an empty text if it is not known."""
+        index = int(self.rows["region"][row])
+        return self.regions[index] if index < len(self.regions) else ""
+
+
+def file_name(first: Policy) -> str:
+    """Return the name of the file whose first block has this policy."""
+    return f"{first.fork:010d}-{first.version:014d}{SUFFIX}"
+
+
+def is_block_file(name: str) -> bool:
+    """Return whether a file of this name holds blocks."""
+    return _NAME.fullmatch(name) is not None
+
+
+def pack_block(block: StepBlock) -> bytes:
+    """Return the bytes of a block."""
+    regions = "".join(f"{region}\n" for region in block.regions).encode()
+    policy = block.policy
+    head = _HEAD.pack(
+        _MAGIC, _LAYOUT, 0, len(block.regions), policy.fork, policy.version, len(block.rows), len(regions)
+    )
+    rest = regions + block.rows.astype(ROW).tobytes()
+    return head + _CRC.pack(zlib.crc32(rest, zlib.crc32(head))) + rest
+
+
+def read_blocks(data: bytes) -> Iterator[StepBlock]:
+    """Yield the blocks of a file up to the first one that is torn, damaged or of another layout."""
+    at, view = 0, memoryview(data)
+    names: dict[bytes, tuple[str, ...]] = {}
+    while at + _BLOCK_HEAD_BYTES <= len(data):
+        magic, layout, _, num_regions, fork, version, num_rows, num_region_bytes = _HEAD.unpack_from(data, at)
+        regions_at = at + _BLOCK_HEAD_BYTES
+        rows_at = regions_at + num_region_bytes
+        end = rows_at + num_rows * ROW.itemsize
+        if magic != _MAGIC or layout != _LAYOUT or end > len(data):
+            return
+        (checksum,) = _CRC.unpack_from(data, at + _HEAD.size)
+        if zlib.crc32(view[regions_at:end], zlib.crc32(view[at : at + _HEAD.size])) != checksum:
+            return
+        encoded = data[regions_at:rows_at]
+        # Almost all blocks have the same regions.
+        if encoded not in names:
+            names[encoded] = tuple(encoded.decode(errors="replace").split("\n")[:num_regions])
+        rows = np.frombuffer(data, ROW, num_rows, rows_at)
+        yield StepBlock(policy=Policy(fork, version), regions=names[encoded], rows=rows)
+        at = end
+
+
+def empty_rows(num_rows: int) -> Rows:
+    """Return rows to be filled in, without an offset and without a region."""
+    rows = np.zeros(num_rows, ROW)
+    rows["offset"], rows["region"] = UNKNOWN_OFFSET, NO_REGION
+    return rows
+
+
+def column(blocks: Sequence[StepBlock], name: str) -> npt.NDArray[Any]:
+    """Return one field of the rows of several blocks, one after the other."""
+    # Field by field, because only a few of them are read of all rows of a run.
+    return np.concatenate([np.zeros(0, ROW[name]), *(block.rows[name] for block in blocks)])
