@@ -17,7 +17,7 @@ from pydantic import Field, JsonValue
 from periplus.config import file_kinds, loading
 from periplus.config.loading import Config, Words
 from periplus.errors import ConfigError, NotFound
-from periplus.job import algorithm, engine_section, reward_code, reward_section
+from periplus.job import algorithm, engine_section, reward_code, reward_models, reward_section
 from periplus.job.algorithm import AlgorithmSection
 from periplus.job.bounds import MAX_COUNT
 from periplus.job.data_section import DEFAULT_SIZE, DataSection, EnvironmentSection, data_disagreements
@@ -398,7 +398,7 @@ def _with_locations(job: JobFile, folder: Path) -> JobFile:
         update={
             "model": job.model.model_copy(update=updates),
             "data": job.data.model_copy(update={**data, "sources": sources}),
-            "reward": reward_code.resolved_code(job.reward, (folder, Path.cwd())),
+            "reward": reward_models.resolved_models(reward_code.resolved_code(job.reward, (folder, Path.cwd()))),
         }
     )
 

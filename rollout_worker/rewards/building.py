@@ -17,7 +17,7 @@ from periplus.job.reward_functions import OWN, WeightedFunction, kind_of, label_
 from periplus.job.reward_section import RewardSection
 from rollout_worker.episodes.scoring import EnvironmentScorer
 from rollout_worker.rewards.child import RewardProgram
-from rollout_worker.rewards.functions.own import MAX_TEXTS
+from rollout_worker.rewards.functions import model, own
 from rollout_worker.rewards.pool import MAX_BATCH, RewardPool
 from rollout_worker.rewards.scorer import PartScorer, PoolPart, RewardScorer, VerifierPart, WeightedPart
 
@@ -83,5 +83,5 @@ def _pool(reward: RewardSection, group: Sequence[WeightedFunction], place: Rewar
         timeout_s=reward.timeout_s,
         labels=tuple(label_of(entry) for entry in group),
         batched=frozenset(range(len(group))) if kind in (OWN, MODEL) else frozenset(),
-        max_batch=MAX_TEXTS if kind in (OWN, MODEL) else MAX_BATCH,
+        max_batch={OWN: own.MAX_TEXTS, MODEL: model.MAX_TEXTS}.get(kind or "", MAX_BATCH),
     )

@@ -17,7 +17,7 @@ SIZE = "64m"
 """Most memory that the program's files may take together. Chosen by hand, above RunLimits.file_bytes."""
 
 NUM_FILES = 1024
-"""Most files and folders of the view. Chosen by hand."""
+"""Most files and folders of the program. Chosen by hand."""
 
 SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/etc/ld.so.cache", "/dev/null", "/dev/zero", "/dev/urandom")
 """What is shown of the host besides the interpreter, as far as it is there."""
@@ -29,12 +29,14 @@ def enter_view(mount_point: str, owner: int) -> None:
     `mount_point` is any empty folder; nothing in it changes for other processes.
     """
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
-    options = f"size={SIZE},nr_inodes={NUM_FILES},mode=755"
-    kernel.mount("tmpfs", mount_point, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
+    flags = kernel.MS_NOSUID | kernel.MS_NODEV
+    kernel.mount("tmpfs", mount_point, "tmpfs", flags, "mode=755")
     for path in (*SYSTEM, *_interpreter()):
         _show(path, mount_point)
     work = mount_point + WORK
     os.mkdir(work, 0o700)
+    kernel.mount("none", mount_point, None, flags | kernel.MS_REMOUNT | kernel.MS_RDONLY)
+    kernel.mount("tmpfs", work, "tmpfs", flags, f"size={SIZE},nr_inodes={NUM_FILES},mode=700")
     os.chown(work, owner, owner)
     # A process whose root is not that of its mount namespace cannot make user namespaces, and so gains no rights anew.
     os.chroot(mount_point)
