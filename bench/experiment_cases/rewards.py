@@ -1,6 +1,6 @@
 """Claims: rewards by math-verify keep up with the library, and a reward that hangs costs the episode that it was for.
 
-`rewards_per_s_math_verify`: completions a second that a scorer with two reward processes scores, while as many wait as a
+`rewards_per_s_math_verify`: completions a second that a scorer with two processes scores, while as many wait as a
 worker has under way; at least 0.8 times what the library does in one process that calls `parse` and `verify` in a loop
 and nothing else. Both get the same texts: solutions of MATH, and the same with a wrong answer, each problem once, so
 that nothing is gained by remembering parsed answers. First all values of both are compared with what is known of each

@@ -24,6 +24,7 @@ from coordinator.client.listing import Output, Tree
 from coordinator.client.preflight import check_job
 from coordinator.client.report import report_command
 from coordinator.client.resuming import job_to_submit, set_resumption
+from coordinator.client.reward_trial import try_rewards
 from coordinator.client.samples import samples_command
 from coordinator.state import ENDED_STATES
 from periplus import clock
@@ -101,7 +102,8 @@ def submit(
         agree_to_code(job_file, is_agreed=allow_code)
     # Mistakes in the job are found here, before it waits for regions.
     checked = check_job(job_file)
-    for sentence in (*checked.left, *(checked.shown if dry_run else ())):
+    tried = try_rewards(job_file)
+    for sentence in (*checked.left, *((*checked.shown, *tried) if dry_run else ())):
         _say(sentence)
     form = Output(output)
     # The id makes a repeated request harmless: the coordinator answers it with the same job.
