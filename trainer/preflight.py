@@ -23,10 +23,11 @@ from tokenizers import Tokenizer
 
 from periplus import clock, errors
 from periplus.environment.job_environment import TrainerEnvironment, prompt_encoder, trainer_environment
-from periplus.environment.prompts import PLAIN, PromptEncoder
+from periplus.environment.prompts import PromptEncoder
 from periplus.errors import PeriplusError
 from periplus.job.inputs import check_inputs, model_folder
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
+from periplus.job.model_section import NO_TEMPLATE
 from trainer.data.characters import character_tokenizer
 from trainer.data.dataset import Prompt, read_prompts, split_prompts
 from trainer.tracking.packages import check_trackers
@@ -80,7 +81,7 @@ def checked_inputs(job: JobFile, model_dir: Path | None, is_time_up: Callable[[]
     check_trackers(job.output.trackers)
     check_inputs(job)
     tokenizer: Any
-    if model_dir is None and job.model.chat_template in (None, PLAIN):
+    if model_dir is None and job.model.chat_template in (None, NO_TEMPLATE):
         tokenizer = CharacterTokenizer()
     elif model_dir is None:
         from trainer.data.model import build_tokenizer  # transformers, which applies templates

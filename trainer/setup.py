@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from periplus.environment.prompts import PLAIN, PromptEncoder
+from periplus.environment.prompts import PromptEncoder
 from periplus.job.inputs import model_folder
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
+from periplus.job.model_section import NO_TEMPLATE
 from periplus.job.reward_code import read_code
 from periplus.values.policy import Lineage, Policy
 from periplus.values.record import RecordKind
@@ -92,7 +93,7 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
         progress = _warm_up(model, inputs.encoder, dataset, job, say, now)
     # After the warm-up: the KL reference and the critic start from the actor as it is here.
     framing = job.model.chat_template
-    files = model_files(model_dir, model, None if framing == PLAIN else framing)
+    files = model_files(model_dir, model, None if framing == NO_TEMPLATE else framing)
     leader.build(job, model)
     if manifest is not None:
         leader.restore(manifest)

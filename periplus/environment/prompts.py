@@ -7,9 +7,7 @@ from typing import Any
 
 from periplus.environment.environment import Item
 from periplus.errors import ConfigError, one_line
-
-PLAIN = "none"
-"""Value of model.chat_template that frames no prompt."""
+from periplus.job.model_section import NO_TEMPLATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +15,7 @@ class PromptEncoder:
     """Frames and encodes the prompts of a job.
 
     `tokenizer` is a tokenizer of transformers, or something that is called like one. `template` is the text of a chat
-    template in Jinja, `PLAIN`, or None for the tokenizer's own. `arguments` are passed to the template by name.
+    template in Jinja, `NO_TEMPLATE`, or None for the tokenizer's own. `arguments` are passed to the template by name.
     """
 
     tokenizer: Any
@@ -28,7 +26,7 @@ class PromptEncoder:
     def is_plain(self) -> bool:
         """Whether prompts are encoded as plain text: by the job's choice, or because there is no template."""
         has_own = bool(getattr(self.tokenizer, "chat_template", None))
-        return self.template == PLAIN or (self.template is None and not has_own)
+        return self.template == NO_TEMPLATE or (self.template is None and not has_own)
 
     @property
     def description(self) -> str:

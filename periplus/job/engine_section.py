@@ -48,8 +48,8 @@ class EngineSection(Config):
     all of them. Empty: each worker starts an engine of its own. Only with vllm."""
 
 
-def disagreements(engine: EngineSection) -> list[str]:
-    """Return a refusal for each setting that the engine does not have."""
+def disagreements(engine: EngineSection, *, workers_per_region: int) -> list[str]:
+    """Return a refusal for each setting that the engine does not have, or that the workers' number does not allow."""
     refusals = []
     if engine.name != "vllm":
         refusals += [
@@ -68,6 +68,11 @@ def disagreements(engine: EngineSection) -> list[str]:
             refusals.append(f"engine.url has {url!r}, which is no http or https URL such as http://10.0.0.7:8000")
     if len(set(engine.url)) < len(engine.url):
         refusals.append("engine.url names a server twice; give each once")
+    if engine.url and workers_per_region > 1:
+        refusals.append(
+            f"engine.url is given and plan.workers_per_region is {workers_per_region}, but workers that share servers "
+            "would write over each other's weights; set plan.workers_per_region=1, and give all servers to that worker"
+        )
     if engine.url:
         refusals += [
             f"engine.{key} is {value}, but whoever started the servers of engine.url has chosen it; leave engine.{key} "

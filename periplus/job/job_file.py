@@ -25,7 +25,7 @@ from periplus.job.engine_section import EngineSection
 from periplus.job.eval_section import EvalSection
 from periplus.job.hub import located
 from periplus.job.known_elsewhere import KNOWN_ELSEWHERE
-from periplus.job.model_section import MAX_TEMPLATE_CHARACTERS, TEMPLATE_SUFFIX, ModelSection
+from periplus.job.model_section import MAX_TEMPLATE_CHARACTERS, TEMPLATE_SUFFIX, ModelSection, model_disagreements
 from periplus.job.reward_section import RewardSection
 from periplus.job.unsupported import UNSUPPORTED
 
@@ -430,6 +430,7 @@ def resolve(job: JobFile, source: str = "job") -> JobFile:
 def _disagreements(job: JobFile) -> list[str]:
     refusals = []
     refusals += data_disagreements(job.data, has_environment=job.environment is not None)
+    refusals += model_disagreements(job.model)
     if job.environment:
         if not _is_finite(job.environment.config):
             refusals.append("environment.config holds a number that is infinite or NaN; give finite numbers")
@@ -441,7 +442,7 @@ def _disagreements(job: JobFile) -> list[str]:
     refusals += algorithm.disagreements(
         job.algorithm, staleness=job.staleness, max_new_tokens=job.sampling.max_new_tokens
     )
-    refusals += engine_section.disagreements(job.engine)
+    refusals += engine_section.disagreements(job.engine, workers_per_region=job.plan.workers_per_region)
     refusals += reward_section.disagreements(job.reward)
     if job.model.lora is not None and job.train.devices > 1:
         refusals.append(

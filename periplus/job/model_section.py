@@ -5,12 +5,16 @@ from typing import Annotated
 from pydantic import Field, JsonValue
 
 from periplus.config.loading import Config
+from periplus.errors import shortened
 
 MAX_TEMPLATE_CHARACTERS = 262_144
 """Longest chat template, in characters. Chosen by hand: templates with tools have ten thousand."""
 
 TEMPLATE_SUFFIX = ".jinja"
 """Ending of a model.chat_template that names a file."""
+
+NO_TEMPLATE = "none"
+"""Value of model.chat_template that frames no prompt."""
 
 
 class LoraSection(Config):
@@ -53,3 +57,15 @@ class ModelSection(Config):
 
     lora: LoraSection | None = None
     """Train low-rank adapters instead of all weights; null trains all weights."""
+
+
+def model_disagreements(model: ModelSection) -> list[str]:
+    """Return what is wrong with the section, beside what each key's own bounds say; empty if nothing is."""
+    template = model.chat_template
+    is_text = template is not None and ("{{" in template or "{%" in template)
+    if template is None or template == NO_TEMPLATE or template.endswith(TEMPLATE_SUFFIX) or is_text:
+        return []
+    return [
+        f"model.chat_template is {shortened(template)!r}, which has no {{{{ or {{%, so every prompt would be the same; "
+        f"give the text of a template in Jinja, a file that ends with {TEMPLATE_SUFFIX}, or {NO_TEMPLATE}"
+    ]

@@ -24,8 +24,15 @@ from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun
 from periplus.values.weight_state import WeightState
 from rollout_worker.engines.bundle import build_engine
-from rollout_worker.engines.engine import ChangedElements, Completion, Engine, OnSwap, SampleRequest, WholeState
-from tests.support.engines.architectures import CASES, by_definition, random_checkpoint
+from rollout_worker.engines.engine import ChangedElements, Completion, Engine, OnSwap, WholeState
+from tests.support.engines.architectures import (
+    CASES,
+    NEW_TOKENS,
+    PROMPT_TOKENS,
+    by_definition,
+    greedy_requests,
+    random_checkpoint,
+)
 from tests.support.tiny_job import tiny_job
 from tests.support.trainer.samples import CONSUMER, sample
 from trainer.checkpointing.export import final_model, model_files
@@ -41,7 +48,6 @@ from trainer.recipe import build_learner
 
 pytestmark = pytest.mark.slow
 
-PROMPT_TOKENS, NEW_TOKENS = 8, 12
 
 GROUPS, GROUP_SIZE = 4, 4
 
@@ -147,32 +153,15 @@ def change(before: WeightState, after: WeightState) -> ChangedElements:
     return ChangedElements(staged=(decoder.staged(),))
 
 
-def requests() -> list[SampleRequest]:
-    rng = np.random.default_rng(1)
-    return [
-        SampleRequest(
-            request_id=str(number),
-            prompt_ids=tuple(rng.integers(5, 60, 1 + number % PROMPT_TOKENS).tolist()),
-            seed=1,
-            group=number,
-            sample=0,
-            temperature=1.0,
-            max_new_tokens=NEW_TOKENS,
-            greedy=True,
-        )
-        for number in range(11)
-    ]
-
-
 async def generated(engine: Engine, states: Trained) -> list[Completion]:
     """Give the engine both versions, the second one as a delta, and let it complete the requests."""
     try:
         whole = WholeState(layout=layout_of(states.first), state=states.first)
         await engine.swap(whole, Policy(0, 0), OnSwap.KEEP_KV)
-        await engine.submit(requests()[0])
+        await engine.submit(greedy_requests()[0])
         await engine.swap(change(states.first, states.second), Policy(0, 1), OnSwap.KEEP_KV)
         assert await engine.digest() == state_digest(states.second)
-        return list(await asyncio.gather(*(engine.submit(each) for each in requests())))
+        return list(await asyncio.gather(*(engine.submit(each) for each in greedy_requests())))
     finally:
         await engine.close()
 
@@ -204,7 +193,7 @@ def check_job_of(tmp_path: Path, checkpoint: Path, job: JobFile) -> Trained:
     digest = final_model(states.model, model_files(checkpoint, states.model), final, state_digest(states.second))
     exported = by_definition(final)
     assert state_digest(bf16_state(exported)) == digest
-    for each, completion in zip(requests(), found, strict=True):
+    for each, completion in zip(greedy_requests(), found, strict=True):
         expected = generate(exported, each.prompt_ids, tokenizer.eos_token_id)
         assert list(completion.token_ids) == expected
         logprobs = true_logprobs(exported, each.prompt_ids, expected)

@@ -19,7 +19,7 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape", "backslashreplace").decode("ascii")
 
 
-def shortened(text: str, most: int) -> str:
+def without_middle(text: str, most: int) -> str:
     """Return a text of at most about `most` characters: of a longer one, beginning, end, and how much is missing."""
     if len(text) <= most:
         return text

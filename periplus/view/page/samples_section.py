@@ -9,7 +9,7 @@ from html import escape
 
 from periplus.job.samples.gallery import Gallery
 from periplus.job.samples.shown import ShownPiece, ShownSample
-from periplus.job.samples.visible import shortened, visible_text
+from periplus.job.samples.visible import visible_text, without_middle
 from periplus.view.page.page_frame import html_page
 
 REPORTED_CHARACTERS = 4000
@@ -105,7 +105,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _words(text: str | None, ids: Sequence[int], most: int) -> str:
-    return _text(shortened(" ".join(map(str, ids)) + " " if text is None else text, most))
+    return _text(without_middle(" ".join(map(str, ids)) + " " if text is None else text, most))
 
 
 def _text(text: str) -> str:

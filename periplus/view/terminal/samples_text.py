@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from periplus.job.samples.gallery import Gallery
 from periplus.job.samples.shown import ShownPiece, ShownSample
-from periplus.job.samples.visible import shortened, visible_text
+from periplus.job.samples.visible import visible_text, without_middle
 from periplus.view import units
 
 SHOWN_CHARACTERS = 2000
@@ -83,5 +83,5 @@ def _barred(text: str | None, ids: Sequence[int]) -> Iterator[str]:
     if text is None:
         more = f" ... {len(ids) - SHOWN_IDS:,} more" if len(ids) > SHOWN_IDS else ""
         text = " ".join(map(str, ids[:SHOWN_IDS])) + more
-    for line in visible_text(shortened(text, SHOWN_CHARACTERS)).split("\n"):
+    for line in visible_text(without_middle(text, SHOWN_CHARACTERS)).split("\n"):
         yield f"{_BAR}{line}"

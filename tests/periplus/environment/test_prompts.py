@@ -3,8 +3,9 @@
 import pytest
 
 from periplus.environment.environment import Item, Message
-from periplus.environment.prompts import PLAIN, PromptEncoder
+from periplus.environment.prompts import PromptEncoder
 from periplus.errors import ConfigError
+from periplus.job.model_section import NO_TEMPLATE
 from trainer.data.model import build_tokenizer
 
 TEMPLATE = (
@@ -41,7 +42,7 @@ def test_the_models_own_template_is_used_unless_the_job_says_none() -> None:
     tokenizer.chat_template = TEMPLATE
     assert PromptEncoder(tokenizer=tokenizer).text(ITEM) == "u:1+1?;a:"
     assert "the model's chat template" in PromptEncoder(tokenizer=tokenizer).description
-    assert PromptEncoder(tokenizer=tokenizer, template=PLAIN).text(ITEM) == "1+1?"
+    assert PromptEncoder(tokenizer=tokenizer, template=NO_TEMPLATE).text(ITEM) == "1+1?"
 
 
 def test_a_template_that_refuses_the_messages_is_the_operators_error() -> None:

@@ -60,3 +60,11 @@ def test_settings_that_it_does_not_have_are_refused_with_what_to_do(engine: dict
 def test_values_out_of_range_are_refused(key: str, value: Any) -> None:
     with pytest.raises(ValueError, match=key):
         job(**{key: value})
+
+
+def test_workers_that_would_share_servers_are_refused() -> None:
+    shared = job(name="vllm", url=["http://a"])
+    assert resolve(shared).engine.url == ("http://a",)
+    shared = shared.model_copy(update={"plan": shared.plan.model_copy(update={"workers_per_region": 2})})
+    with pytest.raises(ConfigError, match=r"write over each other's weights; set plan\.workers_per_region=1"):
+        resolve(shared)

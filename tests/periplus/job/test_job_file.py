@@ -177,6 +177,7 @@ def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.Monk
         ),
         ({"environment": None, "data": {"path": "x", "answer_pattern": "("}}, "is not a regular expression"),
         ({"environment": None, "data": {"path": "x", "filters": [{"column": "a"}]}}, "has no condition"),
+        ({"model": {"chat_template": "chatml"}}, "model.chat_template is 'chatml', which has no {{ or {%"),
         ({"environment": {"name": "x", "config": {"seed": 1}}}, "environment.config.seed is set"),
         ({"environment": {"name": "x", "config": {"a": [{"b": float("nan")}]}}}, "infinite or NaN"),
         ({"algorithm": {"importance_correction": "none"}}, "the loss would be wrong for stale tokens"),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import (
     AutoModelForCausalLM,
@@ -29,6 +30,8 @@ from transformers import (
     SmolLM3Config,
 )
 
+from rollout_worker.engines.engine import SampleRequest
+
 WINDOW = 5
 """Tokens that a layer with a sliding window sees: fewer than a prompt and its completion have in the tests."""
 
@@ -36,6 +39,9 @@ HEAD_DIM = 32
 """Width of a head: the least that vLLM's attention on a CPU takes."""
 
 NUM_LAYERS = 2
+
+PROMPT_TOKENS, NEW_TOKENS = 8, 12
+"""Longest prompt and completion of the tests, in tokens."""
 
 SIZES: Mapping[str, Any] = {
     "hidden_size": 64,
@@ -139,3 +145,21 @@ def by_definition(folder: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, local_files_only=True, attn_implementation="eager"
     ).eval()
+
+
+def greedy_requests() -> list[SampleRequest]:
+    """Return greedy requests with prompts of 1 to PROMPT_TOKENS tokens."""
+    rng = np.random.default_rng(1)
+    return [
+        SampleRequest(
+            request_id=str(number),
+            prompt_ids=tuple(rng.integers(5, 60, 1 + number % PROMPT_TOKENS).tolist()),
+            seed=1,
+            group=number,
+            sample=0,
+            temperature=1.0,
+            max_new_tokens=NEW_TOKENS,
+            greedy=True,
+        )
+        for number in range(11)
+    ]

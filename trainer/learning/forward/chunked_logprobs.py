@@ -64,10 +64,13 @@ def token_logprobs_and_entropies(
     return cast("tuple[torch.Tensor, torch.Tensor]", _ChunkedLogprobs.apply(*arguments))  # type: ignore[no-untyped-call]
 
 
-def entropies_in_place(logits_CV: torch.Tensor) -> torch.Tensor:
-    """Return the entropy in nats of the distribution of each row of logits, C, and overwrite the logits."""
+def entropies_in_place(logits_CV: torch.Tensor, log_sums_C: torch.Tensor) -> torch.Tensor:
+    """Return the entropy in nats of the distribution of each row of logits, C, and overwrite the logits.
+
+    `log_sums_C` are log sum exp of the rows.
+    """
     # z - log sum exp z = log p. A logit of minus infinity has probability 0, and 0 times infinity would be NaN.
-    logprobs_CV = logits_CV.sub_(torch.logsumexp(logits_CV, 1, keepdim=True))
+    logprobs_CV = logits_CV.sub_(log_sums_C[:, None])
     logprobs_CV.clamp_(min=torch.finfo(logprobs_CV.dtype).min)
     return -(logprobs_CV.exp().mul_(logprobs_CV)).sum(1)
 
@@ -91,9 +94,10 @@ class _ChunkedLogprobs(torch.autograd.Function):
             part = slice(start, start + chunk)
             logits_CV = _logits(hidden_MH[part], weight, bias_V, temperature)
             chosen_C = logits_CV.gather(1, targets_M[part, None])[:, 0]
-            logprobs_M[part] = chosen_C - torch.logsumexp(logits_CV, 1)
+            log_sums_C = torch.logsumexp(logits_CV, 1)
+            logprobs_M[part] = chosen_C - log_sums_C
             if entropies_M is not None:
-                entropies_M[part] = entropies_in_place(logits_CV)
+                entropies_M[part] = entropies_in_place(logits_CV, log_sums_C)
         ctx.save_for_backward(hidden_MH, weight_VH, bias_V, targets_M, logprobs_M)
         ctx.temperature, ctx.chunk = temperature, chunk
         if entropies_M is not None:

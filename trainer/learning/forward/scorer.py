@@ -137,5 +137,5 @@ def _logprobs_of_logits(logits_MV: torch.Tensor, targets_M: torch.Tensor, temper
 def _entropies(logits_MV: torch.Tensor, temperature: float) -> torch.Tensor:
     # In chunks of tokens, since each of them needs its logits twice more.
     chunk = max(1, CHUNK_ELEMENTS // logits_MV.shape[1])
-    parts = [entropies_in_place(part.float().div(temperature)) for part in torch.split(logits_MV, chunk)]
-    return torch.cat(parts)
+    scaled = (part.float().div(temperature) for part in torch.split(logits_MV, chunk))
+    return torch.cat([entropies_in_place(part_CV, torch.logsumexp(part_CV, 1)) for part_CV in scaled])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from periplus.job.samples.visible import shortened, visible_text
+from periplus.job.samples.visible import visible_text, without_middle
 
 
 @given(st.text())
@@ -32,5 +32,5 @@ def test_characters_that_command_a_terminal_are_escapes(hostile: str, shown: str
 
 
 def test_a_long_text_keeps_its_beginning_and_its_end_and_says_how_much_is_missing() -> None:
-    assert shortened("abcd", 4) == "abcd"
-    assert shortened("a" * 5 + "b" * 10 + "c" * 5, 10) == "aaaaa\n[10 characters are not shown]\nccccc"
+    assert without_middle("abcd", 4) == "abcd"
+    assert without_middle("a" * 5 + "b" * 10 + "c" * 5, 10) == "aaaaa\n[10 characters are not shown]\nccccc"

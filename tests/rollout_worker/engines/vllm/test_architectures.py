@@ -16,8 +16,15 @@ from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
 from periplus.values.weight_state import Tensor, WeightState
 from rollout_worker.engines.bundle import build_engine
-from rollout_worker.engines.engine import ChangedElements, Completion, OnSwap, SampleRequest, WholeState
-from tests.support.engines.architectures import CASES, by_definition, random_checkpoint
+from rollout_worker.engines.engine import ChangedElements, Completion, OnSwap, WholeState
+from tests.support.engines.architectures import (
+    CASES,
+    NEW_TOKENS,
+    PROMPT_TOKENS,
+    by_definition,
+    greedy_requests,
+    random_checkpoint,
+)
 from tests.support.engines.models import state_of
 from tests.support.engines.vllm.small_model import staged
 from tests.support.tiny_job import tiny_job
@@ -25,7 +32,6 @@ from trainer.data.model import build_tokenizer
 
 pytestmark = [pytest.mark.vllm, pytest.mark.processes]
 
-PROMPT_TOKENS, NEW_TOKENS = 8, 12
 
 UNLIKE_VLLM = "qwen2 with a window in one layer"
 """A case that is refused for vLLM, which supports a sliding window in all layers of Qwen2 or in none."""
@@ -68,33 +74,16 @@ def moved(state: WeightState) -> dict[str, Tensor]:
     return found
 
 
-def requests() -> list[SampleRequest]:
-    rng = np.random.default_rng(1)
-    return [
-        SampleRequest(
-            request_id=str(number),
-            prompt_ids=tuple(rng.integers(5, 60, 1 + number % PROMPT_TOKENS).tolist()),
-            seed=1,
-            group=number,
-            sample=0,
-            temperature=1.0,
-            max_new_tokens=NEW_TOKENS,
-            greedy=True,
-        )
-        for number in range(11)
-    ]
-
-
 async def generated(folder: Path, job: JobFile, first: WeightState, second: WeightState) -> list[Completion]:
     """Give a vLLM engine both versions, the second one as a delta, and let it complete the requests."""
     engine = await build_engine(folder, build_tokenizer(), job)
     try:
         await engine.swap(WholeState(layout=layout_of(first), state=first), Policy(0, 0), OnSwap.KEEP_KV)
         assert await engine.digest() == state_digest(first)
-        await engine.submit(requests()[0])
+        await engine.submit(greedy_requests()[0])
         await engine.swap(ChangedElements(staged=(staged(first, second),)), Policy(0, 1), OnSwap.KEEP_KV)
         assert await engine.digest() == state_digest(second)
-        return list(await asyncio.gather(*(engine.submit(each) for each in requests())))
+        return list(await asyncio.gather(*(engine.submit(each) for each in greedy_requests())))
     finally:
         await engine.close()
 
@@ -115,7 +104,7 @@ def test_vllm_takes_the_weights_and_draws_the_tokens_of_transformers(tmp_path: P
     for name, parameter in model.named_parameters():
         bits = torch.from_numpy(second[name].data.copy()).view(torch.bfloat16)
         parameter.copy_(bits.view(parameter.shape).float())
-    for each, completion in zip(requests(), found, strict=True):
+    for each, completion in zip(greedy_requests(), found, strict=True):
         logprobs_TV = expected_logprobs(model, each.prompt_ids, completion.token_ids)
         assert logprobs_TV.argmax(-1).tolist() == list(completion.token_ids)
         np.testing.assert_allclose(completion.logprobs, logprobs_TV.max(-1).values, rtol=1e-4, atol=1e-4)
