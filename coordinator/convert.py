@@ -90,6 +90,7 @@ def hello_from_pb(message: control_pb2.Hello) -> Hello:
                 for each in inventory.accelerators
             ),
             engines=tuple(AdvertisedEngine(name=each.name, version=each.version) for each in inventory.engines),
+            allows_own_code=inventory.allows_own_code,
         ),
         agent_version=message.agent_version,
         tasks=tuple(map(report_from_pb, message.tasks)),
@@ -293,6 +294,7 @@ def _region_to_pb(region: RegionState) -> control_pb2.Region:
             engines=[
                 control_pb2.InstalledEngine(name=each.name, version=each.version) for each in hello.inventory.engines
             ],
+            allows_own_code=hello.inventory.allows_own_code,
         ),
         tasks=[
             control_pb2.TaskReport(

@@ -51,6 +51,7 @@ def fleet_of(state: State, regions: frozenset[str]) -> Fleet:
                 num_cores=inventory.num_cores,
                 memory_bytes=inventory.memory_bytes,
                 engines=tuple(engine.name for engine in inventory.engines),
+                allows_own_code=inventory.allows_own_code,
             )
             for name, inventory in inventories.items()
         ),

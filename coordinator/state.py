@@ -100,13 +100,14 @@ class AdvertisedEngine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """The resources of an agent's host."""
+    """The resources of an agent's host, and whether jobs may run reward functions of their users' own there."""
 
     num_cores: int
     memory_bytes: int
     hostname: str
     accelerators: tuple[Accelerators, ...] = ()
     engines: tuple[AdvertisedEngine, ...] = ()
+    allows_own_code: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,10 @@
     │   ├── SpoolFull        the spool has reached its limit; nothing was lost; retire records and retry
     │   └── CorruptSpool     a record that was durable is damaged or missing
     ├── StateError           an event that is illegal in the present state                    exit 1
+    ├── RewardFailed         a reward function gave no value for a completion, which costs that sample alone  exit 1
+    │   ├── RewardTimedOut   it took too long, and its process was killed
+    │   ├── RewardCrashed    its process ended
+    │   └── RewardRaised     it raised an error, or returned what is no reward
     └── TrainingError        the training step must not be applied                            exit 1
         ├── NonFiniteLoss    the loss or a gradient is NaN or infinite; the weights are unchanged
         └── RankLost         a process that shares training steps has failed; the last checkpoint can be resumed
@@ -106,6 +110,18 @@ class CorruptSpool(StorageError): ...
 class StateError(PeriplusError): ...
 
 
+class RewardFailed(PeriplusError): ...
+
+
+class RewardTimedOut(RewardFailed): ...
+
+
+class RewardCrashed(RewardFailed): ...
+
+
+class RewardRaised(RewardFailed): ...
+
+
 class TrainingError(PeriplusError): ...
 
 
@@ -145,6 +161,10 @@ MEANING: dict[type[PeriplusError], ErrorMeaning] = {
     SpoolFull: ErrorMeaning(_S.RESOURCE_EXHAUSTED, False, 1),
     CorruptSpool: ErrorMeaning(_S.DATA_LOSS, False, 1),
     StateError: ErrorMeaning(_S.FAILED_PRECONDITION, False, 1),
+    RewardFailed: ErrorMeaning(_S.INTERNAL, False, 1),
+    RewardTimedOut: ErrorMeaning(_S.DEADLINE_EXCEEDED, False, 1),
+    RewardCrashed: ErrorMeaning(_S.INTERNAL, False, 1),
+    RewardRaised: ErrorMeaning(_S.INTERNAL, False, 1),
     TrainingError: ErrorMeaning(_S.INTERNAL, False, 1),
     NonFiniteLoss: ErrorMeaning(_S.INTERNAL, False, 1),
     RankLost: ErrorMeaning(_S.INTERNAL, False, 1),

@@ -147,6 +147,8 @@ class Agent:
                 work_dir=config.work_dir.absolute(),
                 num_threads={Role.TRAINER: config.trainer_threads, Role.ROLLOUT: config.worker_threads},
                 python_of={engine.name: engine.python for engine in offered.engines},
+                allows_own_code=config.allow_code,
+                allows_unsandboxed=config.allow_unsandboxed,
             )
         )
         self._tasks = asyncio.TaskGroup()

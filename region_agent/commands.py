@@ -95,6 +95,12 @@ def agent() -> None:
     envvar="PERIPLUS_ENGINES",
     help="Interpreter of an engine with an environment of its own, such as vllm=/opt/vllm/bin/python; repeatable.",
 )
+@click.option("--allow-code", is_flag=True, help="Let jobs run reward functions of their users' own in this region.")
+@click.option(
+    "--allow-unsandboxed",
+    is_flag=True,
+    help="Run programs that a model wrote even where the kernel refuses a sandbox without network.",
+)
 @click.option(
     "--stop-grace-s", type=float, default=30.0, show_default=True, help="From asking a worker to stop to killing it."
 )
@@ -119,6 +125,8 @@ def run(
     worker_threads: int,
     trainer_threads: int | None,
     engines: tuple[str, ...],
+    allow_code: bool,
+    allow_unsandboxed: bool,
     stop_grace_s: float,
     ready_file: Path | None,
     stop_on_stdin_eof: bool,
@@ -143,6 +151,8 @@ def run(
             "worker_threads": worker_threads,
             "trainer_threads": worker_threads if trainer_threads is None else trainer_threads,
             "engines": configured(engines),
+            "allow_code": allow_code,
+            "allow_unsandboxed": allow_unsandboxed,
             "stop_grace_s": stop_grace_s,
             "restart_backoff_s": 1.0,
         },

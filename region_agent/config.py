@@ -61,6 +61,12 @@ class AgentConfig(Config):
     engines: dict[str, str] = Field(default_factory=dict)
     """Interpreter of each engine that has an environment of its own, by the engine's name."""
 
+    allow_code: bool = False
+    """Whether jobs may run reward functions of their users' own in this region, each in a process of its own."""
+
+    allow_unsandboxed: bool = False
+    """Whether programs that a model wrote may run where the kernel refuses them a sandbox without network."""
+
     stop_grace_s: float = Field(gt=0)
     """Seconds between asking a worker to stop (SIGTERM) and killing it (SIGKILL)."""
 

@@ -9,5 +9,6 @@ failed samples. The worker talks to no other service, and never decides which sa
     reconnection         how long a stream that breaks is opened again
     engines              sampling of completions
     episodes             from a lease to a scored trajectory
+    rewards              from a problem and a completion to a number, in processes of their own
     weights              from publications into the engine
 """

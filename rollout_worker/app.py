@@ -3,7 +3,8 @@
 Four tasks run beside each other once the job's bundle has come. The reader (weights/reader.py) proves versions in host
 memory. The updater (weights/engine_updater.py) brings the engine to the newest one while it samples. The sampler
 (episodes/sampler.py) turns leases into trajectories, one request each. The lease stream (gateway.py) carries leases and
-results. Updater and sampler share what the engine may serve as (weights/serving.py), and nothing else.
+results. Updater and sampler share what the engine may serve as (weights/serving.py), and nothing else. A fifth task
+runs the processes of the job's reward functions, if it has some (rewards/).
 
 The worker talks only to its region's gateway. When a stream ends it connects and says hello again, for a while
 (reconnection.py), and sends again what the gateway had not spooled (outbox.py). A lease that cannot be served is
@@ -23,6 +24,8 @@ import torch
 
 from periplus import clock
 from periplus.codec.registry import files_decoder
+from periplus.errors import Denied
+from periplus.job.reward_code import CODE_FOLDER
 from periplus.net.attempt import failure_of
 from periplus.process.telemetry import event
 from periplus.publication import Trust
@@ -34,7 +37,6 @@ from rollout_worker.engines.engine import OnSwap
 from rollout_worker.episodes.episode import EpisodeDesk, EpisodeSettings
 from rollout_worker.episodes.queue import LeaseQueue
 from rollout_worker.episodes.sampler import Sampler
-from rollout_worker.episodes.scoring import EnvironmentScorer
 from rollout_worker.gateway import WorkerHello, exchange_leases, subscribed
 from rollout_worker.messages import (
     FinishReceived,
@@ -46,6 +48,8 @@ from rollout_worker.messages import (
 )
 from rollout_worker.outbox import Outbox
 from rollout_worker.reconnection import RETRY_S, Outage
+from rollout_worker.rewards.building import RewardPlace, build_scorer
+from rollout_worker.rewards.scorer import RewardScorer
 from rollout_worker.weights.compile import compile_decoder
 from rollout_worker.weights.engine_updater import EngineUpdater, SwapSettings
 from rollout_worker.weights.incoming import ReceivedBundle
@@ -81,8 +85,9 @@ class Worker:
     async def run(self) -> None:
         """Work until the trainer says that the job is done.
 
-        Raises: Unreachable when the gateway stays away; EngineDied; PeriplusError when the engine or the weights are
-        broken for good.
+        Raises: Denied if the region does not run the job's own code; ConfigError if a reward function cannot be loaded;
+        Unreachable when the gateway stays away; EngineDied; PeriplusError when the engine or the weights are broken for
+        good.
         """
         with tempfile.TemporaryDirectory(prefix="periplus-bundle-") as scratch:
             async with asyncio.TaskGroup() as tasks:
@@ -144,17 +149,32 @@ class Worker:
         if self._updater is not None:
             self._updater.wake()
 
+    def _check_policy(self) -> None:
+        task = self._config.task
+        if self._job.reward.has_own_code and not task.allows_own_code:
+            raise Denied(
+                f"the job has reward functions of its user's own, and region {task.region} runs none; its operator "
+                "allows it by starting the agent with --allow-code (docs/rewards.md)"
+            )
+
     # ---- work -----------------------------------------------------------------------------------------------------
 
     async def _serve(self, scratch: Path) -> None:
+        self._check_policy()
         loaded = await self._load(await self._bundle(), scratch)
         try:
             desk = EpisodeDesk(loaded.encoder, loaded.environment, self._episode_settings(loaded))
             serving, environment_lock = Serving(), asyncio.Lock()
+            place = RewardPlace(
+                code_folder=scratch / CODE_FOLDER,
+                num_threads=self._config.task.num_threads,
+                may_run_unsandboxed=self._config.task.allows_unsandboxed,
+            )
+            scorer = build_scorer(self._job.reward, loaded.environment, environment_lock, place)
             sampler = Sampler(
                 loaded.engine,
                 desk,
-                EnvironmentScorer(loaded.environment, environment_lock),
+                scorer,
                 environment_lock,
                 self._queue,
                 serving,
@@ -174,6 +194,8 @@ class Worker:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(updater.run())
                 tasks.create_task(sampler.run())
+                if isinstance(scorer, RewardScorer):
+                    tasks.create_task(scorer.run())
         finally:
             await loaded.engine.close()
 

@@ -48,8 +48,14 @@ def worker_message_to_pb(worker_id: str, message: WorkerMessage) -> gateway_pb2.
         case SamplingStarted(lease_ids, policy):
             started = gateway_pb2.LeasesStarted(lease_ids=lease_ids, policy=policy_to_pb(policy))
             return gateway_pb2.RolloutUp(worker_id=worker_id, started=started)
-        case FailedLease(lease, why):
-            failed = gateway_pb2.SampleFailed(lease_id=lease.lease_id, why=why, group=lease.group, sample=lease.sample)
+        case FailedLease(lease, why, reward_failure):
+            failed = gateway_pb2.SampleFailed(
+                lease_id=lease.lease_id,
+                why=why,
+                group=lease.group,
+                sample=lease.sample,
+                reward_failure=reward_failure,
+            )
             return gateway_pb2.RolloutUp(worker_id=worker_id, failed=failed)
         case VersionReport():
             return gateway_pb2.RolloutUp(worker_id=worker_id, proof=_report_to_pb(message))

@@ -25,10 +25,12 @@ import numpy as np
 from periplus.audit import records as audit
 from periplus.environment.environment import EXACT
 from periplus.errors import Denied, TimedOut
+from periplus.job.reward_functions import label_of
+from periplus.job.samples.reward_parts import reward_parts_of
 from periplus.values.policy import Policy
 from periplus.values.record import RecordKind
 from periplus.values.task import TaskState
-from periplus.values.trajectory import content_digest
+from periplus.values.trajectory import Trajectory, content_digest
 from trainer.checkpointing.checkpointer import Checkpointer
 from trainer.config import TrainerConfig
 from trainer.intake.committed import KeptTrajectory
@@ -167,7 +169,7 @@ class TrainingLoop:
         if not kept:
             return None
         rewards = [each.trajectory.reward for each in kept]
-        if self._job.reward.name == "shuffled":
+        if self._job.reward.is_shuffled:
             order = np.random.default_rng((self._job.seed, consumer.version)).permutation(len(rewards))
             rewards = [rewards[index] for index in order]
         samples = [sample_of(each.trajectory, reward) for each, reward in zip(kept, rewards, strict=True)]
@@ -208,7 +210,8 @@ class TrainingLoop:
     async def _evaluate(self, when: str, stop: asyncio.Event) -> float | None:
         """Return the greedy accuracy of the present policy on the held-out problems, or None if asked to stop.
 
-        A problem without a result counts as wrong. `when` is `before`, `during` or `after` training.
+        A problem without a result counts as wrong. With several reward functions the first one says what is right.
+        `when` is `before`, `during` or `after` training.
         """
         # Workers cannot sample from a version that is not published yet.
         await self._publisher.drained()
@@ -217,10 +220,16 @@ class TrainingLoop:
         results = await self._ledger_service.evaluation(items, stop)
         if results is None:
             return None
-        accuracy = sum(each.trajectory.reward == EXACT for each in results) / len(items)
+        accuracy = sum(self._is_right(each.trajectory) for each in results) / len(items)
         values = {"accuracy": accuracy, "num_prompts": float(len(items)), "eval_s": self._now() - started_s}
         self._recorder.record(RecordKind.EVAL, when, values)
         return accuracy
+
+    def _is_right(self, trajectory: Trajectory) -> bool:
+        reward = self._job.reward
+        if reward.is_verifier_alone:
+            return trajectory.reward == EXACT
+        return reward_parts_of(trajectory.metadata).get(label_of(reward.entries[0])) == EXACT
 
     # ---- the end --------------------------------------------------------------------------------------------------
 

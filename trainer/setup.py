@@ -13,6 +13,7 @@ from periplus.environment.prompts import PromptEncoder
 from periplus.job.inputs import model_folder
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 from periplus.job.model_section import NO_TEMPLATE
+from periplus.job.reward_code import read_code
 from periplus.values.policy import Lineage, Policy
 from periplus.values.record import RecordKind
 from trainer.checkpointing import checkpoint
@@ -106,7 +107,7 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
         lineage=lineage,
         restored=manifest,
         progress=progress,
-        bundle=publish.bundle(model_dir, inputs.problems.file),
+        bundle=publish.bundle(model_dir, inputs.problems.file, read_code(job.reward)),
     )
 
 

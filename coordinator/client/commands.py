@@ -18,12 +18,14 @@ from rich.console import Console
 from coordinator.client import listing, runs
 from coordinator.client.address import DEFAULT_ADDRESS, VARIABLE, coordinator_address
 from coordinator.client.audit import audit_command
+from coordinator.client.code_agreement import agree_to_code, show_code
 from coordinator.client.connection import Coordinator, connect, job_state, raise_outcome, view_event
 from coordinator.client.fleet_file import fleet_tree
 from coordinator.client.listing import Output, Tree
 from coordinator.client.preflight import check_job
 from coordinator.client.report import report_command
 from coordinator.client.resuming import job_to_submit, set_resumption
+from coordinator.client.reward_trial import try_rewards
 from coordinator.client.samples import samples_command
 from coordinator.state import ENDED_STATES
 from periplus import clock
@@ -79,6 +81,7 @@ job.add_command(samples_command)
     help="Resume from the newest checkpoint in this run directory, with the run's own job; FILE is not needed.",
 )
 @click.option("--change", is_flag=True, help="With --resume: let FILE and KEY=VALUE change the run's job.")
+@click.option("--allow-code", is_flag=True, help="Agree to send the job's own code (reward.code) without being asked.")
 @output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
 @_coordinator_option
 def submit(
@@ -89,14 +92,19 @@ def submit(
     watch: bool,
     resume: Path | None,
     change: bool,
+    allow_code: bool,
     output: str,
     coordinator: str | None,
 ) -> None:
     """Submit the job in FILE, with keys such as optimizer.lr overridden by KEY=VALUE, and print its id."""
     job_file, checkpoint = job_to_submit(file, overrides, resume, may_change=change)
+    show_code(job_file)
+    if not dry_run:
+        agree_to_code(job_file, is_agreed=allow_code)
     # Mistakes in the job are found here, before it waits for regions.
     checked = check_job(job_file)
-    for sentence in (*checked.left, *(checked.shown if dry_run else ())):
+    tried = try_rewards(job_file)
+    for sentence in (*checked.left, *((*checked.shown, *tried) if dry_run else ())):
         _say(sentence)
     form = Output(output)
     # The id makes a repeated request harmless: the coordinator answers it with the same job.

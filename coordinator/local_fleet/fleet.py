@@ -83,7 +83,8 @@ class LocalFleet:
             "starting the agent" if len(regions) == 1 else f"starting {len(regions)} agents, one a region",
         )
         agent = ["agent", "run", "--coordinator", coordinator, "--work-dir", str(settings.work_dir)]
-        agent += [*(["--wan", wan] if wan else []), *settings.agent_options]
+        # Jobs here are of the person who owns this machine, and so is the code that travels with them.
+        agent += ["--allow-code", *(["--wan", wan] if wan else []), *settings.agent_options]
         await asyncio.gather(
             *(self._services.start(f"{AGENT}{region}", [*agent, "--region", region]) for region in regions)
         )

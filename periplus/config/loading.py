@@ -37,6 +37,10 @@ Chosen by hand: a file of the wrong kind may have an error in every line, and ea
 half a millisecond.
 """
 
+UNKNOWN_KIND = "unknown_kind"
+"""Type of pydantic's error for an entry of a list that is of none of the list's kinds, where a `Discriminator` tells
+these apart. The error's message says what an entry must be."""
+
 
 class Config(pydantic.BaseModel):
     """Base class of every configuration: frozen, strict, without unknown keys and without infinite numbers.
@@ -47,6 +51,9 @@ class Config(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+    shorthand: typing.ClassVar[str | None] = None
+    """Key of a section that is meant where a text stands in place of the section; None if no text may."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -217,12 +224,25 @@ def validate(model: type[M], tree: object, source: str, known_elsewhere: KnownEl
     """Return the model that a tree describes. Raises: ConfigError with the first errors, one per line."""
     try:
         # Strict validation accepts JSON's types from JSON text alone, such as a list for a tuple.
-        return model.model_validate_json(json.dumps(tree))
+        return model.model_validate_json(json.dumps(_spelled_out(model, tree)))
     except pydantic.ValidationError as error:
         details, num = error.errors(include_url=False)[:MAX_REFUSALS], error.error_count()
         refusals = [_refusal(model, detail, known_elsewhere or {}) for detail in details]
         more = [f"and {num - MAX_REFUSALS:,} more refusals"] if num > MAX_REFUSALS else []
         raise ConfigError("\n".join(f"{source}: {refusal}" for refusal in [*refusals, *more])) from error
+
+
+def _spelled_out(model: type[Config], tree: object) -> object:
+    """Return the tree with texts that stand in place of sections replaced by sections."""
+    if not isinstance(tree, dict):
+        return tree
+    sections = {name: _section_of(field.annotation) for name, field in model.model_fields.items()}
+    return {
+        key: {section.shorthand: value}
+        if isinstance(value, str) and (section := sections.get(key)) is not None and section.shorthand is not None
+        else value
+        for key, value in tree.items()
+    }
 
 
 def check_schema(tree: object, schema: str, source: str) -> Tree:
@@ -246,7 +266,9 @@ def _refusal(model: type[Config], detail: Any, known_elsewhere: KnownElsewhere) 
     location: tuple[int | str, ...] = detail["loc"]
     if detail["type"] == "json_invalid":
         return "holds text that is not valid Unicode, half of a surrogate pair"
-    key = ".".join(map(str, location))
+    key = ".".join(_names(model, location))
+    if detail["type"] == UNKNOWN_KIND:
+        return f"{key} is {_shown(detail['input'])}, but must be {detail['msg']}"
     if detail["type"] == "extra_forbidden":
         return _unknown(model, location, known_elsewhere)
     # The key of a mapping is wrong, and not its value.
@@ -275,7 +297,7 @@ def _unknown(
 
     `inner` are the names below the unknown one in an override. The last name that is known from other tools decides.
     """
-    *parents, name = map(str, location)
+    *parents, name = _names(model, location)
     meant = next((known_elsewhere[each] for each in (*reversed(inner), name) if each in known_elsewhere), None)
     if isinstance(meant, NotSupported):
         return f"{'.'.join((*parents, name, *inner))} is not supported yet: {meant.instead}"
@@ -368,8 +390,30 @@ def _place_at(model: type[Config], location: Sequence[int | str]) -> _Place | No
     return place
 
 
+def _names(model: type[Config], location: Sequence[int | str]) -> tuple[str, ...]:
+    """Return the parts of a location as a person writes them: without pydantic's tags of the kinds of entries."""
+    places = (_place_at(model, location[:i]) for i in range(len(location)))
+    is_tag = [
+        place is not None and part in _kinds(place.annotation) for place, part in zip(places, location, strict=True)
+    ]
+    return tuple(str(part) for part, tagged in zip(location, is_tag, strict=True) if not tagged)
+
+
+def _kinds(annotation: Any) -> dict[str, Any]:
+    """Return the members of a union whose kinds a `Discriminator` distinguishes, by their tags; empty for any other."""
+    return {
+        metadata.tag: choice
+        for choice in _alternatives(annotation)
+        if typing.get_origin(choice) is Annotated
+        for metadata in choice.__metadata__
+        if isinstance(metadata, pydantic.Tag)
+    }
+
+
 def _entry(annotation: Any, part: int | str) -> _Place | None:
     """Return the place of one entry of a list or mapping, or of a mapping's key; None for any other type."""
+    if kind := _kinds(annotation).get(str(part)):
+        return _bare(kind)
     for choice in _alternatives(annotation):
         origin, args = typing.get_origin(choice), typing.get_args(choice)
         if origin is dict:

@@ -15,6 +15,7 @@ from typing import Any
 
 from periplus.environment.datasets.locate import data_files
 from periplus.errors import ConfigError, CorruptFrame, NotFound
+from periplus.job import reward_code
 from periplus.job.architectures import architecture_remarks
 from periplus.job.hub import cached_folder, hub_name
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
@@ -40,10 +41,10 @@ _MAX_CONFIG_BYTES = 16 << 20
 
 
 def check_inputs(job: JobFile) -> tuple[str, ...]:
-    """Check that the job's model and data file exist, are usable, and that the model has enough positions.
+    """Check that the job's model, data files and own code exist, are usable, and that the model has enough positions.
 
-    Return a warning if no test covers the model's architecture. Raises: ConfigError for a missing, damaged or
-    unsupported file, or for samples longer than the model's positions.
+    Return a warning if no test covers the model's architecture. Raises: ConfigError for a missing, damaged,
+    changed or unsupported file, or for samples longer than the model's positions.
     """
     positions: object
     remarks: tuple[str, ...] = ()
@@ -69,6 +70,7 @@ def check_inputs(job: JobFile) -> tuple[str, ...]:
             f"{job.sampling.max_new_tokens}, together {longest}, but the model {job.model.path!r} has only {positions} "
             "positions; lower one of the two"
         )
+    reward_code.read_code(job.reward)  # it refuses what has changed since it was shown
     for number, source in enumerate(job.data.datasets):
         data_files(source, "data.path" if job.data.path is not None else f"data.sources.{number}.path")
     return remarks

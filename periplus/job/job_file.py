@@ -17,7 +17,7 @@ from pydantic import Field, JsonValue
 from periplus.config import file_kinds, loading
 from periplus.config.loading import Config, Words
 from periplus.errors import ConfigError, NotFound
-from periplus.job import algorithm, engine_section
+from periplus.job import algorithm, engine_section, reward_code, reward_models, reward_section
 from periplus.job.algorithm import AlgorithmSection
 from periplus.job.bounds import MAX_COUNT
 from periplus.job.data_section import DEFAULT_SIZE, DataSection, EnvironmentSection, data_disagreements
@@ -334,14 +334,21 @@ _ELSEWHERE: loading.KnownElsewhere = {**UNSUPPORTED, **KNOWN_ELSEWHERE}
 def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
     """Read a job file, apply the overrides, validate and resolve it, and make it independent of the current directory.
 
-    Raises: ConfigError if the file cannot be read, or if the job is not valid.
+    The digests of the user's own code, which travels with the job, are filled in.
+    Raises: ConfigError if the file or the code cannot be read, or if the job is not valid.
     """
-    return job_of(_job_tree(path), overrides, str(path))
+    return job_of(_job_tree(path), overrides, str(path), path.absolute().parent)
 
 
-def job_of(tree: Mapping[str, Any], overrides: Sequence[str] = (), source: str = "the job") -> JobFile:
-    """Return the job of a job file's keys and values, as `load_job` does. Raises: ConfigError."""
-    return _with_locations(resolve(loading.of_tree(JobFile, tree, source, overrides, _ELSEWHERE), source))
+def job_of(
+    tree: Mapping[str, Any], overrides: Sequence[str] = (), source: str = "the job", folder: Path | None = None
+) -> JobFile:
+    """Return the job of a job file's keys and values, as `load_job` does.
+
+    The user's own code is looked for in `folder`, by default the current directory. Raises: ConfigError.
+    """
+    job = resolve(loading.of_tree(JobFile, tree, source, overrides, _ELSEWHERE), source)
+    return _with_locations(job, folder or Path.cwd())
 
 
 def recorded_job(path: Path) -> JobFile:
@@ -363,7 +370,8 @@ def changed_job(job: JobFile, file: Path | None, overrides: Sequence[str]) -> Jo
         source = str(file)
         tree = loading.overlay(JobFile, tree, _job_tree(file))
     tree = loading.override(JobFile, tree, overrides, _ELSEWHERE)
-    return _with_locations(resolve(loading.validate(JobFile, tree, source, _ELSEWHERE), source))
+    job = resolve(loading.validate(JobFile, tree, source, _ELSEWHERE), source)
+    return _with_locations(job, Path.cwd() if file is None else file.absolute().parent)
 
 
 def _job_tree(path: Path) -> loading.Tree:
@@ -381,8 +389,9 @@ def _recorded_tree(tree: loading.Tree, source: str) -> loading.Tree:
     return known
 
 
-def _with_locations(job: JobFile) -> JobFile:
+def _with_locations(job: JobFile, folder: Path) -> JobFile:
     # Paths become absolute, names of the Hub get the commit that the cache has, a template's file becomes its text.
+    # Code of the user's own, which is looked for beside the job file in `folder`, gets its digests.
     updates: dict[str, Any] = {}
     if not job.model.path.startswith(BUILTIN_PREFIX):
         updates |= located(job.model.path, job.model.revision, "model", "model.path")
@@ -398,6 +407,7 @@ def _with_locations(job: JobFile) -> JobFile:
         update={
             "model": job.model.model_copy(update=updates),
             "data": job.data.model_copy(update={**data, "sources": sources}),
+            "reward": reward_models.resolved_models(reward_code.resolved_code(job.reward, (folder, Path.cwd()))),
         }
     )
 
@@ -442,6 +452,7 @@ def _disagreements(job: JobFile) -> list[str]:
         job.algorithm, staleness=job.staleness, max_new_tokens=job.sampling.max_new_tokens
     )
     refusals += engine_section.disagreements(job.engine, workers_per_region=job.plan.workers_per_region)
+    refusals += reward_section.disagreements(job.reward)
     if job.model.lora is not None and job.train.devices > 1:
         refusals.append(
             f"model.lora is given and train.devices is {job.train.devices}, but adapters are trained on one device; "

@@ -111,18 +111,8 @@ _WHY: Mapping[str, tuple[str, ...]] = {
         "max_tool_calling_iterations",
         "rollout_func",
     ),
-    "a sample is scored by its environment's verifier, or by an exact match with the answers of data.path": (
-        "reward_model",
-        "reward_model_path",
-        "reward_funcs",
-        "reward_fn",
-        "reward_function",
-        "reward_weights",
-        "custom_reward_function",
-        "reward_pretrain",
+    "a reward function of one's own may ask a service, and reward.functions lists it by its import path": (
         "remote_rm_url",
-        "rubric",
-        "verifier",
         "reward_manager",
     ),
     "the KL reference is the policy that the job starts from, and algorithm.kl_coefficient is constant": (

@@ -115,7 +115,11 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """Everything that the process of a task needs to know; `authority_key` is that of the `AssignedTask`."""
+    """Everything that the process of a task needs to know; `authority_key` is that of the `AssignedTask`.
+
+    `allows_own_code` and `allows_unsandboxed` are the region's policy: whether reward functions of a user's own may run
+    there, and whether programs that a model wrote may run where the kernel refuses a sandbox.
+    """
 
     task_id: str
     job_id: str
@@ -130,6 +134,8 @@ class TaskSpec:
     status_file: str
     num_threads: int
     authority_key: str
+    allows_own_code: bool = False
+    allows_unsandboxed: bool = False
 
     def to_json(self) -> str:
         """Return the spec as the JSON text of a task file."""

@@ -118,6 +118,9 @@ class RegionEntry(Config):
     engines: tuple[Name, ...] | None = Field(default=None, max_length=64)
     """Names of the inference engines that the region's host has, as in a job's engine.name. null if they are not
     known, and not a limit."""
+    allows_own_code: bool | None = None
+    """Whether jobs may run reward functions of their users' own in the region. null if it is not known, and not a
+    limit."""
 
 
 class LinkEntry(Config):

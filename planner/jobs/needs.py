@@ -43,6 +43,8 @@ class Needs:
     min_regions: int
     max_regions: int | None
     workers_per_region: int
+    has_own_code: bool
+    """Whether rollout workers run reward functions of the user's own, which a region may refuse."""
     trainer_devices: int
     """Number of processes of the trainer, which share each training step."""
     model_bytes: int | None
@@ -61,10 +63,15 @@ class Needs:
         """Return whether the region's host has the job's engine. A host that does not state its engines has all."""
         return self.engine is None or region.engines is None or self.engine in region.engines
 
+    def is_let_in(self, region: Region) -> bool:
+        """Return whether the region lets the job's own code run. A region that does not state it lets all run."""
+        return not self.has_own_code or region.allows_own_code is not False
+
     def may_roll_out(self, region: Region) -> bool:
-        """Return whether the operator allows rollout workers in the region, and it has the job's engine."""
+        """Return whether the operator allows rollout workers in the region, it has the job's engine and lets it in."""
         allowed = self.rollout_regions is None or region.name in self.rollout_regions
-        return allowed and region.name not in self.forbidden_regions and self.has_engine(region)
+        allowed = allowed and region.name not in self.forbidden_regions
+        return allowed and self.has_engine(region) and self.is_let_in(region)
 
     def bytes_for(self, *, trains: bool, rolls_out: bool) -> int:
         """Return the bytes that the job takes on one region's host."""
@@ -93,6 +100,7 @@ def needs_of(job: JobFile, model_bytes: int | None = None) -> Needs:
         min_regions=job.regions.min,
         max_regions=job.regions.max,
         workers_per_region=job.plan.workers_per_region,
+        has_own_code=job.reward.has_own_code,
         trainer_devices=job.train.devices,
         model_bytes=size,
         trainer_memory_bytes=PROCESS_BYTES * job.train.devices + 10 * (size or 0),

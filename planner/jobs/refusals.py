@@ -59,7 +59,7 @@ def _pins(fleet: Fleet, needs: Needs) -> str | None:
             return f"{key} names {name}, which regions.forbid forbids"
     if set(names) <= set(needs.forbidden_regions):
         return f"regions.forbid names every region of the fleet: {', '.join(names)}"
-    return _lacks_engine(fleet, needs)
+    return _lacks_engine(fleet, needs) or _denies_code(fleet, needs)
 
 
 def _lacks_engine(fleet: Fleet, needs: Needs) -> str | None:
@@ -67,9 +67,19 @@ def _lacks_engine(fleet: Fleet, needs: Needs) -> str | None:
     lacking = sorted(region.name for region in fleet.regions if not needs.has_engine(region))
     if pinned := [name for name in lacking if name in (needs.rollout_regions or ())]:
         return f"regions.rollout names {pinned[0]}, which has no engine {needs.engine}{install}"
-    if not any(map(needs.may_roll_out, fleet.regions)):
-        allowed = [name for name in lacking if name not in needs.forbidden_regions]
-        return f"no region that may generate has the engine {needs.engine}: {', '.join(allowed)}{install}"
+    lacking = [name for name in lacking if name not in needs.forbidden_regions]
+    if lacking and not any(map(needs.may_roll_out, fleet.regions)):
+        return f"no region that may generate has the engine {needs.engine}: {', '.join(lacking)}{install}"
+    return None
+
+
+def _denies_code(fleet: Fleet, needs: Needs) -> str | None:
+    allow = "; its operator allows it by starting the agent with --allow-code (docs/rewards.md)"
+    denying = sorted(region.name for region in fleet.regions if not needs.is_let_in(region))
+    if pinned := [name for name in denying if name in (needs.rollout_regions or ())]:
+        return f"regions.rollout names {pinned[0]}, which runs no reward functions of a user's own{allow}"
+    if denying and not any(map(needs.may_roll_out, fleet.regions)):
+        return f"the job has reward functions of its user's own, which no region runs: {', '.join(denying)}{allow}"
     return None
 
 
@@ -106,6 +116,8 @@ def obstacle(fleet: Fleet, needs: Needs, trainer_region: Region) -> tuple[int, s
         why = f"; no link was measured from {missing[0][1][0]} to {missing[0][1][1]}" if missing else ""
         if other := [region.name for region in regions if not needs.has_engine(region)]:
             why += f"; no engine {needs.engine} in {', '.join(other)}"
+        if denying := [region.name for region in regions if not needs.is_let_in(region)]:
+            why += f"; no reward functions of a user's own (--allow-code) in {', '.join(denying)}"
         return 3, (
             f"the job asks for at least {needs.min_regions} regions, but only {len(used)} of the fleet's "
             f"{len(fleet.regions)} may take part and have the memory{why}"

@@ -65,6 +65,9 @@ class Region:
     """Memory of the host on which the region's processes run, as `num_cores` is its cores. 0 if it is not a limit."""
     engines: tuple[str, ...] | None = None
     """Names of the inference engines that the region's host has. None if they are not known, and not a limit."""
+    allows_own_code: bool | None = None
+    """Whether jobs may run reward functions of their users' own in the region. None if it is not known, and not a
+    limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

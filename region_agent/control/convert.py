@@ -84,6 +84,7 @@ def inventory_to_pb(offered: OfferedInventory) -> control_pb2.Inventory:
             for each in offered.accelerators
         ],
         engines=[control_pb2.InstalledEngine(name=each.name, version=each.version) for each in offered.engines],
+        allows_own_code=offered.allows_own_code,
     )
 
 

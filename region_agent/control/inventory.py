@@ -36,13 +36,14 @@ class OfferedAccelerators:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedInventory:
-    """What this host offers to jobs. Cores and memory are configured, the rest was found."""
+    """What this host offers to jobs. Cores, memory and the policy on users' code are configured, the rest was found."""
 
     num_cores: int
     memory_bytes: int
     hostname: str
     accelerators: tuple[OfferedAccelerators, ...]
     engines: tuple[InstalledEngine, ...]
+    allows_own_code: bool = False
 
 
 def inventory(config: AgentConfig) -> OfferedInventory:
@@ -56,6 +57,7 @@ def inventory(config: AgentConfig) -> OfferedInventory:
         hostname=socket.gethostname(),
         accelerators=accelerators(),
         engines=installed(config.engines),
+        allows_own_code=config.allow_code,
     )
 
 

@@ -51,7 +51,7 @@ class WorkerSettings:
     """Settings that all processes of the region share. `gateway` is the host:port of the region's gateway.
 
     `num_threads` are the compute threads of a process by its role. `python_of` has the interpreter of rollout workers
-    by engine; without one, it is the agent's own.
+    by engine; without one, it is the agent's own. The last two are the region's policy on code, as in a `TaskSpec`.
     """
 
     region: str
@@ -59,6 +59,8 @@ class WorkerSettings:
     work_dir: Path
     num_threads: Mapping[Role, int]
     python_of: Mapping[str, str] = field(default_factory=dict)
+    allows_own_code: bool = False
+    allows_unsandboxed: bool = False
 
 
 class Supervisor:
@@ -174,6 +176,8 @@ class Supervisor:
             status_file=str(scratch / STATUS_FILE),
             num_threads=settings.num_threads[task.role],
             authority_key=task.authority_key,
+            allows_own_code=settings.allows_own_code,
+            allows_unsandboxed=settings.allows_unsandboxed,
         )
         spec_file = scratch / "task.json"
         spec_file.write_text(spec.to_json(), encoding="utf-8")

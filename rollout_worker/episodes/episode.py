@@ -6,7 +6,6 @@ completion and the environment. The functions run a person's environment and a t
 thread, and never two at a time. Scoring itself happens in between (scoring.py).
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,9 @@ import numpy as np
 
 from periplus.environment.environment import Environment, Item
 from periplus.environment.prompts import PromptEncoder
-from periplus.errors import WireError, explained_error
+from periplus.errors import RewardFailed, WireError, explained_error
+from periplus.job.samples.reward_parts import reward_metadata
+from periplus.values.reward_failure import failure_kind
 from periplus.values.trajectory import (
     Purpose,
     SamplingParams,
@@ -32,22 +33,24 @@ from rollout_worker.episodes.scoring import SampleScore
 WHY_CHARACTERS = 500
 """Characters of an error's text that are reported; the rest is cut. Chosen by hand."""
 
-REWARD_PARTS = "reward_parts"
-"""Key of a trajectory's metadata that holds the value of each reward function by its name."""
-
 
 @dataclass(frozen=True, slots=True)
 class FailedLease:
-    """A lease for which this worker could not produce a sample, and why."""
+    """A lease for which this worker could not produce a sample, and why.
+
+    `reward_failure` is the kind of failure if a reward function is at fault, else empty.
+    """
 
     lease: QueuedLease
     why: str
+    reward_failure: str = ""
 
     @classmethod
     def of(cls, lease: QueuedLease, error: Exception) -> "FailedLease":
         """Return the failure of a lease that `error` explains."""
         why = str(error) if isinstance(error, WireError) else explained_error(error)
-        return cls(lease, why[:WHY_CHARACTERS])
+        kind = failure_kind(error) if isinstance(error, RewardFailed) else ""
+        return cls(lease, why[:WHY_CHARACTERS], kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +76,14 @@ class FinishedEpisode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a scorer sees of a finished episode: the problem, and the completion as text without special tokens."""
+    """What a scorer sees of a finished episode: the problem, and the completion as text without special tokens.
+
+    `num_tokens` is the completion's length in tokens, its end token included.
+    """
 
     item: Item
     text: str
+    num_tokens: int
 
 
 class EpisodeDesk:
@@ -98,7 +105,8 @@ class EpisodeDesk:
     def answer(self, finished: FinishedEpisode) -> Answer:
         """Return what is to be scored. Raises: anything that the environment or the tokenizer raises."""
         text = self._encoder.tokenizer.decode(finished.completion.token_ids, skip_special_tokens=True)
-        return Answer(item=self._environment.item(finished.lease.item), text=text)
+        num_tokens = len(finished.completion.token_ids)
+        return Answer(item=self._environment.item(finished.lease.item), text=text, num_tokens=num_tokens)
 
     def trajectory(self, finished: FinishedEpisode, score: SampleScore) -> Trajectory:
         """Return the trajectory of a scored episode. Raises: CorruptFrame if the trainer would refuse it."""
@@ -137,7 +145,7 @@ class EpisodeDesk:
             mask=read_only((True,) * len(completion.token_ids), np.bool_),
             policies=completion.runs,
             reward=score.reward,
-            metadata=json.dumps({REWARD_PARTS: dict(score.parts)}) if score.parts else "",
+            metadata=reward_metadata(score.parts, score.failures),
             stop_reason=StopReason.EOS if completion.end is CompletionEnd.EOS else StopReason.LENGTH,
             sampling=SamplingParams(temperature=0.0 if greedy else self._settings.temperature),
             worker_id=self._settings.worker_id,

@@ -209,7 +209,7 @@ class Sampler:
         try:
             async with self._desk_lock:
                 answer = await asyncio.to_thread(self._desk.answer, finished)
-            score = await self._scorer.score(answer.item, answer.text)
+            score = await self._scorer.score(answer.item, answer.text, num_tokens=answer.num_tokens)
             return await asyncio.to_thread(self._desk.trajectory, finished, score)
         except Exception as error:  # the root of foreign code: a person's environment or reward may raise anything
             return FailedLease.of(finished.lease, error)

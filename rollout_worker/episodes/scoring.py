@@ -1,7 +1,7 @@
 """Scoring: what turns a finished completion into a reward.
 
-`Scorer` is what episodes need of it. `EnvironmentScorer` asks the job's environment. Whatever a scorer raises costs the
-one sample that it was asked about.
+`Scorer` is what episodes need of it. `EnvironmentScorer` asks the job's environment; rewards/scorer.py asks the job's
+reward functions. Whatever a scorer raises costs the one sample that it was asked about.
 """
 
 import asyncio
@@ -14,17 +14,24 @@ from periplus.environment.environment import Environment, Item
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleScore:
-    """The reward of a sample, and the parts that it was summed from, by the name of the reward function."""
+    """The reward of a sample, and the parts that it was summed from, by the label of the reward function.
+
+    `failures` names the kind of failure of each function that gave no value and got one instead.
+    """
 
     reward: float
     parts: Mapping[str, float] = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)
 
 
 class Scorer(Protocol):
     """Scores completions. Many calls may be under way at the same time."""
 
-    async def score(self, item: Item, completion: str) -> SampleScore:
-        """Return the score of a decoded completion of a problem. Raises: anything; it costs this sample alone."""
+    async def score(self, item: Item, completion: str, *, num_tokens: int) -> SampleScore:
+        """Return the score of a decoded completion of a problem, which has `num_tokens` tokens.
+
+        Raises: anything; it costs this sample alone.
+        """
         ...
 
 
@@ -37,7 +44,7 @@ class EnvironmentScorer:
     def __init__(self, environment: Environment, environment_lock: asyncio.Lock) -> None:
         self._environment, self._lock = environment, environment_lock
 
-    async def score(self, item: Item, completion: str) -> SampleScore:
+    async def score(self, item: Item, completion: str, *, num_tokens: int) -> SampleScore:
         """Return the environment's score, which has no parts."""
         async with self._lock:
             return SampleScore(reward=float(await asyncio.to_thread(self._environment.score, item.index, completion)))

@@ -99,6 +99,7 @@ def _of_worker(up: gateway_pb2.RolloutUp) -> UpMessage | None:
                 group=failed.group,
                 sample=failed.sample,
                 why=failed.why,
+                reward_failure=failed.reward_failure,
             )
         case _:
             return None

@@ -19,6 +19,7 @@ from typing import assert_never
 
 from periplus.audit.records import AdmissionVerdict
 from periplus.errors import PeriplusError, WireError
+from periplus.job.samples.reward_parts import reward_failures_of
 from periplus.spool.format import Position
 from periplus.values.policy import Policy
 from periplus.values.trajectory import StopReason
@@ -130,6 +131,8 @@ class LedgerDriver:
             case FailureReceived(worker_id=worker_id, lease_id=lease_id, why=why):
                 fields = {"worker": worker_id, "lease": lease_id, "why": why}
                 effects.append(EventLogged(logging.WARNING, "sample_failed", fields))
+                if message.reward_failure:
+                    self._tally.reward_failures[message.reward_failure] += 1
                 self._fail(worker_id, lease_id, message.group, message.sample, values.Loss.FAILED, now_s, effects)
             case ProofReceived(worker_id, proof):
                 # A worker whose weights are wrong has not reached the version. The publisher counts the mismatch.
@@ -194,6 +197,8 @@ class LedgerDriver:
         json_bytes = self._tally.as_json([each.trajectory for each in frame.kept])
         self._tally.frames_bytes += frame.num_bytes
         self._tally.frames_json_bytes += json_bytes
+        for each in frame.kept:
+            self._tally.reward_failures.update(reward_failures_of(each.trajectory.metadata).values())
         if (frame.region or self.regions.get(frame.key.worker_id)) != self._home_region:
             self._remote = RemoteBytes(self._remote.num_bytes + frame.num_bytes, self._remote.json_bytes + json_bytes)
 

@@ -51,13 +51,17 @@ class DepartureReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureReceived:
-    """A worker cannot produce a sample, because of `why`. Lease ids repeat from fork to fork, hence the sample."""
+    """A worker cannot produce a sample, because of `why`. Lease ids repeat from fork to fork, hence the sample.
+
+    `reward_failure` is the kind of failure if a reward function is at fault, else empty.
+    """
 
     worker_id: str
     lease_id: int
     group: int
     sample: int
     why: str
+    reward_failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)

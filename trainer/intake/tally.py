@@ -4,8 +4,9 @@ The counts are reported and decide nothing. The size of trajectories as JSON is 
 without the codec: it is measured for a part of each step and extrapolated by tokens.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from periplus.codec import trajectory as trajectory_codec
 from periplus.values.trajectory import Trajectory
@@ -21,7 +22,8 @@ class Tally:
 
     `frames_bytes` is the compressed size of the frames, and `frames_json_bytes` the estimated size of the same
     trajectories as JSON. `refused` and `duplicates` count samples, `refused_messages` messages and frames, `dropped`
-    and `filtered` the samples of dropped groups, `lost` leases that ended without a result.
+    and `filtered` the samples of dropped groups, `lost` leases that ended without a result. `reward_failures` counts
+    failures of reward functions by kind, of samples that came in all the same and of those that did not.
     """
 
     frames_bytes: int = 0
@@ -36,6 +38,7 @@ class Tally:
     lost: int = 0
     failed_groups: int = 0
     overdue_groups: int = 0
+    reward_failures: Counter[str] = field(default_factory=Counter)
 
     def as_json(self, trajectories: Sequence[Trajectory]) -> int:
         """Return the size of the trajectories as JSON, in bytes.

@@ -9,8 +9,10 @@ lossless between two such states. If it would hardly be smaller than the full st
 Nothing here waits or sends: publisher.py does.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from periplus.codec.frame import CodecId
 from periplus.codec.weights.encoder import Encoder, encode
 from periplus.environment.job_environment import DATA_FILE
 from periplus.errors import ConfigError
+from periplus.job.reward_code import CODE_FOLDER
 from periplus.publication import (
     Certificate,
     Publication,
@@ -140,13 +143,14 @@ def load_float32(model: Any, state: WeightState) -> None:
             parameter.copy_(torch.from_numpy(values.copy()))
 
 
-def bundle(model_dir: Path, problems: bytes | None) -> Bundle:
-    """Pack the tokenizer and model configuration in `model_dir`, and the file of problems if workers need one."""
+def bundle(model_dir: Path, problems: bytes | None, code: Mapping[str, bytes] = MappingProxyType({})) -> Bundle:
+    """Pack tokenizer and model configuration of `model_dir`, the job's code, and the problems if workers need them."""
     content: dict[str, bytes] = {
         name: (model_dir / name).read_bytes() for name in BUNDLE_FILES if (model_dir / name).is_file()
     }
     if problems is not None:
         content[DATA_FILE] = problems
+    content |= {f"{CODE_FOLDER}/{name}": text for name, text in code.items()}
     return Bundle(payload=files.encode(content), content_bytes=len(files.content(content)))
 
 

@@ -17,6 +17,7 @@ from periplus.job.run_directory import RunDirectory
 from periplus.process.telemetry import check_names, event
 from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
+from periplus.values.reward_failure import RewardFailureKind
 from periplus.values.trajectory import Trajectory
 from trainer.disk_wait import DiskWait
 from trainer.intake.gateway import GatewayLink
@@ -241,4 +242,8 @@ def _of_tally(tally: Tally) -> dict[str, float]:
         "lost_leases": float(tally.lost),
         "failed_groups": float(tally.failed_groups),
         "overdue_groups": float(tally.overdue_groups),
+        "reward_failures": float(tally.reward_failures.total()),
+        "reward_timeouts": float(tally.reward_failures[RewardFailureKind.TIMED_OUT]),
+        "reward_crashes": float(tally.reward_failures[RewardFailureKind.CRASHED]),
+        "reward_errors": float(tally.reward_failures[RewardFailureKind.RAISED]),
     }

@@ -16,6 +16,7 @@ from coordinator.client.library.calls import BlockingCoordinator, answering
 from coordinator.client.library.submitted_job import JobStatus, SubmittedJob, job_status
 from coordinator.client.preflight import check_job
 from coordinator.client.resuming import set_resumption
+from coordinator.client.reward_trial import try_rewards
 from periplus.errors import ConfigError, Unreachable
 from periplus.job.job_file import SCHEMA, JobFile, job_of, load_job
 from periplus.job.resumption import ResumePoint, resumption
@@ -47,27 +48,42 @@ class Client:
         return self._coordinator.address
 
     def submit(
-        self, job: Mapping[str, Any] | JobFile | str | os.PathLike[str], *, overrides: Sequence[str] = ()
+        self,
+        job: Mapping[str, Any] | JobFile | str | os.PathLike[str],
+        *,
+        overrides: Sequence[str] = (),
+        allow_code: bool = False,
     ) -> SubmittedJob:
         """Check a job, submit it, and return it at once. It waits for its regions by itself.
 
         The job is a mapping with the keys of a job file, a `JobFile`, or the path of a job file. `overrides` such as
-        "steps=3" replace keys of it. Relative paths of model and data start at the working directory.
+        "steps=3" replace keys of it. Relative paths of model and data start at the working directory. A job whose
+        reward functions are code of one's own (docs/rewards.md) sends it to other machines, and needs `allow_code`.
 
         Raises: ConfigError for a job that cannot run, Unreachable.
         """
-        return self._submit(_job_file(job, overrides))
+        return self._submit(_job_file(job, overrides), allow_code=allow_code)
 
-    def resume(self, run_dir: str | os.PathLike[str], *, overrides: Sequence[str] = ()) -> SubmittedJob:
+    def resume(
+        self, run_dir: str | os.PathLike[str], *, overrides: Sequence[str] = (), allow_code: bool = False
+    ) -> SubmittedJob:
         """Resume a run from its newest checkpoint, and return its job. `overrides` change the run's own job.
+
+        `allow_code` agrees that the job's own code is sent, as for `submit`.
 
         Raises: NotFound if there is no checkpoint, Conflict if the run is being written, ConfigError, Unreachable.
         """
         found = resumption(Path(run_dir), None, overrides, may_change=bool(overrides))
-        return self._submit(found.job, found.checkpoint)
+        return self._submit(found.job, found.checkpoint, allow_code=allow_code)
 
-    def _submit(self, job: JobFile, checkpoint: ResumePoint | None = None) -> SubmittedJob:
+    def _submit(self, job: JobFile, checkpoint: ResumePoint | None = None, *, allow_code: bool) -> SubmittedJob:
+        if job.reward.has_own_code and not allow_code:
+            raise ConfigError(
+                f"this job sends code of its own to other machines: {', '.join(job.reward.code)}; read it, and agree "
+                "with allow_code=True"
+            )
         unchecked = check_job(job).left
+        try_rewards(job)
         # The id makes a repeated request harmless: the coordinator answers it with the same job.
         request = control_pb2.SubmitJobRequest(request_id=secrets.token_hex(_REQUEST_ID_BYTES), job_json=job.to_json())
         if checkpoint is not None:

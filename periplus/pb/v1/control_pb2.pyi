@@ -249,9 +249,12 @@ class Inventory(_message.Message):
     HOSTNAME_FIELD_NUMBER: _builtins.int
     ACCELERATORS_FIELD_NUMBER: _builtins.int
     ENGINES_FIELD_NUMBER: _builtins.int
+    ALLOWS_OWN_CODE_FIELD_NUMBER: _builtins.int
     num_cores: _builtins.int
     memory_bytes: _builtins.int
     hostname: _builtins.str
+    allows_own_code: _builtins.bool
+    """jobs may run reward functions of their users' own here"""
     @_builtins.property
     def accelerators(self) -> _containers.RepeatedCompositeFieldContainer[Global___Accelerators]: ...
     @_builtins.property
@@ -264,10 +267,11 @@ class Inventory(_message.Message):
         hostname: _builtins.str = ...,
         accelerators: _abc.Iterable[Global___Accelerators] | None = ...,
         engines: _abc.Iterable[Global___InstalledEngine] | None = ...,
+        allows_own_code: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accelerators", b"accelerators", "engines", b"engines", "hostname", b"hostname", "memory_bytes", b"memory_bytes", "num_cores", b"num_cores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accelerators", b"accelerators", "allows_own_code", b"allows_own_code", "engines", b"engines", "hostname", b"hostname", "memory_bytes", b"memory_bytes", "num_cores", b"num_cores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

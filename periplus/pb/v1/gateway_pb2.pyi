@@ -267,11 +267,14 @@ class SampleFailed(_message.Message):
     WHY_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     SAMPLE_FIELD_NUMBER: _builtins.int
+    REWARD_FAILURE_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.int
     """repeats from fork to fork, hence the others"""
     why: _builtins.str
     group: _builtins.int
     sample: _builtins.int
+    reward_failure: _builtins.str
+    """timed_out, crashed or raised if a reward function is at fault, else empty"""
     def __init__(
         self,
         *,
@@ -279,10 +282,11 @@ class SampleFailed(_message.Message):
         why: _builtins.str = ...,
         group: _builtins.int = ...,
         sample: _builtins.int = ...,
+        reward_failure: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "lease_id", b"lease_id", "sample", b"sample", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "lease_id", b"lease_id", "reward_failure", b"reward_failure", "sample", b"sample", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

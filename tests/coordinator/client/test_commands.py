@@ -251,3 +251,57 @@ def test_an_unreachable_coordinator_is_one_clear_message(capsys: pytest.CaptureF
     assert out == ""
     assert err.startswith("error: no coordinator answers at 127.0.0.1:1; start one with `periplus up`")
     assert err.count("\n") == 1
+
+
+@pytest.fixture
+def own_code(job_file: Path) -> Path:
+    (job_file.parent / "my_rewards.py").write_text(
+        "def score(completions):\n    return [len(c) for c in completions]\n"
+    )
+    job_file.write_text(JOB_YAML + 'reward: {functions: [{path: "my_rewards:score"}, {name: exact, weight: 2}]}\n')
+    return job_file
+
+
+def test_own_code_is_shown_with_its_digest_and_sent_only_if_it_was_agreed_to(
+    own_code: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scene(address: str, command: Command) -> None:
+        async with FakeAgent(address, "eu", allows_own_code=True):
+            assert await command("job", "submit", str(own_code)) == 2
+            err = capsys.readouterr().err
+            assert "my_rewards.py  65 bytes  blake3 " in err
+            assert "submit with --allow-code" in err
+            assert await command("job", "list") == 0
+            assert capsys.readouterr().out == ""
+            assert await command("job", "submit", str(own_code), "--allow-code", "-o", "name") == 0
+            job_id = capsys.readouterr().out.strip()
+            assert await command("job", "show", job_id, "-o", "json") == 0
+            shown = json.loads(capsys.readouterr().out)
+            assert list(shown["job"]["reward"]["code_digests"]) == ["my_rewards.py"]
+            assert shown["state"] != "failed"
+
+    play_commands(scene)
+
+
+def test_a_job_with_own_code_finds_no_region_that_refuses_it(
+    own_code: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scene(address: str, command: Command) -> None:
+        async with FakeAgent(address, "eu"):
+            assert await command("job", "submit", str(own_code), "--allow-code", "--wait") == 4
+            assert "by starting the agent with --allow-code" in capsys.readouterr().err
+
+    play_commands(scene)
+
+
+def test_a_dry_run_shows_what_each_function_says_of_the_first_answer(
+    own_code: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert periplus(["job", "submit", str(own_code), "--dry-run"]) == 0
+    err = capsys.readouterr().err
+    assert "rewards of the first problem's own answer:" in err
+    assert "  my_rewards:score: " in err
+    assert "  exact: 1, weight 2" in err
+    (own_code.parent / "my_rewards.py").write_text("import no_such_library")
+    assert periplus(["job", "submit", str(own_code), "--dry-run"]) == 2
+    assert "No module named 'no_such_library'" in capsys.readouterr().err

@@ -32,6 +32,13 @@ def test_workers_need_a_host_with_the_jobs_engine() -> None:
     assert needs.may_train("a")
 
 
+def test_own_code_runs_where_a_region_allows_it_or_does_not_say() -> None:
+    own = needs_of(tiny_job(reward={"functions": ({"path": "my_rewards:score"},)}))
+    allowed: tuple[bool | None, ...] = (None, False, True)
+    assert [own.may_roll_out(replace(host("a"), allows_own_code=each)) for each in allowed] == [True, False, True]
+    assert all(needs_of(tiny_job()).may_roll_out(replace(host("a"), allows_own_code=each)) for each in allowed)
+
+
 def test_a_job_that_names_servers_needs_no_engine_of_its_hosts() -> None:
     needs = needs_of(tiny_job(engine={"name": "vllm", "url": ["http://10.0.0.7:8000"]}))
     assert needs.may_roll_out(replace(host("a"), engines=()))

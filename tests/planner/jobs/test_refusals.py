@@ -10,6 +10,8 @@ from tests.support.planner.hosts import GB, NEEDS, host, mesh, without_link
 ABC = mesh([host("a"), host("b"), host("c")])
 TORCH_ONLY = mesh([replace(host(name), engines=("torch",)) for name in "ab"])
 ONE_VLLM = mesh([replace(host("a"), engines=("torch",)), replace(host("b"), engines=("torch", "vllm"))])
+NO_CODE = mesh([replace(host(name), allows_own_code=False) for name in "ab"])
+CODE_IN_A = mesh([replace(host("a"), allows_own_code=True), replace(host("b"), allows_own_code=False)])
 CAPABILITIES = replace(load_capabilities(), algorithms=frozenset({"grpo"}), max_staleness=8)
 
 
@@ -48,6 +50,18 @@ CAPABILITIES = replace(load_capabilities(), algorithms=frozenset({"grpo"}), max_
             {"engine": "vllm", "rollout_regions": ("a", "b")},
             "regions.rollout names a, which has no engine vllm",
         ),
+        (
+            NO_CODE,
+            {"has_own_code": True},
+            "the job has reward functions of its user's own, which no region runs: a, b; its operator allows it by "
+            "starting the agent with --allow-code",
+        ),
+        (
+            CODE_IN_A,
+            {"has_own_code": True, "rollout_regions": ("a", "b")},
+            "regions.rollout names b, which runs no reward functions of a user's own",
+        ),
+        (CODE_IN_A, {"has_own_code": True, "trainer_region": "a", "min_regions": 2}, "(--allow-code) in b"),
         (ABC, {"algorithm": "ppo"}, "the runtime executes grpo, not ppo"),
         (ABC, {"staleness": 9}, "a staleness bound of at most 8, not 9"),
     ],

@@ -32,7 +32,8 @@ class FakeAgent:
     It beats as real agents do: a scene may take longer than a region may be silent, and a job waits for a silent one.
     """
 
-    def __init__(self, address: str, region: str, boot_id: str = "boot") -> None:
+    def __init__(self, address: str, region: str, boot_id: str = "boot", *, allows_own_code: bool = False) -> None:
+        self.allows_own_code = allows_own_code
         self.address, self.region, self.boot_id = address, region, boot_id
         self.epoch, self.sequence = 0, 1
         self.desired: dict[str, control_pb2.Task] = {}
@@ -48,6 +49,7 @@ class FakeAgent:
             memory_bytes=8 << 30,
             hostname=f"host-{self.boot_id}",
             accelerators=[cards],
+            allows_own_code=self.allows_own_code,
         )
         hello = control_pb2.Hello(
             region=self.region, boot_id=self.boot_id, gateway_address=f"{self.region}:1", inventory=inventory

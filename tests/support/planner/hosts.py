@@ -20,6 +20,7 @@ NEEDS = Needs(
     min_regions=1,
     max_regions=None,
     workers_per_region=2,
+    has_own_code=False,
     trainer_devices=1,
     model_bytes=GB,
     trainer_memory_bytes=4 * GB,

@@ -82,6 +82,22 @@ def test_a_job_that_cannot_run_is_refused_before_it_is_sent(job: Any, message: s
     play(lambda address: asyncio.to_thread(script, address))
 
 
+def test_code_of_ones_own_is_sent_only_if_it_is_agreed_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_rewards.py").write_text("def score(completions):\n    return [0.5 for _ in completions]\n")
+    monkeypatch.chdir(tmp_path)
+    job = {**JOB, "reward": {"functions": [{"path": "my_rewards:score"}]}}
+
+    def script(address: str) -> None:
+        with connect(address) as client:
+            with pytest.raises(ConfigError, match=r"sends code of its own .*my_rewards\.py.* allow_code=True"):
+                client.submit(job)
+            assert client.jobs() == ()
+            tree = submitted(client, client.submit(job, allow_code=True).job_id)
+            assert list(tree["reward"]["code_digests"]) == ["my_rewards.py"]
+
+    play(lambda address: asyncio.to_thread(script, address))
+
+
 def test_an_object_is_held_to_the_rules_between_keys() -> None:
     job = JobFile.model_validate({**JOB, "train": {"groups_per_step": 2, "minibatches": 4}})
 

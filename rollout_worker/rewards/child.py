@@ -1,0 +1,157 @@
+"""One reward process as its worker sees it: started, asked, and killed with all that it has started.
+
+It leads a process group of its own within the worker's session, so that it can be killed with its children, and so that
+the worker's guard finds it if the worker is killed (periplus/process/guard.py).
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from periplus.errors import ConfigError
+from rollout_worker.rewards import wire
+from rollout_worker.rewards.functions.completions import Settings
+
+START_DEADLINE_S = 300.0
+"""Seconds until a process must have built its functions. math-verify takes 1 s and torch 5 s on an idle machine; a
+reward model's weights may come from a slow disk. Chosen by hand."""
+
+GRACE_S = 0.1
+"""Seconds after a deadline in which an answer that came in time, while this process was busy, is still read. Chosen by
+hand."""
+
+END_DEADLINE_S = 10.0
+"""Seconds to wait for a killed process. The kernel ends one within milliseconds, unless a driver blocks it. Chosen by
+hand."""
+
+PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONHASHSEED")
+"""Environment variables that a reward process gets. Others may hold credentials of the worker's region."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardProgram:
+    """What a reward process builds: functions as (kind, settings), and the folder of the user's own modules, if any."""
+
+    functions: tuple[tuple[str, Settings], ...]
+    folder: Path | None = None
+    num_threads: int = 1
+
+
+class ChildLost(Exception):
+    """A reward process gave no answer: it ended, or `timed_out`. It is dead now."""
+
+    def __init__(self, *, timed_out: bool, why: str) -> None:
+        super().__init__(why)
+        self.timed_out = timed_out
+
+
+class RewardChild:
+    """A reward process that is ready to be asked. Make it with `start`, and end it with `kill`."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, program: RewardProgram) -> "RewardChild":
+        """Start a process and have it build its functions.
+
+        Raises: ConfigError if it cannot build them; ChildLost if it ends or takes too long; OSError.
+        """
+        package_root = str(Path(__file__).parents[2])
+        child = cls(
+            await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",
+                "-m",
+                "rollout_worker.rewards.process",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                process_group=0,
+                env=_variables(package_root, program.num_threads),
+            )
+        )
+        try:
+            folder = None if program.folder is None else str(program.folder)
+            await child.tell({"functions": program.functions, "folder": folder}, START_DEADLINE_S)
+            said = await child.reply(START_DEADLINE_S)
+            if "refused" in said:
+                raise ConfigError(f"the reward functions cannot be loaded: {said['refused']}")
+        except BaseException:
+            await child.kill()
+            raise
+        return child
+
+    async def tell(self, message: Any, timeout_s: float) -> None:
+        """Send a message. Raises: ChildLost if the process has ended, or does not read it in time."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(wire.framed(message))
+            async with asyncio.timeout(timeout_s):
+                await self._process.stdin.drain()
+        except TimeoutError as error:
+            await self.kill()
+            raise ChildLost(timed_out=True, why=f"it did not read a call within {timeout_s:g} s") from error
+        except OSError as error:
+            raise await self._ended() from error
+
+    async def reply(self, timeout_s: float) -> Mapping[str, Any]:
+        """Return the next answer. Raises: ChildLost if there is none in time; the process is killed then."""
+        reading = asyncio.ensure_future(self._read())
+        try:
+            done, _ = await asyncio.wait({reading}, timeout=timeout_s)
+            if not done:
+                done, _ = await asyncio.wait({reading}, timeout=GRACE_S)
+            if not done:
+                await self.kill()
+                raise ChildLost(timed_out=True, why=f"it gave no answer within {timeout_s:g} s")
+            return reading.result()
+        except (EOFError, OSError, ValueError) as error:
+            raise await self._ended() from error
+        finally:
+            reading.cancel()
+
+    async def kill(self) -> None:
+        """Kill the process with its group, and wait for its end."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_DEADLINE_S):
+                await self._process.wait()
+
+    async def _read(self) -> Mapping[str, Any]:
+        assert self._process.stdout is not None
+        (length,) = wire.LENGTH.unpack(await self._process.stdout.readexactly(wire.LENGTH.size))
+        if length > wire.MAX_REPLY_BYTES:
+            raise ValueError(f"an answer of {length} bytes")
+        said = wire.read(await self._process.stdout.readexactly(length))
+        if not isinstance(said, dict):
+            raise ValueError("an answer that is no mapping")
+        return said
+
+    async def _ended(self) -> ChildLost:
+        await self.kill()
+        code = self._process.returncode
+        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        return ChildLost(timed_out=False, why=f"its process {how}")
+
+
+def _variables(package_root: str, num_threads: int) -> dict[str, str]:
+    paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
+        "PYTHONPATH": os.pathsep.join(paths),
+        "OMP_NUM_THREADS": str(num_threads),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def answered(said: Mapping[str, Any], num_texts: int) -> Sequence[Any] | None:
+    """Return the values of an answer, one to `num_texts` of them; None if it holds anything else."""
+    values = said.get("values")
+    return values if isinstance(values, list) and 0 < len(values) <= num_texts else None

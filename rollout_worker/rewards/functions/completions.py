@@ -1,0 +1,53 @@
+"""What a reward function is given, and what it is: a value of one completion, or of several at once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Settings = Mapping[str, Any]
+"""The keys of one entry of `reward.functions`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredText:
+    """One completion to score, and its problem.
+
+    `messages` is the conversation that the prompt consists of, as mappings with `role` and `content`; it is empty where
+    the prompt is a text. `columns` are the other values of the data set's row. `num_tokens` is the length of the
+    completion in tokens, its end token included.
+    """
+
+    prompt: str
+    completion: str
+    answer: str
+    num_tokens: int
+    messages: tuple[Mapping[str, str], ...] = ()
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the text as JSON values."""
+        return {
+            "prompt": self.prompt,
+            "completion": self.completion,
+            "answer": self.answer,
+            "num_tokens": self.num_tokens,
+            "messages": [dict(message) for message in self.messages],
+            "columns": dict(self.columns),
+        }
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> "ScoredText":
+        """Return the text of JSON values from `to_json`."""
+        return cls(**{**values, "messages": tuple(values["messages"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFunction:
+    """A function that scores at most `max_texts` completions in one call."""
+
+    score: Callable[[Sequence[ScoredText]], Sequence[Any]]
+    max_texts: int
+
+
+SingleFunction = Callable[[ScoredText], float]
+"""A function that scores one completion."""

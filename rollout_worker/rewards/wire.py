@@ -1,0 +1,34 @@
+"""The messages between a worker and its reward processes: JSON behind its length, on two pipes.
+
+    worker -> process   {"functions": [...], "folder": ...}          once, what to build
+    process -> worker   {"ready": true} or {"refused": text}
+    worker -> process   {"function": i, "texts": [...]}              any number of times
+    process -> worker   {"values": [...]} or {"raised": text}        for the next one, or for all of them
+
+A function that scores one completion at a time answers for each of them, so that a slow one is found. A length that is
+too large comes from a process that has written something else into the pipe.
+"""
+
+import json
+import struct
+from typing import Any
+
+LENGTH = struct.Struct("<I")
+"""The length in bytes that stands before each message."""
+
+MAX_CALL_BYTES = 1 << 30
+"""Largest message to a process. Chosen by hand, far above 64 completions of 131,072 tokens."""
+
+MAX_REPLY_BYTES = 1 << 20
+"""Largest message from a process, in bytes. Chosen by hand: a number for each of 64 completions, or an error's text."""
+
+
+def read(content: bytes) -> Any:
+    """Return the message of bytes without their length. Raises: ValueError for what is not JSON."""
+    return json.loads(content)
+
+
+def framed(message: Any) -> bytes:
+    """Return the bytes of a message. Numbers may be infinite or NaN: who reads them judges that."""
+    content = json.dumps(message, separators=(",", ":")).encode()
+    return LENGTH.pack(len(content)) + content

@@ -1,0 +1,109 @@
+"""The reward of programs, in the real sandbox."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from rollout_worker.rewards.functions import code
+from rollout_worker.rewards.functions.code import program_of
+from rollout_worker.rewards.functions.completions import ScoredText
+from rollout_worker.rewards.sandbox.run import RunLimits, RunResult, SandboxRefused, run_program
+
+SETTINGS: Mapping[str, Any] = {
+    "tests_column": "tests",
+    "partial": True,
+    "time_limit_s": 5.0,
+    "memory_mib": 256,
+    "timeout_s": 20.0,
+    "may_run_unsandboxed": False,
+}
+
+
+def can_isolate() -> bool:
+    try:
+        return run_program("", b"", RunLimits(time_s=10, memory_bytes=1 << 30)).exit_code == 0
+    except SandboxRefused:
+        return False
+
+
+sandboxed = [
+    pytest.mark.processes,
+    pytest.mark.skipif(not can_isolate(), reason="this kernel refuses user namespaces"),
+]
+ASSERTS = ["assert double(2) == 4", "assert double(0) == 0", "assert double(-1) == -2"]
+INPUTS = [{"input": "1 2\n", "output": "3\n"}, {"input": "5 5", "output": "10"}]
+
+
+def value(program: str, tests: Sequence[Any], **changes: Any) -> float:
+    text = ScoredText(prompt="", completion=program, answer="", num_tokens=1, columns={"tests": list(tests)})
+    return code.build({**SETTINGS, **changes})(text)
+
+
+@pytest.mark.parametrize(
+    ("completion", "program"),
+    [
+        ("x = 1", "x = 1"),
+        ("First:\n```python\nx = 1\n```\nBetter:\n```py\nx = 2\n```\nDone.", "x = 2\n"),
+        ("```\nx = 3\n```", "x = 3\n"),
+        ("```python\nnever closed", "```python\nnever closed"),
+    ],
+)
+def test_the_program_is_the_last_fenced_block_or_everything(completion: str, program: str) -> None:
+    assert program_of(completion) == program
+
+
+class TestSandboxed:
+    pytestmark = sandboxed
+
+    def test_the_share_of_statements_that_hold_is_the_reward(self) -> None:
+        right, half = "def double(x): return 2 * x", "def double(x): return abs(2 * x)"
+        assert value(right, ASSERTS) == 1.0
+        assert value(half, ASSERTS) == pytest.approx(2 / 3)
+        assert value(half, ASSERTS, partial=False) == 0.0
+        assert value("def double(x): return", ASSERTS) == 0.0
+        assert value("syntax error", ASSERTS) == 0.0
+
+    def test_what_a_program_prints_is_compared_for_each_input(self) -> None:
+        right = "print(sum(map(int, input().split())))"
+        assert value(right, INPUTS) == 1.0
+        assert value("print(3)", INPUTS) == 0.5
+        assert value("while True: pass", INPUTS, time_limit_s=0.3) == 0.0
+
+    @pytest.mark.parametrize(
+        "cheat",
+        [
+            "import os; os._exit(0)",
+            "import sys; sys.exit(0)",
+            "print('0;1;2;')",
+            "import builtins; builtins.exec = lambda *a: None",
+            "raise KeyboardInterrupt",
+        ],
+    )
+    def test_a_program_that_ends_early_or_prints_what_it_likes_passes_nothing(self, cheat: str) -> None:
+        assert value(cheat, ["assert False", "assert double(1) == 2"]) == 0.0
+
+    def test_runs_stop_before_the_pool_would_kill_the_process(self) -> None:
+        slow = "import time; time.sleep(0.4); print(3)"
+        assert value(slow, [{"input": "", "output": "3"}] * 10, timeout_s=1.5) in (0.1, 0.2)
+
+    @pytest.mark.parametrize("tests", [[], [1], [{"input": "x"}], ["assert 1", {"input": "", "output": ""}]])
+    def test_a_problem_without_tests_is_an_error_that_names_the_column(self, tests: Sequence[Any]) -> None:
+        with pytest.raises(ValueError, match="the problem's column 'tests'"):
+            value("", tests)
+
+
+def test_where_the_kernel_refuses_no_program_runs_unless_the_region_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def refuse(source: str, stdin: bytes, limits: RunLimits, *, isolated: bool = True) -> RunResult:
+        asked.append(isolated)
+        if isolated:
+            raise SandboxRefused("unshare: Operation not permitted")
+        return run_program(source, stdin, limits, isolated=False)
+
+    monkeypatch.setattr(code, "run_program", refuse)
+    with pytest.raises(RuntimeError, match="--allow-unsandboxed"):
+        value("def double(x): return 2 * x", ASSERTS)
+    assert value("def double(x): return 2 * x", ASSERTS, may_run_unsandboxed=True) == 1.0
+    assert asked == [True, True, False]
