@@ -24,11 +24,11 @@ from periplus.job.data_section import DEFAULT_SIZE, DataSection, EnvironmentSect
 from periplus.job.engine_section import EngineSection
 from periplus.job.eval_section import EvalSection
 from periplus.job.hub import located
-from periplus.job.known_elsewhere import KNOWN_ELSEWHERE
 from periplus.job.model_section import MAX_TEMPLATE_CHARACTERS, TEMPLATE_SUFFIX, ModelSection, model_disagreements
+from periplus.job.other_trainers.known_elsewhere import KNOWN_ELSEWHERE
+from periplus.job.other_trainers.unsupported import UNSUPPORTED
 from periplus.job.reward_section import RewardSection
 from periplus.job.sampling_section import StopStrings, eval_sampling_disagreements
-from periplus.job.unsupported import UNSUPPORTED
 
 SCHEMA = "periplus.job/1"
 """Name and version of the job file's schema."""

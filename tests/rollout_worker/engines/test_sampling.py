@@ -5,7 +5,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 
 from rollout_worker.engines.sampling import Nucleus, choose, drawable, row_keys, uniforms
