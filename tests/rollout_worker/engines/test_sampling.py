@@ -95,7 +95,8 @@ def by_hand(logits: list[float], top_k: int, top_p: float) -> set[int]:
     if top_k:
         ranked = [token for token in ranked if logits[token] >= logits[ranked[min(top_k, len(ranked)) - 1]]]
     weights = {token: np.exp(np.float64(logits[token]) - max(logits)) for token in ranked}
-    kept, mass = set(), 0.0
+    kept: set[int] = set()
+    mass = 0.0
     for token in ranked:
         if kept and top_p < 1 and mass >= top_p * sum(weights.values()):
             break
