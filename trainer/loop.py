@@ -208,7 +208,7 @@ class TrainingLoop:
     # ---- evaluation -----------------------------------------------------------------------------------------------
 
     async def _evaluate(self, when: str, stop: asyncio.Event) -> float | None:
-        """Return the accuracy of the present policy on the held-out problems, or None if asked to stop.
+        """Return the greedy accuracy of the present policy on the held-out problems, or None if asked to stop.
 
         A problem without a result counts as wrong. With several reward functions the first one says what is right.
         `when` is `before`, `during` or `after` training.

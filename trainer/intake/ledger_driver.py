@@ -101,7 +101,7 @@ class LedgerDriver:
         return effects
 
     def want_evaluation(self, items: Sequence[int], now_s: float) -> tuple[IntakeEffect, ...]:
-        """Ask for one sample of each item; an `EvaluationDone` comes later. Raises: StateError if one runs."""
+        """Ask for one greedy sample of each item; an `EvaluationDone` comes later. Raises: StateError if one runs."""
         return self._applied(values.EvalAsked(tuple(items)), now_s)
 
     def settle(self, kept: Sequence[KeptTrajectory], version: int) -> None:

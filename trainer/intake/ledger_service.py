@@ -128,7 +128,7 @@ class LedgerService:
         await self._journal.flush()
 
     async def evaluation(self, items: Sequence[int], stop: asyncio.Event) -> tuple[KeptTrajectory, ...] | None:
-        """Return one sample of each item, or None if `stop` is set first.
+        """Return one greedy sample of each item, or None if `stop` is set first.
 
         Samples that no worker could produce are left out. Raises: DiskFull, as `batch`.
         """

@@ -223,7 +223,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class EvalAsked:
-    """An evaluation is wanted: one sample of each item, with the present policy or a newer one."""
+    """An evaluation is wanted: one greedy sample of each item, with the present policy or a newer one."""
 
     items: tuple[int, ...]
 
