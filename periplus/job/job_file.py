@@ -24,10 +24,11 @@ from periplus.job.data_section import DEFAULT_SIZE, DataSection, EnvironmentSect
 from periplus.job.engine_section import EngineSection
 from periplus.job.eval_section import EvalSection
 from periplus.job.hub import located
-from periplus.job.known_elsewhere import KNOWN_ELSEWHERE
 from periplus.job.model_section import MAX_TEMPLATE_CHARACTERS, TEMPLATE_SUFFIX, ModelSection, model_disagreements
+from periplus.job.other_trainers.known_elsewhere import KNOWN_ELSEWHERE
+from periplus.job.other_trainers.unsupported import UNSUPPORTED
 from periplus.job.reward_section import RewardSection
-from periplus.job.unsupported import UNSUPPORTED
+from periplus.job.sampling_section import StopStrings, eval_sampling_disagreements
 
 SCHEMA = "periplus.job/1"
 """Name and version of the job file's schema."""
@@ -49,13 +50,17 @@ hand."""
 
 
 class SamplingSection(Config):
-    """How completions are sampled for training. Evaluation always decodes greedily."""
+    """How completions are sampled for training. Those of evaluations are sampled as eval.sampling says."""
 
     temperature: float = Field(default=1.0, gt=0, le=4)
     """The logits are divided by this before sampling. No unit."""
 
     max_new_tokens: int = Field(default=16, ge=1, le=131_072)
     """Largest length of a completion in tokens, including the end token."""
+
+    stop: StopStrings = ()
+    """Texts that end a completion: with the token after which its text, without special tokens, first contains one of
+    them. Tokens up to that one are kept and trained on. Reward functions get the text before the stop string."""
 
     prompt_tokens: int = Field(default=32, ge=1, le=131_072)
     """Length in tokens to which prompts are padded on the left. A job with a longer prompt is refused at its start."""
@@ -450,6 +455,9 @@ def _disagreements(job: JobFile) -> list[str]:
         ]
     refusals += algorithm.disagreements(
         job.algorithm, staleness=job.staleness, max_new_tokens=job.sampling.max_new_tokens
+    )
+    refusals += eval_sampling_disagreements(
+        job.eval.sampling, "eval.sampling", max_new_tokens=job.sampling.max_new_tokens
     )
     refusals += engine_section.disagreements(job.engine, workers_per_region=job.plan.workers_per_region)
     refusals += reward_section.disagreements(job.reward)

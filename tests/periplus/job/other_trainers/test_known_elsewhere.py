@@ -9,10 +9,10 @@ import pytest
 from periplus.config.loading import Config
 from periplus.config.yaml_text import parse
 from periplus.job.job_file import JobFile, job_of
-from periplus.job.known_elsewhere import KNOWN_ELSEWHERE
-from periplus.job.unsupported import UNSUPPORTED
+from periplus.job.other_trainers.known_elsewhere import KNOWN_ELSEWHERE
+from periplus.job.other_trainers.unsupported import UNSUPPORTED
 
-PAGE = Path(__file__).parents[3] / "docs" / "from-other-trainers.md"
+PAGE = Path(__file__).parents[4] / "docs" / "from-other-trainers.md"
 SECTION = re.compile(r"\n## (.+)\n")
 NAME = re.compile(r"`([a-z][a-z0-9_.]*)`")
 
