@@ -67,7 +67,9 @@ class SampleRequest:
     """One completion to generate.
 
     `request_id` is unique among the requests under way. `seed`, `group` and `sample` are parts of its random key;
-    requests of one `group` have the same prompt. A greedy request ignores `temperature`.
+    requests of one `group` that begin an episode have the same prompt. A greedy request ignores `temperature`.
+    `first_position` is the number of completion tokens that the prompt ends with, if the request continues an episode:
+    the random numbers of these positions are not used again.
     """
 
     request_id: str
@@ -78,6 +80,7 @@ class SampleRequest:
     temperature: float
     max_new_tokens: int
     greedy: bool
+    first_position: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -258,7 +258,7 @@ class SlotDecoder:
         temperatures = [1.0 if row.request.greedy else row.request.temperature for row in rows]
         self._temperature_R[slots_S] = self._on_device(np.array(temperatures, dtype=np.float32))
         for row in rows:
-            self._position_R[row.slot] = 0
+            self._position_R[row.slot] = row.request.first_position
             self._records.begin(row.slot, row.request.max_new_tokens, self.policy)
         self._renew_keys(rows)
 
