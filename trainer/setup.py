@@ -107,7 +107,7 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
         lineage=lineage,
         restored=manifest,
         progress=progress,
-        bundle=publish.bundle(model_dir, inputs.problems.file, read_code(job.reward)),
+        bundle=publish.bundle(model_dir, inputs.problems.file, read_code(job.reward, job.environment)),
     )
 
 

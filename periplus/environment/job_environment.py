@@ -1,7 +1,7 @@
 """Builds the environment of a job and the encoder of its prompts, identically in the trainer and in each worker.
 
 The trainer reads the job's data sets, and sends the problems to the workers as one file of the bundle. A task of
-reasoning-gym makes the same problems everywhere.
+reasoning-gym, or an environment of several turns, makes the same problems everywhere.
 """
 
 from dataclasses import dataclass
@@ -13,6 +13,8 @@ from periplus.environment.datasets.listed import ListedProblems, problem_file, r
 from periplus.environment.datasets.problems import read_problems
 from periplus.environment.environment import Environment
 from periplus.environment.prompts import PromptEncoder
+from periplus.environment.turns.registry import load_turn_tasks
+from periplus.job.environment_section import makes_problems
 from periplus.job.job_file import JobFile
 
 DATA_FILE = "problems.jsonl"
@@ -33,8 +35,8 @@ class TrainerEnvironment:
 
 def trainer_environment(job: JobFile) -> TrainerEnvironment:
     """Return the environment of a resolved job where its data sets are. Raises: ConfigError if it cannot be built."""
-    if job.environment is not None:
-        return TrainerEnvironment(environment=_gym(job), file=None)
+    if makes_problems(job.environment):
+        return TrainerEnvironment(environment=_made(job), file=None)
     read = read_problems(job.data)
     items = tuple(item for dataset in read for item in dataset.items)
     return TrainerEnvironment(
@@ -44,7 +46,7 @@ def trainer_environment(job: JobFile) -> TrainerEnvironment:
 
 def worker_environment(job: JobFile, folder: Path) -> Environment:
     """Return the environment of a resolved job from the files of its bundle. Raises: ConfigError."""
-    return _gym(job) if job.environment is not None else read_problem_file(folder / DATA_FILE)
+    return _made(job) if makes_problems(job.environment) else read_problem_file(folder / DATA_FILE)
 
 
 def prompt_encoder(job: JobFile, tokenizer: Any) -> PromptEncoder:
@@ -53,7 +55,11 @@ def prompt_encoder(job: JobFile, tokenizer: Any) -> PromptEncoder:
     return PromptEncoder(tokenizer=tokenizer, template=model.chat_template, arguments=model.chat_template_kwargs)
 
 
-def _gym(job: JobFile) -> Environment:
-    assert job.environment is not None
-    assert job.data.size is not None, "resolve() fills it in"
-    return gym_tasks.load(job.environment.name, job.environment.config, job.seed, job.data.size)
+def _made(job: JobFile) -> Environment:
+    section, size = job.environment, job.data.size
+    assert section is not None
+    assert section.name is not None
+    assert size is not None, "resolve() fills it in"
+    if section.has_turns:
+        return load_turn_tasks(section.name, section.config, seed=job.seed, size=size)
+    return gym_tasks.load(section.name, section.config, job.seed, size)

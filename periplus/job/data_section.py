@@ -1,4 +1,4 @@
-"""The sections `data` and `environment` of a job file: where the problems come from."""
+"""The section `data` of a job file: where the problems come from."""
 
 import re
 from typing import Annotated
@@ -108,17 +108,6 @@ class DataSection(DatasetKeys):
             return self.sources
         keys = {name: getattr(self, name) for name in DatasetKeys.model_fields}
         return (MixtureSource.model_construct(**keys, weight=1.0),)
-
-
-class EnvironmentSection(Config):
-    """A task of reasoning-gym, which makes the problems and scores the completions."""
-
-    name: str = Field(min_length=1)
-    """Name of a reasoning-gym data set, such as chain_sum."""
-
-    config: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings of that data set, passed to it unchanged. `seed` and `size` are not allowed here: the job's own keys
-    `seed` and `data.size` set them."""
 
 
 def data_disagreements(data: DataSection, *, has_environment: bool) -> list[str]:

@@ -70,7 +70,7 @@ def check_inputs(job: JobFile) -> tuple[str, ...]:
             f"{job.sampling.max_new_tokens}, together {longest}, but the model {job.model.path!r} has only {positions} "
             "positions; lower one of the two"
         )
-    reward_code.read_code(job.reward)  # it refuses what has changed since it was shown
+    reward_code.read_code(job.reward, job.environment)  # it refuses what has changed since it was shown
     for number, source in enumerate(job.data.datasets):
         data_files(source, "data.path" if job.data.path is not None else f"data.sources.{number}.path")
     return remarks

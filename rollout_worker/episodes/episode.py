@@ -82,12 +82,18 @@ class EpisodeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedEpisode:
-    """A completion that was generated for a lease in `generation_s` seconds, and is not scored yet."""
+    """A completion that was generated for a lease in `generation_s` seconds, and is not scored yet.
+
+    After an episode of several turns `mask` is false at the environment's tokens, and `turn_rewards` has the reward of
+    each turn; both are None otherwise.
+    """
 
     lease: QueuedLease
     prompt_ids: tuple[int, ...]
     completion: Completion
     generation_s: float
+    mask: tuple[bool, ...] | None = None
+    turn_rewards: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +167,8 @@ class EpisodeDesk:
     def _trajectory(self, finished: FinishedEpisode, score: SampleScore) -> Trajectory:
         lease, completion = finished.lease, finished.completion
         draws = self._draws(lease)
-        # The policies sampled every token of the completion, so the mask is true throughout.
+        # The policies sampled every token of a completion, apart from the answers of an environment.
+        mask = (True,) * len(completion.token_ids) if finished.mask is None else finished.mask
         return Trajectory(
             lease_id=lease.lease_id,
             group=lease.group,
@@ -171,7 +178,7 @@ class EpisodeDesk:
             prompt_ids=token_ids(finished.prompt_ids),
             completion_ids=token_ids(completion.token_ids),
             logprobs=read_only(completion.logprobs, np.float32),
-            mask=read_only((True,) * len(completion.token_ids), np.bool_),
+            mask=read_only(mask, np.bool_),
             policies=completion.runs,
             reward=score.reward,
             metadata=reward_metadata(score.parts, score.failures),

@@ -44,7 +44,7 @@ class Pipes:
 def main() -> None:
     """Serve the worker until it closes the pipe."""
     die_with_parent()
-    pipes = _taken_pipes()
+    pipes = taken_pipes()
     messages = pipes.messages()
     try:
         setup = next(messages)
@@ -90,7 +90,8 @@ def die_with_parent() -> None:
         os._exit(1)
 
 
-def _taken_pipes() -> Pipes:
+def taken_pipes() -> Pipes:
+    """Return the pipes of standard input and output, which then lead to nowhere and to the log."""
     reading, writing = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
