@@ -226,6 +226,7 @@ class Worker:
                 max_prompt_tokens=sampling.prompt_tokens,
                 max_completion_tokens=sampling.max_new_tokens,
             ),
+            sets=tuple(each.sampling for each in self._job.eval.sets.values()),
         )
 
     @property

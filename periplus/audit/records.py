@@ -198,10 +198,15 @@ class DropEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalEntry:
-    """Samples were used to evaluate `policy`."""
+    """Samples were used to evaluate `policy`.
+
+    `newest` is None if the trainer waited for the samples, all of which `policy` sampled. Otherwise training went on:
+    their tokens are of policies from `policy` to `newest`.
+    """
 
     policy: Policy
     samples: tuple[UsedSample, ...]
+    newest: Policy | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,7 +303,11 @@ class JournalLine:
 
 def to_line(n: int, prev: bytes, time_s: float, record: Entry) -> bytes:
     """Return the bytes of a line, without its newline. `time_s` counts seconds since 1970."""
-    kind, fields = _UNSEALED_OPEN if _is_unsealed_open(record) else _TABLES[type(record)]
+    kind, fields = _TABLES[type(record)]
+    if _is_unsealed_open(record):
+        kind, fields = _UNSEALED_OPEN
+    elif isinstance(record, EvalEntry) and record.newest is not None:
+        fields = _EVAL_SPAN
     body = "".join([f',"{f.key}":{f.to_text(getattr(record, f.attribute))}' for f in fields])
     return f'{{"n":{n},"prev":"{prev.hex()}","t":{time_s:.6f},"kind":"{kind}"{body}}}'.encode()
 
@@ -319,6 +328,8 @@ def from_line(line: bytes, where: str) -> JournalLine:
         record_type, fields = _KINDS[checked_label(data["kind"])]
         if record_type is OpenEntry and data["schema"] == UNSEALED_SCHEMA:
             fields = _UNSEALED_OPEN[1]
+        elif record_type is EvalEntry and "newest" in data:
+            fields = _EVAL_SPAN
         values = {f.attribute: f.of_json(data[f.key]) for f in fields}
         # All expected keys are there (a missing one is a KeyError), so that a different number means unknown ones.
         if len(data) != len(fields) + len(_HEAD):
@@ -595,4 +606,5 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
     SealEntry: ("seal", (_hex("key", _digest32), _hex("certificate", _signature), _hex("signature", _signature))),
 }
 _UNSEALED_OPEN = ("open", _TABLES[OpenEntry][1][:-1])
+_EVAL_SPAN = (_pol("policy"), _pol("newest"), _USED)
 _KINDS = {kind: (record_type, fields) for record_type, (kind, fields) in _TABLES.items()}

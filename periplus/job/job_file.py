@@ -22,7 +22,7 @@ from periplus.job.algorithm import AlgorithmSection
 from periplus.job.bounds import MAX_COUNT
 from periplus.job.data_section import DEFAULT_SIZE, DataSection, EnvironmentSection, data_disagreements
 from periplus.job.engine_section import EngineSection
-from periplus.job.eval_section import EvalSection
+from periplus.job.eval_section import EvalSection, EvalSet, eval_disagreements
 from periplus.job.hub import located
 from periplus.job.known_elsewhere import KNOWN_ELSEWHERE
 from periplus.job.model_section import MAX_TEMPLATE_CHARACTERS, TEMPLATE_SUFFIX, ModelSection, model_disagreements
@@ -49,7 +49,8 @@ hand."""
 
 
 class SamplingSection(Config):
-    """How completions are sampled for training. Evaluation always decodes greedily."""
+    """How completions are sampled for training. Held-out problems are always answered greedily, and each of eval.sets
+    has a sampling of its own."""
 
     temperature: float = Field(default=1.0, gt=0, le=4)
     """The logits are divided by this before sampling. No unit."""
@@ -398,9 +399,20 @@ def _with_locations(job: JobFile, folder: Path) -> JobFile:
         update={
             "model": job.model.model_copy(update=updates),
             "data": job.data.model_copy(update={**data, "sources": sources}),
+            "eval": job.eval.model_copy(update={"sets": _located_sets(job)}),
             "reward": reward_models.resolved_models(reward_code.resolved_code(job.reward, (folder, Path.cwd()))),
         }
     )
+
+
+def _located_sets(job: JobFile) -> dict[str, EvalSet]:
+    sets = dict(job.eval.sets)
+    for name, each in sets.items():
+        if each.data is not None:
+            key = f"eval.sets.{name}.data.path"
+            found = located(str(each.data.path), each.data.revision, "dataset", key)
+            sets[name] = each.model_copy(update={"data": each.data.model_copy(update=found)})
+    return sets
 
 
 def resolve(job: JobFile, source: str = "job") -> JobFile:
@@ -442,6 +454,7 @@ def _disagreements(job: JobFile) -> list[str]:
     refusals += algorithm.disagreements(
         job.algorithm, staleness=job.staleness, max_new_tokens=job.sampling.max_new_tokens
     )
+    refusals += eval_disagreements(job.eval, max_new_tokens=job.sampling.max_new_tokens)
     refusals += engine_section.disagreements(job.engine, workers_per_region=job.plan.workers_per_region)
     refusals += reward_section.disagreements(job.reward)
     if job.model.lora is not None and job.train.devices > 1:

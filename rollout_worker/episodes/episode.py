@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from periplus.environment.environment import Environment, Item
+from periplus.environment.problem_sets import set_and_index
 from periplus.environment.prompts import PromptEncoder
 from periplus.errors import RewardFailed, WireError, explained_error
 from periplus.job.samples.reward_parts import reward_metadata
+from periplus.job.sampling_section import EvalSampling
 from periplus.values.reward_failure import failure_kind
 from periplus.values.trajectory import (
     Purpose,
@@ -55,13 +57,17 @@ class FailedLease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSettings:
-    """How samples are drawn. Evaluation samples are greedy, whatever the temperature."""
+    """How samples are drawn. Held-out problems are answered greedily, whatever the temperature.
+
+    `sets` are the samplings of the job's evaluation sets, in their order.
+    """
 
     seed: int
     temperature: float
     max_new_tokens: int
     worker_id: str
     limits: TrajectoryLimits
+    sets: tuple[EvalSampling, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +123,7 @@ class EpisodeDesk:
 
     def _request(self, lease: QueuedLease) -> SampleRequest:
         prompt = self._encoder.encode(self._environment.item(lease.item))
+        temperature, max_new_tokens = self._draws(lease)
         # Group and sample are the key of the randomness, so the result does not depend on what runs beside it.
         return SampleRequest(
             request_id=request_id_of(lease),
@@ -124,14 +131,22 @@ class EpisodeDesk:
             seed=self._settings.seed,
             group=lease.group,
             sample=lease.sample,
-            temperature=self._settings.temperature,
-            max_new_tokens=self._settings.max_new_tokens,
-            greedy=lease.purpose is Purpose.EVAL,
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+            greedy=temperature == 0,
         )
+
+    def _draws(self, lease: QueuedLease) -> tuple[float, int]:
+        settings = self._settings
+        number, _ = set_and_index(lease.item)
+        if lease.purpose is Purpose.EVAL and 0 < number <= len(settings.sets):
+            sampling = settings.sets[number - 1]
+            return sampling.temperature, sampling.max_new_tokens or settings.max_new_tokens
+        return (0.0 if lease.purpose is Purpose.EVAL else settings.temperature), settings.max_new_tokens
 
     def _trajectory(self, finished: FinishedEpisode, score: SampleScore) -> Trajectory:
         lease, completion = finished.lease, finished.completion
-        greedy = lease.purpose is Purpose.EVAL
+        temperature, _ = self._draws(lease)
         # The policies sampled every token of the completion, so the mask is true throughout.
         return Trajectory(
             lease_id=lease.lease_id,
@@ -147,7 +162,7 @@ class EpisodeDesk:
             reward=score.reward,
             metadata=reward_metadata(score.parts, score.failures),
             stop_reason=StopReason.EOS if completion.end is CompletionEnd.EOS else StopReason.LENGTH,
-            sampling=SamplingParams(temperature=0.0 if greedy else self._settings.temperature),
+            sampling=SamplingParams(temperature=temperature),
             worker_id=self._settings.worker_id,
             generation_s=finished.generation_s,
         )
