@@ -34,6 +34,7 @@ from periplus.values.trajectory import TrajectoryLimits
 from rollout_worker.config import LEASES_PER_SLOT, WorkerConfig
 from rollout_worker.engines.bundle import LoadedBundle, load_bundle
 from rollout_worker.engines.engine import OnSwap
+from rollout_worker.episodes.draw_settings import evaluation_draws, training_draws
 from rollout_worker.episodes.episode import EpisodeDesk, EpisodeSettings
 from rollout_worker.episodes.queue import LeaseQueue
 from rollout_worker.episodes.sampler import Sampler
@@ -218,15 +219,18 @@ class Worker:
         sampling = self._job.sampling
         return EpisodeSettings(
             seed=self._job.seed,
-            temperature=sampling.temperature,
-            max_new_tokens=sampling.max_new_tokens,
+            training=training_draws(sampling, loaded.encoder.tokenizer),
+            evaluation=evaluation_draws(sampling, self._job.eval.sampling, loaded.encoder.tokenizer),
             worker_id=self._worker_id,
             limits=TrajectoryLimits(
                 vocab_size=loaded.engine.vocab_size,
                 max_prompt_tokens=sampling.prompt_tokens,
                 max_completion_tokens=sampling.max_new_tokens,
             ),
-            sets=tuple(each.sampling for each in self._job.eval.sets.values()),
+            sets=tuple(
+                evaluation_draws(sampling, each.sampling, loaded.encoder.tokenizer)
+                for each in self._job.eval.sets.values()
+            ),
         )
 
     @property

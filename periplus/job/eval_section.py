@@ -56,7 +56,7 @@ class EvalSet(Config):
 
 
 class EvalSection(Config):
-    """Evaluation: accuracy of greedy completions on held-out problems, and of named sets."""
+    """Evaluation: accuracy of completions on held-out problems, and of named sets."""
 
     num_prompts: int = Field(default=512, ge=1, le=1_000_000)
     """Number of held-out problems. They are disjoint from those of the warm-up and of training."""
@@ -65,6 +65,9 @@ class EvalSection(Config):
     """Evaluate after every so many steps, while training goes on. With 0 only before the first and after the last
     step."""
 
+    sampling: EvalSampling = EvalSampling()
+    """How the completions of the held-out problems are sampled, one for each problem."""
+
     sets: Mapping[SetName, EvalSet] = Field(default_factory=dict, max_length=MAX_SETS)
     """Further evaluation sets by name: up to 32 lower-case letters, digits, hyphens and underscores. Problems of a set
     are neither trained on nor held out."""
@@ -72,7 +75,7 @@ class EvalSection(Config):
 
 def eval_disagreements(section: EvalSection, *, max_new_tokens: int) -> list[str]:
     """Return what is wrong with the section, beside what each key's own bounds say; empty if nothing is."""
-    refusals: list[str] = []
+    refusals = eval_sampling_disagreements(section.sampling, "eval.sampling", max_new_tokens=max_new_tokens)
     for name, each in section.sets.items():
         key = f"eval.sets.{name}"
         if each.data is not None and each.environment is not None:

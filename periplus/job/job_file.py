@@ -27,6 +27,7 @@ from periplus.job.hub import located
 from periplus.job.known_elsewhere import KNOWN_ELSEWHERE
 from periplus.job.model_section import MAX_TEMPLATE_CHARACTERS, TEMPLATE_SUFFIX, ModelSection, model_disagreements
 from periplus.job.reward_section import RewardSection
+from periplus.job.sampling_section import StopStrings
 from periplus.job.unsupported import UNSUPPORTED
 
 SCHEMA = "periplus.job/1"
@@ -49,14 +50,18 @@ hand."""
 
 
 class SamplingSection(Config):
-    """How completions are sampled for training. Held-out problems are always answered greedily, and each of eval.sets
-    has a sampling of its own."""
+    """How completions are sampled for training. Those of evaluations are sampled as eval.sampling and the `sampling` of
+    each of eval.sets say."""
 
     temperature: float = Field(default=1.0, gt=0, le=4)
     """The logits are divided by this before sampling. No unit."""
 
     max_new_tokens: int = Field(default=16, ge=1, le=131_072)
     """Largest length of a completion in tokens, including the end token."""
+
+    stop: StopStrings = ()
+    """Texts that end a completion: with the token after which its text, without special tokens, first contains one of
+    them. Tokens up to that one are kept and trained on. Reward functions get the text before the stop string."""
 
     prompt_tokens: int = Field(default=32, ge=1, le=131_072)
     """Length in tokens to which prompts are padded on the left. A job with a longer prompt is refused at its start."""

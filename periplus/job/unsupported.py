@@ -2,7 +2,8 @@
 
 The names are those of TRL, verl, OpenRLHF, prime-rl and vLLM. Such a key is refused as not supported yet, with what to
 do instead, rather than as a misspelt key. Names for which a job has its own key are in
-`periplus.job.known_elsewhere`. A test checks that no name here is a key of the job file.
+`periplus.job.known_elsewhere`. A test checks that no name here is a key of the job file, apart from those of
+evaluations, which are refused for training.
 """
 
 from collections.abc import Mapping
@@ -10,11 +11,19 @@ from types import MappingProxyType
 
 from periplus.config.loading import NotSupported
 
+ONLY_IN_EVALUATION = ("top_p", "top_k", "min_new_tokens")
+"""Keys of eval.sampling that `sampling`, which is for training, does not have."""
+
 _WHY: Mapping[str, tuple[str, ...]] = {
+    "training draws from the whole distribution, since the losses need the probability that each token was drawn with, "
+    "and the trainer cannot know which tokens were ruled out; sampling.temperature is the one setting, and evaluation "
+    "has its own in eval.sampling": (
+        *ONLY_IN_EVALUATION,
+        "min_tokens",
+        "min_completion_length",
+    ),
     "samples are drawn from the whole distribution, since the losses need the probability that each token was drawn "
     "with; sampling.temperature is the one setting": (
-        "top_p",
-        "top_k",
         "min_p",
         "typical_p",
         "repetition_penalty",
@@ -24,14 +33,15 @@ _WHY: Mapping[str, tuple[str, ...]] = {
         "best_of",
         "logit_bias",
     ),
-    "a completion ends at the tokenizer's end token or at sampling.max_new_tokens": (
-        "stop",
-        "stop_strings",
+    "a completion ends at the tokenizer's end token, at a text of sampling.stop or at sampling.max_new_tokens": (
         "stop_token_ids",
         "ignore_eos",
-        "min_tokens",
-        "min_new_tokens",
-        "min_completion_length",
+        "include_stop_str_in_output",
+    ),
+    "sampling has temperature, stop and max_new_tokens for training, and eval.sampling those of evaluation": (
+        "generation_kwargs",
+        "generation_config",
+        "sampling_params",
     ),
     "adapters have no dropout, since samples are scored by the model that sampled them; leave it out": (
         "lora_dropout",

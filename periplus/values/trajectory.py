@@ -69,6 +69,7 @@ class StopReason(StrEnum):
     EOS = "eos"
     LENGTH = "length"
     ABANDONED = "abandoned"
+    STOP = "stop"  # with its last token the text contains a stop string of the job
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class SamplingParams:
 
 
 PURPOSES = (Purpose.TRAIN, Purpose.EVAL)
-STOP_REASONS = (StopReason.EOS, StopReason.LENGTH, StopReason.ABANDONED)
+STOP_REASONS = (StopReason.EOS, StopReason.LENGTH, StopReason.ABANDONED, StopReason.STOP)
 """Every purpose and every stop reason, in the order of their numbers in frames and digests. New ones go to the end."""
 
 

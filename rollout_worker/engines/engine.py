@@ -31,13 +31,15 @@ from periplus.errors import PeriplusError
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun
 from periplus.values.weight_state import WeightState
+from rollout_worker.engines.stop_strings import StopStrings
 
 
 class CompletionEnd(StrEnum):
-    """Reason why a completion ended: the end token, the limit of its length, or `Engine.abort`."""
+    """Reason why a completion ended: the end token, the limit of its length, a stop string, or `Engine.abort`."""
 
     EOS = "eos"
     LENGTH = "length"
+    STOP = "stop"
     ABORTED = "aborted"
 
 
@@ -67,7 +69,11 @@ class SampleRequest:
     """One completion to generate.
 
     `request_id` is unique among the requests under way. `seed`, `group` and `sample` are parts of its random key;
-    requests of one `group` have the same prompt. A greedy request ignores `temperature`.
+    requests of one `group` have the same prompt. A greedy request ignores `temperature`, `top_p` and `top_k`.
+
+    Tokens are drawn from the `top_k` likeliest (0 means all) and among these from the fewest likeliest whose
+    probabilities, after division by the temperature, sum up to `top_p`. The first `min_new_tokens` tokens are no end
+    token. `stop` ends the completion at the token that completes one of its texts.
     """
 
     request_id: str
@@ -78,13 +84,18 @@ class SampleRequest:
     temperature: float
     max_new_tokens: int
     greedy: bool
+    top_p: float = 1.0
+    top_k: int = 0
+    min_new_tokens: int = 0
+    stop: StopStrings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """Sampled tokens, the end token included, the log-probability of each, and the policies that sampled them.
 
-    `logprobs` are float32 values of the sampling distribution: with the request's temperature, 1 for greedy requests.
+    `logprobs` are float32 values of the sampling distribution: with the request's temperature, 1 for greedy requests,
+    and after all that the request rules out.
     `runs` cover the tokens, oldest policy first. `longest_gap_s` is the longest time between two tokens, in seconds.
     """
 

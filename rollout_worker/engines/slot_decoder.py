@@ -38,10 +38,11 @@ from periplus.errors import explained_error
 from periplus.values.policy import Policy
 from rollout_worker.engines.engine import Completion, CompletionEnd, RequestFailed, SampleRequest
 from rollout_worker.engines.layer_masks import LayerMasks
-from rollout_worker.engines.sampling import choose, row_keys, uniforms
+from rollout_worker.engines.sampling import Nucleus, choose, row_keys, uniforms
 from rollout_worker.engines.slot_attention import use_slot_attention
 from rollout_worker.engines.slot_cache import PrefillCache, PrefilledRow, SlotCache
 from rollout_worker.engines.slot_records import SlotRecords, nothing_sampled
+from rollout_worker.engines.stop_strings import StopWatch
 
 MIN_SLOTS = 4
 """Smallest number of rows of a forward pass: on a CPU, float32 products of one to three rows use other kernels, which
@@ -61,10 +62,14 @@ prompts of each other; and kept prompts take at most a quarter of the memory of 
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    """A request in a slot. Once `has_ended`, what the slot still draws for it is dropped."""
+    """A request in a slot. Once `has_ended`, what the slot still draws for it is dropped.
+
+    `watch` looks for the request's stop strings, if it has some.
+    """
 
     request: SampleRequest
     slot: int
+    watch: StopWatch | None
     has_ended: bool = False
 
 
@@ -143,6 +148,10 @@ class SlotDecoder:
         self._layer_masks = LayerMasks(model.config, self._width_K)
         self._temperature_R = torch.ones(num_slots, device=device)
         self._greedy_R = torch.zeros(num_slots, dtype=torch.bool, device=device)
+        self._nucleus = Nucleus(
+            top_k_R=torch.zeros(num_slots, dtype=torch.int64, device=device),
+            top_p_R=torch.ones(num_slots, dtype=torch.float64, device=device),
+        )
         # Keys and positions of the slots on the host, which knows them without asking the device.
         self._keys_R = np.zeros(num_slots, dtype=np.uint64)
         self._position_R = np.zeros(num_slots, dtype=np.int64)
@@ -239,7 +248,10 @@ class SlotDecoder:
             free = len(self._rows) - self.num_running
             chosen = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
         slots = (slot for slot, row in enumerate(self._rows) if row is None)
-        rows = [_Row(request, slot) for request, slot in zip(chosen, slots, strict=False)]
+        rows = [
+            _Row(request, slot, request.stop.watch() if request.stop else None)
+            for request, slot in zip(chosen, slots, strict=False)
+        ]
         for row in rows:
             self._rows[row.slot] = row
         return rows
@@ -257,6 +269,9 @@ class SlotDecoder:
         self._greedy_R[slots_S] = self._on_device([row.request.greedy for row in rows])
         temperatures = [1.0 if row.request.greedy else row.request.temperature for row in rows]
         self._temperature_R[slots_S] = self._on_device(np.array(temperatures, dtype=np.float32))
+        nuclei = [(0, 1.0) if row.request.greedy else (row.request.top_k, row.request.top_p) for row in rows]
+        self._nucleus.top_k_R[slots_S] = self._on_device(np.array([top_k for top_k, _ in nuclei], dtype=np.int64))
+        self._nucleus.top_p_R[slots_S] = self._on_device(np.array([top_p for _, top_p in nuclei], dtype=np.float64))
         for row in rows:
             self._position_R[row.slot] = 0
             self._records.begin(row.slot, row.request.max_new_tokens, self.policy)
@@ -289,8 +304,15 @@ class SlotDecoder:
         return self._take(self._running(), tokens_R, logprobs_R)
 
     def _choose(self, logits_RV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        running = self._running()
+        too_early = [row.slot for row in running if self._position_R[row.slot] < row.request.min_new_tokens]
+        if too_early and 0 <= self._eos_id < logits_RV.shape[1]:
+            logits_RV = logits_RV.clone()
+            logits_RV[self._on_device(too_early), self._eos_id] = -torch.inf
+        # Sorting the vocabulary is left out while nobody needs it. It changes no row that draws from all tokens.
+        restricts = any(row.request.top_k or row.request.top_p < 1 for row in running if not row.request.greedy)
         uniform_R = self._on_device(uniforms(self._keys_R, self._position_R))
-        return choose(logits_RV, self._temperature_R, self._greedy_R, uniform_R)
+        return choose(logits_RV, self._temperature_R, self._greedy_R, uniform_R, self._nucleus if restricts else None)
 
     def _take(self, rows: Sequence[_Row], tokens_R: torch.Tensor, logprobs_R: torch.Tensor) -> list[Ended]:
         # The tokens of these rows are on their way to the host. What other slots have drawn is dropped.
@@ -310,13 +332,27 @@ class SlotDecoder:
             slots_S = np.array([row.slot for row in rows], dtype=np.int64)
             tokens_S = drawn.tokens_R.numpy()[slots_S]
             has_ended_S = self._records.add(slots_S, tokens_S, drawn.logprobs_R.numpy()[slots_S], self.read_s)
+            stopped_S = np.array(
+                [
+                    row.watch is not None and row.watch.completes(token)
+                    for row, token in zip(rows, tokens_S.tolist(), strict=True)
+                ],
+                dtype=np.bool_,
+            )
+            has_ended_S |= stopped_S
             if has_ended_S.any():
                 places = np.flatnonzero(has_ended_S).tolist()
                 self._free([rows[place] for place in places])
-                for place in places:
-                    end = CompletionEnd.EOS if tokens_S[place] == self._eos_id else CompletionEnd.LENGTH
-                    ended.append(self._ended(rows[place], end))
+                ended += [
+                    self._ended(rows[place], self._end_of(int(tokens_S[place]), is_stopped=bool(stopped_S[place])))
+                    for place in places
+                ]
         return ended
+
+    def _end_of(self, token: int, *, is_stopped: bool) -> CompletionEnd:
+        if token == self._eos_id:
+            return CompletionEnd.EOS
+        return CompletionEnd.STOP if is_stopped else CompletionEnd.LENGTH
 
     # ---- prefill ------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,8 @@ the protocol bitwise (slot_decoder.py says how). This module connects the decode
 alternates between what the methods asked for and one step of the decoder, so weights change between two tokens. It
 sleeps while nothing is to be done. If a write of weights fails, no token is sampled until another write has succeeded.
 
-The engine knows no text: prompts and completions are token ids.
+The engine knows no text: prompts and completions are token ids. Only a request's own stop strings read it, on the
+engine's thread.
 
 Shapes: S x T ids of the probe, V vocabulary.
 """

@@ -16,7 +16,6 @@ from periplus.environment.problem_sets import set_and_index
 from periplus.environment.prompts import PromptEncoder
 from periplus.errors import RewardFailed, WireError, explained_error
 from periplus.job.samples.reward_parts import reward_metadata
-from periplus.job.sampling_section import EvalSampling
 from periplus.values.reward_failure import failure_kind
 from periplus.values.trajectory import (
     Purpose,
@@ -29,8 +28,12 @@ from periplus.values.trajectory import (
     validate,
 )
 from rollout_worker.engines.engine import Completion, CompletionEnd, SampleRequest
+from rollout_worker.engines.stop_strings import StopStrings
 from rollout_worker.episodes.queue import QueuedLease
 from rollout_worker.episodes.scoring import SampleScore
+
+STOP_REASON_OF = {CompletionEnd.EOS: StopReason.EOS, CompletionEnd.STOP: StopReason.STOP}
+"""The trajectory's stop reason for the ends of completions that ended by themselves; the others ran out of length."""
 
 WHY_CHARACTERS = 500
 """Characters of an error's text that are reported; the rest is cut. Chosen by hand."""
@@ -56,18 +59,30 @@ class FailedLease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeSettings:
-    """How samples are drawn. Held-out problems are answered greedily, whatever the temperature.
+class DrawSettings:
+    """How the tokens of a completion are drawn (`SampleRequest` explains each). A temperature of 0 is greedy."""
 
-    `sets` are the samplings of the job's evaluation sets, in their order.
+    temperature: float
+    max_new_tokens: int
+    top_p: float = 1.0
+    top_k: int = 0
+    min_new_tokens: int = 0
+    stop: StopStrings | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeSettings:
+    """How samples are drawn in training and in evaluations, and what the trainer takes.
+
+    `evaluation` is for held-out problems, and `sets` are for the job's evaluation sets, in their order.
     """
 
     seed: int
-    temperature: float
-    max_new_tokens: int
+    training: DrawSettings
+    evaluation: DrawSettings
     worker_id: str
     limits: TrajectoryLimits
-    sets: tuple[EvalSampling, ...] = ()
+    sets: tuple[DrawSettings, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +99,8 @@ class FinishedEpisode:
 class Answer:
     """What a scorer sees of a finished episode: the problem, and the completion as text without special tokens.
 
-    `num_tokens` is the completion's length in tokens, its end token included.
+    The text ends before the first stop string. `num_tokens` is the completion's length in tokens, those of its end
+    token and its stop string included.
     """
 
     item: Item
@@ -110,8 +126,12 @@ class EpisodeDesk:
 
     def answer(self, finished: FinishedEpisode) -> Answer:
         """Return what is to be scored. Raises: anything that the environment or the tokenizer raises."""
-        text = self._encoder.tokenizer.decode(finished.completion.token_ids, skip_special_tokens=True)
-        num_tokens = len(finished.completion.token_ids)
+        token_ids, stop = finished.completion.token_ids, self._draws(finished.lease).stop
+        if stop is None:
+            text = self._encoder.tokenizer.decode(token_ids, skip_special_tokens=True)
+        else:
+            text = stop.before(token_ids)
+        num_tokens = len(token_ids)
         return Answer(item=self._environment.item(finished.lease.item), text=text, num_tokens=num_tokens)
 
     def trajectory(self, finished: FinishedEpisode, score: SampleScore) -> Trajectory:
@@ -123,7 +143,7 @@ class EpisodeDesk:
 
     def _request(self, lease: QueuedLease) -> SampleRequest:
         prompt = self._encoder.encode(self._environment.item(lease.item))
-        temperature, max_new_tokens = self._draws(lease)
+        draws = self._draws(lease)
         # Group and sample are the key of the randomness, so the result does not depend on what runs beside it.
         return SampleRequest(
             request_id=request_id_of(lease),
@@ -131,22 +151,24 @@ class EpisodeDesk:
             seed=self._settings.seed,
             group=lease.group,
             sample=lease.sample,
-            temperature=temperature,
-            max_new_tokens=max_new_tokens,
-            greedy=temperature == 0,
+            temperature=draws.temperature,
+            max_new_tokens=draws.max_new_tokens,
+            greedy=draws.temperature == 0,
+            top_p=draws.top_p,
+            top_k=draws.top_k,
+            min_new_tokens=draws.min_new_tokens,
+            stop=draws.stop,
         )
 
-    def _draws(self, lease: QueuedLease) -> tuple[float, int]:
-        settings = self._settings
+    def _draws(self, lease: QueuedLease) -> DrawSettings:
+        if lease.purpose is not Purpose.EVAL:
+            return self._settings.training
         number, _ = set_and_index(lease.item)
-        if lease.purpose is Purpose.EVAL and 0 < number <= len(settings.sets):
-            sampling = settings.sets[number - 1]
-            return sampling.temperature, sampling.max_new_tokens or settings.max_new_tokens
-        return (0.0 if lease.purpose is Purpose.EVAL else settings.temperature), settings.max_new_tokens
+        return self._settings.evaluation if number == 0 else self._settings.sets[number - 1]
 
     def _trajectory(self, finished: FinishedEpisode, score: SampleScore) -> Trajectory:
         lease, completion = finished.lease, finished.completion
-        temperature, _ = self._draws(lease)
+        draws = self._draws(lease)
         # The policies sampled every token of the completion, so the mask is true throughout.
         return Trajectory(
             lease_id=lease.lease_id,
@@ -161,8 +183,8 @@ class EpisodeDesk:
             policies=completion.runs,
             reward=score.reward,
             metadata=reward_metadata(score.parts, score.failures),
-            stop_reason=StopReason.EOS if completion.end is CompletionEnd.EOS else StopReason.LENGTH,
-            sampling=SamplingParams(temperature=temperature),
+            stop_reason=STOP_REASON_OF.get(completion.end, StopReason.LENGTH),
+            sampling=SamplingParams(temperature=draws.temperature, top_p=draws.top_p, top_k=draws.top_k),
             worker_id=self._settings.worker_id,
             generation_s=finished.generation_s,
         )

@@ -121,8 +121,8 @@ class Batch:
 
     @property
     def truncated_B(self) -> torch.Tensor:
-        """True for rows whose completion did not end with an end token."""
-        truncated = [sample.stop_reason is not StopReason.EOS for sample in self.samples]
+        """True for rows whose completion ended neither with an end token nor with a stop string."""
+        truncated = [sample.stop_reason not in (StopReason.EOS, StopReason.STOP) for sample in self.samples]
         return torch.tensor(truncated, dtype=torch.bool, device=self.device)
 
     def take(self, rows: Sequence[int]) -> "Batch":

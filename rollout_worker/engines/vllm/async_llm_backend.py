@@ -153,7 +153,10 @@ class AsyncLlmBackend:
         self._check_alive()
         params = SamplingParams(
             temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
             seed=sampling.seed,
+            min_tokens=sampling.min_tokens,
             max_tokens=sampling.max_tokens,
             stop_token_ids=list(sampling.stop_ids),
             ignore_eos=True,  # the job's end token alone ends a completion, whatever the model's files say

@@ -28,7 +28,8 @@ class Sampling:
     """How vLLM samples one request.
 
     `stop_ids` end the completion and belong to it. `cache_salt` names the weights: keys and values are shared only
-    between requests with equal ones. A temperature of 0 is greedy.
+    between requests with equal ones. A temperature of 0 is greedy. Before `min_tokens` tokens there is no stop id. A
+    `top_k` of 0 and a `top_p` of 1 draw from all tokens.
     """
 
     temperature: float
@@ -36,6 +37,9 @@ class Sampling:
     max_tokens: int
     stop_ids: tuple[int, ...]
     cache_salt: str
+    top_p: float = 1.0
+    top_k: int = 0
+    min_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

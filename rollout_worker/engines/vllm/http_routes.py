@@ -117,14 +117,15 @@ class CompletionsRoute:
 
 
 def _sampling(sampling: Sampling) -> dict[str, Any]:
-    # All that truncates or reweights the distribution is off, whatever the model's own files say.
+    # All else that truncates or reweights the distribution is off, whatever the model's own files say.
     return {
         "temperature": sampling.temperature,
-        "top_p": 1.0,
-        "top_k": 0,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
         "min_p": 0.0,
         "repetition_penalty": 1.0,
         "seed": sampling.seed,
+        "min_tokens": sampling.min_tokens,
         "max_tokens": sampling.max_tokens,
         "stop_token_ids": list(sampling.stop_ids),
         "ignore_eos": True,

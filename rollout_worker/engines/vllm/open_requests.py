@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun
 from rollout_worker.engines.engine import Completion, CompletionEnd, SampleRequest
+from rollout_worker.engines.stop_strings import StopWatch
 from rollout_worker.engines.vllm.backend import LabelSpan, TokenChunk
 
 
@@ -89,6 +90,8 @@ class OpenRequest:
     num_legs: int = 0
     is_aborted: bool = False
     is_continued: bool = False  # another leg follows
+    is_stopped: bool = False  # its last token completes a stop string
+    watch: StopWatch | None = None
     last_token_s: float | None = None
     longest_gap_s: float = 0.0
     token_ids: list[int] = field(default_factory=list)
@@ -103,20 +106,33 @@ class OpenRequest:
         return self.leg_id
 
     def take(self, chunk: TokenChunk, now_s: float) -> None:
-        """Add the tokens of a chunk."""
-        if not chunk.token_ids:
+        """Add the tokens of a chunk, up to one that completes a stop string. What comes after that is dropped."""
+        if not chunk.token_ids or self.is_stopped:
             return
         if self.last_token_s is not None:
             self.longest_gap_s = max(self.longest_gap_s, now_s - self.last_token_s)
         self.last_token_s = now_s
-        self.token_ids += chunk.token_ids
-        self.logprobs += chunk.logprobs
+        num_taken = self._num_until_stop(chunk.token_ids)
+        self.token_ids += chunk.token_ids[:num_taken]
+        self.logprobs += chunk.logprobs[:num_taken]
 
     def end_leg(self, spans: tuple[LabelSpan, ...]) -> None:
-        """Record the labels of the leg that has ended."""
+        """Record the labels of the leg that has ended, of the tokens that were taken."""
         self.leg_id = None
+        earlier = sum(span.num_tokens for leg in self.legs for span in leg)
+        if self.is_stopped:
+            spans = first_tokens(spans, len(self.token_ids) - earlier)
         if spans:
             self.legs.append(spans)
+
+    def _num_until_stop(self, token_ids: Sequence[int]) -> int:
+        if self.request.stop is not None and self.watch is None:
+            self.watch = self.request.stop.watch()
+        for number, token in enumerate(token_ids, start=1):
+            if self.watch is not None and self.watch.completes(token):
+                self.is_stopped = True
+                return number
+        return len(token_ids)
 
     @property
     def num_tokens_left(self) -> int:
@@ -139,6 +155,16 @@ class OpenRequest:
             end=end,
             longest_gap_s=self.longest_gap_s,
         )
+
+
+def first_tokens(spans: Sequence[LabelSpan], num_tokens: int) -> tuple[LabelSpan, ...]:
+    """Return the spans of the first `num_tokens` tokens."""
+    found, left = [], num_tokens
+    for span in spans:
+        if left > 0:
+            found.append(LabelSpan(label=span.label, num_tokens=min(left, span.num_tokens)))
+        left -= span.num_tokens
+    return tuple(found)
 
 
 def only_label(label: WeightLabel, num_tokens: int) -> tuple[LabelSpan, ...]:

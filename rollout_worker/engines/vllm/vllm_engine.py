@@ -11,6 +11,9 @@ and the rest of its tokens is another request, with new keys: so it takes `REPRE
 **The cache of prefixes** is salted with the label, so that samples of one prompt share its keys, and no request takes
 keys of other weights. A request that has no token yet when the weights change begins again.
 
+**Stop strings** are looked for here, in the tokens as they come, and not by vLLM, so that completions end at the same
+token with every engine. vLLM samples a few more tokens before it hears of the end; they are dropped.
+
 **A failed write** leaves the scheduler standing still, and the engine accepts nothing but a whole state: nothing is
 sampled from weights that may be half written.
 """
@@ -248,12 +251,17 @@ class VllmEngine:
         before = len(state.token_ids)
         prompt = (*state.request.prompt_ids, *state.token_ids)
         sampling = self._sampling(state, label)
-        stream = self._backend.generate(state.begin_leg(), prompt, sampling)
+        leg_id = state.begin_leg()
+        stream = self._backend.generate(leg_id, prompt, sampling)
         chunk = None
         try:
             async with contextlib.aclosing(stream):
                 async for chunk in stream:
+                    was_stopped = state.is_stopped
                     state.take(chunk, clock.monotonic_s())
+                    if state.is_stopped and not was_stopped and chunk.end is None:
+                        # It goes on until vLLM has ended the request, to learn which weights sampled the tokens.
+                        await self._backend.abort([leg_id])
                     await self._made_progress()
         finally:
             state.leg_id = None
@@ -261,6 +269,8 @@ class VllmEngine:
             raise RequestFailed(f"vLLM ended request {state.request.request_id} without a reason")
         spans = chunk.spans if self._backend.reports_labels else only_label(label, len(state.token_ids) - before)
         state.end_leg(spans or ())
+        if state.is_stopped:
+            return CompletionEnd.EOS if state.token_ids[-1] in self._stop_ids else CompletionEnd.STOP
         if chunk.end is not ChunkEnd.ABORT:
             return ENDS[chunk.end]
         if state.is_aborted:
@@ -282,6 +292,9 @@ class VllmEngine:
             max_tokens=state.num_tokens_left,
             stop_ids=self._stop_ids,
             cache_salt=label.text,
+            top_p=1.0 if request.greedy else request.top_p,
+            top_k=0 if request.greedy else request.top_k,
+            min_tokens=max(0, request.min_new_tokens - len(state.token_ids)),
         )
 
     def _completion(self, state: OpenRequest, end: CompletionEnd) -> Completion:

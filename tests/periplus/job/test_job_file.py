@@ -8,7 +8,7 @@ from periplus.config.loading import dotted_keys, dump_yaml, validate
 from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile, job_schema, load_job, recorded_job, resolve
 from periplus.job.known_elsewhere import KNOWN_ELSEWHERE
-from periplus.job.unsupported import UNSUPPORTED
+from periplus.job.unsupported import ONLY_IN_EVALUATION, UNSUPPORTED
 
 ROOT = Path(__file__).parents[3]
 TOP_LEVEL = (
@@ -94,7 +94,8 @@ def test_a_run_from_before_there_were_trackers_can_be_read(tmp_path: Path) -> No
 
 def test_what_is_not_supported_is_no_key_of_ours_and_says_what_to_do() -> None:
     keys = {part for key in dotted_keys(JobFile) for part in key.split(".")}
-    assert not set(UNSUPPORTED) & keys
+    assert set(UNSUPPORTED) & keys == set(ONLY_IN_EVALUATION)
+    assert not set(ONLY_IN_EVALUATION) & set(SamplingSection.model_fields)
     assert not set(UNSUPPORTED) & set(KNOWN_ELSEWHERE)
     for example in (
         "top_p",

@@ -1,11 +1,14 @@
 from random import Random
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_worker.engines.sampling import choose, row_keys, uniforms
+from transformers import TopKLogitsWarper, TopPLogitsWarper
+
+from rollout_worker.engines.sampling import Nucleus, choose, drawable, row_keys, uniforms
 
 # Computed with Python integers, by the published finaliser of SplitMix64.
 GOLDEN = ["0x1.57e3a0bf64000p-1", "0x1.53a513f784000p-2", "0x1.1d224a54d0000p-3"]
@@ -81,3 +84,59 @@ def test_a_token_of_probability_zero_is_never_drawn_at_either_end_of_the_range()
     tokens_R, logprobs_R = choose(logits_RV, torch.ones(2), torch.zeros(2, dtype=torch.bool), uniform_R)
     assert tokens_R.tolist() == [1, 1]
     assert logprobs_R.tolist() == [0.0, 0.0]
+
+
+def nucleus(top_k: int, top_p: float, num_rows: int = 1) -> Nucleus:
+    return Nucleus(top_k_R=torch.full((num_rows,), top_k), top_p_R=torch.full((num_rows,), top_p, dtype=torch.float64))
+
+
+def by_hand(logits: list[float], top_k: int, top_p: float) -> set[int]:
+    """The tokens that may be drawn, from the definition, one token after the other."""
+    ranked = sorted(range(len(logits)), key=lambda token: (-logits[token], token))
+    if top_k:
+        ranked = [token for token in ranked if logits[token] >= logits[ranked[min(top_k, len(ranked)) - 1]]]
+    weights = {token: np.exp(np.float64(logits[token]) - max(logits)) for token in ranked}
+    kept, mass = set(), 0.0
+    for token in ranked:
+        if kept and top_p < 1 and mass >= top_p * sum(weights.values()):
+            break
+        kept.add(token)
+        mass += weights[token]
+    return kept
+
+
+# Multiples of 1/4, so that equal logits are common, as they are in bfloat16.
+LOGITS = st.lists(st.integers(-12, 12).map(lambda quarters: quarters / 4), min_size=1, max_size=20)
+
+
+@given(LOGITS, st.integers(0, 22), st.one_of(st.just(1.0), st.floats(0.01, 0.99)))
+def test_top_k_and_top_p_keep_the_tokens_of_their_definition(logits: list[float], top_k: int, top_p: float) -> None:
+    found = drawable(torch.tensor([logits]), nucleus(top_k, top_p))
+    assert set(found[0].nonzero()[:, 0].tolist()) == by_hand(logits, top_k, top_p)
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(5, 1.0), (0, 0.9), (0, 0.3), (7, 0.6), (1, 1.0), (0, 0.001), (500, 0.7)])
+def test_top_k_and_top_p_keep_what_those_of_transformers_keep(top_k: int, top_p: float) -> None:
+    logits_RV = torch.randn(64, 300, generator=torch.Generator().manual_seed(top_k)) * 3
+    expected_RV = logits_RV
+    if top_k:
+        expected_RV = TopKLogitsWarper(top_k)(None, expected_RV)
+    if top_p < 1:
+        expected_RV = TopPLogitsWarper(top_p)(None, expected_RV)
+    assert torch.equal(drawable(logits_RV, nucleus(top_k, top_p, 64)), expected_RV > -torch.inf)
+
+
+def test_samples_of_a_nucleus_follow_its_own_distribution_and_rows_beside_them_are_unchanged() -> None:
+    logits_V, num_rows = torch.tensor([1.0, 0.0, -1.0, 0.5]), 40_000
+    uniform_R = torch.from_numpy(uniforms(row_keys(0, 0, range(num_rows), [0] * num_rows), 0))
+    greedy_R, temperature_R = torch.zeros(num_rows, dtype=torch.bool), torch.full((num_rows,), 0.5)
+    logits_RV, half = logits_V.expand(num_rows, 4), num_rows // 2
+    mixed = nucleus(2, 1.0, num_rows)
+    mixed.top_k_R[half:] = 0
+    tokens_R, logprobs_R = choose(logits_RV, temperature_R, greedy_R, uniform_R, mixed)
+    expected_V = torch.softmax(torch.tensor([1.0, -torch.inf, -torch.inf, 0.5]) / 0.5, 0)
+    torch.testing.assert_close(torch.bincount(tokens_R[:half], minlength=4) / half, expected_V, atol=0.01, rtol=0)
+    torch.testing.assert_close(logprobs_R[:half], expected_V.log()[tokens_R[:half]])
+    plain_tokens_R, plain_logprobs_R = choose(logits_RV, temperature_R, greedy_R, uniform_R)
+    assert torch.equal(tokens_R[half:], plain_tokens_R[half:])
+    assert torch.equal(logprobs_R[half:], plain_logprobs_R[half:])

@@ -14,6 +14,7 @@ from periplus.values.trajectory import PolicyRun, Purpose, StopReason, Trajector
 from rollout_worker.engines.engine import Completion, CompletionEnd, SampleRequest
 from rollout_worker.episodes.episode import (
     WHY_CHARACTERS,
+    DrawSettings,
     EpisodeDesk,
     EpisodeSettings,
     FailedLease,
@@ -24,8 +25,8 @@ from tests.support.episodes import Counting, Letters, lease
 
 SETTINGS = EpisodeSettings(
     seed=3,
-    temperature=0.5,
-    max_new_tokens=4,
+    training=DrawSettings(temperature=0.5, max_new_tokens=4),
+    evaluation=DrawSettings(temperature=0.0, max_new_tokens=4),
     worker_id="w",
     limits=TrajectoryLimits(vocab_size=50, max_prompt_tokens=9, max_completion_tokens=4),
 )

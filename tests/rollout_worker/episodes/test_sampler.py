@@ -16,7 +16,7 @@ from periplus.values.trajectory import PolicyRun, Trajectory, TrajectoryLimits
 from periplus.values.transport_keys import KeyedFrame
 from rollout_worker.engines.engine import EngineDied, RequestFailed
 from rollout_worker.episodes import framing, sampler
-from rollout_worker.episodes.episode import EpisodeDesk, EpisodeSettings, FailedLease
+from rollout_worker.episodes.episode import DrawSettings, EpisodeDesk, EpisodeSettings, FailedLease
 from rollout_worker.episodes.queue import LeaseQueue
 from rollout_worker.episodes.sampler import MAX_FAILURES_IN_A_ROW, Sampler
 from rollout_worker.episodes.scoring import EnvironmentScorer
@@ -29,8 +29,8 @@ from tests.support.episodes import Counting, Letters, lease
 V0, V1 = Policy(0, 0), Policy(0, 1)
 SETTINGS = EpisodeSettings(
     seed=3,
-    temperature=0.5,
-    max_new_tokens=4,
+    training=DrawSettings(temperature=0.5, max_new_tokens=4),
+    evaluation=DrawSettings(temperature=0.0, max_new_tokens=4),
     worker_id="w",
     limits=TrajectoryLimits(vocab_size=50, max_prompt_tokens=9, max_completion_tokens=4),
 )

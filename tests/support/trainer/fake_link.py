@@ -34,7 +34,7 @@ from periplus.values.trajectory import Trajectory, TrajectoryLimits
 from periplus.values.weight_state import WeightState
 from rollout_worker.convert import lease_from_pb
 from rollout_worker.engines.engine import SampleRequest
-from rollout_worker.episodes.episode import EpisodeDesk, EpisodeSettings, FinishedEpisode
+from rollout_worker.episodes.episode import DrawSettings, EpisodeDesk, EpisodeSettings, FinishedEpisode
 from rollout_worker.episodes.queue import LeaseQueue, QueuedLease
 from rollout_worker.episodes.scoring import SampleScore
 from tests.support.engines.direct import DirectEngine
@@ -156,7 +156,11 @@ class FakeLink(GatewayLink):
             vocab_size=self._engine.vocab_size, max_prompt_tokens=sampling.prompt_tokens, max_completion_tokens=1
         )
         settings = EpisodeSettings(
-            seed=self._job.seed, temperature=1.0, max_new_tokens=1, worker_id=worker_id, limits=limits
+            seed=self._job.seed,
+            training=DrawSettings(temperature=1.0, max_new_tokens=1),
+            evaluation=DrawSettings(temperature=0.0, max_new_tokens=1),
+            worker_id=worker_id,
+            limits=limits,
         )
         desk = EpisodeDesk(prompt_encoder(self._job, self._tokenizer), self._environment, settings)
         requests = [each for each in desk.requests(leases) if isinstance(each, SampleRequest)]
