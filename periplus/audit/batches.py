@@ -10,7 +10,15 @@ from collections.abc import Sequence
 
 from periplus.audit.findings import Code, Findings
 from periplus.audit.history import Accepted, ConsumedBatch, Fork, History, OldestFrame, SampleKey
-from periplus.audit.records import ConsumeEntry, DropEntry, EvalEntry, UsedSample, batch_root, next_batches_root
+from periplus.audit.records import (
+    ConsumeEntry,
+    DropEntry,
+    EvalBeginEntry,
+    EvalEntry,
+    UsedSample,
+    batch_root,
+    next_batches_root,
+)
 from periplus.values.policy import Lineage, Policy, staleness
 
 SHOWN = 20
@@ -38,6 +46,8 @@ def consume(history: History, fork: Fork, at: int, record: ConsumeEntry, finding
             _keep_oldest(batch, (used.group, used.sample), accepted)
     # A step may start before its own version is published; the version before it, and the fork's first, must be.
     published(fork, max(fork.lineage.first_version, record.policy.version - 1), findings, place)
+    if fork.background is None:
+        evaluations_ended(fork, findings, place)
     _whole_groups(fork, record.samples, findings, place)
     _claims(fork, batch, findings, place)
     _violations(fork, batch, findings, place)
@@ -82,6 +92,17 @@ def drop(fork: Fork, at: int, record: DropEntry, findings: Findings, place: str)
         fork.end_group(group, at)
 
 
+def begin_evaluation(fork: Fork, record: EvalBeginEntry, findings: Findings, place: str) -> None:
+    """Check that an evaluation in the background begins at the fork's policy, while no other evaluation runs."""
+    evaluations_ended(fork, findings, place)
+    if record.policy != fork.head or fork.background is not None:
+        message = f"an evaluation of {record.policy} begins while the fork is at {fork.head}"
+        if fork.background is not None:
+            message += f" and one of {fork.background} runs"
+        findings.add(Code.EVAL_CONTRADICTS, place, message, policy=str(record.policy))
+    fork.background = record.policy
+
+
 def evaluate(fork: Fork, at: int, record: EvalEntry, findings: Findings, place: str) -> None:
     """Check the samples of an `eval` line: accepted, leased for an evaluation, and sampled by the named policies."""
     newest = record.newest or record.policy
@@ -107,7 +128,7 @@ def evaluate(fork: Fork, at: int, record: EvalEntry, findings: Findings, place: 
     is_possible = (
         record.policy == fork.head
         if record.newest is None
-        else record.policy.fork == fork.number and record.policy <= newest <= fork.head
+        else record.policy == fork.background and record.policy <= newest <= fork.head
     )
     if not is_possible:
         message = f"an evaluation of {record.policy} while the fork is at {fork.head}"
@@ -116,13 +137,15 @@ def evaluate(fork: Fork, at: int, record: EvalEntry, findings: Findings, place: 
     published(fork, fork.head.version if record.newest is None else newest.version, findings, place)
     fork.evals.append((at, record))
     # One evaluation runs at a time, so that this line ends all its groups.
+    fork.background = None
     evaluations_ended(fork, findings, place)
 
 
 def evaluations_ended(fork: Fork, findings: Findings, place: str) -> None:
     """Report evaluation groups that are neither evaluated nor dropped.
 
-    A trainer must have none of these after an evaluation, and when it ends with success.
+    A trainer must have none of these after an evaluation, when it takes a step while no evaluation runs in the
+    background, and when it ends with success.
     """
     if fork.open_evals:
         group = min(fork.open_evals)

@@ -147,6 +147,8 @@ class LedgerService:
         Raises: StateError if an evaluation runs; DiskFull, as `batch`.
         """
         policy = self._driver.policy
+        # First the line, then the leases, which follow it in the journal.
+        self._journal.write(audit.EvalBeginEntry(policy=policy))
         self._perform(self._driver.want_evaluation(items, self._now(), is_background=True))
         self._evaluated = policy
         await self._journal.flush()
