@@ -110,9 +110,10 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
     async def WatchJob(  # type: ignore[override]
         self, request: control_pb2.WatchJobRequest, context: Any
     ) -> None:
-        """Stream the job's events after `after_sequence`, until the job has ended."""
+        """Stream the job's events after `after_sequence`: until the job has ended, or only those of the past."""
         job_id = find_job(self._writer.state, request.job_id).job_id
-        async with aclosing(self._writer.follow(job_id, request.after_sequence)) as events:
+        following = self._writer.follow(job_id, request.after_sequence, past_only=request.past_only)
+        async with aclosing(following) as events:
             async for event in events:
                 await context.write(convert.job_event_to_pb(job_id, event))
 

@@ -124,8 +124,12 @@ class Writer:
         if session.epoch:
             await self.apply(RegionLeft(region, session.epoch))
 
-    async def follow(self, job_id: str, after_sequence: int) -> AsyncGenerator[JobEvent, None]:
+    async def follow(
+        self, job_id: str, after_sequence: int, *, past_only: bool = False
+    ) -> AsyncGenerator[JobEvent, None]:
         """Yield the job's events after a sequence number, past and future ones, until the job has ended.
+
+        With `past_only`, end after those that there are.
 
         Raises: Unreachable when the coordinator stops.
         """
@@ -137,7 +141,7 @@ class Writer:
                 for event in self._log(job_id).after(after_sequence):
                     after_sequence = event.sequence
                     yield event
-                if ended:
+                if ended or past_only:
                     return
                 if self._closed:
                     raise self._closed

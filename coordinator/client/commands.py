@@ -16,6 +16,7 @@ import click
 from rich.console import Console
 
 from coordinator.client import listing, runs
+from coordinator.client.address import DEFAULT_ADDRESS, VARIABLE, coordinator_address
 from coordinator.client.audit import audit_command
 from coordinator.client.code_agreement import agree_to_code, show_code
 from coordinator.client.connection import Coordinator, connect, job_state, raise_outcome, view_event
@@ -49,10 +50,10 @@ _coordinator_option = click.option(
     "--coordinator",
     metavar="HOST:PORT",
     type=HOST_PORT,
-    envvar="PERIPLUS_COORDINATOR",
+    envvar=VARIABLE,
     show_envvar=True,
-    default="127.0.0.1:7070",
-    show_default=True,
+    default=None,
+    show_default=f"the local fleet of `periplus up`, else {DEFAULT_ADDRESS}",
     help="Address of the coordinator.",
 )
 
@@ -93,7 +94,7 @@ def submit(
     change: bool,
     allow_code: bool,
     output: str,
-    coordinator: str,
+    coordinator: str | None,
 ) -> None:
     """Submit the job in FILE, with keys such as optimizer.lr overridden by KEY=VALUE, and print its id."""
     job_file, checkpoint = job_to_submit(file, overrides, resume, may_change=change)
@@ -140,7 +141,7 @@ def submit(
 @job.command("list")
 @output_option()
 @_coordinator_option
-def list_jobs(output: str, coordinator: str) -> None:
+def list_jobs(output: str, coordinator: str | None) -> None:
     """List all jobs, the newest last."""
     jobs = _ask(coordinator, lambda remote: remote.jobs())
     _print_listing(listing.JOBS, [listing.job_tree(job) for job in jobs], output)
@@ -150,7 +151,7 @@ def list_jobs(output: str, coordinator: str) -> None:
 @click.argument("job_id", metavar="JOB")
 @output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
 @_coordinator_option
-def show_job(job_id: str, output: str, coordinator: str) -> None:
+def show_job(job_id: str, output: str, coordinator: str | None) -> None:
     """Show one job: its state, reason and placement, and with -o json or yaml also its job file and plan.
 
     JOB may be the beginning of an id.
@@ -170,7 +171,7 @@ def show_job(job_id: str, output: str, coordinator: str) -> None:
 @click.argument("job_id", metavar="JOB")
 @output_option(Output.TABLE, Output.JSON)
 @_coordinator_option
-def watch_job(job_id: str, output: str, coordinator: str) -> None:
+def watch_job(job_id: str, output: str, coordinator: str | None) -> None:
     """Show a job until it has ended: live on a terminal, as lines elsewhere, or as one JSON object for each event."""
 
     async def call(remote: Coordinator) -> None:
@@ -191,7 +192,7 @@ def watch_job(job_id: str, output: str, coordinator: str) -> None:
 @click.argument("job_id", metavar="JOB")
 @output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
 @_coordinator_option
-def cancel(job_id: str, output: str, coordinator: str) -> None:
+def cancel(job_id: str, output: str, coordinator: str | None) -> None:
     """Cancel a job. Its trainer writes a checkpoint and ends; then its rollout workers end."""
     cancelled = _ask(coordinator, lambda remote: remote.cancel(job_id))
     _say(cancelled.reason)
@@ -205,7 +206,7 @@ def cancel(job_id: str, output: str, coordinator: str) -> None:
 @click.option("--all-forks", is_flag=True, help="Also print what was logged before the job was resumed.")
 @click.option("--runs-dir", type=_DIRECTORY, help="Directory of the runs on this machine  [default: the job's]")
 @_coordinator_option
-def logs(job_id: str, task: str, follow: bool, all_forks: bool, runs_dir: Path | None, coordinator: str) -> None:
+def logs(job_id: str, task: str, follow: bool, all_forks: bool, runs_dir: Path | None, coordinator: str | None) -> None:
     """Print the logs of a job's processes that ran on this machine."""
 
     async def call(remote: Coordinator) -> None:
@@ -242,7 +243,7 @@ def region() -> None:
 @region.command("list")
 @output_option()
 @_coordinator_option
-def list_regions(output: str, coordinator: str) -> None:
+def list_regions(output: str, coordinator: str | None) -> None:
     """List all regions."""
     fleet = _ask(coordinator, lambda remote: remote.fleet())
     _print_listing(listing.REGIONS, [listing.region_tree(region) for region in fleet.regions], output)
@@ -252,7 +253,7 @@ def list_regions(output: str, coordinator: str) -> None:
 @click.argument("name", metavar="REGION")
 @output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
 @_coordinator_option
-def show_region(name: str, output: str, coordinator: str) -> None:
+def show_region(name: str, output: str, coordinator: str | None) -> None:
     """Show one region and the tasks that run there. REGION may be the beginning of a name."""
     fleet = _ask(coordinator, lambda remote: remote.fleet())
     tree = listing.region_tree(_find_region(list(fleet.regions), name))
@@ -269,7 +270,7 @@ def show_region(name: str, output: str, coordinator: str) -> None:
 
 @region.command("export")
 @_coordinator_option
-def export_regions(coordinator: str) -> None:
+def export_regions(coordinator: str | None) -> None:
     """Print the regions' accelerators and the measured links as a fleet file, for `periplus plan --fleet`.
 
     The file lists only the hosts on which agents run. Add other machines and the prices by hand.
@@ -286,7 +287,7 @@ def export_regions(coordinator: str) -> None:
 @click.command()
 @output_option()
 @_coordinator_option
-def links(output: str, coordinator: str) -> None:
+def links(output: str, coordinator: str | None) -> None:
     """List the links between regions, with their measurements and the bytes that they carried."""
     fleet = _ask(coordinator, lambda remote: remote.fleet())
     _print_listing(listing.LINKS, [listing.link_tree(link) for link in fleet.links], output)
@@ -295,7 +296,9 @@ def links(output: str, coordinator: str) -> None:
 # ---- calls -----------------------------------------------------------------------------------------------------------
 
 
-def _ask(address: str, call: Callable[[Coordinator], Awaitable[T]]) -> T:
+def _ask(given: str | None, call: Callable[[Coordinator], Awaitable[T]]) -> T:
+    address = coordinator_address(given)
+
     async def connected() -> T:
         async with connect(address) as remote:
             return await call(remote)

@@ -79,8 +79,8 @@ async def connect(address: str) -> AsyncIterator[Coordinator]:
     async with rpc.channel(address) as channel:
         if not await _connected(channel):
             raise Unreachable(
-                f"no coordinator answers at {address}; start one with `periplus coordinator`, or name another with "
-                "--coordinator or PERIPLUS_COORDINATOR"
+                f"no coordinator answers at {address}; start one with `periplus up`, which runs a fleet on this "
+                "machine, or with `periplus coordinator`, or name another with --coordinator or PERIPLUS_COORDINATOR"
             )
         yield Coordinator(address, control_pb2_grpc.CoordinatorStub(channel))
 

@@ -21,12 +21,13 @@ from rich.console import Console
 
 from coordinator.client.connection import Coordinator, connect, job_state, raise_outcome, view_event
 from coordinator.client.resuming import set_resumption
-from coordinator.demo.services import AGENT, Services
+from coordinator.local_fleet.fleet import LocalFleet, LocalFleetSettings
+from coordinator.local_fleet.services import Services
 from coordinator.state import JobState
 from periplus import clock
 from periplus.audit.run_reader import audit_run
 from periplus.config import finite_json
-from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, NotFound, PeriplusError, TimedOut, explained_error
+from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, NotFound, PeriplusError, explained_error
 from periplus.job.job_file import JobFile
 from periplus.job.resumption import ResumePoint, newest_checkpoint
 from periplus.job.run_directory import RunDirectory, append_line, read_lines, write_atomically
@@ -51,9 +52,6 @@ INTERRUPTS_TO_GIVE_UP = 3
 
 CHECK_S = 1.0
 """Seconds between two checks that all services still run; chosen by hand."""
-
-JOIN_DEADLINE_S = 120.0
-"""Seconds for all regions to join and all links to be measured; chosen by hand: an idle machine needs a few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +99,8 @@ class _Demo:
         self._settings = settings
         self._services = services
         self._console = console
+        layout = LocalFleetSettings(regions=settings.regions, wan=settings.wan, work_dir=settings.work_dir)
+        self._fleet = LocalFleet(layout, services, self._doing)
         self._interrupted = asyncio.Event()
         self.num_interrupts = 0
         self.run_directory: RunDirectory | None = None
@@ -112,12 +112,12 @@ class _Demo:
         # A handler replaces KeyboardInterrupt, so that an interrupt first cancels the job, which writes a checkpoint.
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt)
-        starting = asyncio.ensure_future(self._start())
+        starting = asyncio.ensure_future(self._fleet.start())
         if not await self._unless_interrupted(starting):
             return EXIT_INTERRUPTED
-        wan, coordinator = starting.result()
-        async with connect(coordinator) as remote:
-            joining = asyncio.ensure_future(self._await_regions(remote))
+        addresses = starting.result()
+        async with connect(addresses.coordinator) as remote:
+            joining = asyncio.ensure_future(self._fleet.await_regions(remote))
             if not await self._unless_interrupted(joining):
                 return EXIT_INTERRUPTED
             submitted = await remote.submit(self._request())
@@ -129,7 +129,7 @@ class _Demo:
             if state is None:
                 return EXIT_INTERRUPTED
             ended = await remote.job(submitted.job_id)
-        return await self._conclude(ended, state, run, wan)
+        return await self._conclude(ended, state, run, addresses.wan)
 
     def _interrupt(self) -> None:
         self.num_interrupts += 1
@@ -149,56 +149,6 @@ class _Demo:
         return False
 
     # ---- before the job -------------------------------------------------------------------------------------------
-
-    async def _start(self) -> tuple[str, str]:
-        settings, services = self._settings, self._services
-        regions = settings.regions
-        self._doing(f"starting the emulated network ({settings.wan}): {', '.join(regions)}")
-        # Each service needs the address of those before it: agents and coordinator connect through the emulated
-        # network.
-        ready = await services.start(
-            "wan", ["wan", "run", "--grid", settings.wan, "--regions", ",".join(regions), "--control", "127.0.0.1:0"]
-        )
-        wan = ready["control"]
-        self._doing("starting the coordinator")
-        ready = await services.start(
-            "coordinator", ["coordinator", "run", "--listen", "127.0.0.1:0", "--region", regions[0], "--wan", wan]
-        )
-        coordinator = ready["coordinator"]
-        self._doing(f"starting {len(regions)} agents, one a region")
-        # The job is of the person who owns this machine, and so is its code.
-        agent = ["agent", "run", "--coordinator", coordinator, "--wan", wan, "--work-dir", str(settings.work_dir)]
-        agent.append("--allow-code")
-        await asyncio.gather(*(services.start(f"{AGENT}{region}", [*agent, "--region", region]) for region in regions))
-        return wan, coordinator
-
-    async def _await_regions(self, remote: Coordinator) -> None:
-        num_regions = len(self._settings.regions)
-        num_links = num_regions * (num_regions - 1)
-        deadline_s = clock.monotonic_s() + JOIN_DEADLINE_S
-        self._doing(f"waiting for {num_regions} regions to join and measure {num_links} links")
-        announced: set[tuple[str, str]] = set()
-        while True:
-            # A service that has ended would never join; its log says more than a timeout.
-            self._services.check()
-            fleet = await remote.fleet()
-            measured = [link for link in fleet.links if link.throughput_bits_per_s > 0]
-            for link in measured:
-                pair = (link.src_region, link.dst_region)
-                if pair not in announced:
-                    announced.add(pair)
-                    self._doing(
-                        f"link {len(announced)} of {num_links}: {' -> '.join(pair)}, {link.rtt_s * 1e3:.0f} ms, "
-                        f"{link.throughput_bits_per_s / 1e6:.0f} Mbit/s"
-                    )
-            if len(fleet.regions) == num_regions and len(measured) == num_links:
-                break
-            if clock.monotonic_s() > deadline_s:
-                raise TimedOut(
-                    f"after {JOIN_DEADLINE_S:.0f} s only {len(fleet.regions)} of {num_regions} regions have joined and "
-                    f"{len(measured)} of {num_links} links are measured; is the machine overloaded?"
-                )
-            await asyncio.sleep(0.2)
 
     def _request(self) -> control_pb2.SubmitJobRequest:
         settings = self._settings

@@ -8,7 +8,7 @@ does not check whether a task, a model or a region exists; the code that needs t
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,11 +24,11 @@ from periplus.job.data_section import DEFAULT_SIZE, DataSection, EnvironmentSect
 from periplus.job.engine_section import EngineSection
 from periplus.job.eval_section import EvalSection, EvalSet, eval_disagreements
 from periplus.job.hub import located
-from periplus.job.known_elsewhere import KNOWN_ELSEWHERE
 from periplus.job.model_section import MAX_TEMPLATE_CHARACTERS, TEMPLATE_SUFFIX, ModelSection, model_disagreements
+from periplus.job.other_trainers.known_elsewhere import KNOWN_ELSEWHERE
+from periplus.job.other_trainers.unsupported import UNSUPPORTED
 from periplus.job.reward_section import RewardSection
 from periplus.job.sampling_section import StopStrings
-from periplus.job.unsupported import UNSUPPORTED
 
 SCHEMA = "periplus.job/1"
 """Name and version of the job file's schema."""
@@ -343,9 +343,18 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
     The digests of the user's own code, which travels with the job, are filled in.
     Raises: ConfigError if the file or the code cannot be read, or if the job is not valid.
     """
-    tree = _job_tree(path)
-    job = resolve(loading.of_tree(JobFile, tree, str(path), overrides, _ELSEWHERE), str(path))
-    return _with_locations(job, path.absolute().parent)
+    return job_of(_job_tree(path), overrides, str(path), path.absolute().parent)
+
+
+def job_of(
+    tree: Mapping[str, Any], overrides: Sequence[str] = (), source: str = "the job", folder: Path | None = None
+) -> JobFile:
+    """Return the job of a job file's keys and values, as `load_job` does.
+
+    The user's own code is looked for in `folder`, by default the current directory. Raises: ConfigError.
+    """
+    job = resolve(loading.of_tree(JobFile, tree, source, overrides, _ELSEWHERE), source)
+    return _with_locations(job, folder or Path.cwd())
 
 
 def recorded_job(path: Path) -> JobFile:

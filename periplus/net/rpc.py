@@ -77,6 +77,11 @@ def channel(address: str) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
 
 
+def blocking_channel(address: str) -> grpc.Channel:
+    """Return a channel to `host:port` for calls that block their thread, in programs without an event loop of ours."""
+    return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+
+
 def server() -> grpc.aio.Server:
     """Return a server that translates errors. Add servicers to it, and give it an address with `bind`."""
     return grpc.aio.server(interceptors=[ErrorInterceptor()], options=_SERVER_OPTIONS)
@@ -125,7 +130,7 @@ def error_detail(error: errors.PeriplusError) -> bytes:
     ).SerializeToString()
 
 
-def translate(error: grpc.aio.AioRpcError, address: str) -> errors.PeriplusError:
+def translate(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> errors.PeriplusError:
     """Return the PeriplusError for an error that gRPC raised in a call to `address`."""
     # A detail comes only from a server of ours, and says more than gRPC's status.
     for key, value in error.trailing_metadata() or ():
@@ -162,6 +167,18 @@ def remote_errors(address: str) -> Iterator[None]:
         _stay_cancelled(group)
         translated = _translate_leaves(group, address)
         raise first_of(translated) or translated from group
+
+
+@contextmanager
+def blocking_remote_errors(address: str) -> Iterator[None]:
+    """Translate gRPC errors that a call of a blocking channel to `address` raises in this context."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        # gRPC raises the call itself, which its class of errors does not say.
+        if not isinstance(error, grpc.Call):
+            raise
+        raise translate(error, address) from error
 
 
 @contextmanager

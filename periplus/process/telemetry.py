@@ -140,9 +140,9 @@ _ALL = (
     Metric("steps_total", "steps", "Training steps that the job asked for."),
     Metric("steps", "steps", "Training steps done in the whole run."),
     # Quality.
-    Metric("accuracy", "fraction", "Greedy accuracy on the held-out prompts."),
-    Metric("accuracy_before", "fraction", "Greedy accuracy on the held-out prompts after the warm-up, before RL."),
-    Metric("accuracy_after", "fraction", "Greedy accuracy on the held-out prompts after the last step."),
+    Metric("accuracy", "fraction", "Accuracy on the held-out prompts."),
+    Metric("accuracy_before", "fraction", "Accuracy on the held-out prompts after the warm-up, before RL."),
+    Metric("accuracy_after", "fraction", "Accuracy on the held-out prompts after the last step."),
     Metric("num_prompts", "prompts", "Held-out prompts that the accuracy was measured on."),
     Metric("mean_at_k", "fraction", "Samples of an evaluation set that are right, mean over problems."),
     Metric("mean_at_k_low", "fraction", "Lower end of the 95 % interval of mean_at_k."),

@@ -67,9 +67,9 @@ def _lacks_engine(fleet: Fleet, needs: Needs) -> str | None:
     lacking = sorted(region.name for region in fleet.regions if not needs.has_engine(region))
     if pinned := [name for name in lacking if name in (needs.rollout_regions or ())]:
         return f"regions.rollout names {pinned[0]}, which has no engine {needs.engine}{install}"
-    if not any(map(needs.may_roll_out, fleet.regions)):
-        allowed = [name for name in lacking if name not in needs.forbidden_regions]
-        return f"no region that may generate has the engine {needs.engine}: {', '.join(allowed)}{install}"
+    lacking = [name for name in lacking if name not in needs.forbidden_regions]
+    if lacking and not any(map(needs.may_roll_out, fleet.regions)):
+        return f"no region that may generate has the engine {needs.engine}: {', '.join(lacking)}{install}"
     return None
 
 

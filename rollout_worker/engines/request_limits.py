@@ -33,13 +33,13 @@ class RequestLimits:
             )
         if not 0 <= request.min_new_tokens <= request.max_new_tokens:
             raise RequestFailed(
-                f"min_new_tokens is {request.min_new_tokens}; it must be from 0 to the {request.max_new_tokens} tokens "
-                "of max_new_tokens"
+                f"a least length of {request.min_new_tokens} tokens is asked for, of a completion of at most "
+                f"{request.max_new_tokens}: lower eval.sampling.min_new_tokens"
             )
         if not (0 < request.top_p <= 1 and request.top_k >= 0):
             raise RequestFailed(
-                f"top_p is {request.top_p} and top_k is {request.top_k}; top_p must be above 0 and at most 1, and "
-                "top_k 0 or more"
+                f"eval.sampling.top_p is {request.top_p} and eval.sampling.top_k is {request.top_k}; the first must be "
+                "above 0 and at most 1, and the second 0 or more"
             )
         if not (request.greedy or 0 < request.temperature < float("inf")):
             raise RequestFailed(f"temperature is {request.temperature}; it must be above 0 (for 0 set greedy)")

@@ -17,6 +17,7 @@ KNOWN = {
     "periplus.fleet/1",
     "periplus.job-status/1",
     "periplus.job/1",
+    "periplus.local-fleet/1",
     "periplus.plan-comparison/1",
     "periplus.plan-difference/1",
     "periplus.plan-explanation/1",

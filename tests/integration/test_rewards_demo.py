@@ -45,7 +45,7 @@ def test_a_reward_that_hangs_or_crashes_costs_its_episodes_and_neither_workers_n
     run = tmp_path / "runs" / summary["job_id"]
     assert audit(run)["clean"]
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    steps = [record["values"] for record in records if record["kind"] == "step"]
+    steps = [record for record in records if record["kind"] == "step"]
     assert len(steps) == 4
     failures = {name: sum(step[name] for step in steps) for name in ("reward_timeouts", "reward_crashes")}
     # Of the completions, 2 in 256 hang and 1 in 256 crash; several hundred were sampled, those of evaluations included.

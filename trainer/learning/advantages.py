@@ -50,7 +50,7 @@ class Outcomes:
     - `rewards`, `groups`: reward and group of each sample.
     - `mask_BT`: true for the tokens that the policy sampled.
     - `lengths_B`: number of completion tokens, including those in tool gaps.
-    - `truncated_B`: true for completions that did not end with an end token.
+    - `truncated_B`: true for completions that ended neither with an end token nor with a stop string.
     - `kl_BT`: the KL penalty that is subtracted from each token's reward, coefficient included; None without one.
     - `values_BU`: the critic's values before each token and after the last; None without a critic.
     """

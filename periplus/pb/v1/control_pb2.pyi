@@ -988,17 +988,21 @@ class WatchJobRequest(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    PAST_ONLY_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     after_sequence: _builtins.int
+    past_only: _builtins.bool
+    """end after the events that there are now"""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         after_sequence: _builtins.int = ...,
+        past_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "job_id", b"job_id", "past_only", b"past_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -107,7 +107,7 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchJob(self, request, context):
-        """Events of one job from `after_sequence` on; ends when the job has ended.
+        """Events of one job from `after_sequence` on; ends when the job has ended, or after those that there are.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,7 +40,7 @@ class CoordinatorStub:
     ListJobs: _grpc.UnaryUnaryMultiCallable[_control_pb2.ListJobsRequest, _control_pb2.ListJobsResponse]
     CancelJob: _grpc.UnaryUnaryMultiCallable[_control_pb2.CancelJobRequest, _control_pb2.Job]
     WatchJob: _grpc.UnaryStreamMultiCallable[_control_pb2.WatchJobRequest, _control_pb2.JobEvent]
-    """Events of one job from `after_sequence` on; ends when the job has ended."""
+    """Events of one job from `after_sequence` on; ends when the job has ended, or after those that there are."""
     GetFleet: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetFleetRequest, _control_pb2.Fleet]
 
 @_typing.type_check_only
@@ -55,7 +55,7 @@ class CoordinatorAsyncStub(CoordinatorStub):
     ListJobs: _aio.UnaryUnaryMultiCallable[_control_pb2.ListJobsRequest, _control_pb2.ListJobsResponse]  # type: ignore[assignment]
     CancelJob: _aio.UnaryUnaryMultiCallable[_control_pb2.CancelJobRequest, _control_pb2.Job]  # type: ignore[assignment]
     WatchJob: _aio.UnaryStreamMultiCallable[_control_pb2.WatchJobRequest, _control_pb2.JobEvent]  # type: ignore[assignment]
-    """Events of one job from `after_sequence` on; ends when the job has ended."""
+    """Events of one job from `after_sequence` on; ends when the job has ended, or after those that there are."""
     GetFleet: _aio.UnaryUnaryMultiCallable[_control_pb2.GetFleetRequest, _control_pb2.Fleet]  # type: ignore[assignment]
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
@@ -103,7 +103,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.WatchJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_control_pb2.JobEvent], _abc.AsyncIterator[_control_pb2.JobEvent]]:
-        """Events of one job from `after_sequence` on; ends when the job has ended."""
+        """Events of one job from `after_sequence` on; ends when the job has ended, or after those that there are."""
 
     @_abc_1.abstractmethod
     def GetFleet(

@@ -168,7 +168,7 @@ def _charts(steps: Sequence[Record], state: ViewState, summary: Mapping[str, obj
             "Reward", [ChartSeries(label="each step", points=rewards, style="faint"), smooth], unit="mean of the batch"
         ),
         *_reward_part_chart(steps, window),
-        line_chart("Accuracy", [accuracy], unit="% of held-out prompts, greedy", tick=_percent_tick),
+        line_chart("Accuracy", [accuracy], unit="% of held-out prompts", tick=_percent_tick),
         *evaluation_charts(state.set_evaluations),
         line_chart("Loss", [*_raw_and_smooth(of("loss"), window)], unit="nats"),
         line_chart(

@@ -249,7 +249,7 @@ def test_an_unreachable_coordinator_is_one_clear_message(capsys: pytest.CaptureF
     assert periplus(["job", "list", "--coordinator", "127.0.0.1:1"]) == 5
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("error: no coordinator answers at 127.0.0.1:1; start one with `periplus coordinator`")
+    assert err.startswith("error: no coordinator answers at 127.0.0.1:1; start one with `periplus up`")
     assert err.count("\n") == 1
 
 
@@ -269,7 +269,7 @@ def test_own_code_is_shown_with_its_digest_and_sent_only_if_it_was_agreed_to(
         async with FakeAgent(address, "eu", allows_own_code=True):
             assert await command("job", "submit", str(own_code)) == 2
             err = capsys.readouterr().err
-            assert "my_rewards.py  63 bytes  blake3 " in err
+            assert "my_rewards.py  65 bytes  blake3 " in err
             assert "submit with --allow-code" in err
             assert await command("job", "list") == 0
             assert capsys.readouterr().out == ""

@@ -6,9 +6,9 @@ import pytest
 
 from periplus.config.loading import dotted_keys, dump_yaml, validate
 from periplus.errors import ConfigError
-from periplus.job.job_file import JobFile, job_schema, load_job, recorded_job, resolve
-from periplus.job.known_elsewhere import KNOWN_ELSEWHERE
-from periplus.job.unsupported import ONLY_IN_EVALUATION, UNSUPPORTED
+from periplus.job.job_file import JobFile, SamplingSection, job_schema, load_job, recorded_job, resolve
+from periplus.job.other_trainers.known_elsewhere import KNOWN_ELSEWHERE
+from periplus.job.other_trainers.unsupported import ONLY_IN_EVALUATION, UNSUPPORTED
 
 ROOT = Path(__file__).parents[3]
 TOP_LEVEL = (

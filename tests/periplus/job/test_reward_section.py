@@ -51,13 +51,14 @@ def test_an_override_names_the_function_too(tmp_path: Path) -> None:
 
 
 def test_a_list_has_functions_of_all_kinds_with_weights_and_labels(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
     functions = [
         {"name": "math", "weight": 2},
         {"name": "regex", "pattern": "x", "where": "last", "group": 0},
         {"name": "format", "tags": ["think"]},
         {"name": "length", "target": 5, "max": 9, "unit": "characters"},
         {"name": "code", "memory_mib": 128},
-        {"name": "model", "path": "here"},
+        {"name": "model", "path": str(tmp_path)},
         {"name": "verifier", "label": "own-rule"},
     ]
     found = section(tmp_path, f"reward: {json.dumps({'functions': functions})}\n")

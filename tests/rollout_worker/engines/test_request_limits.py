@@ -25,7 +25,7 @@ def test_good_requests_pass() -> None:
         (replace(GOOD, prompt_ids=(-1, 3)), "token id -1"),
         (replace(GOOD, max_new_tokens=7), "a completion of 7 tokens"),
         (replace(GOOD, max_new_tokens=0), "a completion of 0 tokens"),
-        (replace(GOOD, min_new_tokens=7), "min_new_tokens is 7"),
+        (replace(GOOD, min_new_tokens=7), "a least length of 7 tokens"),
         (replace(GOOD, top_p=0.0), r"top_p is 0\.0"),
         (replace(GOOD, top_p=1.1), r"top_p is 1\.1"),
         (replace(GOOD, top_k=-1), "top_k is -1"),

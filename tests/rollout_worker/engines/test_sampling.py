@@ -5,7 +5,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 
 from rollout_worker.engines.sampling import Nucleus, choose, drawable, row_keys, uniforms
@@ -96,7 +95,8 @@ def by_hand(logits: list[float], top_k: int, top_p: float) -> set[int]:
     if top_k:
         ranked = [token for token in ranked if logits[token] >= logits[ranked[min(top_k, len(ranked)) - 1]]]
     weights = {token: np.exp(np.float64(logits[token]) - max(logits)) for token in ranked}
-    kept, mass = set(), 0.0
+    kept: set[int] = set()
+    mass = 0.0
     for token in ranked:
         if kept and top_p < 1 and mass >= top_p * sum(weights.values()):
             break

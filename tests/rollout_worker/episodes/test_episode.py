@@ -10,8 +10,9 @@ from periplus.environment.environment import Item
 from periplus.environment.prompts import PromptEncoder
 from periplus.errors import CorruptFrame
 from periplus.values.policy import Policy
-from periplus.values.trajectory import PolicyRun, Purpose, StopReason, TrajectoryLimits
+from periplus.values.trajectory import PolicyRun, Purpose, SamplingParams, StopReason, TrajectoryLimits
 from rollout_worker.engines.engine import Completion, CompletionEnd, SampleRequest
+from rollout_worker.engines.stop_strings import StopStrings
 from rollout_worker.episodes.episode import (
     WHY_CHARACTERS,
     DrawSettings,
@@ -67,6 +68,39 @@ def test_a_request_is_keyed_by_its_lease_and_evaluation_is_greedy() -> None:
     assert isinstance(evaluation, SampleRequest)
     assert (train.request_id, train.seed, train.group, train.sample) == ("0.1", 3, 1, 0)
     assert (train.temperature, train.greedy, evaluation.greedy) == (0.5, False, True)
+
+
+STOPPING = replace(
+    SETTINGS,
+    training=DrawSettings(temperature=0.5, max_new_tokens=4, stop=StopStrings(Letters(), [" 8"])),
+    evaluation=DrawSettings(temperature=0.6, max_new_tokens=3, top_p=0.9, top_k=5, min_new_tokens=1),
+)
+
+
+def test_what_a_job_sets_for_each_purpose_is_in_its_requests_and_on_record() -> None:
+    stopping = EpisodeDesk(PromptEncoder(tokenizer=Letters()), Counting(), STOPPING)
+    measured = replace(lease(2), purpose=Purpose.EVAL)
+    train, evaluation = stopping.requests([lease(1), measured])
+    assert isinstance(train, SampleRequest)
+    assert isinstance(evaluation, SampleRequest)
+    assert train.stop is STOPPING.training.stop
+    assert (train.top_p, train.top_k, train.min_new_tokens, train.max_new_tokens) == (1.0, 0, 0, 4)
+    assert (evaluation.greedy, evaluation.temperature, evaluation.stop) == (False, 0.6, None)
+    assert (evaluation.top_p, evaluation.top_k, evaluation.min_new_tokens, evaluation.max_new_tokens) == (0.9, 5, 1, 3)
+    trained = stopping.trajectory(finished(1), SampleScore(reward=1.0))
+    held_out = stopping.trajectory(replace(finished(2), lease=measured), SampleScore(reward=1.0))
+    assert trained.sampling == SamplingParams(temperature=0.5, top_p=1.0, top_k=0)
+    assert held_out.sampling == SamplingParams(temperature=0.6, top_p=0.9, top_k=5)
+
+
+def test_a_stopped_completion_is_scored_before_its_stop_string_and_trained_on_to_its_end() -> None:
+    stopping = EpisodeDesk(PromptEncoder(tokenizer=Letters()), Counting(), STOPPING)
+    stopped = finished(1, token_ids=(7, 8), logprobs=(-0.5, -1.0), runs=RUNS[:1], end=CompletionEnd.STOP)
+    answer = stopping.answer(stopped)
+    assert (answer.text, answer.num_tokens) == ("7", 2)
+    trajectory = stopping.trajectory(stopped, SampleScore(reward=1.0))
+    assert (trajectory.stop_reason, trajectory.completion_ids.tolist()) == (StopReason.STOP, [7, 8])
+    assert trajectory.mask.all()
 
 
 def test_a_trajectory_has_the_runs_of_its_completion() -> None:

@@ -27,13 +27,17 @@ Command = Callable[..., Coroutine[Any, Any, int]]
 
 
 class FakeAgent:
-    """An agent's session for one region. It answers probes, and keeps the tasks that it was last told to run."""
+    """An agent's session for one region. It answers probes, and keeps the tasks that it was last told to run.
+
+    It beats as real agents do: a scene may take longer than a region may be silent, and a job waits for a silent one.
+    """
 
     def __init__(self, address: str, region: str, boot_id: str = "boot", *, allows_own_code: bool = False) -> None:
         self.allows_own_code = allows_own_code
         self.address, self.region, self.boot_id = address, region, boot_id
         self.epoch, self.sequence = 0, 1
         self.desired: dict[str, control_pb2.Task] = {}
+        self._turn = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         self.channel = rpc.channel(self.address)
@@ -58,9 +62,12 @@ class FakeAgent:
             raise
         assert welcome.welcome.heartbeat_s == 1
         self.epoch = welcome.epoch
+        self._beating = asyncio.create_task(self._beat(welcome.welcome.heartbeat_s))
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._beating.cancel()
+        await asyncio.gather(self._beating, return_exceptions=True)  # it has failed if the coordinator ended the call
         self.call.cancel()
         await self.channel.close()
 
@@ -73,8 +80,14 @@ class FakeAgent:
                 return message
 
     async def send(self, **body: Any) -> None:
-        self.sequence += 1
-        await self.call.write(control_pb2.AgentMessage(epoch=self.epoch, sequence=self.sequence, **body))
+        async with self._turn:  # messages leave in the order of their numbers
+            self.sequence += 1
+            await self.call.write(control_pb2.AgentMessage(epoch=self.epoch, sequence=self.sequence, **body))
+
+    async def _beat(self, every_s: float) -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            await self.send(heartbeat=control_pb2.Heartbeat())
 
     async def report(
         self,

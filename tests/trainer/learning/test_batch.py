@@ -97,3 +97,9 @@ def test_a_trajectory_gives_all_that_is_trained_on_and_takes_the_reward_assigned
     assert batch.packed().ids_1N.tolist() == [[5, 6, 7, 8, 9]]
     assert batch.behaviour_logprobs_BT.tolist() == [[-0.5, 0.0, -0.25]]
     assert batch.mask_BT.tolist() == [[True, False, True]]
+
+
+def test_completions_that_stopped_or_ended_are_not_truncated() -> None:
+    ends = (StopReason.EOS, StopReason.STOP, StopReason.LENGTH)
+    samples = [sample(0, number, [5], [6], stop_reason=end) for number, end in enumerate(ends)]
+    assert collate(samples).truncated_B.tolist() == [False, False, True]

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun
 from rollout_worker.engines.engine import CompletionEnd, SampleRequest
+from rollout_worker.engines.stop_strings import StopStrings
 from rollout_worker.engines.vllm.backend import LabelSpan, TokenChunk
 from rollout_worker.engines.vllm.open_requests import LabelHistory, OpenRequest, only_label
 
@@ -120,3 +122,29 @@ def test_a_leg_without_tokens_has_no_span() -> None:
     assert newest is not None
     assert only_label(newest, 0) == ()
     assert only_label(newest, 2) == spans((0, 0, 2))
+
+
+class Digits:
+    """Decodes tokens to their digits."""
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        assert skip_special_tokens
+        return "".join(map(str, ids))
+
+
+def test_what_vllm_samples_after_a_stop_string_is_dropped_with_its_labels() -> None:
+    labels = history((0, False), (1, True), (2, True))
+    state = OpenRequest(replace(open_request().request, stop=StopStrings(Digits(), ["67"])))
+    state.begin_leg()
+    state.take(chunk(4, 5), 10.0)
+    state.end_leg(spans((0, 0, 2)))
+    state.begin_leg()
+    state.take(chunk(6), 10.5)
+    assert not state.is_stopped
+    state.take(chunk(7, 8, 9), 11.0)
+    assert state.is_stopped
+    state.take(chunk(3), 99.0)
+    state.end_leg(spans((1, 1, 1), (2, 2, 4)))
+    found = state.completion(CompletionEnd.STOP, labels)
+    assert (found.token_ids, len(found.logprobs), found.longest_gap_s) == ((4, 5, 6, 7), 4, 0.5)
+    assert [each.num_tokens for each in found.runs] == [2, 1, 1]

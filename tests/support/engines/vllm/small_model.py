@@ -69,6 +69,13 @@ class SmallModel:
         """Log-probability of each id but the first, all of them with this version."""
         return self.mixed_logprobs(((version, len(ids)),), ids, temperature)
 
+    def logits(self, version: int, ids: Sequence[int]) -> npt.NDArray[np.float64]:
+        """Logits after each id, as T x V."""
+        self._load(version)
+        with torch.no_grad():
+            logits_TV: npt.NDArray[np.float64] = self._model(torch.tensor([ids])).logits[0].double().numpy()
+        return logits_TV
+
     def mixed_logprobs(
         self, runs: Sequence[tuple[int, int]], ids: Sequence[int], temperature: float = 1.0
     ) -> npt.NDArray[np.float64]:

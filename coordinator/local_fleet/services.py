@@ -1,8 +1,8 @@
-"""Starts and stops the processes of a demo, which are the same commands that an operator would type.
+"""Starts and stops the processes of a local fleet, which are the same commands that an operator would type.
 
 Each child process writes a ready file once it serves, and ends when its standard input closes. So no process is left
-behind even if the demo itself is killed. The children's output goes to log files. If a child ends early, the error
-quotes the last lines of its log.
+behind even if the process that started them is killed. The children's output goes to log files. If a child ends early,
+the error quotes the last lines of its log.
 """
 
 import asyncio
@@ -36,7 +36,10 @@ class Service:
 
 
 class Services:
-    """All child processes of one demo. Agents, which are started last, are stopped first."""
+    """All child processes of one local fleet. Agents, which are started last, are stopped first.
+
+    Their logs and ready files lie in `folder`.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -105,7 +108,7 @@ class Services:
 
 
 def _spawn(command: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
-    # In a session of its own the child does not get the terminal's Ctrl-C, which the demo alone answers.
+    # In a session of its own the child does not get the terminal's Ctrl-C, which its parent alone answers.
     with log.open("ab") as output:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True)
 

@@ -74,6 +74,7 @@ KNOWN_ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "mask_truncated_completions": "algorithm.overlong_filter",
         "max_async_level": "staleness",
         "max_completion_length": "sampling.max_new_tokens",
+        "max_completion_tokens": "sampling.max_new_tokens",
         "max_num_seqs": "engine.max_requests",
         "max_off_policy_steps": "staleness",
         "max_prompt_length": "sampling.prompt_tokens",

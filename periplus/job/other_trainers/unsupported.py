@@ -2,8 +2,8 @@
 
 The names are those of TRL, verl, OpenRLHF, prime-rl and vLLM. Such a key is refused as not supported yet, with what to
 do instead, rather than as a misspelt key. Names for which a job has its own key are in
-`periplus.job.known_elsewhere`. A test checks that no name here is a key of the job file, apart from those of
-evaluations, which are refused for training.
+`periplus.job.other_trainers.known_elsewhere`. A test checks that no name here is a key of the job
+file, apart from those of evaluations, which are refused for training.
 """
 
 from collections.abc import Mapping

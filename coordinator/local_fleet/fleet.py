@@ -1,0 +1,126 @@
+"""Starts the processes of a local fleet in order, and waits until its regions have joined and measured their links.
+
+Each service needs the address of those before it: the emulator comes first if there is one, then the coordinator, then
+the agents. Every address is on the loopback interface, with a port that the system chooses.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinator.client.connection import Coordinator
+from coordinator.local_fleet.services import AGENT, Services
+from periplus import clock
+from periplus.errors import TimedOut
+
+JOIN_DEADLINE_S = 120.0
+"""Seconds for all regions to join and all links to be measured; chosen by hand: an idle machine needs a few."""
+
+POLL_S = 0.2
+"""Seconds between two questions whether the regions have joined; chosen by hand."""
+
+ANY_PORT = "127.0.0.1:0"
+"""Address at which the system chooses a port that only this machine can reach."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalFleetSettings:
+    """What a local fleet consists of.
+
+    `wan` is the grid of the WAN emulator, or empty for the loopback network as it is. Output directories of jobs are
+    relative to `work_dir`. `agent_options` are further options of every agent's command line.
+    """
+
+    regions: tuple[str, ...]
+    wan: str
+    work_dir: Path
+    agent_options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetAddresses:
+    """Where the services of a fleet listen: the coordinator, and the control of the WAN emulator or an empty text."""
+
+    coordinator: str
+    wan: str
+
+
+class LocalFleet:
+    """The fleet of some settings. Its processes belong to `services`; `say` is told each step that begins."""
+
+    def __init__(self, settings: LocalFleetSettings, services: Services, say: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._services = services
+        self._say = say
+
+    async def start(self) -> FleetAddresses:
+        """Start all services and return their addresses. Raises: PeriplusError if one ends, TimedOut."""
+        wan = await self._start_emulator() if self._settings.wan else ""
+        coordinator = await self._start_coordinator(wan)
+        await self._start_agents(coordinator, wan)
+        return FleetAddresses(coordinator=coordinator, wan=wan)
+
+    async def _start_emulator(self) -> str:
+        settings = self._settings
+        regions = settings.regions
+        self._say(f"starting the emulated network ({settings.wan}): {', '.join(regions)}")
+        ready = await self._services.start(
+            "wan", ["wan", "run", "--grid", settings.wan, "--regions", ",".join(regions), "--control", ANY_PORT]
+        )
+        return ready["control"]
+
+    async def _start_coordinator(self, wan: str) -> str:
+        self._say("starting the coordinator")
+        place = ["--region", self._settings.regions[0], "--wan", wan] if wan else []
+        ready = await self._services.start("coordinator", ["coordinator", "run", "--listen", ANY_PORT, *place])
+        return ready["coordinator"]
+
+    async def _start_agents(self, coordinator: str, wan: str) -> None:
+        settings = self._settings
+        regions = settings.regions
+        self._say(
+            "starting the agent" if len(regions) == 1 else f"starting {len(regions)} agents, one a region",
+        )
+        agent = ["agent", "run", "--coordinator", coordinator, "--work-dir", str(settings.work_dir)]
+        # Jobs here are of the person who owns this machine, and so is the code that travels with them.
+        agent += ["--allow-code", *(["--wan", wan] if wan else []), *settings.agent_options]
+        await asyncio.gather(
+            *(self._services.start(f"{AGENT}{region}", [*agent, "--region", region]) for region in regions)
+        )
+
+    async def await_regions(self, remote: Coordinator) -> None:
+        """Wait until all regions have joined and all links are measured.
+
+        Raises: PeriplusError if a service has ended, TimedOut after JOIN_DEADLINE_S.
+        """
+        num_regions = len(self._settings.regions)
+        num_links = num_regions * (num_regions - 1)
+        deadline_s = clock.monotonic_s() + JOIN_DEADLINE_S
+        self._say(
+            f"waiting for {num_regions} regions to join and measure {num_links} links"
+            if num_links
+            else "waiting for the region to join"
+        )
+        announced: set[tuple[str, str]] = set()
+        while True:
+            # A service that has ended would never join; its log says more than a timeout.
+            self._services.check()
+            fleet = await remote.fleet()
+            measured = [link for link in fleet.links if link.throughput_bits_per_s > 0]
+            for link in measured:
+                pair = (link.src_region, link.dst_region)
+                if pair not in announced:
+                    announced.add(pair)
+                    self._say(
+                        f"link {len(announced)} of {num_links}: {' -> '.join(pair)}, {link.rtt_s * 1e3:.0f} ms, "
+                        f"{link.throughput_bits_per_s / 1e6:.0f} Mbit/s"
+                    )
+            if len(fleet.regions) == num_regions and len(measured) == num_links:
+                break
+            if clock.monotonic_s() > deadline_s:
+                raise TimedOut(
+                    f"after {JOIN_DEADLINE_S:.0f} s only {len(fleet.regions)} of {num_regions} regions have joined and "
+                    f"{len(measured)} of {num_links} links are measured; is the machine overloaded?"
+                )
+            await asyncio.sleep(POLL_S)
