@@ -246,6 +246,10 @@ class Worker:
                 max_prompt_tokens=sampling.prompt_tokens,
                 max_completion_tokens=sampling.max_new_tokens,
             ),
+            sets=tuple(
+                evaluation_draws(sampling, each.sampling, loaded.encoder.tokenizer)
+                for each in self._job.eval.sets.values()
+            ),
         )
 
     @property

@@ -133,13 +133,20 @@ def data_disagreements(data: DataSection, *, has_environment: bool) -> list[str]
         refusals += [f"data.{name} is set, but data.path is not; set it in each of data.sources" for name in stray]
     refusals += [f"data.sources.{i} has no path; give one" for i, each in enumerate(data.sources) if each.path is None]
     for source in data.datasets:
-        patterns = [source.answer_pattern, *(row_filter.matches for row_filter in source.filters)]
-        refusals += [refusal for pattern in patterns if pattern is not None for refusal in _wrong_pattern(pattern)]
-        refusals += [
-            f"a filter of the column {row_filter.column!r} has no condition; give one_of, at_least, at_most or matches"
-            for row_filter in source.filters
-            if row_filter == RowFilter(column=row_filter.column)
-        ]
+        refusals += source_disagreements(source)
+    return refusals
+
+
+def source_disagreements(source: DatasetKeys) -> list[str]:
+    """Return what is wrong with the patterns and filters of one data set; empty if nothing is."""
+    refusals: list[str] = []
+    patterns = [source.answer_pattern, *(row_filter.matches for row_filter in source.filters)]
+    refusals += [refusal for pattern in patterns if pattern is not None for refusal in _wrong_pattern(pattern)]
+    refusals += [
+        f"a filter of the column {row_filter.column!r} has no condition; give one_of, at_least, at_most or matches"
+        for row_filter in source.filters
+        if row_filter == RowFilter(column=row_filter.column)
+    ]
     return refusals
 
 

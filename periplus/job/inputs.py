@@ -73,6 +73,9 @@ def check_inputs(job: JobFile) -> tuple[str, ...]:
     reward_code.read_code(job.reward, job.environment)  # it refuses what has changed since it was shown
     for number, source in enumerate(job.data.datasets):
         data_files(source, "data.path" if job.data.path is not None else f"data.sources.{number}.path")
+    for name, each in job.eval.sets.items():
+        if each.data is not None:
+            data_files(each.data, f"eval.sets.{name}.data.path")
     return remarks
 
 

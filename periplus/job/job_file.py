@@ -23,13 +23,13 @@ from periplus.job.bounds import MAX_COUNT
 from periplus.job.data_section import DEFAULT_SIZE, DataSection, data_disagreements
 from periplus.job.engine_section import EngineSection
 from periplus.job.environment_section import EnvironmentSection, environment_disagreements, makes_problems
-from periplus.job.eval_section import EvalSection
+from periplus.job.eval_section import EvalSection, EvalSet, eval_disagreements
 from periplus.job.hub import located
 from periplus.job.model_section import MAX_TEMPLATE_CHARACTERS, TEMPLATE_SUFFIX, ModelSection, model_disagreements
 from periplus.job.other_trainers.known_elsewhere import KNOWN_ELSEWHERE
 from periplus.job.other_trainers.unsupported import UNSUPPORTED
 from periplus.job.reward_section import RewardSection
-from periplus.job.sampling_section import StopStrings, eval_sampling_disagreements
+from periplus.job.sampling_section import StopStrings
 
 SCHEMA = "periplus.job/1"
 """Name and version of the job file's schema."""
@@ -51,7 +51,8 @@ hand."""
 
 
 class SamplingSection(Config):
-    """How completions are sampled for training. Those of evaluations are sampled as eval.sampling says."""
+    """How completions are sampled for training. Those of evaluations are sampled as eval.sampling and the `sampling` of
+    each of eval.sets say."""
 
     temperature: float = Field(default=1.0, gt=0, le=4)
     """The logits are divided by this before sampling. No unit."""
@@ -425,10 +426,21 @@ def _with_locations(job: JobFile, folder: Path) -> JobFile:
         update={
             "model": job.model.model_copy(update=updates),
             "data": job.data.model_copy(update={**data, "sources": sources}),
+            "eval": job.eval.model_copy(update={"sets": _located_sets(job)}),
             "environment": job.environment and reward_code.resolved_code(job.environment, folders),
             "reward": reward_models.resolved_models(reward_code.resolved_code(job.reward, folders)),
         }
     )
+
+
+def _located_sets(job: JobFile) -> dict[str, EvalSet]:
+    sets = dict(job.eval.sets)
+    for name, each in sets.items():
+        if each.data is not None:
+            key = f"eval.sets.{name}.data.path"
+            found = located(str(each.data.path), each.data.revision, "dataset", key)
+            sets[name] = each.model_copy(update={"data": each.data.model_copy(update=found)})
+    return sets
 
 
 def resolve(job: JobFile, source: str = "job") -> JobFile:
@@ -471,9 +483,8 @@ def _disagreements(job: JobFile) -> list[str]:
     refusals += algorithm.disagreements(
         job.algorithm, staleness=job.staleness, max_new_tokens=job.sampling.max_new_tokens
     )
-    refusals += eval_sampling_disagreements(
-        job.eval.sampling, "eval.sampling", max_new_tokens=job.sampling.max_new_tokens
-    )
+    plays_episodes = job.environment is not None and job.environment.has_turns
+    refusals += eval_disagreements(job.eval, max_new_tokens=job.sampling.max_new_tokens, plays_episodes=plays_episodes)
     refusals += engine_section.disagreements(job.engine, workers_per_region=job.plan.workers_per_region)
     refusals += reward_section.disagreements(job.reward)
     if job.model.lora is not None and job.train.devices > 1:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from periplus.environment.environment import Environment
+from periplus.environment.problem_sets import ProblemSets
 from periplus.environment.turns.protocol import TurnEnvironment, TurnTasks
 from periplus.job.environment_section import EnvironmentSection
 from rollout_worker.environments.pool import EnvironmentPool, EnvironmentProgram
@@ -42,7 +43,8 @@ def build_source(
     if section is None or not section.has_turns:
         return None
     if section.path is None:
-        tasks: TurnTasks = environment  # type: ignore[assignment]  # job_environment.py makes such tasks for the name
+        main = environment.main if isinstance(environment, ProblemSets) else environment
+        tasks: TurnTasks = main  # type: ignore[assignment]  # job_environment.py makes such tasks for the name
         return InProcessSource(tasks)
     program = EnvironmentProgram(path=section.path, config=section.config, folder=code_folder)
     return EnvironmentPool(program, max_processes=section.processes, timeout_s=section.timeout_s)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from periplus.environment.environment import Environment, Item
+from periplus.environment.problem_sets import set_and_index
 from periplus.environment.prompts import PromptEncoder
 from periplus.errors import RewardFailed, WireError, explained_error
 from periplus.job.samples.reward_parts import reward_metadata
@@ -71,13 +72,17 @@ class DrawSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSettings:
-    """How samples are drawn in training and in evaluations, and what the trainer takes."""
+    """How samples are drawn in training and in evaluations, and what the trainer takes.
+
+    `evaluation` is for held-out problems, and `sets` are for the job's evaluation sets, in their order.
+    """
 
     seed: int
     training: DrawSettings
     evaluation: DrawSettings
     worker_id: str
     limits: TrajectoryLimits
+    sets: tuple[DrawSettings, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +167,10 @@ class EpisodeDesk:
         )
 
     def _draws(self, lease: QueuedLease) -> DrawSettings:
-        return self._settings.evaluation if lease.purpose is Purpose.EVAL else self._settings.training
+        if lease.purpose is not Purpose.EVAL:
+            return self._settings.training
+        number, _ = set_and_index(lease.item)
+        return self._settings.evaluation if number == 0 else self._settings.sets[number - 1]
 
     def _trajectory(self, finished: FinishedEpisode, score: SampleScore) -> Trajectory:
         lease, completion = finished.lease, finished.completion
