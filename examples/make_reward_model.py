@@ -1,4 +1,4 @@
-"""Makes a tiny random reward model, so that examples/preference.yaml runs without a download: FOLDER is its one argument."""
+"""Makes a tiny random reward model in the folder given as argument, for examples/preference.yaml."""
 
 import sys
 

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def score(prompts: Sequence[Any], completions: Sequence[str], answer: Sequence[str]) -> list[float]:
-    """Return 1 for a completion whose last number is the answer's, 0.1 for one with another number, and 0 without one."""
+    """Return 1 for each completion whose last number is the answer, 0.1 for another number, and 0 for none."""
     del prompts
     return [_score(text, wanted) for text, wanted in zip(completions, answer, strict=True)]
 
