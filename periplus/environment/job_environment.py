@@ -14,7 +14,7 @@ from periplus.environment.datasets.problems import read_problems
 from periplus.environment.environment import Environment
 from periplus.environment.prompts import PromptEncoder
 from periplus.environment.turns.registry import load_turn_tasks
-from periplus.job.environment_section import makes_problems
+from periplus.job.data_section import makes_problems
 from periplus.job.job_file import JobFile
 
 DATA_FILE = "problems.jsonl"

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from periplus.environment.environment import Environment
 from periplus.environment.turns.protocol import TurnEnvironment, TurnTasks
-from periplus.job.environment_section import EnvironmentSection
+from periplus.job.data_section import EnvironmentSection
 from rollout_worker.environments.pool import EnvironmentPool, EnvironmentProgram
 
 

@@ -255,7 +255,9 @@ def test_an_unreachable_coordinator_is_one_clear_message(capsys: pytest.CaptureF
 
 @pytest.fixture
 def own_code(job_file: Path) -> Path:
-    (job_file.parent / "my_rewards.py").write_text("def score(completions):\n    return [len(c) for c in completions]\n")
+    (job_file.parent / "my_rewards.py").write_text(
+        "def score(completions):\n    return [len(c) for c in completions]\n"
+    )
     job_file.write_text(JOB_YAML + 'reward: {functions: [{path: "my_rewards:score"}, {name: exact, weight: 2}]}\n')
     return job_file
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from bench.experiment_cases.episodes import BUDGET, EOS, Digits, play_episodes, small_model
 from periplus.environment.environment import Item, Message
 from periplus.environment.prompts import PromptEncoder
 from periplus.environment.turns.protocol import TurnOutcome
@@ -19,7 +20,6 @@ from rollout_worker.episodes.scoring import turn_score
 from rollout_worker.episodes.turns import PlayedEpisode
 from tests.support.episodes import lease
 from tests.support.trainer.losses import loss_settings
-from bench.experiment_cases.episodes import BUDGET, EOS, Digits, play_episodes, small_model
 from trainer.learning.batch import collate, sample_of
 from trainer.learning.forward.scorer import PolicyScorer
 from trainer.learning.losses.registry import ALGORITHMS

@@ -29,9 +29,7 @@ Command = Callable[..., Coroutine[Any, Any, int]]
 class FakeAgent:
     """An agent's session for one region. It answers probes, and keeps the tasks that it was last told to run."""
 
-    def __init__(
-        self, address: str, region: str, boot_id: str = "boot", *, allows_own_code: bool = False
-    ) -> None:
+    def __init__(self, address: str, region: str, boot_id: str = "boot", *, allows_own_code: bool = False) -> None:
         self.allows_own_code = allows_own_code
         self.address, self.region, self.boot_id = address, region, boot_id
         self.epoch, self.sequence = 0, 1
