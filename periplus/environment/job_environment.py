@@ -16,7 +16,7 @@ from periplus.environment.environment import Environment
 from periplus.environment.problem_sets import ProblemSets
 from periplus.environment.prompts import PromptEncoder
 from periplus.environment.turns.registry import load_turn_tasks
-from periplus.job.environment_section import makes_problems
+from periplus.job.data_section import makes_problems
 from periplus.job.eval_section import DEFAULT_SET_PROMPTS, EvalSet
 from periplus.job.job_file import JobFile
 

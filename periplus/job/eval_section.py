@@ -7,8 +7,7 @@ from pydantic import Field
 
 from periplus.config.loading import Config
 from periplus.job.bounds import MAX_COUNT
-from periplus.job.data_section import DatasetKeys, source_disagreements
-from periplus.job.environment_section import EnvironmentSection
+from periplus.job.data_section import DatasetKeys, EnvironmentSection, source_disagreements
 from periplus.job.sampling_section import EvalSampling, eval_sampling_disagreements
 
 MAX_SETS = 16

@@ -20,9 +20,15 @@ from periplus.errors import ConfigError, NotFound
 from periplus.job import algorithm, engine_section, reward_code, reward_models, reward_section
 from periplus.job.algorithm import AlgorithmSection
 from periplus.job.bounds import MAX_COUNT
-from periplus.job.data_section import DEFAULT_SIZE, DataSection, data_disagreements
+from periplus.job.data_section import (
+    DEFAULT_SIZE,
+    DataSection,
+    EnvironmentSection,
+    data_disagreements,
+    environment_disagreements,
+    makes_problems,
+)
 from periplus.job.engine_section import EngineSection
-from periplus.job.environment_section import EnvironmentSection, environment_disagreements, makes_problems
 from periplus.job.eval_section import EvalSection, EvalSet, eval_disagreements
 from periplus.job.hub import located
 from periplus.job.model_section import MAX_TEMPLATE_CHARACTERS, TEMPLATE_SUFFIX, ModelSection, model_disagreements

@@ -17,7 +17,7 @@ from typing import TypeVar
 from blake3 import blake3
 
 from periplus.errors import ConfigError
-from periplus.job.environment_section import EnvironmentSection
+from periplus.job.data_section import EnvironmentSection
 from periplus.job.reward_section import RewardSection
 
 Section = TypeVar("Section", RewardSection, EnvironmentSection)

@@ -9,7 +9,7 @@ from typing import Protocol
 from periplus.environment.environment import Environment
 from periplus.environment.problem_sets import ProblemSets
 from periplus.environment.turns.protocol import TurnEnvironment, TurnTasks
-from periplus.job.environment_section import EnvironmentSection
+from periplus.job.data_section import EnvironmentSection
 from rollout_worker.environments.pool import EnvironmentPool, EnvironmentProgram
 
 

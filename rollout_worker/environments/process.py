@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from rollout_worker.rewards.process import die_with_parent, taken_pipes, text_of
+from rollout_worker.rewards.pipes import die_with_parent, taken_pipes, text_of
 
 
 class Player:

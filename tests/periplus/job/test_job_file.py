@@ -104,7 +104,7 @@ def test_what_is_not_supported_is_no_key_of_ours_and_says_what_to_do() -> None:
         "qlora",
         "sglang",
         "fsdp",
-        "max_turns",
+        "multi_turn",
         "remote_rm_url",
         "mlflow",
         "fp16",

@@ -3,23 +3,24 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from bench.experiment_cases.episodes import BUDGET, EOS, Digits, play_episodes, small_model
 from periplus.environment.environment import Item, Message
 from periplus.environment.prompts import PromptEncoder
 from periplus.environment.turns.protocol import TurnOutcome
 from periplus.errors import ConfigError
 from periplus.values.trajectory import Trajectory, TrajectoryLimits
 from rollout_worker.engines.engine import CompletionEnd
-from rollout_worker.episodes.episode import EpisodeDesk, EpisodeSettings, FinishedEpisode
+from rollout_worker.episodes.episode import DrawSettings, EpisodeDesk, EpisodeSettings, FinishedEpisode
 from rollout_worker.episodes.scoring import turn_score
 from rollout_worker.episodes.turns import PlayedEpisode
 from tests.support.episodes import lease
 from tests.support.trainer.losses import loss_settings
-from bench.experiment_cases.episodes import BUDGET, EOS, Digits, play_episodes, small_model
 from trainer.learning.batch import collate, sample_of
 from trainer.learning.forward.scorer import PolicyScorer
 from trainer.learning.losses.registry import ALGORITHMS
@@ -111,8 +112,8 @@ def trajectory(played: PlayedEpisode) -> Trajectory:
     """Return the trajectory that a worker would send, which the trainer's own check has passed."""
     settings = EpisodeSettings(
         seed=5,
-        temperature=1.0,
-        max_new_tokens=BUDGET,
+        training=DrawSettings(temperature=1.0, max_new_tokens=BUDGET),
+        evaluation=DrawSettings(temperature=0.0, max_new_tokens=BUDGET),
         worker_id="w",
         limits=TrajectoryLimits(vocab_size=8, max_prompt_tokens=8, max_completion_tokens=BUDGET),
     )
@@ -166,6 +167,8 @@ def test_a_training_step_has_the_gradient_in_which_tool_tokens_contribute_nothin
 class Framing(Digits):
     """A tokenizer with a chat template, which frames each message by its role."""
 
+    chat_template: Any
+
     def __init__(self, template: str) -> None:
         self.chat_template = template
 
@@ -175,7 +178,7 @@ class Framing(Digits):
     def apply_chat_template(self, messages: list[dict[str, str]], **rest: object) -> str:
         from jinja2 import Template
 
-        return Template(self.chat_template).render(messages=messages, add_generation_prompt=True)
+        return str(Template(self.chat_template).render(messages=messages, add_generation_prompt=True))
 
 
 APPENDS = "{% for m in messages %}[{{ m.role }}]{{ m.content }}${% endfor %}[assistant]"

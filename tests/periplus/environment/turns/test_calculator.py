@@ -19,7 +19,7 @@ def test_an_expression_has_its_value(expression: str, value: int) -> None:
     "expression", ["", "2/3", "2**9", "__import__('os')", "a", "1.5", "True", "9" * 40, "9" * 300, "(" * 150, "\0"]
 )
 def test_what_is_no_bounded_arithmetic_is_refused(expression: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011  # the message differs
+    with pytest.raises(ValueError):  # the message differs
         compute(expression)
 
 
@@ -45,5 +45,5 @@ def test_a_call_gets_its_result_and_an_answer_ends_the_episode() -> None:
 
 @pytest.mark.parametrize("config", [{"largets": 3}, {"largest": 0}, {"operands": True}, {"operands": "2"}])
 def test_settings_that_do_not_exist_are_refused(config: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="environment.config."):
+    with pytest.raises(ConfigError, match=r"environment\.config\."):
         load(config, seed=0, size=1)
