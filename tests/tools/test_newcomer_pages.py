@@ -16,7 +16,7 @@ KEYS = set(dotted_keys(JobFile))
 SECTIONS = {key.split(".")[0] for key in KEYS if "." in key}
 
 
-@pytest.mark.parametrize("page", ["bring-your-own.md", "when-it-does-not-learn.md", "from-other-trainers.md"])
+@pytest.mark.parametrize("page", ["when-it-does-not-learn.md", "from-other-trainers.md"])
 def test_each_dotted_key_in_a_page_is_a_key_of_a_job(page: str) -> None:
     named = set(re.findall(rf"`((?:{'|'.join(SECTIONS)})\.[a-z_.]+)[`=]", (DOCS / page).read_text()))
     files = {name for name in named if name.endswith((".md", ".py", ".yaml", ".jsonl"))}
