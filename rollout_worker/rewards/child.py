@@ -1,4 +1,4 @@
-"""One reward process as its worker sees it: started, asked, and killed with all that it has started.
+"""One process of rewards, or of an environment, as its worker sees it: started, asked, and killed with its children.
 
 It leads a process group of its own within the worker's session, so that it can be killed with its children, and so that
 the worker's guard finds it if the worker is killed (periplus/process/guard.py).
@@ -63,29 +63,44 @@ class RewardChild:
 
         Raises: ConfigError if it cannot build them; ChildLost if it ends or takes too long; OSError.
         """
+        folder = None if program.folder is None else str(program.folder)
+        setup = {"functions": program.functions, "folder": folder}
+        module = "rollout_worker.rewards.process"
+        return await cls.spawn(module, setup, what="the reward functions", num_threads=program.num_threads)
+
+    @classmethod
+    async def spawn(cls, module: str, setup: Any, *, what: str, num_threads: int = 1) -> "RewardChild":
+        """Start a module as a process, and have it load what `setup` names; errors call it `what`.
+
+        Raises: ConfigError if it cannot be loaded; ChildLost if the process ends or takes too long; OSError.
+        """
         package_root = str(Path(__file__).parents[2])
         child = cls(
             await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",
                 "-m",
-                "rollout_worker.rewards.process",
+                module,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 process_group=0,
-                env=_variables(package_root, program.num_threads),
+                env=_variables(package_root, num_threads),
             )
         )
         try:
-            folder = None if program.folder is None else str(program.folder)
-            await child.tell({"functions": program.functions, "folder": folder}, START_DEADLINE_S)
+            await child.tell(setup, START_DEADLINE_S)
             said = await child.reply(START_DEADLINE_S)
             if "refused" in said:
-                raise ConfigError(f"the reward functions cannot be loaded: {said['refused']}")
+                raise ConfigError(f"{what} cannot be loaded: {said['refused']}")
         except BaseException:
             await child.kill()
             raise
         return child
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process has not been seen to end."""
+        return self._process.returncode is None
 
     async def tell(self, message: Any, timeout_s: float) -> None:
         """Send a message. Raises: ChildLost if the process has ended, or does not read it in time."""

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from periplus import clock
-from rollout_worker.rewards.process import die_with_parent
+from rollout_worker.rewards.pipes import die_with_parent
 from rollout_worker.rewards.sandbox import kernel, view
 
 NAMESPACES = (
