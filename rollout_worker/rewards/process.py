@@ -1,33 +1,37 @@
 """The program of a reward process: it builds the functions that its worker names, and answers its calls one by one.
 
-It is started as `python -m rollout_worker.rewards.process` with two pipes as standard input and output, which it takes
-for itself: what functions print goes to the worker's log. It ends when the pipe closes, and the kernel kills it when
-its worker dies, even while a function hangs. Everything runs in the main thread, since math-verify needs signals.
+Its keeper starts it (keeper.py) with two pipes to the worker as standard input and output, which it takes for itself:
+what functions print goes to the worker's log. It ends when the pipe closes, and the kernel kills it when its keeper
+dies. Everything runs in the main thread, since math-verify needs signals.
+
+Memory is bounded, so that a function which allocates without end gets a MemoryError before the machine is in need. If
+the machine is in need all the same, the kernel ends reward processes before their worker.
 """
 
-import ctypes
+import contextlib
 import os
-import signal
+import resource
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from rollout_worker.rewards import wire
 from rollout_worker.rewards.functions.completions import BatchFunction, ScoredText
 from rollout_worker.rewards.functions.registry import build_function
+from rollout_worker.rewards.keeper import die_with_parent
 
-PR_SET_PDEATHSIG = 1
-"""Number of the `prctl` operation that sets the signal which a process gets when its parent dies (linux/prctl.h)."""
-
-ERROR_CHARACTERS = 500
-"""Characters of an error's text that are sent; the rest is cut. Chosen by hand."""
+ERROR_CHARACTERS = 1000
+"""Characters of an error's text that are sent, so that the message stays small; the worker cuts it again. Chosen by
+hand."""
 
 
 class Pipes:
-    """The two pipes to the worker."""
+    """The two pipes to the worker. A copy of this process, which a function has made by forking, is not heard."""
 
     def __init__(self, reading: int, writing: int) -> None:
         self._in, self._out = os.fdopen(reading, "rb"), writing
+        self._owner = os.getpid()
 
     def messages(self) -> Iterator[Any]:
         """Yield what the worker says, until it closes the pipe."""
@@ -35,7 +39,9 @@ class Pipes:
             yield wire.read(self._in.read(*wire.LENGTH.unpack(header)))
 
     def say(self, message: Any) -> None:
-        """Send one message."""
+        """Send one message. A copy of this process ends here."""
+        if os.getpid() != self._owner:
+            os._exit(0)
         content = memoryview(wire.framed(message))
         while content:
             content = content[os.write(self._out, content) :]
@@ -48,6 +54,7 @@ def main() -> None:
     messages = pipes.messages()
     try:
         setup = next(messages)
+        _bound_memory(setup["memory_bytes"])
         sys.path[:0] = [setup["folder"]] if setup["folder"] else []
         functions = [build_function(kind, settings) for kind, settings in setup["functions"]]
     except Exception as error:  # the root of foreign code: a user's module may raise anything
@@ -55,18 +62,20 @@ def main() -> None:
         return
     pipes.say({"ready": True})
     for call in messages:
-        _answer(pipes, functions[call["function"]], [ScoredText.of_json(each) for each in call["texts"]])
+        texts = [ScoredText.of_json(each) for each in call["texts"]]
+        for reply in _replies(functions[call["function"]], texts):
+            pipes.say({"call": call["call"], **reply})
 
 
-def _answer(pipes: Pipes, function: Any, texts: list[ScoredText]) -> None:
+def _replies(function: Any, texts: list[ScoredText]) -> Iterator[dict[str, Any]]:
     if isinstance(function, BatchFunction):
-        pipes.say(_reply(lambda: [_number(value) for value in function.score(texts)]))
+        yield _reply(lambda: [_number(value) for value in function.score(texts)])
         return
     for text in texts:
-        pipes.say(_reply(lambda text=text: [_number(function(text))]))
+        yield _reply(lambda text=text: [_number(function(text))])
 
 
-def _reply(values: Any) -> Any:
+def _reply(values: Any) -> dict[str, Any]:
     try:
         return {"values": values()}
     except Exception as error:  # the root of foreign code: a reward function may raise anything
@@ -74,6 +83,8 @@ def _reply(values: Any) -> Any:
 
 
 def _number(value: Any) -> float | None:
+    if isinstance(value, str | bytes):
+        raise TypeError(f"{value!r:.80} is no number")
     return None if value is None else float(value)  # also of a NumPy number or a tensor of one element
 
 
@@ -82,12 +93,11 @@ def text_of(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends."""
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died in between
-        os._exit(1)
+def _bound_memory(most_bytes: int | None) -> None:
+    with contextlib.suppress(OSError):  # a kernel without it
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    if most_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
 
 
 def _taken_pipes() -> Pipes:
@@ -96,7 +106,3 @@ def _taken_pipes() -> Pipes:
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     return Pipes(reading, writing)
-
-
-if __name__ == "__main__":
-    main()

@@ -2,11 +2,11 @@
 
     worker -> process   {"functions": [...], "folder": ...}          once, what to build
     process -> worker   {"ready": true} or {"refused": text}
-    worker -> process   {"function": i, "texts": [...]}              any number of times
-    process -> worker   {"values": [...]} or {"raised": text}        for the next one, or for all of them
+    worker -> process   {"call": n, "function": i, "texts": [...]}          any number of times
+    process -> worker   {"call": n, "values": [...] or "raised": text}      for the next one, or for all of them
 
 A function that scores one completion at a time answers for each of them, so that a slow one is found. A length that is
-too large comes from a process that has written something else into the pipe.
+too large comes from a process that has written something else into the pipe, and so does an answer to another call.
 """
 
 import json
@@ -16,16 +16,16 @@ from typing import Any
 LENGTH = struct.Struct("<I")
 """The length in bytes that stands before each message."""
 
-MAX_CALL_BYTES = 1 << 30
-"""Largest message to a process. Chosen by hand, far above 64 completions of 131,072 tokens."""
-
 MAX_REPLY_BYTES = 1 << 20
 """Largest message from a process, in bytes. Chosen by hand: a number for each of 64 completions, or an error's text."""
 
 
 def read(content: bytes) -> Any:
-    """Return the message of bytes without their length. Raises: ValueError for what is not JSON."""
-    return json.loads(content)
+    """Return the message of bytes without their length. Raises: ValueError for what is not JSON, or nested too deep."""
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("a message that is nested too deep") from error
 
 
 def framed(message: Any) -> bytes:
