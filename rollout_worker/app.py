@@ -34,10 +34,13 @@ from periplus.values.trajectory import TrajectoryLimits
 from rollout_worker.config import LEASES_PER_SLOT, WorkerConfig
 from rollout_worker.engines.bundle import LoadedBundle, load_bundle
 from rollout_worker.engines.engine import OnSwap
+from rollout_worker.environments.building import build_source
+from rollout_worker.environments.pool import EnvironmentPool
 from rollout_worker.episodes.draw_settings import evaluation_draws, training_draws
 from rollout_worker.episodes.episode import EpisodeDesk, EpisodeSettings
 from rollout_worker.episodes.queue import LeaseQueue
 from rollout_worker.episodes.sampler import Sampler
+from rollout_worker.episodes.turns import TurnDriver
 from rollout_worker.gateway import WorkerHello, exchange_leases, subscribed
 from rollout_worker.messages import (
     FinishReceived,
@@ -152,9 +155,9 @@ class Worker:
 
     def _check_policy(self) -> None:
         task = self._config.task
-        if self._job.reward.has_own_code and not task.allows_own_code:
+        if self._job.has_own_code and not task.allows_own_code:
             raise Denied(
-                f"the job has reward functions of its user's own, and region {task.region} runs none; its operator "
+                f"the job has code of its user's own, and region {task.region} runs none; its operator "
                 "allows it by starting the agent with --allow-code (docs/rewards.md)"
             )
 
@@ -172,6 +175,19 @@ class Worker:
                 may_run_unsandboxed=self._config.task.allows_unsandboxed,
             )
             scorer = build_scorer(self._job.reward, loaded.environment, environment_lock, place)
+            section = self._job.environment
+            source = build_source(section, loaded.environment, scratch / CODE_FOLDER)
+            turns = None
+            if section is not None and source is not None:
+                turns = TurnDriver(
+                    loaded.engine,
+                    serving,
+                    source,
+                    loaded.environment,
+                    loaded.encoder,
+                    environment_lock,
+                    max_turns=section.max_turns,
+                )
             sampler = Sampler(
                 loaded.engine,
                 desk,
@@ -181,6 +197,7 @@ class Worker:
                 serving,
                 self._out,
                 zstd_level=self._job.network.zstd_level,
+                turns=turns,
             )
             updates = SwapSettings(
                 on_swap=OnSwap(self._job.engine.on_swap),
@@ -197,6 +214,8 @@ class Worker:
                 tasks.create_task(sampler.run())
                 if isinstance(scorer, RewardScorer):
                     tasks.create_task(scorer.run())
+                if isinstance(source, EnvironmentPool):
+                    tasks.create_task(source.run())
         finally:
             await loaded.engine.close()
 
@@ -226,6 +245,10 @@ class Worker:
                 vocab_size=loaded.engine.vocab_size,
                 max_prompt_tokens=sampling.prompt_tokens,
                 max_completion_tokens=sampling.max_new_tokens,
+            ),
+            sets=tuple(
+                evaluation_draws(sampling, each.sampling, loaded.encoder.tokenizer)
+                for each in self._job.eval.sets.values()
             ),
         )
 

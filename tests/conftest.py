@@ -1,14 +1,20 @@
 """Settings of all tests: hypothesis has no limit of time for an example, and the root logger stays as it was found.
 
+gRPC starts its threads again in a forked child, unless it is told not to. The sandbox of rewards forks, and the kernel
+gives new namespaces only to a process of one thread. Reward processes load no gRPC; a process of tests has.
+
 The default limit of 200 ms an example fails by chance on a machine that does other work. Limits of time are those of
 pytest-timeout.
 """
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 settings.register_profile("periplus", deadline=None)
 settings.load_profile("periplus")

@@ -43,6 +43,7 @@ from trainer.ledger.machine import Ledger
 from trainer.ledger.values import LedgerLimits
 from trainer.loop import TrainingLoop
 from trainer.publishing.publisher import Publisher
+from trainer.reporting.evaluator import Evaluator
 from trainer.reporting.run_recorder import RunRecorder
 from trainer.reporting.sample_recorder import SampleRecorder
 from trainer.setup import Prepared
@@ -150,6 +151,7 @@ def assembled(
             checkpointer=checkpointer,
             publisher=publisher,
             recorder=recorder,
+            evaluator=Evaluator(job, prepared.dataset, ledger_service, recorder, now),
             samples=samples,
             now=now,
         )

@@ -11,7 +11,8 @@ One step does the following, in this order:
 
 Step 4 comes before step 5, because a worker may already send results of the new version while it is being published.
 The next step begins while the snapshot is encoded and sent. The record of a step is written once its version is
-published. A checkpoint, an evaluation and the end of the run wait until all versions are published.
+published. A checkpoint, an evaluation before or after training and the end of the run wait until all versions are
+published. Training goes on during other evaluations (reporting/evaluator.py).
 
 Meanwhile messages of workers change the ledger on the event loop (trainer/intake). This module is the shell around the
 parts that compute; it decides only the order.
@@ -23,14 +24,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from periplus.audit import records as audit
-from periplus.environment.environment import EXACT
 from periplus.errors import Denied, TimedOut
-from periplus.job.reward_functions import label_of
-from periplus.job.samples.reward_parts import reward_parts_of
 from periplus.values.policy import Policy
-from periplus.values.record import RecordKind
 from periplus.values.task import TaskState
-from periplus.values.trajectory import Trajectory, content_digest
+from periplus.values.trajectory import content_digest
 from trainer.checkpointing.checkpointer import Checkpointer
 from trainer.config import TrainerConfig
 from trainer.intake.committed import KeptTrajectory
@@ -46,6 +43,7 @@ from trainer.learning.learner import StepReport
 from trainer.publishing.publisher import Publisher
 from trainer.recipe import learning_rate_of
 from trainer.reporting.delivery import Sent
+from trainer.reporting.evaluator import Evaluator
 from trainer.reporting.run_recorder import RunRecorder
 from trainer.reporting.sample_recorder import SampleRecorder
 from trainer.setup import Prepared
@@ -66,6 +64,7 @@ class TrainingLoop:
         checkpointer: Checkpointer,
         publisher: Publisher,
         recorder: RunRecorder,
+        evaluator: Evaluator,
         samples: SampleRecorder,
         now: Callable[[], float],
     ) -> None:
@@ -80,6 +79,7 @@ class TrainingLoop:
         self._checkpointer = checkpointer
         self._publisher = publisher
         self._recorder = recorder
+        self._evaluator = evaluator
         self._samples = samples
         self._now = now
 
@@ -113,9 +113,11 @@ class TrainingLoop:
         while self._policy.version < self._job.steps:
             if stop.is_set() or not await self._step(stop):
                 return await self._save(stopped=True)
-            await self._between_steps(stop)
+            await self._between_steps()
         # Save the last version before the final evaluation, which may take long.
         await self._save(stopped=False)
+        if not await self._evaluator.finish(stop):
+            return TaskState.STOPPED
         accuracy = await self._evaluate("after", stop)
         if accuracy is None:
             return TaskState.STOPPED
@@ -196,40 +198,22 @@ class TrainingLoop:
         self._checkpointer.consumed(root)
         await self._ledger_service.step_done(batch, line)
 
-    async def _between_steps(self, stop: asyncio.Event) -> None:
+    async def _between_steps(self) -> None:
         await self._recorder.write_pending()
         await self._samples.write_pending()
         job, version = self._job, self._policy.version
         if job.checkpoint.every_steps and version % job.checkpoint.every_steps == 0 and version < job.steps:
             await self._checkpoint()
-        if job.eval.every_steps and version % job.eval.every_steps == 0 and version < job.steps:
-            await self._evaluate("during", stop)
+        if version < job.steps:
+            await self._evaluator.between_steps(self._policy)
 
     # ---- evaluation -----------------------------------------------------------------------------------------------
 
     async def _evaluate(self, when: str, stop: asyncio.Event) -> float | None:
-        """Return the greedy accuracy of the present policy on the held-out problems, or None if asked to stop.
-
-        A problem without a result counts as wrong. With several reward functions the first one says what is right.
-        `when` is `before`, `during` or `after` training.
-        """
         # Workers cannot sample from a version that is not published yet.
         await self._publisher.drained()
         self._recorder.phase(f"evaluating {when} training")
-        started_s, items = self._now(), self._prepared.dataset.splits.held_out
-        results = await self._ledger_service.evaluation(items, stop)
-        if results is None:
-            return None
-        accuracy = sum(self._is_right(each.trajectory) for each in results) / len(items)
-        values = {"accuracy": accuracy, "num_prompts": float(len(items)), "eval_s": self._now() - started_s}
-        self._recorder.record(RecordKind.EVAL, when, values)
-        return accuracy
-
-    def _is_right(self, trajectory: Trajectory) -> bool:
-        reward = self._job.reward
-        if reward.is_verifier_alone:
-            return trajectory.reward == EXACT
-        return reward_parts_of(trajectory.metadata).get(label_of(reward.entries[0])) == EXACT
+        return await self._evaluator.evaluate(when, self._policy, stop)
 
     # ---- the end --------------------------------------------------------------------------------------------------
 

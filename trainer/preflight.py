@@ -29,7 +29,7 @@ from periplus.job.inputs import check_inputs, model_folder
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 from periplus.job.model_section import NO_TEMPLATE
 from trainer.data.characters import character_tokenizer
-from trainer.data.dataset import Prompt, read_prompts, split_prompts
+from trainer.data.dataset import Prompt, check_set_prompts, excluded_by_sets, read_prompts, split_prompts
 from trainer.tracking.packages import check_trackers
 
 BUDGET_S = 5.0
@@ -93,6 +93,7 @@ def checked_inputs(job: JobFile, model_dir: Path | None, is_time_up: Callable[[]
         check_checkpoint(model_dir, () if job.model.lora is None else job.model.lora.target_modules)
         tokenizer = load_tokenizer(model_dir)
     encoder, problems = prompt_encoder(job, tokenizer), trainer_environment(job)
+    check_set_prompts(problems, job, encoder)
     prompts = read_prompts(problems.environment, job, encoder, is_time_up)
     return Inputs(encoder=encoder, problems=problems, prompts=prompts)
 
@@ -106,7 +107,7 @@ def answer(job_json: str) -> dict[str, Any]:
         inputs = checked_inputs(job, model_dir, lambda: clock.process_s() - started_s > BUDGET_S)
         # Sets can be divided only if all prompts were read; otherwise the trainer finds out.
         if len(inputs.prompts) == len(inputs.problems.environment):
-            split_prompts(inputs.prompts, job)
+            split_prompts(inputs.prompts, job, excluded_by_sets(inputs.problems))
         return {"prompts": len(inputs.prompts), "problems": len(inputs.problems.environment), **_shown(inputs)}
     except PeriplusError as error:
         return {"reason": errors.reason(error), "message": str(error)}

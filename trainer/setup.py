@@ -20,7 +20,7 @@ from trainer.checkpointing import checkpoint
 from trainer.checkpointing.export import model_files
 from trainer.checkpointing.manifest import Manifest
 from trainer.config import TrainerConfig
-from trainer.data.dataset import Dataset, split_prompts, warmup_examples
+from trainer.data.dataset import Dataset, evaluation_sets, excluded_by_sets, split_prompts, warmup_examples
 from trainer.data.model import resolve_model_dir
 from trainer.data.pretrained import load_weights
 from trainer.distributed.leader import Leader
@@ -74,7 +74,11 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
     model_dir = resolve_model_dir(place, config.cache_dir, job.seed)
     # Cheap checks first: a job that does not fit is refused before weights are read.
     inputs = checked_inputs(job, model_dir)
-    dataset = Dataset(environment=inputs.problems.environment, splits=split_prompts(inputs.prompts, job))
+    dataset = Dataset(
+        environment=inputs.problems.environment,
+        splits=split_prompts(inputs.prompts, job, excluded_by_sets(inputs.problems)),
+        sets=evaluation_sets(inputs.problems, job),
+    )
     say(RecordKind.PHASE, "loading the model", {})
     model, tokenizer = load_weights(model_dir), inputs.encoder.tokenizer
     if job.train.devices == 1:
@@ -107,7 +111,9 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
         lineage=lineage,
         restored=manifest,
         progress=progress,
-        bundle=publish.bundle(model_dir, inputs.problems.file, read_code(job.reward)),
+        bundle=publish.bundle(
+            model_dir, inputs.problems.file, read_code(job.reward, job.environment), inputs.problems.set_files
+        ),
     )
 
 

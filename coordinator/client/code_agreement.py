@@ -21,17 +21,17 @@ def show_code(job: JobFile) -> None:
 
     Raises: ConfigError if a file has changed since the job was made.
     """
-    contents = read_code(job.reward)
+    contents = read_code(job.reward, job.environment)
     if contents:
         click.echo("code that travels with this job, and runs on its rollout workers:", err=True)
     for name, content in sorted(contents.items()):
-        digest = job.reward.code_digests[name][:DIGEST_CHARACTERS]
+        digest = job.code_digests[name][:DIGEST_CHARACTERS]
         click.echo(f"  {name}  {len(content)} bytes  blake3 {digest}", err=True)
 
 
 def agree_to_code(job: JobFile, *, is_agreed: bool) -> None:
     """Ask whether the job's own code may be sent, unless `is_agreed`. Raises: ConfigError without an agreement."""
-    if is_agreed or not job.reward.has_own_code:
+    if is_agreed or not job.has_own_code:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfigError(
@@ -39,4 +39,6 @@ def agree_to_code(job: JobFile, *, is_agreed: bool) -> None:
             "may; read the code, and submit with --allow-code"
         )
     if not click.confirm("send this code to the regions of the job?", err=True):
-        raise ConfigError("the code was not agreed to, so nothing was submitted; change reward.functions")
+        raise ConfigError(
+            "the code was not agreed to, so nothing was submitted; change reward.functions or environment.path"
+        )

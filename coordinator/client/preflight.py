@@ -51,7 +51,7 @@ def check_job(job: JobFile) -> CheckedJob:
     needed: tuple[str, ...] = (
         ("tokenizers",) if job.model.path.startswith(BUILTIN_PREFIX) else ("tokenizers", "torch", "transformers")
     )
-    needed += ("reasoning_gym",) if job.environment is not None else ()
+    needed += ("reasoning_gym",) if job.environment is not None and not job.environment.has_turns else ()
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         lacking = f"{', '.join(missing)} is not installed here"

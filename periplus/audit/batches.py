@@ -10,7 +10,15 @@ from collections.abc import Sequence
 
 from periplus.audit.findings import Code, Findings
 from periplus.audit.history import Accepted, ConsumedBatch, Fork, History, OldestFrame, SampleKey
-from periplus.audit.records import ConsumeEntry, DropEntry, EvalEntry, UsedSample, batch_root, next_batches_root
+from periplus.audit.records import (
+    ConsumeEntry,
+    DropEntry,
+    EvalBeginEntry,
+    EvalEntry,
+    UsedSample,
+    batch_root,
+    next_batches_root,
+)
 from periplus.values.policy import Lineage, Policy, staleness
 
 SHOWN = 20
@@ -38,7 +46,8 @@ def consume(history: History, fork: Fork, at: int, record: ConsumeEntry, finding
             _keep_oldest(batch, (used.group, used.sample), accepted)
     # A step may start before its own version is published; the version before it, and the fork's first, must be.
     published(fork, max(fork.lineage.first_version, record.policy.version - 1), findings, place)
-    evaluations_ended(fork, findings, place)
+    if fork.background is None:
+        evaluations_ended(fork, findings, place)
     _whole_groups(fork, record.samples, findings, place)
     _claims(fork, batch, findings, place)
     _violations(fork, batch, findings, place)
@@ -83,8 +92,20 @@ def drop(fork: Fork, at: int, record: DropEntry, findings: Findings, place: str)
         fork.end_group(group, at)
 
 
+def begin_evaluation(fork: Fork, record: EvalBeginEntry, findings: Findings, place: str) -> None:
+    """Check that an evaluation in the background begins at the fork's policy, while no other evaluation runs."""
+    evaluations_ended(fork, findings, place)
+    if record.policy != fork.head or fork.background is not None:
+        message = f"an evaluation of {record.policy} begins while the fork is at {fork.head}"
+        if fork.background is not None:
+            message += f" and one of {fork.background} runs"
+        findings.add(Code.EVAL_CONTRADICTS, place, message, policy=str(record.policy))
+    fork.background = record.policy
+
+
 def evaluate(fork: Fork, at: int, record: EvalEntry, findings: Findings, place: str) -> None:
-    """Check the samples of an `eval` line: accepted, leased for an evaluation, and sampled by the named policy."""
+    """Check the samples of an `eval` line: accepted, leased for an evaluation, and sampled by the named policies."""
+    newest = record.newest or record.policy
     for used in record.samples:
         sample = (used.group, used.sample)
         # The sample is used up even if something is wrong with it.
@@ -97,23 +118,34 @@ def evaluate(fork: Fork, at: int, record: EvalEntry, findings: Findings, place: 
             problem = "differs from the accepted one"
         elif not fork.is_eval(used.group):
             problem = "was leased for training"
-        elif other := _other_policy(fork.lineage, found, record.policy):
-            problem = f"was sampled by {other}, not by {record.policy}"
+        elif other := _other_policy(fork.lineage, found, record.policy, newest):
+            by = str(record.policy) if newest == record.policy else f"one of {record.policy} to {newest}"
+            problem = f"was sampled by {other}, not by {by}"
         if problem:
             message = f"an evaluation uses sample {used.sample} of group {used.group}, which {problem}"
             findings.add(Code.EVAL_CONTRADICTS, place, message, group=used.group, sample=used.sample)
         fork.measured_at.setdefault(sample, at)
-    if record.policy != fork.head:
+    is_possible = (
+        record.policy == fork.head
+        if record.newest is None
+        else record.policy == fork.background and record.policy <= newest <= fork.head
+    )
+    if not is_possible:
         message = f"an evaluation of {record.policy} while the fork is at {fork.head}"
         findings.add(Code.EVAL_CONTRADICTS, place, message, policy=str(record.policy))
-    published(fork, fork.head.version, findings, place)
+    # Training goes on during an evaluation in the background, so that its newest version may not be published yet.
+    published(fork, fork.head.version if record.newest is None else newest.version, findings, place)
     fork.evals.append((at, record))
+    # One evaluation runs at a time, so that this line ends all its groups.
+    fork.background = None
+    evaluations_ended(fork, findings, place)
 
 
 def evaluations_ended(fork: Fork, findings: Findings, place: str) -> None:
     """Report evaluation groups that are neither evaluated nor dropped.
 
-    A trainer must have none of these when it takes a step, and when it ends with success.
+    A trainer must have none of these after an evaluation, when it takes a step while no evaluation runs in the
+    background, and when it ends with success.
     """
     if fork.open_evals:
         group = min(fork.open_evals)
@@ -134,13 +166,13 @@ def published(fork: Fork, version: int, findings: Findings, place: str) -> None:
         fork.next_published = version + 1
 
 
-def _other_policy(lineage: Lineage, found: Accepted, policy: Policy) -> Policy | None:
-    """Return a policy of the sample's tokens that has other weights than the evaluated one, or None."""
+def _other_policy(lineage: Lineage, found: Accepted, policy: Policy, newest: Policy) -> Policy | None:
+    """Return a policy of the sample's tokens that has other weights than the evaluated ones, or None."""
     return next(
         (
             run.policy
             for run in found.result.policies
-            if run.policy.version != policy.version or run.policy not in lineage
+            if not policy.version <= run.policy.version <= newest.version or run.policy not in lineage
         ),
         None,
     )

@@ -147,6 +147,7 @@ class Fork:
     - `pending` holds, by group, the samples that this history has accepted and not yet used or dropped. `inherited`
       lists those of them that its ancestors had accepted.
     - `open_evals` are the groups that were leased for an evaluation, and are neither evaluated nor dropped.
+    - `background` is the policy at which an evaluation began for which training does not wait, until it is over.
       `measured_at` maps the samples of those that are to their lines.
     - `verdict_at` maps a place in a frame to the line of its result in this fork.
     - `roots[version]` is the running root over the lineage's batches before that version. It is missing if it depends
@@ -189,6 +190,7 @@ class Fork:
     published: dict[Policy, bytes] = field(default_factory=dict)
     next_published: int = 0
     open_evals: set[int] = field(default_factory=set)
+    background: Policy | None = None
     regions: dict[str, str] = field(default_factory=dict)
     newest_ended: int = -1
     newest_ended_before: int = -1

@@ -14,6 +14,8 @@ version, tokens]`, with a fourth number 1 if the engine kept the key-value cache
                 kept (which never holds for an accepted sample); `index` is its place in that frame.
     lost        A lease ended without a result.
     drop        A group was given up, with the accepted samples that it had.
+    eval_begin  An evaluation begins for which training does not wait. Its `eval` line comes later, if the trainer
+                lives, and has `newest`, the newest policy that sampled a token of it.
     eval        Samples were used for an evaluation. They are never trained on.
     consume     A batch left the ledger, and the version rose by one. `trained` says whether the optimizer stepped. The
                 digests are computed from the optimizer's input; `root` is their `batch_root`; `staleness` counts tokens
@@ -55,6 +57,21 @@ from periplus.audit.checked_values import (
     checked_number,
     checked_text,
     integer_up_to,
+)
+from periplus.audit.line_values import (
+    ages_of,
+    ages_text,
+    digest16,
+    digest32,
+    digest_text,
+    integer_text,
+    list_of,
+    optional_of,
+    pair_of,
+    policy_run,
+    policy_text,
+    runs_text,
+    signature64,
 )
 from periplus.errors import CorruptFrame
 from periplus.values.policy import Policy
@@ -197,11 +214,23 @@ class DropEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvalBeginEntry:
+    """An evaluation of `policy` and those that follow it began, while training goes on."""
+
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalEntry:
-    """Samples were used to evaluate `policy`."""
+    """Samples were used to evaluate `policy`.
+
+    `newest` is None if the trainer waited for the samples, all of which `policy` sampled. Otherwise training went on:
+    their tokens are of policies from `policy` to `newest`.
+    """
 
     policy: Policy
     samples: tuple[UsedSample, ...]
+    newest: Policy | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,6 +304,7 @@ Entry = (
     | ResultEntry
     | LostEntry
     | DropEntry
+    | EvalBeginEntry
     | EvalEntry
     | ConsumeEntry
     | PublishEntry
@@ -298,7 +328,11 @@ class JournalLine:
 
 def to_line(n: int, prev: bytes, time_s: float, record: Entry) -> bytes:
     """Return the bytes of a line, without its newline. `time_s` counts seconds since 1970."""
-    kind, fields = _UNSEALED_OPEN if _is_unsealed_open(record) else _TABLES[type(record)]
+    kind, fields = _TABLES[type(record)]
+    if _is_unsealed_open(record):
+        kind, fields = _UNSEALED_OPEN
+    elif isinstance(record, EvalEntry) and record.newest is not None:
+        fields = _EVAL_SPAN
     body = "".join([f',"{f.key}":{f.to_text(getattr(record, f.attribute))}' for f in fields])
     return f'{{"n":{n},"prev":"{prev.hex()}","t":{time_s:.6f},"kind":"{kind}"{body}}}'.encode()
 
@@ -319,6 +353,8 @@ def from_line(line: bytes, where: str) -> JournalLine:
         record_type, fields = _KINDS[checked_label(data["kind"])]
         if record_type is OpenEntry and data["schema"] == UNSEALED_SCHEMA:
             fields = _UNSEALED_OPEN[1]
+        elif record_type is EvalEntry and "newest" in data:
+            fields = _EVAL_SPAN
         values = {f.attribute: f.of_json(data[f.key]) for f in fields}
         # All expected keys are there (a missing one is a KeyError), so that a different number means unknown ones.
         if len(data) != len(fields) + len(_HEAD):
@@ -326,7 +362,7 @@ def from_line(line: bytes, where: str) -> JournalLine:
             raise ValueError(f"keys {odd!r:.60} are unknown to {SCHEMA}")
         found = JournalLine(
             n=checked_integer(data["n"]),
-            prev=_digest16(data["prev"]),
+            prev=digest16(data["prev"]),
             time_s=checked_number(data["t"]),
             record=record_type(**values),
         )
@@ -400,91 +436,22 @@ def _schema(value: Any) -> str:
     return str(value)
 
 
-def _hex_of(num_bytes: int) -> Callable[[Any], bytes]:
-    def of_json(value: Any) -> bytes:
-        digest = bytes.fromhex(value)
-        if len(digest) != num_bytes or digest.hex() != value:
-            raise ValueError(f"{num_bytes} bytes in hex expected, not {value!r:.80}")
-        return digest
-
-    return of_json
-
-
-_digest16 = _hex_of(16)
-_digest32 = _hex_of(32)
-_signature = _hex_of(64)
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    first, second = value
-    return checked_integer(first), checked_integer(second)
-
-
 def _frame_id(value: Any) -> FrameId:
-    return FrameId(*_pair(value))
-
-
-def _list(of_item: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def of_json(value: Any) -> tuple[Any, ...]:
-        if type(value) is not list:
-            raise ValueError(f"a list expected, not {value!r:.60}")
-        return tuple([of_item(item) for item in value])
-
-    return of_json
-
-
-def _optional(of_value: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else of_value(value)
-
-
-def _run(value: Any) -> PolicyRun:
-    # A run that kept the cache of older policies has a fourth number, 1; earlier journals have only runs of three.
-    fork, version, num_tokens, *kept = value
-    if kept not in ([], [1]) or any(type(each) is not int for each in kept):
-        raise ValueError(f"a policy run of 3 numbers, or of 4 that end with 1, expected, not {value!r:.60}")
-    policy = Policy(checked_integer(fork), checked_integer(version))
-    return PolicyRun(policy, checked_integer(num_tokens), kept_kv=bool(kept))
+    return FrameId(*pair_of(value))
 
 
 def _used(value: Any) -> UsedSample:
     group, sample, digest = value
-    return UsedSample(checked_integer(group), checked_integer(sample), _digest16(digest))
+    return UsedSample(checked_integer(group), checked_integer(sample), digest16(digest))
 
 
 def _dropped(value: Any) -> DroppedSample:
     sample, digest, num_tokens = value
-    return DroppedSample(checked_integer(sample), _digest16(digest), checked_integer(num_tokens))
-
-
-def _ages(value: Any) -> Mapping[int, int]:
-    ages = {int(age): checked_integer(tokens) for age, tokens in value.items()}
-    if [str(age) for age in sorted(ages)] != list(value):
-        raise ValueError(f"tokens by age expected, not {value!r:.60}")
-    return ages
-
-
-def _digest_text(value: bytes | None) -> str:
-    return "null" if value is None else f'"{value.hex()}"'
-
-
-def _integer_text(value: int | None) -> str:
-    return "null" if value is None else str(value)
-
-
-def _policy_text(value: Policy | None) -> str:
-    return "null" if value is None else f"[{value.fork},{value.version}]"
+    return DroppedSample(checked_integer(sample), digest16(digest), checked_integer(num_tokens))
 
 
 def _frame_text(value: FrameId | None) -> str:
     return "null" if value is None else f"[{value.epoch},{value.sequence}]"
-
-
-def _run_text(run: PolicyRun) -> str:
-    return f"[{run.policy.fork},{run.policy.version},{run.num_tokens}{',1' if run.kept_kv else ''}]"
-
-
-def _runs_text(value: Sequence[PolicyRun]) -> str:
-    return f"[{','.join(map(_run_text, value))}]"
 
 
 def _used_text(value: Sequence[UsedSample]) -> str:
@@ -493,10 +460,6 @@ def _used_text(value: Sequence[UsedSample]) -> str:
 
 def _dropped_text(value: Sequence[DroppedSample]) -> str:
     return "[" + ",".join([f'[{sample},"{digest.hex()}",{tokens}]' for sample, digest, tokens in value]) + "]"
-
-
-def _ages_text(value: Mapping[int, int]) -> str:
-    return "{" + ",".join([f'"{age}":{value[age]}' for age in sorted(value)]) + "}"
 
 
 def _int(key: str, attribute: str = "") -> _Field:
@@ -508,17 +471,17 @@ def _str(key: str, attribute: str = "", of_json: Callable[[Any], Any] = checked_
 
 
 def _hex(key: str, of_json: Callable[[Any], Any]) -> _Field:
-    return _Field(key, key, _digest_text, of_json)
+    return _Field(key, key, digest_text, of_json)
 
 
 def _pol(key: str) -> _Field:
-    return _Field(key, key, _policy_text, lambda value: Policy(*_pair(value)))
+    return _Field(key, key, policy_text, lambda value: Policy(*pair_of(value)))
 
 
 _WHY = _str("why", of_json=checked_label)
 _LEASE, _GROUP, _SAMPLE = _int("lease", "lease_id"), _int("group"), _int("sample")
 _WORKER, _REGION = _str("worker", "worker_id"), _str("region")
-_USED = _Field("samples", "samples", _used_text, _list(_used))
+_USED = _Field("samples", "samples", _used_text, list_of(_used))
 
 _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
     OpenEntry: (
@@ -527,15 +490,15 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
             _str("schema", of_json=_schema),
             _str("job_id"),
             _int("fork"),
-            _Field("parent", "parent", _policy_text, _optional(lambda value: Policy(*_pair(value)))),
-            _Field("manifest", "manifest", _digest_text, _optional(_digest32)),
-            _Field("resumed_at", "resumed_at", _integer_text, _optional(checked_integer)),
+            _Field("parent", "parent", policy_text, optional_of(lambda value: Policy(*pair_of(value)))),
+            _Field("manifest", "manifest", digest_text, optional_of(digest32)),
+            _Field("resumed_at", "resumed_at", integer_text, optional_of(checked_integer)),
             _int("bound"),
             _Field("group_size", "group_size", str, integer_up_to(MAX_GROUP_SIZE)),
             _Field("groups_per_step", "groups_per_step", str, integer_up_to(MAX_GROUPS_PER_STEP)),
             _int("seed"),
             _str("algorithm"),
-            _Field("settings", "settings", _digest_text, _digest32),
+            _Field("settings", "settings", digest_text, digest32),
         ),
     ),
     LeaseEntry: (
@@ -562,16 +525,17 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
             _SAMPLE,
             _WORKER,
             _REGION,
-            _Field("digest", "digest", _digest_text, _digest16),
+            _Field("digest", "digest", digest_text, digest16),
             _int("tokens", "num_tokens"),
-            _Field("policies", "policies", _runs_text, _list(_run)),
+            _Field("policies", "policies", runs_text, list_of(policy_run)),
             _str("stop", "stop_reason", StopReason),
-            _Field("frame", "frame", _frame_text, _optional(_frame_id)),
+            _Field("frame", "frame", _frame_text, optional_of(_frame_id)),
             _int("index"),
         ),
     ),
     LostEntry: ("lost", (_LEASE, _GROUP, _SAMPLE, _WORKER, _WHY)),
-    DropEntry: ("drop", (_GROUP, _WHY, _Field("samples", "samples", _dropped_text, _list(_dropped)))),
+    DropEntry: ("drop", (_GROUP, _WHY, _Field("samples", "samples", _dropped_text, list_of(_dropped)))),
+    EvalBeginEntry: ("eval_begin", (_pol("policy"),)),
     EvalEntry: ("eval", (_pol("policy"), _USED)),
     ConsumeEntry: (
         "consume",
@@ -580,19 +544,20 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
             _Field("trained", "trained", lambda value: "true" if value else "false", checked_boolean),
             _WHY,
             _USED,
-            _Field("root", "root", _digest_text, _digest16),
-            _Field("staleness", "staleness_tokens", _ages_text, _ages),
+            _Field("root", "root", digest_text, digest16),
+            _Field("staleness", "staleness_tokens", ages_text, ages_of),
         ),
     ),
-    PublishEntry: ("publish", (_pol("policy"), _hex("digest", _digest32))),
+    PublishEntry: ("publish", (_pol("policy"), _hex("digest", digest32))),
     CheckpointEntry: (
         "checkpoint",
-        (_pol("policy"), _hex("manifest", _digest32), _int("covers")),
+        (_pol("policy"), _hex("manifest", digest32), _int("covers")),
     ),
     PruneEntry: ("prune", (_Field("kept_from", "kept_from", _frame_text, _frame_id), _pol("policy"))),
-    ExportEntry: ("export", (_pol("policy"), _hex("digest", _digest32))),
+    ExportEntry: ("export", (_pol("policy"), _hex("digest", digest32))),
     EndEntry: ("end", (_str("how", of_json=_ending),)),
-    SealEntry: ("seal", (_hex("key", _digest32), _hex("certificate", _signature), _hex("signature", _signature))),
+    SealEntry: ("seal", (_hex("key", digest32), _hex("certificate", signature64), _hex("signature", signature64))),
 }
 _UNSEALED_OPEN = ("open", _TABLES[OpenEntry][1][:-1])
+_EVAL_SPAN = (_pol("policy"), _pol("newest"), _USED)
 _KINDS = {kind: (record_type, fields) for record_type, (kind, fields) in _TABLES.items()}

@@ -127,7 +127,7 @@ def read_run(root: Path, spools: Sequence[Path], progress: Progress, authorities
         store_damaged=store.is_damaged,
         checkpoints=[checkpoint for checkpoint in checkpoints if checkpoint is not None],
         steps=[record.policy for record in metrics.records if record.kind is RecordKind.STEP],
-        evals=[record.policy for record in metrics.records if record.kind is RecordKind.EVAL],
+        evals=[record.policy for record in metrics.records if record.kind in (RecordKind.EVAL, RecordKind.EVAL_SET)],
         newest_started=max((record.policy.fork for record in metrics.records), default=-1),
         metrics_problem=metrics.problem,
         config=None if config is None else blake3(config).digest(),

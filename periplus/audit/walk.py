@@ -27,6 +27,7 @@ from periplus.audit.records import (
     DropEntry,
     EndEntry,
     Entry,
+    EvalBeginEntry,
     EvalEntry,
     ExportEntry,
     FrameId,
@@ -153,6 +154,8 @@ class Walk:
                 self._lost(fork, record)
             case DropEntry():
                 batches.drop(fork, at, record, self._findings, self.place)
+            case EvalBeginEntry():
+                batches.begin_evaluation(fork, record, self._findings, self.place)
             case EvalEntry():
                 batches.evaluate(fork, at, record, self._findings, self.place)
             case ConsumeEntry():

@@ -1,13 +1,20 @@
 """Frames prompts as the model expects them, and encodes them as tokens: the same in the trainer and in each worker."""
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
-from periplus.environment.environment import Item
+from periplus.environment.environment import Item, Message
 from periplus.errors import ConfigError, one_line
 from periplus.job.model_section import NO_TEMPLATE
+
+PLACEHOLDER = "ANSWER"
+"""Text that stands for what the model said when the messages around it are rendered. No template gives it a meaning."""
+
+SHOWN_CHARACTERS = 60
+"""Characters of two renderings that an error shows where they differ. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +56,30 @@ class PromptEncoder:
         """Return the framed prompt as text. Raises: ConfigError if the template refuses the messages."""
         return item.prompt if self.is_plain else str(self._framed(item, tokenize=False))
 
+    def continuation(self, item: Item, exchanges: Sequence[Sequence[Message]]) -> tuple[int, ...]:
+        """Return the token ids between the end token of the model's last turn and the beginning of its next one.
+
+        `exchanges` are the messages after each turn of the model so far, the newest last. Tokens of earlier turns are
+        never encoded again: the conversation is rendered with and without the newest messages, with a placeholder for
+        what the model said, and the difference is encoded. Without a template the messages' texts are appended.
+        Raises: ConfigError if the template does not render a longer conversation as a continuation of the shorter one.
+        """
+        if self.is_plain:
+            added = "".join(message.content for message in exchanges[-1])
+        else:
+            before, after = (self._conversation(item, part) for part in (exchanges[:-1], exchanges))
+            spoken = f"{before}{PLACEHOLDER}{self.tokenizer.eos_token}"
+            if not after.startswith(spoken):
+                raise ConfigError(_not_stable(before, after, str(self.tokenizer.eos_token)))
+            added = after[len(spoken) :]
+        return tuple(int(token) for token in self.tokenizer(added, add_special_tokens=False)["input_ids"])
+
+    def _conversation(self, item: Item, exchanges: Sequence[Sequence[Message]]) -> str:
+        messages = list(item.messages) or [Message(role="user", content=item.prompt)]
+        for said in exchanges:
+            messages += [Message(role="assistant", content=PLACEHOLDER), *said]
+        return str(self._framed(replace(item, messages=tuple(messages)), tokenize=False))
+
     def _framed(self, item: Item, *, tokenize: bool) -> Any:
         messages = [{"role": message.role, "content": message.content} for message in item.messages]
         try:
@@ -65,3 +96,15 @@ class PromptEncoder:
                 f"the chat template refuses problem {item.index}: {one_line(error)}; set model.chat_template to one "
                 f"that takes the roles {', '.join(dict.fromkeys(each['role'] for each in messages)) or 'user'}"
             ) from error
+
+
+def _not_stable(before: str, after: str, eos: str) -> str:
+    spoken = f"{before}{PLACEHOLDER}{eos}"
+    place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(spoken, after, strict=False)))
+    here = spoken[place:][:SHOWN_CHARACTERS]
+    there = after[place:][:SHOWN_CHARACTERS]
+    return (
+        "the chat template renders a turn of the model otherwise than the model has sampled it, or changes earlier "
+        f"messages when new ones follow: {here!r} became {there!r}; an environment of several turns needs a template "
+        "that only appends, and that ends a turn with the tokenizer's end token: set model.chat_template"
+    )

@@ -1,11 +1,11 @@
-"""The sections `data` and `environment` of a job file: where the problems come from."""
+"""The sections `data` and `environment` of a job file: where the problems come from, and what answers the model."""
 
 import re
 from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from periplus.config.loading import Config
+from periplus.config.loading import Config, Words
 
 DEFAULT_SIZE = 16_384
 """Default of data.size. Chosen by hand: enough for thousands of steps on a small task, and generated in seconds."""
@@ -15,6 +15,13 @@ MAX_TEXT_CHARACTERS = 65_536
 
 MAX_VALUE = 1e300
 """Largest magnitude of a bound on a column. Chosen by hand: a little less than the largest float64."""
+
+TURN_ENVIRONMENTS = ("calculator", "number_game")
+"""Names of the runtime's own environments of several turns. A test checks that each of them can be built."""
+
+MAX_TURNS = 64
+"""Largest number of turns of an episode. Each turn's reward is recorded by name in the sample's metadata, which has 64
+KiB. Chosen by hand."""
 
 ColumnName = Annotated[str, Field(min_length=1, max_length=256)]
 
@@ -110,17 +117,6 @@ class DataSection(DatasetKeys):
         return (MixtureSource.model_construct(**keys, weight=1.0),)
 
 
-class EnvironmentSection(Config):
-    """A task of reasoning-gym, which makes the problems and scores the completions."""
-
-    name: str = Field(min_length=1)
-    """Name of a reasoning-gym data set, such as chain_sum."""
-
-    config: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings of that data set, passed to it unchanged. `seed` and `size` are not allowed here: the job's own keys
-    `seed` and `data.size` set them."""
-
-
 def data_disagreements(data: DataSection, *, has_environment: bool) -> list[str]:
     """Return what is wrong with the section, beside what each key's own bounds say; empty if nothing is."""
     given = [
@@ -144,13 +140,20 @@ def data_disagreements(data: DataSection, *, has_environment: bool) -> list[str]
         refusals += [f"data.{name} is set, but data.path is not; set it in each of data.sources" for name in stray]
     refusals += [f"data.sources.{i} has no path; give one" for i, each in enumerate(data.sources) if each.path is None]
     for source in data.datasets:
-        patterns = [source.answer_pattern, *(row_filter.matches for row_filter in source.filters)]
-        refusals += [refusal for pattern in patterns if pattern is not None for refusal in _wrong_pattern(pattern)]
-        refusals += [
-            f"a filter of the column {row_filter.column!r} has no condition; give one_of, at_least, at_most or matches"
-            for row_filter in source.filters
-            if row_filter == RowFilter(column=row_filter.column)
-        ]
+        refusals += source_disagreements(source)
+    return refusals
+
+
+def source_disagreements(source: DatasetKeys) -> list[str]:
+    """Return what is wrong with the patterns and filters of one data set; empty if nothing is."""
+    refusals: list[str] = []
+    patterns = [source.answer_pattern, *(row_filter.matches for row_filter in source.filters)]
+    refusals += [refusal for pattern in patterns if pattern is not None for refusal in _wrong_pattern(pattern)]
+    refusals += [
+        f"a filter of the column {row_filter.column!r} has no condition; give one_of, at_least, at_most or matches"
+        for row_filter in source.filters
+        if row_filter == RowFilter(column=row_filter.column)
+    ]
     return refusals
 
 
@@ -160,3 +163,86 @@ def _wrong_pattern(pattern: str) -> list[str]:
     except re.error as error:
         return [f"{pattern!r} is not a regular expression: {error}"]
     return []
+
+
+class EnvironmentSection(Config):
+    """What makes the problems and scores the completions, or answers the model in an episode of several turns."""
+
+    name: str | None = Field(default=None, min_length=1)
+    """Name of a reasoning-gym data set, such as chain_sum, or of an environment of several turns: calculator or
+    number_game. It makes the problems."""
+
+    path: Annotated[str, Words("MODULE:CLASS, such as my_env:Game")] | None = Field(
+        default=None, pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$", max_length=256
+    )
+    """Import path of an environment of the user's own, such as my_env:Game, whose class has the methods `reset` and
+    `step` (docs/environments.md). The problems come from `data`."""
+
+    config: dict[str, JsonValue] = Field(default_factory=dict)
+    """Settings of the data set or environment, passed to it unchanged, by name. `seed` and `size` are not allowed with
+    `name`: the job's own keys `seed` and `data.size` set them."""
+
+    max_turns: int = Field(default=8, ge=1, le=MAX_TURNS)
+    """Largest number of turns of the model in one episode. For environments of several turns; the tokens of all turns
+    and answers together are at most sampling.max_new_tokens."""
+
+    timeout_s: float = Field(default=10.0, ge=0.1, le=3600)
+    """Seconds that an environment of the user's own may take for one call of `reset` or `step`. Then its process is
+    killed, and the episode has failed."""
+
+    processes: int = Field(default=64, ge=1, le=1024)
+    """Largest number of processes in which each worker runs an environment of the user's own. Each has one episode at a
+    time, and is started when it is needed."""
+
+    code: tuple[Annotated[str, Field(min_length=1, max_length=4096)], ...] = Field(default=(), max_length=64)
+    """Files and folders of Python code that travel with the job, for an environment that is given by path. Default: its
+    module, beside the job file or where the command runs."""
+
+    code_digests: dict[str, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]] = Field(default_factory=dict)
+    """BLAKE3 digest of each file of `code`, by the path under which it travels. Filled in where the job is submitted; a
+    trainer refuses other files."""
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether an episode may have several turns."""
+        return self.path is not None or self.name in TURN_ENVIRONMENTS
+
+    @property
+    def has_own_code(self) -> bool:
+        """Whether the user's own code runs on workers."""
+        return self.path is not None
+
+    @property
+    def own_modules(self) -> tuple[str, ...]:
+        """The top-level modules of the user's own environment."""
+        return () if self.path is None else (self.path.partition(":")[0].partition(".")[0],)
+
+
+def makes_problems(section: EnvironmentSection | None) -> bool:
+    """Return whether the problems come from the environment and not from a data set."""
+    return section is not None and section.name is not None
+
+
+def environment_disagreements(section: EnvironmentSection, *, scores_alone: bool) -> list[str]:
+    """Return what keys of the section contradict each other, one sentence each.
+
+    `scores_alone`: no reward function of the job scores samples beside the environment.
+    """
+    refusals = []
+    if (section.name is None) == (section.path is None):
+        what = "neither is" if section.name is None else "both are"
+        refusals.append(f"exactly one of environment.name and environment.path must be given, but {what}")
+    if section.has_turns and not scores_alone:
+        refusals.append(
+            "environment has several turns, whose rewards it gives itself, but reward names other functions; set "
+            "reward: verifier, and have the environment call what else is to be scored"
+        )
+    fields = EnvironmentSection.model_fields
+    of_turns, of_path = ("max_turns",), ("timeout_s", "processes", "code", "code_digests")
+    for key, applies, where in (
+        *((key, section.has_turns, "an environment of several turns") for key in of_turns),
+        *((key, section.path is not None, "environment.path") for key in of_path),
+    ):
+        if not applies and getattr(section, key) != fields[key].get_default(call_default_factory=True):
+            refusals.append(f"environment.{key} is set, but it is only for {where}; leave it out")
+    return refusals

@@ -70,9 +70,12 @@ def check_inputs(job: JobFile) -> tuple[str, ...]:
             f"{job.sampling.max_new_tokens}, together {longest}, but the model {job.model.path!r} has only {positions} "
             "positions; lower one of the two"
         )
-    reward_code.read_code(job.reward)  # it refuses what has changed since it was shown
+    reward_code.read_code(job.reward, job.environment)  # it refuses what has changed since it was shown
     for number, source in enumerate(job.data.datasets):
         data_files(source, "data.path" if job.data.path is not None else f"data.sources.{number}.path")
+    for name, each in job.eval.sets.items():
+        if each.data is not None:
+            data_files(each.data, f"eval.sets.{name}.data.path")
     return remarks
 
 

@@ -20,15 +20,22 @@ from periplus.errors import ConfigError, NotFound
 from periplus.job import algorithm, engine_section, reward_code, reward_models, reward_section
 from periplus.job.algorithm import AlgorithmSection
 from periplus.job.bounds import MAX_COUNT
-from periplus.job.data_section import DEFAULT_SIZE, DataSection, EnvironmentSection, data_disagreements
+from periplus.job.data_section import (
+    DEFAULT_SIZE,
+    DataSection,
+    EnvironmentSection,
+    data_disagreements,
+    environment_disagreements,
+    makes_problems,
+)
 from periplus.job.engine_section import EngineSection
-from periplus.job.eval_section import EvalSection
+from periplus.job.eval_section import EvalSection, EvalSet, eval_disagreements
 from periplus.job.hub import located
 from periplus.job.model_section import MAX_TEMPLATE_CHARACTERS, TEMPLATE_SUFFIX, ModelSection, model_disagreements
 from periplus.job.other_trainers.known_elsewhere import KNOWN_ELSEWHERE
 from periplus.job.other_trainers.unsupported import UNSUPPORTED
 from periplus.job.reward_section import RewardSection
-from periplus.job.sampling_section import StopStrings, eval_sampling_disagreements
+from periplus.job.sampling_section import StopStrings
 
 SCHEMA = "periplus.job/1"
 """Name and version of the job file's schema."""
@@ -50,7 +57,8 @@ hand."""
 
 
 class SamplingSection(Config):
-    """How completions are sampled for training. Those of evaluations are sampled as eval.sampling says."""
+    """How completions are sampled for training. Those of evaluations are sampled as eval.sampling and the `sampling` of
+    each of eval.sets say."""
 
     temperature: float = Field(default=1.0, gt=0, le=4)
     """The logits are divided by this before sampling. No unit."""
@@ -297,7 +305,8 @@ class JobFile(Config):
     algorithm: AlgorithmSection = AlgorithmSection()
     data: DataSection = DataSection()
     environment: EnvironmentSection | None = None
-    """The task that makes the problems. Exactly one of environment, data.path and data.sources is given."""
+    """The task that makes the problems, or an environment that answers the model. Exactly one of environment.name,
+    data.path and data.sources is given."""
     reward: RewardSection = RewardSection()
     sampling: SamplingSection = SamplingSection()
     engine: EngineSection = EngineSection()
@@ -321,6 +330,16 @@ class JobFile(Config):
     failure: FailureSection = FailureSection()
     checkpoint: CheckpointSection = CheckpointSection()
     output: OutputSection = OutputSection()
+
+    @property
+    def has_own_code(self) -> bool:
+        """Whether code of the user's own runs on workers: reward functions or an environment."""
+        return self.reward.has_own_code or (self.environment is not None and self.environment.has_own_code)
+
+    @property
+    def code_digests(self) -> dict[str, str]:
+        """The digest of each file of the user's own code, by the path under which it travels."""
+        return {**(self.environment.code_digests if self.environment else {}), **self.reward.code_digests}
 
     def to_json(self) -> str:
         """Return the job with its schema as one line of JSON, the form in which it is sent to the services."""
@@ -403,6 +422,7 @@ def _with_locations(job: JobFile, folder: Path) -> JobFile:
     template = job.model.chat_template
     if template is not None and template.endswith(TEMPLATE_SUFFIX):
         updates["chat_template"] = loading.read_text(Path(template), MAX_TEMPLATE_CHARACTERS)
+    folders = (folder, Path.cwd())
     data = {} if job.data.path is None else located(job.data.path, job.data.revision, "dataset", "data.path")
     sources = tuple(
         each.model_copy(update=located(str(each.path), each.revision, "dataset", f"data.sources.{number}.path"))
@@ -412,9 +432,21 @@ def _with_locations(job: JobFile, folder: Path) -> JobFile:
         update={
             "model": job.model.model_copy(update=updates),
             "data": job.data.model_copy(update={**data, "sources": sources}),
-            "reward": reward_models.resolved_models(reward_code.resolved_code(job.reward, (folder, Path.cwd()))),
+            "eval": job.eval.model_copy(update={"sets": _located_sets(job)}),
+            "environment": job.environment and reward_code.resolved_code(job.environment, folders),
+            "reward": reward_models.resolved_models(reward_code.resolved_code(job.reward, folders)),
         }
     )
+
+
+def _located_sets(job: JobFile) -> dict[str, EvalSet]:
+    sets = dict(job.eval.sets)
+    for name, each in sets.items():
+        if each.data is not None:
+            key = f"eval.sets.{name}.data.path"
+            found = located(str(each.data.path), each.data.revision, "dataset", key)
+            sets[name] = each.model_copy(update={"data": each.data.model_copy(update=found)})
+    return sets
 
 
 def resolve(job: JobFile, source: str = "job") -> JobFile:
@@ -428,7 +460,7 @@ def resolve(job: JobFile, source: str = "job") -> JobFile:
         job.algorithm, max_new_tokens=job.sampling.max_new_tokens, optimizer_lr=job.optimizer.lr
     )
     job = job.model_copy(update={"algorithm": filled})
-    if job.environment is None:
+    if not makes_problems(job.environment):
         return job
     # Only a generated data set has a size to choose; it must leave problems to train on.
     size = job.data.size or DEFAULT_SIZE
@@ -443,7 +475,7 @@ def resolve(job: JobFile, source: str = "job") -> JobFile:
 
 def _disagreements(job: JobFile) -> list[str]:
     refusals = []
-    refusals += data_disagreements(job.data, has_environment=job.environment is not None)
+    refusals += data_disagreements(job.data, has_environment=makes_problems(job.environment))
     refusals += model_disagreements(job.model)
     if job.environment:
         if not _is_finite(job.environment.config):
@@ -451,14 +483,14 @@ def _disagreements(job: JobFile) -> list[str]:
         refusals += [
             f"environment.config.{key} is set, but the job decides it: set {job_key} instead"
             for key, job_key in (("seed", "seed"), ("size", "data.size"))
-            if key in job.environment.config
+            if key in job.environment.config and makes_problems(job.environment)
         ]
+        refusals += environment_disagreements(job.environment, scores_alone=job.reward.is_verifier_alone)
     refusals += algorithm.disagreements(
         job.algorithm, staleness=job.staleness, max_new_tokens=job.sampling.max_new_tokens
     )
-    refusals += eval_sampling_disagreements(
-        job.eval.sampling, "eval.sampling", max_new_tokens=job.sampling.max_new_tokens
-    )
+    plays_episodes = job.environment is not None and job.environment.has_turns
+    refusals += eval_disagreements(job.eval, max_new_tokens=job.sampling.max_new_tokens, plays_episodes=plays_episodes)
     refusals += engine_section.disagreements(job.engine, workers_per_region=job.plan.workers_per_region)
     refusals += reward_section.disagreements(job.reward)
     if job.model.lora is not None and job.train.devices > 1:

@@ -103,6 +103,12 @@ class RewardSection(Config, json_schema_extra=_with_shorthand):
         return any(isinstance(entry, OwnReward) for entry in self.entries)
 
     @property
+    def own_modules(self) -> tuple[str, ...]:
+        """The top-level modules of the user's own functions, each once."""
+        paths = [entry.path for entry in self.entries if isinstance(entry, OwnReward)]
+        return tuple(dict.fromkeys(path.partition(":")[0].partition(".")[0] for path in paths))
+
+    @property
     def runs_programs(self) -> bool:
         """Whether programs that the model wrote are run, in sandboxes on workers."""
         return any(isinstance(entry, CodeReward) for entry in self.entries)

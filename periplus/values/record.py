@@ -16,12 +16,14 @@ class RecordKind(StrEnum):
     """The kind of a record.
 
     PHASE: the trainer began something, which the text names. WARMUP: a step of the supervised warm-up. EVAL: an
-    evaluation; the text is before, during or after. STEP: a training step. SUMMARY: the end of the run.
+    evaluation on held-out problems; the text is before, during or after. EVAL_SET: an evaluation of a named set, which
+    the text names; its policy is the one at which it began. STEP: a training step. SUMMARY: the end of the run.
     """
 
     PHASE = "phase"
     WARMUP = "warmup"
     EVAL = "eval"
+    EVAL_SET = "eval_set"
     STEP = "step"
     SUMMARY = "summary"
 

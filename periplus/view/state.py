@@ -157,6 +157,15 @@ class Accuracy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetEvaluation:
+    """An evaluation of a named set that began at `step`: the values of its record."""
+
+    step: int
+    name: str
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ViewState:
     """Everything that the renderings show of a job.
 
@@ -190,6 +199,8 @@ class ViewState:
     warmup_losses: tuple[Point, ...] = ()
     warmup_steps_total: int = 0
     accuracies: tuple[Accuracy, ...] = ()
+    # Evaluations of named sets, in the order in which they ended.
+    set_evaluations: tuple[SetEvaluation, ...] = ()
     # For each step: the mean staleness of its tokens, and the fraction of its time in which it waited for samples.
     staleness_means: tuple[Point, ...] = ()
     wait_fractions: tuple[Point, ...] = ()
@@ -281,6 +292,10 @@ def _fold_record(state: ViewState, record: Record) -> ViewState:
             return replace(state, warmup_losses=losses, warmup_steps_total=int(values.get("steps_total", 0)))
         case RecordKind.EVAL:
             return _fold_eval(state, record, step)
+        case RecordKind.EVAL_SET:
+            found = SetEvaluation(step=step, name=printable(record.text), values=MappingProxyType(dict(values)))
+            kept = (e for e in state.set_evaluations if (e.step, e.name) != (found.step, found.name))
+            return replace(state, set_evaluations=(*kept, found)[-MAX_POINTS:])
         case RecordKind.STEP:
             return _fold_step(state, record, step)
         case RecordKind.SUMMARY:

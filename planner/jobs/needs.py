@@ -44,7 +44,7 @@ class Needs:
     max_regions: int | None
     workers_per_region: int
     has_own_code: bool
-    """Whether rollout workers run reward functions of the user's own, which a region may refuse."""
+    """Whether rollout workers run reward functions or an environment of the user's own, which a region may refuse."""
     trainer_devices: int
     """Number of processes of the trainer, which share each training step."""
     model_bytes: int | None
@@ -100,7 +100,7 @@ def needs_of(job: JobFile, model_bytes: int | None = None) -> Needs:
         min_regions=job.regions.min,
         max_regions=job.regions.max,
         workers_per_region=job.plan.workers_per_region,
-        has_own_code=job.reward.has_own_code,
+        has_own_code=job.has_own_code,
         trainer_devices=job.train.devices,
         model_bytes=size,
         trainer_memory_bytes=PROCESS_BYTES * job.train.devices + 10 * (size or 0),

@@ -77,6 +77,12 @@ async def build_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
     return engine if lora is None else AdapterEngine(engine, lora.alpha / lora.rank)
 
 
+def context_tokens(job: JobFile) -> int:
+    """Return the most tokens that an engine gets as prompt: a later turn's prompt holds the turns before it."""
+    has_turns = job.environment is not None and job.environment.has_turns
+    return job.sampling.prompt_tokens + (job.sampling.max_new_tokens if has_turns else 0)
+
+
 def _torch_engine(folder: Path, tokenizer: Any, job: JobFile) -> TorchEngine:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
@@ -91,7 +97,7 @@ def _torch_engine(folder: Path, tokenizer: Any, job: JobFile) -> TorchEngine:
         eos_id=tokenizer.eos_token_id,
         pad_id=tokenizer.pad_token_id,
         num_slots=job.engine.max_requests or NUM_SLOTS,
-        prompt_tokens=job.sampling.prompt_tokens,
+        prompt_tokens=context_tokens(job),
         max_new_tokens=job.sampling.max_new_tokens,
     )
 
@@ -101,7 +107,7 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
     vocab_size = int(AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config().vocab_size)
     limits = RequestLimits(
         vocab_size=vocab_size,
-        prompt_tokens=job.sampling.prompt_tokens,
+        prompt_tokens=context_tokens(job),
         max_new_tokens=job.sampling.max_new_tokens,
     )
     try:
@@ -133,7 +139,7 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
             folder=folder,
             dtype=dtype,
             num_slots=num_slots,
-            max_tokens=job.sampling.prompt_tokens + job.sampling.max_new_tokens,
+            max_tokens=context_tokens(job) + job.sampling.max_new_tokens,
             ranks=job.engine.tensor_parallel,
             cache_bytes=None if gib is None else int(gib * (1 << 30)),
             eager=device == "cpu",  # compilation is off there: the first batch would wait for it for 20 seconds

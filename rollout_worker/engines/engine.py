@@ -69,7 +69,9 @@ class SampleRequest:
     """One completion to generate.
 
     `request_id` is unique among the requests under way. `seed`, `group` and `sample` are parts of its random key;
-    requests of one `group` have the same prompt. A greedy request ignores `temperature`, `top_p` and `top_k`.
+    requests of one `group` that begin an episode have the same prompt. A greedy request ignores `temperature`, `top_p`
+    and `top_k`. `first_position` is the number of completion tokens that the prompt ends with, if the request continues
+    an episode: the random numbers of these positions are not used again.
 
     Tokens are drawn from the `top_k` likeliest (0 means all) and among these from the fewest likeliest whose
     probabilities, after division by the temperature, sum up to `top_p`. The first `min_new_tokens` tokens are no end
@@ -88,6 +90,7 @@ class SampleRequest:
     top_k: int = 0
     min_new_tokens: int = 0
     stop: StopStrings | None = None
+    first_position: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -273,7 +273,7 @@ class SlotDecoder:
         self._nucleus.top_k_R[slots_S] = self._on_device(np.array([top_k for top_k, _ in nuclei], dtype=np.int64))
         self._nucleus.top_p_R[slots_S] = self._on_device(np.array([top_p for _, top_p in nuclei], dtype=np.float64))
         for row in rows:
-            self._position_R[row.slot] = 0
+            self._position_R[row.slot] = row.request.first_position
             self._records.begin(row.slot, row.request.max_new_tokens, self.policy)
         self._renew_keys(rows)
 

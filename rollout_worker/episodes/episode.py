@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from periplus.environment.environment import Environment, Item
+from periplus.environment.problem_sets import set_and_index
 from periplus.environment.prompts import PromptEncoder
 from periplus.errors import RewardFailed, WireError, explained_error
 from periplus.job.samples.reward_parts import reward_metadata
@@ -71,23 +72,33 @@ class DrawSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSettings:
-    """How samples are drawn in training and in evaluations, and what the trainer takes."""
+    """How samples are drawn in training and in evaluations, and what the trainer takes.
+
+    `evaluation` is for held-out problems, and `sets` are for the job's evaluation sets, in their order.
+    """
 
     seed: int
     training: DrawSettings
     evaluation: DrawSettings
     worker_id: str
     limits: TrajectoryLimits
+    sets: tuple[DrawSettings, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedEpisode:
-    """A completion that was generated for a lease in `generation_s` seconds, and is not scored yet."""
+    """A completion that was generated for a lease in `generation_s` seconds, and is not scored yet.
+
+    After an episode of several turns `mask` is false at the environment's tokens, and `turn_rewards` has the reward of
+    each turn; both are None otherwise.
+    """
 
     lease: QueuedLease
     prompt_ids: tuple[int, ...]
     completion: Completion
     generation_s: float
+    mask: tuple[bool, ...] | None = None
+    turn_rewards: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,12 +167,16 @@ class EpisodeDesk:
         )
 
     def _draws(self, lease: QueuedLease) -> DrawSettings:
-        return self._settings.evaluation if lease.purpose is Purpose.EVAL else self._settings.training
+        if lease.purpose is not Purpose.EVAL:
+            return self._settings.training
+        number, _ = set_and_index(lease.item)
+        return self._settings.evaluation if number == 0 else self._settings.sets[number - 1]
 
     def _trajectory(self, finished: FinishedEpisode, score: SampleScore) -> Trajectory:
         lease, completion = finished.lease, finished.completion
         draws = self._draws(lease)
-        # The policies sampled every token of the completion, so the mask is true throughout.
+        # The policies sampled every token of a completion, apart from the answers of an environment.
+        mask = (True,) * len(completion.token_ids) if finished.mask is None else finished.mask
         return Trajectory(
             lease_id=lease.lease_id,
             group=lease.group,
@@ -171,7 +186,7 @@ class EpisodeDesk:
             prompt_ids=token_ids(finished.prompt_ids),
             completion_ids=token_ids(completion.token_ids),
             logprobs=read_only(completion.logprobs, np.float32),
-            mask=read_only((True,) * len(completion.token_ids), np.bool_),
+            mask=read_only(mask, np.bool_),
             policies=completion.runs,
             reward=score.reward,
             metadata=reward_metadata(score.parts, score.failures),

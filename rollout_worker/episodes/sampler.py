@@ -27,14 +27,15 @@ from periplus.errors import PeriplusError
 from periplus.process.telemetry import event
 from periplus.values.policy import Policy
 from periplus.values.trajectory import Trajectory
-from rollout_worker.engines.engine import CompletionEnd, Engine, RequestFailed, SampleRequest
+from rollout_worker.engines.engine import CompletionEnd, Engine, EngineDied, RequestFailed, SampleRequest
 from rollout_worker.episodes.episode import EpisodeDesk, FailedLease, FinishedEpisode, request_id_of
 from rollout_worker.episodes.framing import LingeringResults, frames_of
 from rollout_worker.episodes.queue import LeaseQueue, QueuedLease
-from rollout_worker.episodes.scoring import Scorer
+from rollout_worker.episodes.scoring import SampleScore, Scorer, turn_score
+from rollout_worker.episodes.turns import TurnDriver
 from rollout_worker.messages import SamplingStarted, WorkerMessage
 from rollout_worker.outbox import Outbox
-from rollout_worker.weights.serving import Serving
+from rollout_worker.weights.serving import ServedRequest, Serving
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,8 @@ class _Unfinished(Enum):
 class Sampler:
     """Samples with one engine. Call `wake` when leases came.
 
-    `environment_lock` is held by whoever calls the environment or the tokenizer of `desk`.
+    `environment_lock` is held by whoever calls the environment or the tokenizer of `desk`. `turns` plays the episodes
+    of a job whose environment answers the model; then a sample is an episode.
     """
 
     def __init__(
@@ -82,10 +84,12 @@ class Sampler:
         outbox: Outbox[WorkerMessage],
         *,
         zstd_level: int,
+        turns: TurnDriver | None = None,
     ) -> None:
         self._engine, self._desk, self._queue, self._serving = engine, desk, queue, serving
         self._scorer, self._desk_lock = scorer, environment_lock
         self._out, self._zstd_level = outbox, zstd_level
+        self._turns = turns
         self._news, self._ended = asyncio.Event(), asyncio.Event()
         self._num_starting = 0  # taken, and not yet given to the engine
         self._num_under_way = 0  # taken, and not yet finished, failed or put back
@@ -105,7 +109,10 @@ class Sampler:
         """
         revoked = self._queue.revoke(lease_ids)
         if revoked and not still_wanted:
-            await self._engine.abort([request_id_of(lease) for lease in revoked])
+            ids = [request_id_of(lease) for lease in revoked]
+            if self._turns is not None:
+                self._turns.abort(ids)
+            await self._engine.abort(ids)
 
     async def run(self) -> None:
         """Sample until cancelled. Raises: EngineDied; PeriplusError when too many leases fail in a row."""
@@ -188,31 +195,54 @@ class Sampler:
         policy = self._serving.policy
         if policy is None or policy.fork != lease.start_at.fork:
             return _Unfinished.AGAIN  # the engine stopped serving since the lease was taken
-        began_s = clock.monotonic_s()
+        # The environment of an episode is foreign code, and may raise anything.
+        costs_one_lease = RequestFailed if self._turns is None else Exception
         with self._serving.request(request.request_id, lease.start_at.fork) as served:
             try:
-                completion = await self._engine.submit(request)
-            except RequestFailed as error:
+                finished = await self._generated(lease, request, served)
+            except EngineDied:
+                raise
+            except costs_one_lease as error:
                 return _Unfinished.AGAIN if served.is_condemned else FailedLease.of(lease, error)
-            generation_s = clock.monotonic_s() - began_s
-            if not await self._serving.verdict(served, completion.runs):
+            if not await self._serving.verdict(served, finished.completion.runs):
                 return _Unfinished.AGAIN
-        if completion.end is CompletionEnd.ABORTED:
+        if finished.completion.end is CompletionEnd.ABORTED:
             return _Unfinished.DROPPED  # it was revoked, or is of a fork that was left
+        return finished
+
+    async def _generated(self, lease: QueuedLease, request: SampleRequest, served: ServedRequest) -> FinishedEpisode:
+        if self._turns is None:
+            began_s = clock.monotonic_s()
+            completion = await self._engine.submit(request)
+            generation_s = clock.monotonic_s() - began_s
+            return FinishedEpisode(
+                lease=lease, prompt_ids=request.prompt_ids, completion=completion, generation_s=generation_s
+            )
+        played = await self._turns.play(lease, request, served)
         return FinishedEpisode(
-            lease=lease, prompt_ids=request.prompt_ids, completion=completion, generation_s=generation_s
+            lease=lease,
+            prompt_ids=played.prompt_ids,
+            completion=played.completion,
+            generation_s=played.generation_s,
+            mask=played.mask,
+            turn_rewards=played.turn_rewards,
         )
 
     # ---- finish ---------------------------------------------------------------------------------------------------
 
     async def _scored(self, finished: FinishedEpisode) -> Trajectory | FailedLease:
         try:
-            async with self._desk_lock:
-                answer = await asyncio.to_thread(self._desk.answer, finished)
-            score = await self._scorer.score(answer.item, answer.text, num_tokens=answer.num_tokens)
+            score = await self._score(finished)
             return await asyncio.to_thread(self._desk.trajectory, finished, score)
         except Exception as error:  # the root of foreign code: a person's environment or reward may raise anything
             return FailedLease.of(finished.lease, error)
+
+    async def _score(self, finished: FinishedEpisode) -> SampleScore:
+        if finished.turn_rewards is not None:
+            return turn_score(finished.turn_rewards)
+        async with self._desk_lock:
+            answer = await asyncio.to_thread(self._desk.answer, finished)
+        return await self._scorer.score(answer.item, answer.text, num_tokens=answer.num_tokens)
 
     async def _send(self) -> None:
         while True:

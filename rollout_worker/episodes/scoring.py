@@ -5,7 +5,7 @@ reward functions. Whatever a scorer raises costs the one sample that it was aske
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,6 +22,12 @@ class SampleScore:
     reward: float
     parts: Mapping[str, float] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
+
+
+def turn_score(rewards: Sequence[float]) -> SampleScore:
+    """Return the score of an episode whose environment has given these rewards: their sum, with each as a part."""
+    parts = {f"turn_{number}": reward for number, reward in enumerate(rewards, start=1)}
+    return SampleScore(reward=float(sum(rewards)), parts=parts)
 
 
 class Scorer(Protocol):

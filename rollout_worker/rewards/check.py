@@ -31,7 +31,7 @@ def answer(job_json: str) -> dict[str, Any]:
         job = JobFile.from_json(job_json)
         environment = trainer_environment(job).environment
         with tempfile.TemporaryDirectory(prefix="periplus-reward-code-") as folder:
-            for name, content in read_code(job.reward).items():
+            for name, content in read_code(job.reward, job.environment).items():
                 (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
                 (Path(folder) / name).write_bytes(content)
             return {"tried": asyncio.run(_tried(job, environment, Path(folder)))}

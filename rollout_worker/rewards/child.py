@@ -1,4 +1,4 @@
-"""One reward process as its worker sees it: started, asked, and killed with all that it has started.
+"""One process of rewards, or of an environment, as its worker sees it: started, asked, and killed with its children.
 
 What is started is its keeper, which ends it with all that it has started when it is told to or the worker dies
 (keeper.py). The keeper has a session of its own, so that nobody who kills the worker's session kills it before that.
@@ -33,9 +33,6 @@ keeper takes a few milliseconds."""
 END_DEADLINE_S = 10.0
 """Seconds to wait for a killed process. The kernel ends one within milliseconds, unless a driver blocks it. Chosen by
 hand."""
-
-ERROR_CHARACTERS = 500
-"""Characters of an error's text that are kept; the rest is cut. Chosen by hand."""
 
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONHASHSEED")
 """Environment variables that a reward process gets. Others may hold credentials of the worker's region."""
@@ -72,6 +69,17 @@ class RewardChild:
 
         Raises: ConfigError if it cannot build them; ChildLost if it ends or takes too long; OSError.
         """
+        folder = None if program.folder is None else str(program.folder)
+        setup = {"functions": program.functions, "folder": folder, "memory_bytes": program.memory_bytes}
+        module = "rollout_worker.rewards.process"
+        return await cls.spawn(module, setup, what="the reward functions", num_threads=program.num_threads)
+
+    @classmethod
+    async def spawn(cls, module: str, setup: Any, *, what: str, num_threads: int = 1) -> "RewardChild":
+        """Start a keeper that runs the `main` of a module, which loads what `setup` names; errors call it `what`.
+
+        Raises: ConfigError if it cannot be loaded; ChildLost if the process ends or takes too long; OSError.
+        """
         package_root = str(Path(__file__).parents[2])
         child = cls(
             await asyncio.create_subprocess_exec(
@@ -79,23 +87,27 @@ class RewardChild:
                 "-P",
                 "-m",
                 "rollout_worker.rewards.keeper",
+                module,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,
-                env=_variables(package_root, program.num_threads),
+                env=_variables(package_root, num_threads),
             )
         )
         try:
-            folder = None if program.folder is None else str(program.folder)
-            setup = {"functions": program.functions, "folder": folder, "memory_bytes": program.memory_bytes}
             await child.tell(setup, START_DEADLINE_S)
             said = await child.reply(START_DEADLINE_S)
             if "refused" in said:
-                raise ConfigError(f"the reward functions cannot be loaded: {said['refused']}")
+                raise ConfigError(f"{what} cannot be loaded: {said['refused']}")
         except BaseException:
             await child.kill()
             raise
         return child
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process has not been seen to end."""
+        return self._process.returncode is None
 
     async def tell(self, message: Any, timeout_s: float) -> None:
         """Send a message. Raises: ChildLost if the process has ended, or does not read it in time."""
@@ -169,11 +181,6 @@ def _variables(package_root: str, num_threads: int) -> dict[str, str]:
         "OMP_NUM_THREADS": str(num_threads),
         "TOKENIZERS_PARALLELISM": "false",
     }
-
-
-def text_of(raised: Any) -> str:
-    """Return the text of an error from a process, cut to ERROR_CHARACTERS, without what is no Unicode text."""
-    return str(raised)[:ERROR_CHARACTERS].encode(errors="replace").decode()
 
 
 def answered(said: Mapping[str, Any], call: int, num_texts: int) -> Sequence[Any] | None:

@@ -2,6 +2,9 @@
 
     worker -- starts --> keeper -- forks --> functions (process.py) -- start --> whatever they like
 
+It is started as `python -m rollout_worker.rewards.keeper MODULE`, and runs the `main` of that module in the fork. The
+processes of environments have such a keeper too.
+
 The kernel gives a process that loses its parent to the keeper, even one that has left its process group and its
 session. So nothing gets away: when the functions' process has ended, or the worker is dead or has sent SIGTERM, the
 keeper kills its descendants until it has none. It ends as the functions' process has ended, with the same exit code
@@ -13,9 +16,11 @@ kills the keeper on purpose gets away; against such code only the region's polic
 
 import contextlib
 import ctypes
+import importlib
 import os
 import resource
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -33,16 +38,13 @@ HEARD = frozenset({signal.SIGCHLD, signal.SIGTERM})
 
 
 def main() -> None:
-    """Keep a reward process, and end as it does."""
+    """Keep the process of a module, and end as it does."""
     die_with_parent(signal.SIGTERM)
-    _leave_as(keep(_functions))
+    _leave_as(keep(_run_module))
 
 
-def _functions() -> NoReturn:
-    # Imported after the fork: the keeper needs none of it.
-    from rollout_worker.rewards import process
-
-    process.main()
+def _run_module() -> NoReturn:
+    importlib.import_module(sys.argv[1]).main()  # imported after the fork: the keeper needs none of it
     os._exit(0)
 
 

@@ -23,8 +23,9 @@ from typing import Any
 from periplus.errors import ConfigError, RewardCrashed, RewardFailed, RewardRaised, RewardTimedOut
 from periplus.process.telemetry import event
 from periplus.values.trajectory import MAX_REWARD, is_reward
-from rollout_worker.rewards.child import ChildLost, RewardChild, RewardProgram, answered, text_of
+from rollout_worker.rewards.child import ChildLost, RewardChild, RewardProgram, answered
 from rollout_worker.rewards.functions.completions import ScoredText
+from rollout_worker.rewards.pipes import ERROR_CHARACTERS
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +141,10 @@ class RewardPool:
                 await self._again(batch, alone=True)
                 batch.clear()
             else:
-                self._fail(batch.pop(0), RewardRaised(f"{self.labels[function]} raised {text_of(said['raised'])}"))
+                self._fail(
+                    batch.pop(0),
+                    RewardRaised(f"{self.labels[function]} raised {str(said['raised'])[:ERROR_CHARACTERS]}"),
+                )
 
     def _answer(self, waiting: _Waiting, value: Any) -> None:
         # A process sends each number as a float.

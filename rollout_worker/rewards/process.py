@@ -9,48 +9,22 @@ the machine is in need all the same, the kernel ends reward processes before the
 """
 
 import contextlib
-import os
 import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rollout_worker.rewards import wire
 from rollout_worker.rewards.functions.completions import BatchFunction, ScoredText
 from rollout_worker.rewards.functions.registry import build_function
 from rollout_worker.rewards.keeper import die_with_parent
-
-ERROR_CHARACTERS = 1000
-"""Characters of an error's text that are sent, so that the message stays small; the worker cuts it again. Chosen by
-hand."""
-
-
-class Pipes:
-    """The two pipes to the worker. A copy of this process, which a function has made by forking, is not heard."""
-
-    def __init__(self, reading: int, writing: int) -> None:
-        self._in, self._out = os.fdopen(reading, "rb"), writing
-        self._owner = os.getpid()
-
-    def messages(self) -> Iterator[Any]:
-        """Yield what the worker says, until it closes the pipe."""
-        while len(header := self._in.read(wire.LENGTH.size)) == wire.LENGTH.size:
-            yield wire.read(self._in.read(*wire.LENGTH.unpack(header)))
-
-    def say(self, message: Any) -> None:
-        """Send one message. A copy of this process ends here."""
-        if os.getpid() != self._owner:
-            os._exit(0)
-        content = memoryview(wire.framed(message))
-        while content:
-            content = content[os.write(self._out, content) :]
+from rollout_worker.rewards.pipes import taken_pipes, text_of
 
 
 def main() -> None:
     """Serve the worker until it closes the pipe."""
     die_with_parent()
-    pipes = _taken_pipes()
+    pipes = taken_pipes()
     messages = pipes.messages()
     try:
         setup = next(messages)
@@ -88,21 +62,8 @@ def _number(value: Any) -> float | None:
     return None if value is None else float(value)  # also of a NumPy number or a tensor of one element
 
 
-def text_of(error: Exception) -> str:
-    """Return an error's class and text, cut to ERROR_CHARACTERS."""
-    return f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
-
-
 def _bound_memory(most_bytes: int | None) -> None:
     with contextlib.suppress(OSError):  # a kernel without it
         Path("/proc/self/oom_score_adj").write_text("1000")
     if most_bytes is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
-
-
-def _taken_pipes() -> Pipes:
-    reading, writing = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(2, 1)
-    return Pipes(reading, writing)

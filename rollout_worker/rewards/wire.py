@@ -10,11 +10,15 @@ too large comes from a process that has written something else into the pipe, an
 """
 
 import json
+import re
 import struct
 from typing import Any
 
 LENGTH = struct.Struct("<I")
 """The length in bytes that stands before each message."""
+
+SURROGATE = re.compile(rb"\\u[dD]")
+"""An escaped surrogate. A few other characters are found too, which does no harm."""
 
 MAX_REPLY_BYTES = 1 << 20
 """Largest message from a process, in bytes. Chosen by hand: a number for each of 64 completions, or an error's text."""
@@ -23,9 +27,12 @@ MAX_REPLY_BYTES = 1 << 20
 def read(content: bytes) -> Any:
     """Return the message of bytes without their length. Raises: ValueError for what is not JSON, or nested too deep."""
     try:
-        return json.loads(content)
+        message = json.loads(content)
     except RecursionError as error:
         raise ValueError("a message that is nested too deep") from error
+    if SURROGATE.search(content):  # halves of characters, which are no Unicode text, could not be sent on
+        message = json.loads(json.dumps(message, ensure_ascii=False).encode(errors="replace"))
+    return message
 
 
 def framed(message: Any) -> bytes:

@@ -1,16 +1,20 @@
 """The problems of a job: which ones it warms up on, trains on and is evaluated on.
 
-The three sets are disjoint by the text of the prompt. `periplus/environment/splits.py` asserts this once, when the
-trainer starts. The order for training is in `mixture`.
+Problems of an evaluation set (`eval.sets`) are left out of all others. The other three sets are disjoint by the text of
+the prompt. `periplus/environment/splits.py` asserts this once, when the trainer starts. The order for training is in
+`mixture`.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from periplus.environment.environment import Environment
+from periplus.environment.job_environment import TrainerEnvironment
+from periplus.environment.problem_sets import excluded_texts, item_of
 from periplus.environment.prompts import PromptEncoder
 from periplus.environment.splits import Splits, split
 from periplus.errors import ConfigError
+from periplus.job.eval_section import EvalSet
 from periplus.job.job_file import JobFile
 from trainer.data.mixture import TrainingSource
 
@@ -25,10 +29,31 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """The environment of a job, and its problems divided into warm-up, training and held-out sets."""
+    """The environment of a job, its problems divided into warm-up, training and held-out sets, and evaluation sets."""
 
     environment: Environment
     splits: Splits
+    sets: tuple["NamedSet", ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedSet:
+    """An evaluation set of a job: its name, its settings, and the numbers of its problems in the environment.
+
+    `is_held_out`: it has the job's held-out problems, and `items` is empty.
+    """
+
+    name: str
+    settings: EvalSet
+    number: int
+    items: tuple[int, ...]
+    is_held_out: bool
+
+    def items_of(self, splits: Splits) -> tuple[int, ...]:
+        """Return the numbers of its problems, given how the job's own problems are divided."""
+        if not self.is_held_out:
+            return self.items
+        return tuple(item_of(self.number, index) for index in splits.held_out[: self.settings.num_prompts])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +96,50 @@ def read_prompts(
     return prompts
 
 
-def split_prompts(prompts: Sequence[Prompt], job: JobFile) -> Splits:
-    """Divide all prompts into warm-up, training and held-out sets, without those that are too long.
+def evaluation_sets(problems: TrainerEnvironment, job: JobFile) -> tuple[NamedSet, ...]:
+    """Return the evaluation sets of a job in its order."""
+    return tuple(
+        NamedSet(
+            name=name,
+            settings=settings,
+            number=number,
+            items=() if own is problems.main else tuple(item_of(number, index) for index in range(len(own))),
+            is_held_out=own is problems.main,
+        )
+        for number, ((name, settings), own) in enumerate(zip(job.eval.sets.items(), problems.sets, strict=True), 1)
+    )
+
+
+def check_set_prompts(problems: TrainerEnvironment, job: JobFile, encoder: PromptEncoder) -> None:
+    """Check that each prompt of the evaluation sets has a token and fits. Raises: ConfigError if one does not."""
+    width = job.sampling.prompt_tokens
+    for each in evaluation_sets(problems, job):
+        for item in each.items:
+            problem = problems.environment.item(item)
+            num_tokens = len(encoder.encode(problem))
+            if not 0 < num_tokens <= width:
+                raise ConfigError(
+                    f"eval.sets.{each.name} has a prompt of {num_tokens} tokens, {problem.prompt[:60]!r}, but prompts "
+                    f"have 1 to {width}; raise sampling.prompt_tokens, or leave the problem out with a filter"
+                )
+
+
+def excluded_by_sets(problems: TrainerEnvironment) -> frozenset[str]:
+    """Return the prompts of evaluation sets, without letter case, which must not be trained on."""
+    return excluded_texts(problems.sets, problems.main)
+
+
+def split_prompts(prompts: Sequence[Prompt], job: JobFile, excluded: frozenset[str] = frozenset()) -> Splits:
+    """Divide all prompts into warm-up, training and held-out sets, without those that are too long or `excluded`.
 
     Raises: ConfigError if there are too few.
     """
     num_warmup = job.train.warmup.num_examples if job.train.warmup else 0
-    usable = [index for index, prompt in enumerate(prompts) if prompt.num_tokens <= job.sampling.prompt_tokens]
+    usable = [
+        index
+        for index, prompt in enumerate(prompts)
+        if prompt.num_tokens <= job.sampling.prompt_tokens and prompt.text.casefold() not in excluded
+    ]
     of_usable = split([prompts[index].text for index in usable], num_warmup, job.eval.num_prompts, job.seed)
     return of_usable.renumbered(usable)
 

@@ -100,9 +100,11 @@ class LedgerDriver:
         self.settle(batch.kept, batch.policy.version)
         return effects
 
-    def want_evaluation(self, items: Sequence[int], now_s: float) -> tuple[IntakeEffect, ...]:
-        """Ask for one greedy sample of each item; an `EvaluationDone` comes later. Raises: StateError if one runs."""
-        return self._applied(values.EvalAsked(tuple(items)), now_s)
+    def want_evaluation(
+        self, items: Sequence[int], now_s: float, *, is_background: bool = False
+    ) -> tuple[IntakeEffect, ...]:
+        """Ask for one sample of each item; an `EvaluationDone` comes later. Raises: StateError if one runs."""
+        return self._applied(values.EvalAsked(tuple(items), is_background), now_s)
 
     def settle(self, kept: Sequence[KeptTrajectory], version: int) -> None:
         """Note that the fate of these samples was decided while the trainer was at `version`, each of them once."""

@@ -21,6 +21,7 @@ from periplus.audit import records as audit
 from periplus.errors import StateError, WireError
 from periplus.process.telemetry import event
 from periplus.spool.format import Position
+from periplus.values.policy import Policy
 from trainer.intake.committed import Committed, KeptTrajectory
 from trainer.intake.effects import EvaluationDone, EventLogged, IntakeEffect, LedgerBatch, LineWritten
 from trainer.intake.entries import used_samples
@@ -75,6 +76,7 @@ class LedgerService:
         # What the training loop waits for, until it takes it, and the event that something of it has come.
         self._batch: LedgerBatch | None = None
         self._evaluation: EvaluationDone | None = None
+        self._evaluated: Policy | None = None  # the policy at which the evaluation in the background began
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -128,7 +130,7 @@ class LedgerService:
         await self._journal.flush()
 
     async def evaluation(self, items: Sequence[int], stop: asyncio.Event) -> tuple[KeptTrajectory, ...] | None:
-        """Return one greedy sample of each item, or None if `stop` is set first.
+        """Return one sample of each item, or None if `stop` is set first. Training waits meanwhile.
 
         Samples that no worker could produce are left out. Raises: DiskFull, as `batch`.
         """
@@ -137,12 +139,41 @@ class LedgerService:
         self._perform(self._driver.want_evaluation(items, self._now()))
         await self._journal.flush()
         await self._until(lambda: self._evaluation is not None, stop)
+        return await self._end_evaluation(policy, is_background=False)
+
+    async def begin_evaluation(self, items: Sequence[int]) -> None:
+        """Ask for one sample of each item while training goes on; `background_evaluation` returns them later.
+
+        Raises: StateError if an evaluation runs; DiskFull, as `batch`.
+        """
+        policy = self._driver.policy
+        # First the line, then the leases, which follow it in the journal.
+        self._journal.write(audit.EvalBeginEntry(policy=policy))
+        self._perform(self._driver.want_evaluation(items, self._now(), is_background=True))
+        self._evaluated = policy
+        await self._journal.flush()
+
+    async def background_evaluation(self, stop: asyncio.Event | None = None) -> tuple[KeptTrajectory, ...] | None:
+        """Return the samples that `begin_evaluation` asked for, or None if they are not all there yet.
+
+        With `stop` wait for them until it is set. Samples that no worker could produce are left out.
+        Raises: DiskFull, as `batch`.
+        """
+        assert self._evaluated is not None, "an evaluation was begun"
+        if stop is not None:
+            await self._until(lambda: self._evaluation is not None, stop)
+        return await self._end_evaluation(self._evaluated, is_background=True)
+
+    async def _end_evaluation(self, policy: Policy, *, is_background: bool) -> tuple[KeptTrajectory, ...] | None:
         done, self._evaluation = self._evaluation, None
         if done is None:
             return None
-        self._journal.write_sealed(audit.EvalEntry(policy=policy, samples=used_samples(done.kept)))
+        runs = (run.policy for kept in done.kept for run in kept.trajectory.policies)
+        newest = max([policy, *runs]) if is_background else None
+        self._journal.write_sealed(audit.EvalEntry(policy=policy, samples=used_samples(done.kept), newest=newest))
+        self._evaluated = None
         # These samples are used up, so they do not keep their frames any longer.
-        self._driver.settle(done.kept, policy.version)
+        self._driver.settle(done.kept, self._driver.policy.version)
         await self._journal.flush()
         return done.kept
 

@@ -1,4 +1,7 @@
-"""Evaluations: groups of one sample each, leased before everything else, whose results are handed out together.
+"""Evaluations: groups of one sample each, whose results are handed out together.
+
+The trainer waits for an evaluation, which is then leased before everything else; or it trains on, and the evaluation
+runs in the background: it is leased after everything else (leasing.py). One evaluation runs at a time.
 
 All functions here change the `LedgerState` in place, and append what must be done outside to `effects`.
 """
@@ -9,12 +12,12 @@ from trainer.ledger.state import LedgerState, SampleGroup
 from trainer.ledger.values import Effect, EvalReady
 
 
-def open_evaluation(state: LedgerState, items: tuple[int, ...]) -> None:
+def open_evaluation(state: LedgerState, items: tuple[int, ...], *, is_background: bool) -> None:
     """Open one evaluation group with one sample for each item; it takes no room for tokens."""
     # Evaluation groups have numbers of their own, which no training group ever reaches.
     numbers = tuple(range(state.next_eval_group, state.next_eval_group + len(items)))
     state.next_eval_group += len(items)
-    state.evaluation = numbers
+    state.evaluation, state.is_background = numbers, is_background
     for number, item in zip(numbers, items, strict=True):
         group = SampleGroup(
             number=number,
@@ -35,5 +38,6 @@ def finish_evaluation(state: LedgerState, effects: list[Effect]) -> None:
         # Each group of an evaluation has one sample, number 0.
         for number in state.evaluation:
             state.remove_group(state.groups[number], 0)
-        state.evaluation = None
+        state.evaluation, state.is_background = None, False
+        state.idle_waiting.clear()
         effects.append(EvalReady(results))

@@ -3,12 +3,14 @@
 A lease is a worker's right to produce one sample. A group (the samples of one prompt) is opened only when a worker has
 room for it. Work goes out in this order:
 
-1. samples of an evaluation;
+1. samples of an evaluation for which the trainer waits;
 2. samples whose lease was lost. Groups that were leased earlier cannot be consumed without them, so they are granted
    at once, even to a trusted worker that has no room;
 3. samples of groups that are open already;
 4. samples of a new group of the present version;
-5. samples of the next version (*early* leases), which a worker may queue but not start yet.
+5. samples of the next version (*early* leases), which a worker may queue but not start yet;
+6. samples of an evaluation in the background. They take no room, so that they keep no other work from a worker, and a
+   worker holds few of them at a time (`BACKGROUND_SHARE`), so that they also go on where all workers are busy.
 
 Within each kind the worker with the fewest strikes comes first, then the one with the largest free share of its room,
 then the first by name. The samples of a group go to one worker while it has room, because they share a prompt.
@@ -41,6 +43,10 @@ EVAL, AGAIN, NEW, EARLY = 0, 1, 2, 3
 """Priorities of samples that wait for a lease, most urgent first: evaluation, lost, of an open group, of the next
 version."""
 
+BACKGROUND_SHARE = 8
+"""A worker holds one lease of an evaluation in the background for so many leases of its room, and at least one. Chosen
+by hand: a worker has room for two leases a slot, so a quarter of the slots at most are away from training."""
+
 _ITS_WORKERS_FAULT = (Loss.WORKER_GONE, Loss.WORKER_DIED, Loss.EXPIRED)
 """Losses that are the worker's doing: that the sample is late then says nothing about how long it is."""
 
@@ -67,6 +73,7 @@ def release(state: LedgerState, lease_id: int) -> Held:
     worker = state.workers[held.worker_id]
     del worker.leases[lease_id]
     worker.early.discard(lease_id)
+    worker.background.discard(lease_id)
     state.trials.pop(lease_id, None)
     del state.groups[held.lease.group].leases[held.lease.sample]
     state.seat(held.worker_id)
@@ -88,6 +95,9 @@ def lose(state: LedgerState, lease_id: int, why: Loss, effects: list[Effect]) ->
 def wait_again(state: LedgerState, group: SampleGroup, sample: int) -> None:
     """Put a sample whose lease is over back among those that wait for a lease."""
     state.set_oldest(group, sample, None)
+    if group.purpose is Purpose.EVAL and state.is_background:
+        heapq.heappush(state.idle_waiting, (group.number, sample))
+        return
     may_start = group.version <= state.policy.version
     priority = EVAL if group.purpose is Purpose.EVAL else AGAIN if may_start else EARLY
     heapq.heappush(state.waiting, (priority, group.number, sample))
@@ -242,6 +252,28 @@ def grant_leases(state: LedgerState, limits: LedgerLimits, item_of: ItemOf, effe
     _grant_waiting(state, limits, item_of, effects)
     if state.trials and _withdraw_trials(state, effects):
         _grant_waiting(state, limits, item_of, effects)
+    _grant_background(state, limits, effects)
+
+
+def _grant_background(state: LedgerState, limits: LedgerLimits, effects: list[Effect]) -> None:
+    """Grant samples of an evaluation in the background, one at a time to the worker with the largest free share."""
+    while state.idle_waiting:
+        number, sample = state.idle_waiting[0]
+        if _is_waiting(state, number, sample):
+            able = [seat for seat in state.seats.values() if _takes_background(state, limits, seat[2])]
+            if not able:
+                return
+            worker_id = min(able)[2]
+            lease = _issue(state, limits, worker_id, state.groups[number], sample)
+            effects.append(Granted(worker_id, (lease,)))
+        heapq.heappop(state.idle_waiting)
+
+
+def _takes_background(state: LedgerState, limits: LedgerLimits, worker_id: str) -> bool:
+    worker = state.workers[worker_id]
+    # When no further step is to come, nothing else needs the worker.
+    share = 1 if state.next_step >= limits.steps else BACKGROUND_SHARE
+    return not worker.is_late and len(worker.background) < max(1, worker.room // share)
 
 
 def _grant_waiting(state: LedgerState, limits: LedgerLimits, item_of: ItemOf, effects: list[Effect]) -> None:
@@ -360,6 +392,8 @@ def _issue(state: LedgerState, limits: LedgerLimits, worker_id: str, group: Samp
     if worker.is_late:
         state.put_on_trial(held)
     worker.leases[lease.lease_id] = None
+    if group.purpose is Purpose.EVAL and state.is_background:
+        worker.background.add(lease.lease_id)
     # An early lease has no deadline until its version exists.
     if start_at > state.policy:
         worker.early.add(lease.lease_id)

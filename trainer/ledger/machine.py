@@ -172,8 +172,8 @@ class Ledger:
                 results.take_result(state, limits, result, effects)
             case Replayed(replayed):
                 results.replay(state, limits, self._item_of, replayed, effects)
-            case EvalAsked(items):
-                evaluation.open_evaluation(state, items)
+            case EvalAsked(items, is_background):
+                evaluation.open_evaluation(state, items, is_background=is_background)
             case BatchWanted():
                 state.batch_wanted = True
             case StepDone():

@@ -91,6 +91,7 @@ class LeasingWorker:
     - `epoch` identifies one start of its process; 0 if unknown.
     - `room` is the number of leases that it can hold and that may start now; it can queue as many of the next version.
     - `early` holds those of its leases that may not start yet.
+    - `background` holds its leases of an evaluation for which training does not wait. They take none of its room.
     - `policy` is the version of its weights, None before it has said so. `is_behind`: the weights are so old that it
       gets no leases.
     - `allowance` is the number of leases that it may hold while it is on *probation*, and None if it is trusted with
@@ -107,6 +108,7 @@ class LeasingWorker:
     room: int = 0
     leases: dict[int, None] = field(default_factory=dict)  # ids, in the order of granting
     early: set[int] = field(default_factory=set)
+    background: set[int] = field(default_factory=set)
     policy: Policy | None = None
     allowance: int | None = None
     strikes: int = 0
@@ -131,7 +133,7 @@ class LeasingWorker:
     @property
     def free_early(self) -> int:
         """Number of further leases of the next version that it may get."""
-        return self.may_hold - len(self.leases)
+        return self.may_hold - len(self.leases) + len(self.background)
 
 
 @dataclass(slots=True)
@@ -167,7 +169,8 @@ class LedgerState:
     """Everything that the ledger knows, and indexes over it.
 
     `policy` is the one that the next batch is trained from, or the present one is being trained from. `held` maps the
-    number of a lease to the lease. `waiting` is a heap of samples that wait for a lease, as (priority, group, sample).
+    number of a lease to the lease. `waiting` is a heap of samples that wait for a lease, as (priority, group, sample);
+    samples of an evaluation in the background wait in `idle_waiting`.
     `seats` ranks the workers that may get a lease: the smallest (strikes, minus the free share of the room, id) first.
     """
 
@@ -199,6 +202,8 @@ class LedgerState:
     waiting: list[tuple[int, int, int]] = field(default_factory=list)  # heap; some entries are outdated
     dropped: dict[int, None] = field(default_factory=dict)  # numbers of the groups dropped last
     evaluation: tuple[int, ...] | None = None  # numbers of its groups in the order of the items; None: none runs
+    is_background: bool = False  # whether training goes on during the evaluation
+    idle_waiting: list[tuple[int, int]] = field(default_factory=list)  # heap: (group, sample) of such an evaluation
     hold_since_s: float | None = None  # since when a complete batch waits for older groups
     lost_since_s: float | None = None  # since when it waits for lost samples only
     num_filtered: int = 0  # groups with equal rewards dropped since the last batch
@@ -362,10 +367,12 @@ class LedgerState:
         for worker_id, worker in self.workers.items():
             assert worker.is_late == (worker.strikes > 0)
             assert worker.early == {lease_id for lease_id in worker.leases if self.held[lease_id].deadline_s is None}
+            of_evaluation = {i for i in worker.leases if self.held[i].lease.purpose is Purpose.EVAL}
+            assert worker.background == (of_evaluation if self.is_background else set())
             self.seat(worker_id)
         assert (self.seats, self.early_seats) == seats
         # Every sample is in exactly one place.
-        waiting = {(group, sample) for _, group, sample in self.waiting}
+        waiting = {(group, sample) for _, group, sample in self.waiting} | set(self.idle_waiting)
         for group in self.groups.values():
             assert sum(held.lease.group == group.number for held in self.held.values()) == len(group.leases)
             for sample in range(group.size):

@@ -223,9 +223,14 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class EvalAsked:
-    """An evaluation is wanted: one greedy sample of each item, with the present policy or a newer one."""
+    """An evaluation is wanted: one sample of each item, with the present policy or a newer one.
+
+    With `is_background` training goes on meanwhile, and has first claim on the workers. Else the trainer waits, and the
+    evaluation precedes all other work. An item may come several times.
+    """
 
     items: tuple[int, ...]
+    is_background: bool = False
 
 
 @dataclass(frozen=True, slots=True)

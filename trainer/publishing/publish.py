@@ -143,13 +143,22 @@ def load_float32(model: Any, state: WeightState) -> None:
             parameter.copy_(torch.from_numpy(values.copy()))
 
 
-def bundle(model_dir: Path, problems: bytes | None, code: Mapping[str, bytes] = MappingProxyType({})) -> Bundle:
-    """Pack tokenizer and model configuration of `model_dir`, the job's code, and the problems if workers need them."""
+def bundle(
+    model_dir: Path,
+    problems: bytes | None,
+    code: Mapping[str, bytes] = MappingProxyType({}),
+    set_files: Mapping[str, bytes] = MappingProxyType({}),
+) -> Bundle:
+    """Pack tokenizer and model configuration of `model_dir`, the job's code, and the problems if workers need them.
+
+    `set_files` are the files with the problems of evaluation sets, by name.
+    """
     content: dict[str, bytes] = {
         name: (model_dir / name).read_bytes() for name in BUNDLE_FILES if (model_dir / name).is_file()
     }
     if problems is not None:
         content[DATA_FILE] = problems
+    content |= set_files
     content |= {f"{CODE_FOLDER}/{name}": text for name, text in code.items()}
     return Bundle(payload=files.encode(content), content_bytes=len(files.content(content)))
 

@@ -45,6 +45,11 @@ def read_problems(data: DataSection) -> tuple[ReadDataset, ...]:
     return tuple(read)
 
 
+def read_set(source: DatasetKeys, key: str, system_prompt: str | None) -> ReadDataset:
+    """Return the problems of one data set, which `key` of the job names. Raises: ConfigError with the wrong rows."""
+    return _read(source, key, 0, 0, system_prompt)
+
+
 def _read(source: DatasetKeys, key: str, number: int, first_index: int, system_prompt: str | None) -> ReadDataset:
     refusals: list[str] = []
     num_rows = 0

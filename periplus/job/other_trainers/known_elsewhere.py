@@ -73,6 +73,7 @@ KNOWN_ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "lr_warmup_steps": "optimizer.warmup_steps",
         "mask_truncated_completions": "algorithm.overlong_filter",
         "max_async_level": "staleness",
+        "max_assistant_turns": "environment.max_turns",
         "max_completion_length": "sampling.max_new_tokens",
         "max_completion_tokens": "sampling.max_new_tokens",
         "max_num_seqs": "engine.max_requests",

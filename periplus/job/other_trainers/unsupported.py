@@ -108,17 +108,13 @@ _WHY: Mapping[str, tuple[str, ...]] = {
         "gpus",
         "hardware",
     ),
-    "an episode is one prompt and one completion": (
+    "tools and conversations are an environment of several turns, which environment names (docs/environments.md)": (
         "multi_turn",
-        "max_turns",
-        "max_assistant_turns",
-        "max_user_turns",
         "tools",
         "tool_config_path",
         "tool_kwargs",
         "agent_loop",
         "interaction",
-        "max_tool_calling_iterations",
         "rollout_func",
     ),
     "a reward function of one's own may ask a service, and reward.functions lists it by its import path": (

@@ -6,7 +6,7 @@ Each chart has a title, axes with units, and a summary for screen readers. Colou
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from periplus.view import svg, units
 from periplus.view.axes import Axis, log_axis, nice_range
@@ -26,12 +26,16 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartSeries:
-    """A line of a chart. `style` is line, faint (raw values behind a smooth line) or dots (joined points)."""
+    """A line of a chart. `style` is line, faint (raw values behind a smooth line) or dots (joined points).
+
+    `band` has the lower and the upper end of each point's interval, or nothing.
+    """
 
     label: str
     points: Points
     colour: str = "c1"
     style: str = "line"
+    band: Sequence[tuple[float, float]] = ()
 
 
 def line_chart(
@@ -56,13 +60,16 @@ def line_chart(
     xs = [x for one in shown for x, _ in one.points]
     # The x axis always holds 0 and 1, so that even a single point has an axis.
     x_axis = Axis(min(0.0, *xs), max(1.0, *xs), _LEFT, _LEFT + _PLOT_W)
-    y_axis = _vertical([y for one in shown for _, y in one.points], logarithmic=logarithmic, from_zero=from_zero)
+    ys = [y for one in shown for _, y in one.points] + [end for one in shown for ends in one.band for end in ends]
+    y_axis = _vertical(ys, logarithmic=logarithmic, from_zero=from_zero)
     body = _grid(y_axis, tick)
     # Steps are whole numbers: the axis may offer halves when it is short.
     body += [_x_tick(x_axis.at(value), f"{value:,.0f}") for value in x_axis.ticks() if value == int(value)]
     body.append(_x_title(x_label))
     # Positions come after thinning, since a long run has more points than the chart has pixels.
     for one in shown:
+        if one.band:
+            body.append(_band(one, x_axis, y_axis))
         body += _drawn(one, [(x_axis.at(x), y_axis.at(y)) for x, y in _thinned(one.points)])
     # A faint series only underlies its smoothed one, and needs no entry of its own.
     body += _legend([one for one in shown if one.style != "faint"] if len(shown) > 1 else [])
@@ -132,7 +139,17 @@ def smoothed(points: Points, window: int) -> list[tuple[float, float]]:
 
 def _cleaned(series: ChartSeries, logarithmic: bool) -> ChartSeries:
     points = [(x, y) for x, y in series.points if math.isfinite(y) and (y > 0 or not logarithmic)]
-    return ChartSeries(label=series.label, points=points, colour=series.colour, style=series.style)
+    return replace(series, points=points)
+
+
+def _band(series: ChartSeries, x_axis: Axis, y_axis: Axis) -> Markup:
+    xs = [x_axis.at(x) for x, _ in series.points]
+    # A single interval has no width in steps; it is drawn as wide as its dot.
+    xs = [xs[0] - 4, xs[0] + 4] if len(xs) == 1 else xs
+    ends = list(series.band) * 2 if len(series.band) == 1 else list(series.band)
+    upper = [(x, y_axis.at(high)) for x, (_, high) in zip(xs, ends, strict=True)]
+    lower = [(x, y_axis.at(low)) for x, (low, _) in zip(xs, ends, strict=True)]
+    return svg.element("path", class_=f"{series.colour} fill band", d=svg.polyline([*upper, *reversed(lower)]) + " Z")
 
 
 def _thinned(points: Points) -> Points:

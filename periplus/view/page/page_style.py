@@ -33,8 +33,8 @@ svg path{fill:none}
 svg .grid{stroke:var(--line);stroke-width:1}
 .line,.dots{stroke-width:2.2;stroke-linejoin:round;stroke-linecap:round}
 .faint{stroke-width:1.2;opacity:.32;stroke-linejoin:round}
-path.c1{stroke:var(--c1)}path.c2{stroke:var(--c2)}path.muted{stroke:var(--muted)}
-.fill.c1{fill:var(--c1)}.fill.c2{fill:var(--c2)}.fill.muted{fill:var(--muted)}.fill.bad{fill:var(--bad)}
+path.c1{stroke:var(--c1)}path.c2{stroke:var(--c2)}path.muted{stroke:var(--muted)}path.band{stroke:none}
+.band{opacity:.18}.fill.c1{fill:var(--c1)}.fill.c2{fill:var(--c2)}.fill.muted{fill:var(--muted)}.fill.bad{fill:var(--bad)}
 .bound{stroke:var(--ink);stroke-width:1.4;stroke-dasharray:4 4}svg .boundlabel{fill:var(--ink);font-weight:600}
 .table{margin-bottom:16px;overflow-x:auto}
 table{border-collapse:collapse;width:100%;margin-top:12px;font-size:15px}

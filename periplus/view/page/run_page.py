@@ -13,6 +13,7 @@ from periplus.process.telemetry import REWARD_PART_MEAN
 from periplus.values.record import Record, RecordKind
 from periplus.view import units
 from periplus.view.page.charts import ChartSeries, comparison, histogram, line_chart, smoothed
+from periplus.view.page.evaluation_charts import evaluation_charts
 from periplus.view.page.page_frame import html_page
 from periplus.view.state import LinkSeen, LinkView, RecordSeen, ViewState, fold
 
@@ -168,6 +169,7 @@ def _charts(steps: Sequence[Record], state: ViewState, summary: Mapping[str, obj
         ),
         *_reward_part_chart(steps, window),
         line_chart("Accuracy", [accuracy], unit="% of held-out prompts", tick=_percent_tick),
+        *evaluation_charts(state.set_evaluations),
         line_chart("Loss", [*_raw_and_smooth(of("loss"), window)], unit="nats"),
         line_chart(
             "Entropy of the policy", [*_raw_and_smooth(of("entropy"), window)], unit="nats a token", from_zero=True

@@ -10,6 +10,7 @@ from typing import assert_never
 
 from periplus.values.record import Record, RecordKind
 from periplus.view import units
+from periplus.view.set_scores_text import scores_text
 from periplus.view.state import Event, FleetSeen, JobChanged, RecordSeen, ViewState, printable
 
 EVERY_STEPS = 10
@@ -51,6 +52,8 @@ def _advance_record(said: Said, before: ViewState, record: Record, after: ViewSt
             prompts = units.short(record.values.get("num_prompts"))
             accuracy = units.percent(record.values.get("accuracy"))
             return said, (_line(after, f"accuracy {printable(record.text)}: {accuracy} on {prompts} prompts"),)
+        case RecordKind.EVAL_SET:
+            return said, (_line(after, f"evaluation {printable(record.text)}: {scores_text(record.values)}"),)
         case RecordKind.STEP:
             return _advance_step(said, before, after)
         case RecordKind.WARMUP | RecordKind.SUMMARY:

@@ -282,9 +282,9 @@ class VllmEngine:
     def _sampling(self, state: OpenRequest, label: WeightLabel) -> Sampling:
         request = state.request
         key = row_keys(request.seed, label.policy.version, [request.group], [request.sample])
-        if state.token_ids:
-            # A later leg must not use the random numbers of an earlier one again.
-            key = row_keys(int(key[0]), len(state.token_ids), [0], [0])
+        if position := request.first_position + len(state.token_ids):
+            # A later leg or turn must not use the random numbers of an earlier one again.
+            key = row_keys(int(key[0]), position, [0], [0])
         return Sampling(
             temperature=0.0 if request.greedy else request.temperature,
             # vLLM takes a signed integer of 64 bits, and -1 for no seed. The key's upper 62 bits are never negative.

@@ -74,7 +74,8 @@ any_record = st.one_of(
     ),
     st.builds(records.LostEntry, lease_id=integers, group=integers, sample=integers, worker_id=texts, why=labels),
     st.builds(records.DropEntry, group=integers, why=labels, samples=dropped),
-    st.builds(records.EvalEntry, policy=policies, samples=used),
+    st.builds(records.EvalEntry, policy=policies, samples=used, newest=st.none() | policies),
+    st.builds(records.EvalBeginEntry, policy=policies),
     st.builds(
         records.ConsumeEntry,
         policy=policies,

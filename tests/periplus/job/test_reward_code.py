@@ -24,8 +24,8 @@ def test_the_module_beside_the_job_file_is_found_and_its_digest_fixed(file: Path
     job = load_job(file)
     assert job.reward.code == (str(file.parent / "my_rewards.py"),)
     assert list(job.reward.code_digests) == ["my_rewards.py"]
-    assert read_code(job.reward) == {"my_rewards.py": b"score = len"}
-    assert read_code(JobFile.from_json(job.to_json()).reward) == read_code(job.reward)
+    assert read_code(job.reward, None) == {"my_rewards.py": b"score = len"}
+    assert read_code(JobFile.from_json(job.to_json()).reward, None) == read_code(job.reward, None)
 
 
 def test_a_module_in_the_folder_where_the_command_runs_is_found_too(
@@ -36,7 +36,7 @@ def test_a_module_in_the_folder_where_the_command_runs_is_found_too(
     with pytest.raises(ConfigError, match=r"no my_rewards\.py or my_rewards/__init__\.py in"):
         load_job(file)
     monkeypatch.chdir(elsewhere)
-    assert read_code(load_job(file).reward) == {"my_rewards.py": b"score = len"}
+    assert read_code(load_job(file).reward, None) == {"my_rewards.py": b"score = len"}
 
 
 def test_a_changed_file_is_refused_later(file: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_changed_file_is_refused_later(file: Path) -> None:
         check_inputs(job)
     (file.parent / "my_rewards.py").unlink()
     with pytest.raises(ConfigError, match="cannot be read"):
-        read_code(job.reward)
+        read_code(job.reward, None)
 
 
 def test_a_folder_travels_under_its_name_without_what_is_hidden_linked_or_no_code(file: Path) -> None:
@@ -57,10 +57,10 @@ def test_a_folder_travels_under_its_name_without_what_is_hidden_linked_or_no_cod
         (package / name).write_text(name)
     (package / "linked.py").symlink_to("/etc/passwd")
     job = load_job(file, [f"reward.code=[{file.parent}/my_rewards.py, {package}]"])
-    assert sorted(read_code(job.reward)) == ["lib/__init__.py", "lib/deep/inner.py", "my_rewards.py"]
+    assert sorted(read_code(job.reward, None)) == ["lib/__init__.py", "lib/deep/inner.py", "my_rewards.py"]
     (package / "new.py").write_text("")
     with pytest.raises(ConfigError, match=r"has changed .*lib/new\.py"):
-        read_code(job.reward)
+        read_code(job.reward, None)
 
 
 def test_a_library_is_too_much(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

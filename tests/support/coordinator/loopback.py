@@ -37,6 +37,7 @@ class FakeAgent:
         self.address, self.region, self.boot_id = address, region, boot_id
         self.epoch, self.sequence = 0, 1
         self.desired: dict[str, control_pb2.Task] = {}
+        self._heartbeat = control_pb2.Heartbeat()
         self._turn = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -80,6 +81,7 @@ class FakeAgent:
                 return message
 
     async def send(self, **body: Any) -> None:
+        self._heartbeat = body.get("heartbeat", self._heartbeat)  # counters stay as they were told last
         async with self._turn:  # messages leave in the order of their numbers
             self.sequence += 1
             await self.call.write(control_pb2.AgentMessage(epoch=self.epoch, sequence=self.sequence, **body))
@@ -87,7 +89,7 @@ class FakeAgent:
     async def _beat(self, every_s: float) -> None:
         while True:
             await asyncio.sleep(every_s)
-            await self.send(heartbeat=control_pb2.Heartbeat())
+            await self.send(heartbeat=self._heartbeat)
 
     async def report(
         self,

@@ -384,7 +384,7 @@ class World:
 
     def asks_for_evaluation(self, n: int, m: int) -> None:
         if self.ledger.state.evaluation is None:
-            self.tell(EvalAsked(tuple(range(n % 4))))
+            self.tell(EvalAsked(tuple(range(n % 4)), is_background=m % 2 == 1))
 
     def time_passes(self, n: int, m: int) -> None:
         """Time passes (nothing, a little, a hold, a lease, an hour), or the clock is set back."""

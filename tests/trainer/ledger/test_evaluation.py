@@ -97,3 +97,33 @@ def test_an_evaluation_that_moves_after_a_step_is_of_the_newer_version() -> None
     assert moved[0].start_at == Policy(0, 1)
     (late,) = of_kind(ledger.tell(ResultArrived(answer(old, Policy(0, 0)))), JudgedResult)
     assert late.arrival is Arrival.TOO_OLD
+
+
+def test_an_evaluation_in_the_background_takes_a_small_share_and_no_room_of_training() -> None:
+    ledger = CheckedLedger(group_size=1, bound=3)
+    ledger.worker("a", 16)
+    trained = [lease for lease in ledger.granted() if lease.purpose is Purpose.TRAIN]
+    free = ledger.machine.state.workers["a"].free
+    leases = leases_of(ledger.tell(EvalAsked((7, 8, 9, 7), is_background=True)))
+    assert [lease.item for lease in leases] == [7, 8], "two of sixteen"
+    assert ledger.machine.state.workers["a"].free == free
+    assert len(trained) == len([lease for lease in ledger.granted() if lease.purpose is Purpose.TRAIN])
+
+
+def test_an_evaluation_in_the_background_comes_back_in_the_order_asked_for_with_an_item_twice() -> None:
+    ledger = CheckedLedger(group_size=1)
+    ledger.worker("a", 8)
+    (first,) = leases_of(ledger.tell(EvalAsked((7, 7), is_background=True)))
+    effects = ledger.deliver(first)
+    (second,) = (lease for lease in leases_of(effects) if lease.purpose is Purpose.EVAL)
+    (ready,) = of_kind(ledger.deliver(second), EvalReady)
+    assert [(x.item, x.group) for x in ready.results] == [(7, EVAL_GROUPS_START), (7, EVAL_GROUPS_START + 1)]
+
+
+def test_a_lost_sample_of_an_evaluation_in_the_background_is_leased_to_another_worker() -> None:
+    ledger = CheckedLedger(group_size=1)
+    ledger.worker("a", 8)
+    (lease,) = leases_of(ledger.tell(EvalAsked((7,), is_background=True)))
+    ledger.worker("b", 8)
+    again = [x for x in leases_of(ledger.tell(WorkerLeft("a"))) if x.purpose is Purpose.EVAL]
+    assert [x.group for x in again] == [lease.group]
