@@ -15,8 +15,8 @@ def honest_run(
 ) -> AuditRun:
     """Write three forks, two of them killed after a checkpoint that did not cover all.
 
-    `prune`: frames are removed at the first checkpoint, and the exported weights have merged adapters. So there are
-    lines of every kind.
+    `prune`: frames are removed at the first checkpoint, one evaluation does not hold up training, and the exported
+    weights have merged adapters. So there are lines of every kind.
     """
     run = AuditRun(root=root, group_size=group_size, rng=random.Random(seed), is_sealed=is_sealed)
     run.start()
@@ -29,6 +29,8 @@ def honest_run(
     run.kill()
     run.start(Policy(1, 4))
     _fork(run, steps=3, checkpoint_after=2)
+    if prune:
+        run.evaluate_in_background()
     run.evaluate()
     run.end(merged=prune)
     return run

@@ -318,12 +318,19 @@ class AuditRun:
         return groups
 
     def evaluate(self, num_items: int = 3) -> None:
+        self.say(audit.EvalEntry(policy=self.policy, samples=self._measured(num_items)))
+
+    def evaluate_in_background(self, num_items: int = 3) -> None:
+        """Begin an evaluation for which training does not wait, and end it before the next step."""
+        self.say(audit.EvalBeginEntry(policy=self.policy))
+        self.say(audit.EvalEntry(policy=self.policy, samples=self._measured(num_items), newest=self.policy))
+
+    def _measured(self, num_items: int) -> tuple[audit.UsedSample, ...]:
         groups = [self.open_group(Purpose.EVAL) for _ in range(num_items)]
         for group in groups:
             self.arrive(self.trajectory(self.lease(group, 0)))
         kept = [self.waiting.pop(group)[0] for group in groups]
-        samples = tuple(audit.UsedSample(k.result.group, k.result.sample, k.result.digest) for k in kept)
-        self.say(audit.EvalEntry(policy=self.policy, samples=samples))
+        return tuple(audit.UsedSample(k.result.group, k.result.sample, k.result.digest) for k in kept)
 
     # ---- weights --------------------------------------------------------------------------------------------------
 
