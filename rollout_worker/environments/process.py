@@ -5,8 +5,8 @@
     worker -> process   {"reset": problem} or {"step": text}             any number of times
     process -> worker   {"messages": [...]}, with "reward" and "done" after a step, or {"raised": text}
 
-It is started as `python -m rollout_worker.environments.process`, like a reward process (rewards/process.py), and ends
-like one. Each episode has a new object of the class. Its methods may be coroutine functions; they share one event loop.
+Its keeper starts and ends it, like a reward process (rewards/keeper.py, rewards/process.py). Each episode has a new
+object of the class. Its methods may be coroutine functions; they share one event loop.
 """
 
 import asyncio
@@ -16,7 +16,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from rollout_worker.rewards.pipes import die_with_parent, taken_pipes, text_of
+from rollout_worker.rewards.keeper import die_with_parent
+from rollout_worker.rewards.pipes import taken_pipes, text_of
 
 
 class Player:
@@ -80,7 +81,3 @@ def main() -> None:
             except Exception as error:  # the root of foreign code: an environment may raise anything
                 said = {"raised": text_of(error)}
             pipes.say(said)
-
-
-if __name__ == "__main__":
-    main()

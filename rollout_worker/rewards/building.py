@@ -7,6 +7,7 @@ model       a reward model each, in one process, since its weights take memory
 """
 
 import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,10 @@ from rollout_worker.rewards.child import RewardProgram
 from rollout_worker.rewards.functions import model, own
 from rollout_worker.rewards.pool import MAX_BATCH, RewardPool
 from rollout_worker.rewards.scorer import PartScorer, PoolPart, RewardScorer, VerifierPart, WeightedPart
+
+MEMORY_SHARE = 0.5
+"""Share of the machine's memory that one reward process may allocate. Chosen by hand: it ends what allocates without
+end, and gets in nobody else's way. A reward model's process is not bounded, since its weights have their size."""
 
 VERIFIER, CODE, MODEL = "verifier", "code", "model"
 """Kinds of functions that do not run beside the others."""
@@ -78,10 +83,19 @@ def _pool(reward: RewardSection, group: Sequence[WeightedFunction], place: Rewar
     folder = place.code_folder if kind == OWN else None
     is_model = kind == MODEL
     return RewardPool(
-        program=RewardProgram(functions=functions, folder=folder, num_threads=place.num_threads if is_model else 1),
+        program=RewardProgram(
+            functions=functions,
+            folder=folder,
+            num_threads=place.num_threads if is_model else 1,
+            memory_bytes=None if is_model else int(MEMORY_SHARE * _machine_bytes()),
+        ),
         num_processes=1 if is_model else reward.processes,
         timeout_s=reward.timeout_s,
         labels=tuple(label_of(entry) for entry in group),
         batched=frozenset(range(len(group))) if kind in (OWN, MODEL) else frozenset(),
         max_batch={OWN: own.MAX_TEXTS, MODEL: model.MAX_TEXTS}.get(kind or "", MAX_BATCH),
     )
+
+
+def _machine_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

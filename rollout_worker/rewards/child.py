@@ -1,7 +1,7 @@
 """One process of rewards, or of an environment, as its worker sees it: started, asked, and killed with its children.
 
-It leads a process group of its own within the worker's session, so that it can be killed with its children, and so that
-the worker's guard finds it if the worker is killed (periplus/process/guard.py).
+What is started is its keeper, which ends it with all that it has started when it is told to or the worker dies
+(keeper.py). The keeper has a session of its own, so that nobody who kills the worker's session kills it before that.
 """
 
 import asyncio
@@ -26,6 +26,10 @@ GRACE_S = 0.1
 """Seconds after a deadline in which an answer that came in time, while this process was busy, is still read. Chosen by
 hand."""
 
+ENDING_S = 1.0
+"""Seconds in which a process that has closed its pipes may end by itself, so that it is known how. Chosen by hand: its
+keeper takes a few milliseconds."""
+
 END_DEADLINE_S = 10.0
 """Seconds to wait for a killed process. The kernel ends one within milliseconds, unless a driver blocks it. Chosen by
 hand."""
@@ -41,6 +45,8 @@ class RewardProgram:
     functions: tuple[tuple[str, Settings], ...]
     folder: Path | None = None
     num_threads: int = 1
+    memory_bytes: int | None = None
+    """Most memory that the process may allocate; None bounds nothing."""
 
 
 class ChildLost(Exception):
@@ -64,13 +70,13 @@ class RewardChild:
         Raises: ConfigError if it cannot build them; ChildLost if it ends or takes too long; OSError.
         """
         folder = None if program.folder is None else str(program.folder)
-        setup = {"functions": program.functions, "folder": folder}
+        setup = {"functions": program.functions, "folder": folder, "memory_bytes": program.memory_bytes}
         module = "rollout_worker.rewards.process"
         return await cls.spawn(module, setup, what="the reward functions", num_threads=program.num_threads)
 
     @classmethod
     async def spawn(cls, module: str, setup: Any, *, what: str, num_threads: int = 1) -> "RewardChild":
-        """Start a module as a process, and have it load what `setup` names; errors call it `what`.
+        """Start a keeper that runs the `main` of a module, which loads what `setup` names; errors call it `what`.
 
         Raises: ConfigError if it cannot be loaded; ChildLost if the process ends or takes too long; OSError.
         """
@@ -80,10 +86,11 @@ class RewardChild:
                 sys.executable,
                 "-P",
                 "-m",
+                "rollout_worker.rewards.keeper",
                 module,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                process_group=0,
+                start_new_session=True,
                 env=_variables(package_root, num_threads),
             )
         )
@@ -126,18 +133,25 @@ class RewardChild:
                 await self.kill()
                 raise ChildLost(timed_out=True, why=f"it gave no answer within {timeout_s:g} s")
             return reading.result()
-        except (EOFError, OSError, ValueError) as error:
+        except (EOFError, OSError) as error:
             raise await self._ended() from error
+        except ValueError as error:
+            await self.kill()
+            raise ChildLost(timed_out=False, why=f"its process wrote something else than an answer: {error}") from error
         finally:
             reading.cancel()
 
     async def kill(self) -> None:
-        """Kill the process with its group, and wait for its end."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(END_DEADLINE_S):
-                await self._process.wait()
+        """End the process with all that it has started, and wait for its end."""
+        # The group is killed only if its keeper does not end.
+        for send, number in ((os.kill, signal.SIGTERM), (os.killpg, signal.SIGKILL)):
+            if self._process.returncode is not None:
+                return
+            with contextlib.suppress(ProcessLookupError):
+                send(self._process.pid, number)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(END_DEADLINE_S):
+                    await self._process.wait()
 
     async def _read(self) -> Mapping[str, Any]:
         assert self._process.stdout is not None
@@ -150,6 +164,9 @@ class RewardChild:
         return said
 
     async def _ended(self) -> ChildLost:
+        with contextlib.suppress(TimeoutError):  # a process closes its pipes before its parent hears how it ended
+            async with asyncio.timeout(ENDING_S):
+                await self._process.wait()
         await self.kill()
         code = self._process.returncode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
@@ -166,7 +183,7 @@ def _variables(package_root: str, num_threads: int) -> dict[str, str]:
     }
 
 
-def answered(said: Mapping[str, Any], num_texts: int) -> Sequence[Any] | None:
-    """Return the values of an answer, one to `num_texts` of them; None if it holds anything else."""
+def answered(said: Mapping[str, Any], call: int, num_texts: int) -> Sequence[Any] | None:
+    """Return the values of an answer to a call, one to `num_texts` of them; None if it holds anything else."""
     values = said.get("values")
-    return values if isinstance(values, list) and 0 < len(values) <= num_texts else None
+    return values if said.get("call") == call and isinstance(values, list) and 0 < len(values) <= num_texts else None

@@ -1,28 +1,24 @@
-"""What the processes of rewards and environments have in common: their pipes to the worker, and their end with it.
+"""What the processes of rewards and environments have in common: their pipes to the worker, and errors as text.
 
 It imports little, since a worker may start many such processes at once.
 """
 
-import ctypes
 import os
-import signal
 from collections.abc import Iterator
 from typing import Any
 
 from rollout_worker.rewards import wire
-
-PR_SET_PDEATHSIG = 1
-"""Number of the `prctl` operation that sets the signal which a process gets when its parent dies (linux/prctl.h)."""
 
 ERROR_CHARACTERS = 500
 """Characters of an error's text that are sent; the rest is cut. Chosen by hand."""
 
 
 class Pipes:
-    """The two pipes to the worker."""
+    """The two pipes to the worker. A copy of this process, which the user's code has made by forking, is not heard."""
 
     def __init__(self, reading: int, writing: int) -> None:
         self._in, self._out = os.fdopen(reading, "rb"), writing
+        self._owner = os.getpid()
 
     def messages(self) -> Iterator[Any]:
         """Yield what the worker says, until it closes the pipe."""
@@ -30,7 +26,9 @@ class Pipes:
             yield wire.read(self._in.read(*wire.LENGTH.unpack(header)))
 
     def say(self, message: Any) -> None:
-        """Send one message."""
+        """Send one message. A copy of this process ends here."""
+        if os.getpid() != self._owner:
+            os._exit(0)
         content = memoryview(wire.framed(message))
         while content:
             content = content[os.write(self._out, content) :]
@@ -39,14 +37,6 @@ class Pipes:
 def text_of(error: Exception) -> str:
     """Return an error's class and text, cut to ERROR_CHARACTERS."""
     return f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends."""
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died in between
-        os._exit(1)
 
 
 def taken_pipes() -> Pipes:

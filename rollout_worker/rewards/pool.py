@@ -25,6 +25,7 @@ from periplus.process.telemetry import event
 from periplus.values.trajectory import MAX_REWARD, is_reward
 from rollout_worker.rewards.child import ChildLost, RewardChild, RewardProgram, answered
 from rollout_worker.rewards.functions.completions import ScoredText
+from rollout_worker.rewards.pipes import ERROR_CHARACTERS
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class RewardPool:
     """The functions that score several texts at once."""
 
     max_batch: int = MAX_BATCH
+    _num_calls: int = 0
     _queue: deque[_Waiting] = field(default_factory=deque)
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_WAITING))
@@ -124,32 +126,34 @@ class RewardPool:
         """Have a process score the texts, and take those that it has answered out of the batch. Raises: ChildLost."""
         function = batch[0].function
         texts = [waiting.text.to_json() for waiting in batch]
-        await child.tell({"function": function, "texts": texts}, self.timeout_s)
+        call = self._num_calls = self._num_calls + 1
+        await child.tell({"call": call, "function": function, "texts": texts}, self.timeout_s)
         while batch:
             said = await child.reply(self.timeout_s)
-            values = answered(said, len(batch))
+            values = answered(said, call, len(batch))
             if values is not None:
                 for value in values:
                     self._answer(batch.pop(0), value)
-            elif "raised" not in said:
+            elif said.get("call") != call or "raised" not in said:
                 await child.kill()
                 raise ChildLost(timed_out=False, why="its process wrote something else than an answer")
             elif function in self.batched and len(batch) > 1:
                 await self._again(batch, alone=True)
                 batch.clear()
             else:
-                self._fail(batch.pop(0), RewardRaised(f"{self.labels[function]} raised {said['raised']}"))
+                self._fail(
+                    batch.pop(0),
+                    RewardRaised(f"{self.labels[function]} raised {str(said['raised'])[:ERROR_CHARACTERS]}"),
+                )
 
     def _answer(self, waiting: _Waiting, value: Any) -> None:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is not None and not (is_number and is_reward(float(value))):
-            label = self.labels[waiting.function]
-            self._fail(
-                waiting,
-                RewardRaised(f"{label} gave {value!r}; a reward is a number from -{MAX_REWARD:g} to {MAX_REWARD:g}"),
-            )
+        # A process sends each number as a float.
+        if value is not None and not (isinstance(value, float) and is_reward(value)):
+            gave = f"{self.labels[waiting.function]} gave {value!r:.80}"
+            error = RewardRaised(f"{gave}; a reward is a number from -{MAX_REWARD:g} to {MAX_REWARD:g}")
+            self._fail(waiting, error)
         elif not waiting.value.done():  # else whoever asked was cancelled
-            waiting.value.set_result(None if value is None else float(value))
+            waiting.value.set_result(value)
 
     def _fail(self, waiting: _Waiting, error: RewardFailed) -> None:
         if not waiting.value.done():

@@ -1,16 +1,24 @@
 """The program of a reward process: it builds the functions that its worker names, and answers its calls one by one.
 
-It is started as `python -m rollout_worker.rewards.process` with two pipes as standard input and output, which it takes
-for itself: what functions print goes to the worker's log. It ends when the pipe closes, and the kernel kills it when
-its worker dies, even while a function hangs. Everything runs in the main thread, since math-verify needs signals.
+Its keeper starts it (keeper.py) with two pipes to the worker as standard input and output, which it takes for itself:
+what functions print goes to the worker's log. It ends when the pipe closes, and the kernel kills it when its keeper
+dies. Everything runs in the main thread, since math-verify needs signals.
+
+Memory is bounded, so that a function which allocates without end gets a MemoryError before the machine is in need. If
+the machine is in need all the same, the kernel ends reward processes before their worker.
 """
 
+import contextlib
+import resource
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from rollout_worker.rewards.functions.completions import BatchFunction, ScoredText
 from rollout_worker.rewards.functions.registry import build_function
-from rollout_worker.rewards.pipes import Pipes, die_with_parent, taken_pipes, text_of
+from rollout_worker.rewards.keeper import die_with_parent
+from rollout_worker.rewards.pipes import taken_pipes, text_of
 
 
 def main() -> None:
@@ -20,6 +28,7 @@ def main() -> None:
     messages = pipes.messages()
     try:
         setup = next(messages)
+        _bound_memory(setup["memory_bytes"])
         sys.path[:0] = [setup["folder"]] if setup["folder"] else []
         functions = [build_function(kind, settings) for kind, settings in setup["functions"]]
     except Exception as error:  # the root of foreign code: a user's module may raise anything
@@ -27,18 +36,20 @@ def main() -> None:
         return
     pipes.say({"ready": True})
     for call in messages:
-        _answer(pipes, functions[call["function"]], [ScoredText.of_json(each) for each in call["texts"]])
+        texts = [ScoredText.of_json(each) for each in call["texts"]]
+        for reply in _replies(functions[call["function"]], texts):
+            pipes.say({"call": call["call"], **reply})
 
 
-def _answer(pipes: Pipes, function: Any, texts: list[ScoredText]) -> None:
+def _replies(function: Any, texts: list[ScoredText]) -> Iterator[dict[str, Any]]:
     if isinstance(function, BatchFunction):
-        pipes.say(_reply(lambda: [_number(value) for value in function.score(texts)]))
+        yield _reply(lambda: [_number(value) for value in function.score(texts)])
         return
     for text in texts:
-        pipes.say(_reply(lambda text=text: [_number(function(text))]))
+        yield _reply(lambda text=text: [_number(function(text))])
 
 
-def _reply(values: Any) -> Any:
+def _reply(values: Any) -> dict[str, Any]:
     try:
         return {"values": values()}
     except Exception as error:  # the root of foreign code: a reward function may raise anything
@@ -46,8 +57,13 @@ def _reply(values: Any) -> Any:
 
 
 def _number(value: Any) -> float | None:
+    if isinstance(value, str | bytes):
+        raise TypeError(f"{value!r:.80} is no number")
     return None if value is None else float(value)  # also of a NumPy number or a tensor of one element
 
 
-if __name__ == "__main__":
-    main()
+def _bound_memory(most_bytes: int | None) -> None:
+    with contextlib.suppress(OSError):  # a kernel without it
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    if most_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))

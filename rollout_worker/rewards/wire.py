@@ -2,30 +2,37 @@
 
     worker -> process   {"functions": [...], "folder": ...}          once, what to build
     process -> worker   {"ready": true} or {"refused": text}
-    worker -> process   {"function": i, "texts": [...]}              any number of times
-    process -> worker   {"values": [...]} or {"raised": text}        for the next one, or for all of them
+    worker -> process   {"call": n, "function": i, "texts": [...]}          any number of times
+    process -> worker   {"call": n, "values": [...] or "raised": text}      for the next one, or for all of them
 
 A function that scores one completion at a time answers for each of them, so that a slow one is found. A length that is
-too large comes from a process that has written something else into the pipe.
+too large comes from a process that has written something else into the pipe, and so does an answer to another call.
 """
 
 import json
+import re
 import struct
 from typing import Any
 
 LENGTH = struct.Struct("<I")
 """The length in bytes that stands before each message."""
 
-MAX_CALL_BYTES = 1 << 30
-"""Largest message to a process. Chosen by hand, far above 64 completions of 131,072 tokens."""
+SURROGATE = re.compile(rb"\\u[dD]")
+"""An escaped surrogate. A few other characters are found too, which does no harm."""
 
 MAX_REPLY_BYTES = 1 << 20
 """Largest message from a process, in bytes. Chosen by hand: a number for each of 64 completions, or an error's text."""
 
 
 def read(content: bytes) -> Any:
-    """Return the message of bytes without their length. Raises: ValueError for what is not JSON."""
-    return json.loads(content)
+    """Return the message of bytes without their length. Raises: ValueError for what is not JSON, or nested too deep."""
+    try:
+        message = json.loads(content)
+    except RecursionError as error:
+        raise ValueError("a message that is nested too deep") from error
+    if SURROGATE.search(content):  # halves of characters, which are no Unicode text, could not be sent on
+        message = json.loads(json.dumps(message, ensure_ascii=False).encode(errors="replace"))
+    return message
 
 
 def framed(message: Any) -> bytes:

@@ -10,7 +10,8 @@ the data set come by name. A function without `**` gets only the columns that it
 import asyncio
 import importlib
 import inspect
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from rollout_worker.rewards.functions.completions import BatchFunction, ScoredText, Settings
@@ -34,12 +35,20 @@ def build(settings: Settings) -> BatchFunction:
         values = function(**columns)
         if inspect.isawaitable(values):
             values = asyncio.run(_awaited(values))
-        values = list(values)
-        if len(values) != len(texts):
-            raise ValueError(f"{settings['path']} returned {len(values)} values for {len(texts)} completions")
-        return values
+        return _listed(values, len(texts), settings["path"])
 
     return BatchFunction(score=score, max_texts=MAX_TEXTS)
+
+
+def _listed(values: Any, num_texts: int, path: str) -> Sequence[Any]:
+    # Texts, mappings and sets can be iterated over too, but not for values in the order of the completions.
+    if isinstance(values, str | bytes | Mapping | Set) or not isinstance(values, Iterable):
+        raise TypeError(f"{path} returned {values!r:.80}, but must return a list with a number for each completion")
+    listed = list(itertools.islice(values, num_texts + 1))  # a generator may never end
+    if len(listed) != num_texts:
+        many = "more" if len(listed) > num_texts else str(len(listed))
+        raise ValueError(f"{path} returned {many} values for {num_texts} completions")
+    return listed
 
 
 async def _awaited(values: Any) -> Any:

@@ -8,7 +8,8 @@ When the program ends, `inner` ends, and the kernel ends whatever else is in the
 was printed, the reward process kills `outer` and `inner`. All are killed with the reward process.
 
 Where the kernel refuses namespaces, a run is refused too, unless it is asked for without (`isolated=False`): then the
-program is limited in time, memory and size of files, but sees the network and the files of the worker's user.
+program is limited in time, memory and size of files, but sees the network and the files of the worker's user. Then
+`outer` is the keeper of what the program has started (keeper.py).
 """
 
 import contextlib
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from periplus import clock
-from rollout_worker.rewards.pipes import die_with_parent
+from rollout_worker.rewards.keeper import die_with_parent, keep
 from rollout_worker.rewards.sandbox import kernel, view
 
 NAMESPACES = (
@@ -129,7 +130,7 @@ def run_program(source: str, stdin: bytes, limits: RunLimits, *, isolated: bool 
             said = b""
             _map_users(outer)
             os.write(told, ASKS)
-        result = _result(outer, reading, limits)
+        result = _result(outer, reading, limits, isolated=isolated)
         if refusal := said + os.read(asking, READ_BYTES):
             raise SandboxRefused(refusal.decode(errors="replace"))
         return result
@@ -139,7 +140,7 @@ def run_program(source: str, stdin: bytes, limits: RunLimits, *, isolated: bool 
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _result(outer: int, reading: int, limits: RunLimits) -> RunResult:
+def _result(outer: int, reading: int, limits: RunLimits, *, isolated: bool) -> RunResult:
     until_s, output, in_time = clock.monotonic_s() + limits.time_s, b"", True
     while True:
         left_s = until_s - clock.monotonic_s()
@@ -153,7 +154,10 @@ def _result(outer: int, reading: int, limits: RunLimits) -> RunResult:
     # Closed output does not mean that the program has ended.
     in_time = in_time and _ends(outer, until_s)
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(outer, signal.SIGKILL)
+        if isolated:
+            os.killpg(outer, signal.SIGKILL)
+        else:
+            os.kill(outer, signal.SIGTERM)
     _, status = os.waitpid(outer, 0)
     code = os.waitstatus_to_exitcode(status) if in_time else None
     return RunResult(output=output[: limits.output_bytes], exit_code=code)
@@ -191,8 +195,10 @@ def _outer(order: _Order, given: int, writing: int) -> NoReturn:
             os.write(order.asked, ASKS)
             if os.read(order.telling, 1) != ASKS:
                 os._exit(EXIT_REFUSED)
-        die_with_parent()  # after the user has changed, which clears it
-        _exit_as(_forked(_inner, order))
+            die_with_parent()  # after the user has changed, which clears it
+            _exit_as(_forked(_inner, order))
+        die_with_parent(signal.SIGTERM)
+        _exit_as(keep(lambda: _guarded(_inner, order)))
     except BaseException as error:  # nothing of the reward process may go on here
         _refuse(order, error)
 
@@ -237,14 +243,18 @@ def _forked(work: Callable[[_Order], NoReturn], order: _Order) -> int:
     """Do `work` in a child, and return the child's exit code."""
     child = os.fork()
     if child == 0:
-        try:
-            work(order)
-        except BaseException as error:  # nothing of the reward process may go on here
-            _refuse(order, error)
+        _guarded(work, order)
     os.close(1)  # the output ends with the program
     os.close(0)
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status)
+
+
+def _guarded(work: Callable[[_Order], NoReturn], order: _Order) -> NoReturn:
+    try:
+        work(order)
+    except BaseException as error:  # nothing of the reward process may go on here
+        _refuse(order, error)
 
 
 def _refuse(order: _Order, error: BaseException) -> NoReturn:

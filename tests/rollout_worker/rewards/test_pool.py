@@ -33,8 +33,19 @@ def score(prompts, completions, **columns):
             case "segv": os.kill(os.getpid(), 11)
             case "raise": raise KeyError("no such thing")
             case "eat": os.write(4, b"x" * 100)
+            case "nest": os.write(4, (100_000).to_bytes(4, "little") + b"[" * 100_000)
+            case "close": os.closerange(0, 64)
+            case "sleep in C": __import__("ctypes").CDLL(None).sleep(600)
+            case "stop": os.kill(os.getpid(), 19)
+            case "odd error": raise ValueError("\\ud800")
+            case "import": import no_such_library
+            case "for ever": return iter(lambda: 1.0, None)
+            case "digits": return "1" * len(completions)
+            case "mapping": return {n: n for n in range(len(completions))}
+            case "too few": return []
     print("to the log, not to the worker")
-    return [{"nan": float("nan"), "huge": 1e300, "text": "a", "none": None}.get(c, float(len(c))) for c in completions]
+    given = {"nan": float("nan"), "inf": float("inf"), "huge": 1e300, "text": "a", "number": "1.5", "none": None}
+    return [given.get(c, float(len(c))) for c in completions]
 """
 OWN = {"path": "faulty:score"}
 
@@ -67,8 +78,21 @@ def outcomes(folder: Path, completions: Sequence[str], **rest: Any) -> list[Any]
         ("crash", RewardCrashed),
         ("exit", RewardCrashed),
         ("segv", RewardCrashed),
+        ("eat", RewardCrashed),
+        ("nest", RewardCrashed),
+        ("close", RewardCrashed),
+        ("sleep in C", RewardTimedOut),
+        ("stop", RewardTimedOut),
         ("raise", RewardRaised),
+        ("odd error", RewardRaised),
+        ("import", RewardRaised),
+        ("for ever", RewardRaised),
+        ("digits", RewardRaised),
+        ("mapping", RewardRaised),
+        ("too few", RewardRaised),
         ("nan", RewardRaised),
+        ("inf", RewardRaised),
+        ("number", RewardRaised),
         ("huge", RewardRaised),
         ("text", RewardRaised),
     ],
@@ -78,6 +102,78 @@ def test_a_failure_costs_the_one_completion_that_caused_it(
 ) -> None:
     others = [f"{number:05}" for number in range(20)]
     assert outcomes(folder, [*others[:10], completion, *others[10:]]) == [*[5.0] * 10, error, *[5.0] * 10]
+
+
+def test_an_error_can_be_sent_on_whatever_its_text(folder: Path) -> None:
+    async def scene() -> list[Any]:
+        async with scoring(reward(OWN, on_failure="fail"), "", code_folder=folder) as scorer:
+            return await scores(scorer, Answered("").item(0), ["odd error"])
+
+    (error,) = play(scene)
+    assert str(error).encode() == b"faulty:score raised ValueError: ?"
+
+
+def test_a_copy_of_the_process_that_a_function_makes_answers_nothing(folder: Path) -> None:
+    (folder / "faulty.py").write_text(
+        "import os\ndef score(completions):\n    os.fork()\n    return [len(c) for c in completions]"
+    )
+    assert outcomes(folder, ["x" * n for n in range(1, 40)], processes=1) == list(range(1, 40))
+
+
+def test_an_answer_that_a_function_writes_itself_is_not_taken_for_one_to_a_later_call(folder: Path) -> None:
+    (folder / "faulty.py").write_text(
+        "import os\ndef score(completions):\n"
+        "    said = b'{\"call\": 1, \"values\": [%s]}' % (b'9' * 402)\n"
+        "    if completions == ['forge']: os.write(4, len(said).to_bytes(4, 'little') + said)\n"
+        "    return [len(c) for c in completions]"
+    )
+
+    async def scene() -> list[Any]:
+        async with scoring(reward(OWN, on_failure="fail", processes=1), "", code_folder=folder) as scorer:
+            item = Answered("").item(0)
+            return [(await scores(scorer, item, [each]))[0] for each in ("forge", "ab", "abc")]
+
+    forged, next_one, last = play(scene)
+    assert isinstance(forged, RewardRaised)  # a number that no float can be
+    assert isinstance(next_one, RewardCrashed)
+    assert last.reward == 3.0
+
+
+def test_a_function_that_allocates_without_end_gets_an_error(folder: Path) -> None:
+    (folder / "faulty.py").write_text(
+        "def score(completions):\n    return [len(bytearray(1 << 29 if c == 'much' else 9)) for c in completions]"
+    )
+
+    async def scene() -> list[Any]:
+        program = RewardProgram(functions=(("path", OWN),), folder=folder, memory_bytes=1 << 28)
+        pool = RewardPool(
+            program=program, num_processes=1, timeout_s=5, labels=("faulty:score",), batched=frozenset({0})
+        )
+        running = asyncio.create_task(pool.run())
+        try:
+            asked = (pool.call(0, text(each)) for each in ("a", "much", "b"))
+            return await asyncio.gather(*asked, return_exceptions=True)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    first, much, last = play(scene)
+    assert (first, last) == (9, 9)
+    assert "MemoryError" in str(much)
+
+
+def test_the_processes_of_functions_are_bounded_and_ended_before_their_worker(folder: Path) -> None:
+    (folder / "faulty.py").write_text(
+        "import resource\ndef score(completions):\n"
+        "    bounded = resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY\n"
+        "    return [bounded * int(open('/proc/self/oom_score_adj').read()) for _ in completions]"
+    )
+
+    async def scene() -> list[Any]:
+        async with scoring(reward(OWN), "", code_folder=folder) as scorer:
+            return await scores(scorer, Answered("").item(0), ["a"])
+
+    assert [each.reward for each in play(scene)] == [1000.0]
 
 
 def test_each_of_several_that_hang_is_lost_and_no_other(folder: Path) -> None:
@@ -193,8 +289,8 @@ from rollout_worker.rewards.child import RewardChild, RewardProgram
 async def main():
     program = RewardProgram(functions=(("path", {"path": "faulty:score"}),), folder=Path(sys.argv[1]))
     child = await RewardChild.start(program)
-    await child.tell({"function": 0, "texts": [{"prompt": "", "completion": "spin", "answer": "", "num_tokens": 1,
-                      "messages": [], "columns": {}}]}, 5)
+    text = {"prompt": "", "completion": "spin", "answer": "", "num_tokens": 1, "messages": [], "columns": {}}
+    await child.tell({"call": 1, "function": 0, "texts": [text]}, 5)
     print(child._process.pid, flush=True)
     await asyncio.sleep(600)
 asyncio.run(main())

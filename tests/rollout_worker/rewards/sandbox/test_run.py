@@ -215,6 +215,18 @@ def test_without_isolation_a_program_is_still_limited() -> None:
     assert plain("import os; print(os.listdir())").output == b"['program.py']\n"
 
 
+@pytest.mark.parametrize(("rest", "is_in_time"), [("", True), ("while True: pass", False)])
+def test_without_isolation_nothing_of_a_program_gets_away_either(tmp_path: Path, rest: str, is_in_time: bool) -> None:
+    source = (
+        "import subprocess\n"
+        "child = subprocess.Popen(['/bin/sleep', '600'], start_new_session=True, stdout=subprocess.DEVNULL)\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid))\n{rest}"
+    )
+    found = run_program(source, b"", RunLimits(time_s=2, memory_bytes=256 << 20), isolated=False)
+    assert (found.exit_code is not None) == is_in_time
+    assert not is_alive(int((tmp_path / "pid").read_text()))
+
+
 def test_a_kernel_that_refuses_is_told_from_a_program_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(flags: int) -> None:
         raise PermissionError(1, "unshare: Operation not permitted")
