@@ -18,7 +18,7 @@ def function(**entry: Any) -> Any:
     (found,) = reward(entry).entries
     kind = kind_of(found)
     assert kind is not None
-    return build_function(kind, {**found.model_dump(mode="json"), "timeout_s": 3.0})
+    return build_function(kind, {**found.model_dump(mode="json"), "timeout_s": 30.0})
 
 
 def values(built: Any, *completions: str, answer: str = "") -> list[float]:
