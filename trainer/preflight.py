@@ -3,8 +3,8 @@
 `checked_inputs` is called by the trainer when it starts, and by the command that submits a job, so that both refuse the
 same things in the same words. The command runs it as a child process, `python -m trainer.preflight`. The child reads a
 job as JSON from standard input and writes one JSON object to standard output: either an error (`reason`, `message`) or
-the numbers of prompts that were checked and of problems that there are (`prompts`, `problems`), and what a dry run
-shows of them.
+the numbers of prompts that were checked and of problems that there are (`prompts`, `problems`), how many of those are
+left out and why (`counts`, `is_mostly_left_out`), and what a dry run shows of them.
 
 It is a process of its own for two reasons. The control plane imports no tokenizer, and an environment with hostile
 settings may take any time and any memory. Torch and transformers take seconds to import, so they are loaded only for a
@@ -25,11 +25,12 @@ from periplus import clock, errors
 from periplus.environment.job_environment import TrainerEnvironment, prompt_encoder, trainer_environment
 from periplus.environment.prompts import PromptEncoder
 from periplus.errors import PeriplusError
+from periplus.job.data_section import makes_problems
 from periplus.job.inputs import check_inputs, model_folder
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 from periplus.job.model_section import NO_TEMPLATE
 from trainer.data.characters import EOS, character_tokenizer
-from trainer.data.dataset import Prompt, check_set_prompts, excluded_by_sets, read_prompts, split_prompts
+from trainer.data.dataset import Prompt, check_set_prompts, counted, excluded_by_sets, read_prompts, split_prompts
 from trainer.tracking.packages import check_trackers
 
 BUDGET_S = 5.0
@@ -113,9 +114,16 @@ def answer(job_json: str) -> dict[str, Any]:
         # Sets can be divided only if all prompts were read; otherwise the trainer finds out.
         if len(inputs.prompts) == len(inputs.problems.environment):
             split_prompts(inputs.prompts, job, excluded_by_sets(inputs.problems))
-        remarks = framing_remarks(job, inputs.encoder)
-        counted = {"prompts": len(inputs.prompts), "problems": len(inputs.problems.environment)}
-        return {"remarks": remarks, **counted, **_shown(inputs)}
+        counts = counted(inputs.prompts, inputs.problems, job)
+        return {
+            "remarks": framing_remarks(job, inputs.encoder),
+            "prompts": len(inputs.prompts),
+            "problems": len(inputs.problems.environment),
+            "counts": counts.sentence(job.sampling.prompt_tokens),
+            # An environment that makes its problems repeats some by its nature.
+            "is_mostly_left_out": counts.is_mostly_left_out and not makes_problems(job.environment),
+            **_shown(inputs),
+        }
     except PeriplusError as error:
         return {"reason": errors.reason(error), "message": str(error)}
 

@@ -22,7 +22,8 @@ from trainer.checkpointing import checkpoint
 from trainer.checkpointing.export import model_files
 from trainer.checkpointing.manifest import Manifest
 from trainer.config import TrainerConfig
-from trainer.data.dataset import Dataset, evaluation_sets, excluded_by_sets, split_prompts, warmup_examples
+from trainer.data.counts import ProblemCounts
+from trainer.data.dataset import Dataset, counted, evaluation_sets, excluded_by_sets, split_prompts, warmup_examples
 from trainer.data.model import resolve_model_dir
 from trainer.data.pretrained import load_weights
 from trainer.distributed.leader import Leader
@@ -47,7 +48,8 @@ class Prepared:
 
     `leader` has all ranks change the weights of `model` in place, publish and save them. `restored` is the manifest of
     the checkpoint that the run continues, or None. `model_files` maps names to contents of the files that transformers
-    needs beside the weights. `bundle` is what workers need beside the weights.
+    needs beside the weights. `bundle` is what workers need beside the weights. `counts` says how many problems are left
+    out.
     """
 
     model: Any
@@ -56,6 +58,7 @@ class Prepared:
     leader: Leader
     bundle: Bundle
     dataset: Dataset
+    counts: ProblemCounts
     policy: Policy
     lineage: Lineage
     restored: Manifest | None
@@ -85,6 +88,8 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
         splits=split_prompts(inputs.prompts, job, excluded_by_sets(inputs.problems)),
         sets=evaluation_sets(inputs.problems, job),
     )
+    counts = counted(inputs.prompts, inputs.problems, job)
+    say(RecordKind.PHASE, counts.sentence(job.sampling.prompt_tokens), counts.values())
     say(RecordKind.PHASE, "loading the model", {})
     model, tokenizer = load_weights(model_dir), inputs.encoder.tokenizer
     if job.train.devices == 1:
@@ -113,6 +118,7 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
         model_files=files,
         leader=leader,
         dataset=dataset,
+        counts=counts,
         policy=policy,
         lineage=lineage,
         restored=manifest,

@@ -143,7 +143,7 @@ class PromptEncoder:
         return str(self._framed(replace(item, messages=tuple(messages)), tokenize=False))
 
     def _framed(self, item: Item, *, tokenize: bool, asks: bool = True) -> Any:
-        messages = [{"role": message.role, "content": message.content} for message in item.messages]
+        messages = [message.to_mapping() for message in item.messages]
         try:
             return self.tokenizer.apply_chat_template(
                 messages or [{"role": "user", "content": item.prompt}],

@@ -121,7 +121,7 @@ def scored_text(item: Item, completion: str, num_tokens: int) -> ScoredText:
         completion=completion,
         answer=item.answer,
         num_tokens=num_tokens,
-        messages=tuple({"role": message.role, "content": message.content} for message in item.messages),
+        messages=tuple(message.to_mapping() for message in item.messages),
         columns=item.columns,
     )
 

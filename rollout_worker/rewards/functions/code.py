@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from periplus import clock
+from periplus.environment.columns import value_at
 from rollout_worker.rewards.functions.completions import ScoredText, Settings, SingleFunction
 from rollout_worker.rewards.sandbox.run import RunLimits, SandboxRefused, run_program
 
@@ -100,7 +101,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _tests(text: ScoredText, column: str) -> Sequence[Any]:
-    tests = text.columns.get(column)
+    tests = value_at(text.columns, column)
     if isinstance(tests, str):
         tests = [tests]
     are_statements = isinstance(tests, list) and all(isinstance(test, str) for test in tests)

@@ -45,6 +45,16 @@ def test_a_template_frames_messages_and_takes_arguments() -> None:
     assert "the job's chat template (sha256 " in encoder.description
 
 
+def test_a_template_sees_calls_of_tools() -> None:
+    template = "{% for m in messages %}{{ m.role }}{{ m.tool_calls }}{{ m.tool_call_id }};{% endfor %}"
+    messages = (
+        Message(role="assistant", content="", extra={"tool_calls": [1]}),
+        Message(role="tool", content="2", extra={"tool_call_id": "c"}),
+    )
+    encoder = PromptEncoder(tokenizer=build_tokenizer(), template=template)
+    assert encoder.text(Item(index=0, prompt="", answer="", messages=messages)) == "assistant[1];toolc;"
+
+
 def test_the_models_own_template_is_used_unless_the_job_says_none() -> None:
     tokenizer = build_tokenizer()
     tokenizer.chat_template = TEMPLATE
