@@ -32,7 +32,7 @@ class WeightedFunction(Config):
 
 
 class VerifierReward(WeightedFunction):
-    """The environment's own rule; an exact match with the answer for problems of a data file."""
+    """The environment's own rule; for problems of a data file it is that of `exact`."""
 
     name: Literal["verifier"]
     """The kind of the function."""
@@ -46,7 +46,8 @@ class MathReward(WeightedFunction):
 
 
 class ExactReward(WeightedFunction):
-    """1 if the whole completion equals the problem's answer, up to white space around it, else 0."""
+    """1 if the completion's final answer equals the problem's answer, up to white space around it, else 0. The final
+    answer is the last section `<answer>`, else what follows the thoughts (`</think>`), else the whole completion."""
 
     name: Literal["exact"]
     """The kind of the function."""

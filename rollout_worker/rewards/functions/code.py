@@ -1,6 +1,6 @@
 """The reward `code`: the share of a problem's tests that the program in the completion passes.
 
-A completion's program is its last fenced block, or all of it if it has none. Tests are of two kinds:
+program.py finds the program in a completion. Tests are of two kinds:
 
 - statements, such as `assert f(1) == 2`: program and tests run in one process of the sandbox. A test has passed if it
   raises nothing. What passed is told by a word that is drawn anew for each test, so that a program which ends early or
@@ -9,17 +9,14 @@ A completion's program is its last fenced block, or all of it if it has none. Te
   at the ends of lines and of the whole. Such a program never sees the expected output.
 """
 
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from periplus import clock
 from rollout_worker.rewards.functions.completions import ScoredText, Settings, SingleFunction
+from rollout_worker.rewards.functions.program import program_of
 from rollout_worker.rewards.sandbox.run import RunLimits, SandboxRefused, run_program
-
-FENCED = re.compile(r"^```[^\n`]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
-"""A fenced block of Markdown."""
 
 SHARE = 0.8
 """Share of reward.timeout_s in which all runs of one program must end, so that the pool does not kill the process that
@@ -62,11 +59,6 @@ def build(settings: Settings) -> SingleFunction:
         return num_passed / len(tests) if settings["partial"] else float(num_passed == len(tests))
 
     return code
-
-
-def program_of(completion: str) -> str:
-    """Return the program in a completion: its last fenced block, or all of it."""
-    return str((FENCED.findall(completion) or [completion])[-1])
 
 
 class _Runs:

@@ -34,6 +34,9 @@ def test_every_kind_of_the_job_file_but_the_verifier_has_a_module() -> None:
 def test_exact_ignores_white_space_around_and_case_only_if_told() -> None:
     assert values(function(name="exact"), " Paris\n", "paris", "Paris!", answer="Paris") == [1, 0, 0]
     assert values(function(name="exact", ignore_case=True), "PARIS", "Paris.", answer="paris ") == [1, 0]
+    tagged = "<think>London?</think><answer> Paris</answer>"
+    assert values(function(name="exact"), tagged, tagged, answer="Paris") == [1, 1]
+    assert values(function(name="exact"), tagged, answer="London") == [0]
 
 
 @pytest.mark.parametrize(
@@ -94,6 +97,15 @@ def test_length_falls_along_a_line_from_target_to_maximum() -> None:
         ("18", "19", 0),
         ("18", "", 0),
         ("18", "18 or 19", 0),
+        ("12", "<think>5 plus 7, so I get 15.</think><answer>12</answer>", 1),
+        ("15", "<think>5 plus 7, so I get 15.</think><answer>12</answer>", 0),
+        ("8", "<think>Is it \\boxed{7}?</think><answer>\\boxed{8}</answer>", 1),
+        ("7", "<think>Is it \\boxed{7}?</think><answer>\\boxed{8}</answer>", 0),
+        ("-4", "<think>so 3 </think>\n<answer>\n-4\n</answer>", 1),
+        ("x^2 - 1", "<answer>(x-1)(x+1)</answer>", 1),
+        ("18", "<answer>18 or 19</answer>", 0),
+        ("12", "It is 15.</think>It is 12.", 1),
+        ("15", "<think>It is 15.", 0),
     ],
 )
 def test_math_compares_final_answers_by_their_value(answer: str, completion: str, expected: float) -> None:
