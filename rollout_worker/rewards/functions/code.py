@@ -49,7 +49,7 @@ def build(settings: Settings) -> SingleFunction:
     isolated = _is_isolated(may_be_without=settings["may_run_unsandboxed"])
 
     def code(text: ScoredText) -> float:
-        tests = _tests(text, settings["tests_column"])
+        tests = tests_of(text.columns, settings["tests_column"])
         runs = _Runs(settings, isolated=isolated)
         program = program_of(text.completion)
         if isinstance(tests[0], str):
@@ -91,8 +91,9 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip().splitlines()]
 
 
-def _tests(text: ScoredText, column: str) -> Sequence[Any]:
-    tests = text.columns.get(column)
+def tests_of(columns: Mapping[str, Any], column: str) -> Sequence[Any]:
+    """Return the tests of a problem with these columns. Raises: ValueError if it has none, or others than it may."""
+    tests = columns.get(column)
     if isinstance(tests, str):
         tests = [tests]
     are_statements = isinstance(tests, list) and all(isinstance(test, str) for test in tests)
@@ -103,7 +104,7 @@ def _tests(text: ScoredText, column: str) -> Sequence[Any]:
     if not tests or not (are_statements or are_inputs):
         raise ValueError(
             f"the problem's column {column!r} holds {str(tests)[:80]!r}, but must be a list of statements, or of "
-            "mappings with the texts input and output"
+            f"mappings with the texts input and output (the problem's columns: {', '.join(columns) or 'none'})"
         )
     return list(tests)
 
