@@ -9,6 +9,7 @@ program.py finds the program in a completion. Tests are of two kinds:
   at the ends of lines and of the whole. Such a program never sees the expected output.
 """
 
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -92,10 +93,13 @@ def _lines(text: str) -> list[str]:
 
 
 def tests_of(columns: Mapping[str, Any], column: str) -> Sequence[Any]:
-    """Return the tests of a problem with these columns. Raises: ValueError if it has none, or others than it may."""
+    """Return the tests of a problem with these columns, where a text is one statement or a list as JSON.
+
+    Raises: ValueError if it has none, or others than it may.
+    """
     tests = columns.get(column)
     if isinstance(tests, str):
-        tests = [tests]
+        tests = _listed(tests)
     are_statements = isinstance(tests, list) and all(isinstance(test, str) for test in tests)
     are_inputs = isinstance(tests, list) and all(
         isinstance(test, Mapping) and isinstance(test.get("input"), str) and isinstance(test.get("output"), str)
@@ -103,10 +107,20 @@ def tests_of(columns: Mapping[str, Any], column: str) -> Sequence[Any]:
     )
     if not tests or not (are_statements or are_inputs):
         raise ValueError(
-            f"the problem's column {column!r} holds {str(tests)[:80]!r}, but must be a list of statements, or of "
-            f"mappings with the texts input and output (the problem's columns: {', '.join(columns) or 'none'})"
+            f"the problem's column {column!r} holds {str(columns.get(column))[:80]!r}, but must be a list of statements, "
+            f"or of mappings with the texts input and output (the problem's columns: {', '.join(columns) or 'none'})"
         )
     return list(tests)
+
+
+def _listed(tests: str) -> Any:
+    # A list as text would be a statement that always holds.
+    if not tests.lstrip().startswith(("[", "{")):
+        return [tests]
+    try:
+        return json.loads(tests)
+    except ValueError:
+        return None
 
 
 def _is_isolated(*, may_be_without: bool) -> bool:

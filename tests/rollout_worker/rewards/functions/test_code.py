@@ -93,3 +93,10 @@ def test_where_the_kernel_refuses_no_program_runs_unless_the_region_allows_it(mo
         value("def double(x): return 2 * x", ASSERTS)
     assert value("def double(x): return 2 * x", ASSERTS, may_run_unsandboxed=True) == 1.0
     assert asked == [True, True, False]
+
+
+def test_tests_may_be_a_text_with_one_statement_or_with_a_list_as_json() -> None:
+    assert code.tests_of({"t": "assert f() == [1]"}, "t") == ["assert f() == [1]"]
+    assert code.tests_of({"t": '["assert f()", "assert g()"]'}, "t") == ["assert f()", "assert g()"]
+    with pytest.raises(ValueError, match="columns: t"):
+        code.tests_of({"t": "['assert f()']"}, "t")
