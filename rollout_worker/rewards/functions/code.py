@@ -106,8 +106,9 @@ def tests_of(columns: Mapping[str, Any], column: str) -> Sequence[Any]:
         for test in tests
     )
     if not tests or not (are_statements or are_inputs):
+        held = str(columns.get(column))[:80]
         raise ValueError(
-            f"the problem's column {column!r} holds {str(columns.get(column))[:80]!r}, but must be a list of statements, "
+            f"the problem's column {column!r} holds {held!r}, but must be a list of statements, "
             f"or of mappings with the texts input and output (the problem's columns: {', '.join(columns) or 'none'})"
         )
     return list(tests)
