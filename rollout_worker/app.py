@@ -53,7 +53,7 @@ from rollout_worker.messages import (
 from rollout_worker.outbox import Outbox
 from rollout_worker.reconnection import RETRY_S, Outage
 from rollout_worker.rewards.building import RewardPlace, build_scorer
-from rollout_worker.rewards.scorer import RewardScorer
+from rollout_worker.rewards.scorer import MAX_FAILURES_IN_A_ROW, RewardScorer
 from rollout_worker.weights.compile import compile_decoder
 from rollout_worker.weights.engine_updater import EngineUpdater, SwapSettings
 from rollout_worker.weights.incoming import ReceivedBundle
@@ -89,9 +89,9 @@ class Worker:
     async def run(self) -> None:
         """Work until the trainer says that the job is done.
 
-        Raises: Denied if the region does not run the job's own code; ConfigError if a reward function cannot be loaded;
-        Unreachable when the gateway stays away; EngineDied; PeriplusError when the engine or the weights are broken for
-        good.
+        Raises: Denied if the region does not run the job's own code; ConfigError if a reward function cannot be loaded,
+        or has only ever failed; Unreachable when the gateway stays away; EngineDied; PeriplusError when the engine or
+        the weights are broken for good.
         """
         with tempfile.TemporaryDirectory(prefix="periplus-bundle-") as scratch:
             async with asyncio.TaskGroup() as tasks:
@@ -173,6 +173,7 @@ class Worker:
                 code_folder=scratch / CODE_FOLDER,
                 num_threads=self._config.task.num_threads,
                 may_run_unsandboxed=self._config.task.allows_unsandboxed,
+                most_first_failures=min(MAX_FAILURES_IN_A_ROW, self._config.step_share),
             )
             scorer = build_scorer(self._job.reward, loaded.environment, environment_lock, place)
             section = self._job.environment
