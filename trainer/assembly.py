@@ -18,6 +18,7 @@ from blake3 import blake3
 from periplus import clock
 from periplus.audit import records as audit
 from periplus.audit.journal import AuditJournal, read_lines
+from periplus.job.correctness import correctness_of
 from periplus.job.job_file import JobFile
 from periplus.job.run_directory import RunDirectory
 from periplus.job.samples.texts import TOKENIZER_FILE
@@ -107,7 +108,13 @@ def assembled(
         # What comes in: frames to the store, results to the ledger, decisions to the journal.
         journal = WriteAheadJournal(audit_journal, link.send, disk, clock.unix_s)
         ledger, retention = ledger_of(job, prepared), Retention(job.output.trajectories_mib << 20)
-        driver = LedgerDriver(ledger, retention, bundle_digest=prepared.bundle.digest, home_region=config.task.region)
+        driver = LedgerDriver(
+            ledger,
+            retention,
+            bundle_digest=prepared.bundle.digest,
+            home_region=config.task.region,
+            outcome_of=correctness_of(config.job).outcome,
+        )
         intake = FrameIntake(store, limits, disk)
         syncs = durability is Durability.MACHINE
         ledger_service = LedgerService(driver, intake, journal, link.send, syncs=syncs, now=now)

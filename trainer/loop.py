@@ -19,7 +19,7 @@ parts that compute; it decides only the order.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -103,10 +103,10 @@ class TrainingLoop:
         await self._publisher.first(self._prepared.bundle, certificate)
         # A run that was resumed after a step has its first accuracy from before.
         if self._recorder.steps == 0:
-            accuracy = await self._evaluate("before", stop)
-            if accuracy is None:
+            held_out = await self._evaluate("before", stop)
+            if held_out is None:
                 return await self._save(stopped=True)
-            self._recorder.set_accuracy_before(accuracy)
+            self._recorder.evaluated_before(held_out)
             if self._job.checkpoint.every_steps:  # a warm-up may take minutes; a resumed run need not repeat it
                 await self._checkpoint()
         self._recorder.phase("training")
@@ -118,10 +118,10 @@ class TrainingLoop:
         await self._save(stopped=False)
         if not await self._evaluator.finish(stop):
             return TaskState.STOPPED
-        accuracy = await self._evaluate("after", stop)
-        if accuracy is None:
+        held_out = await self._evaluate("after", stop)
+        if held_out is None:
             return TaskState.STOPPED
-        await self._finish(accuracy)
+        await self._finish(held_out)
         return TaskState.SUCCEEDED
 
     @property
@@ -209,7 +209,7 @@ class TrainingLoop:
 
     # ---- evaluation -----------------------------------------------------------------------------------------------
 
-    async def _evaluate(self, when: str, stop: asyncio.Event) -> float | None:
+    async def _evaluate(self, when: str, stop: asyncio.Event) -> Mapping[str, float] | None:
         # Workers cannot sample from a version that is not published yet.
         await self._publisher.drained()
         self._recorder.phase(f"evaluating {when} training")
@@ -229,10 +229,10 @@ class TrainingLoop:
         await self._recorder.count_wan()
         await self._checkpointer.checkpoint(self._recorder.collect_progress())
 
-    async def _finish(self, accuracy_after: float) -> None:
+    async def _finish(self, held_out: Mapping[str, float]) -> None:
         await self._recorder.count_wan()
         remote = {region for region in self._driver.regions.values() if region != self._config.task.region}
-        self._recorder.summary(accuracy_after, num_remote_regions=len(remote), digest=self._publisher.digest)
+        self._recorder.summary(held_out, num_remote_regions=len(remote), digest=self._publisher.digest)
         await self._recorder.write_pending()
         for worker_id in self._driver.regions:
             self._link.send(JobFinished(worker_id, "the job is done"))

@@ -25,6 +25,7 @@ from periplus import clock, errors
 from periplus.environment.job_environment import TrainerEnvironment, prompt_encoder, trainer_environment
 from periplus.environment.prompts import PromptEncoder
 from periplus.errors import PeriplusError
+from periplus.job.correctness import correctness_of
 from periplus.job.data_section import makes_problems
 from periplus.job.inputs import check_inputs, model_folder
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
@@ -117,6 +118,7 @@ def answer(job_json: str) -> dict[str, Any]:
         counts = counted(inputs.prompts, inputs.problems, job)
         return {
             "remarks": framing_remarks(job, inputs.encoder),
+            "correct": correctness_of(job).description,
             "prompts": len(inputs.prompts),
             "problems": len(inputs.problems.environment),
             "counts": counts.sentence(job.sampling.prompt_tokens),

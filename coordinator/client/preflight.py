@@ -85,6 +85,7 @@ def _shown(found: Mapping[str, Any], counts: str) -> tuple[str, ...]:
         f"first prompt: {found['first_prompt']!r}",
         f"its tokens: {tokens}",
         f"its answer: {found['first_answer']!r}",
+        str(found["correct"]),
     )
 
 

@@ -149,10 +149,11 @@ class Activity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """Accuracy of one evaluation. `label` is before, during or after training."""
+    """Accuracy and mean reward of one evaluation, if known. `label` is before, during or after training."""
 
     step: int
-    value: float
+    value: float | None
+    reward: float | None
     label: str
 
 
@@ -305,7 +306,13 @@ def _fold_record(state: ViewState, record: Record) -> ViewState:
 
 
 def _fold_eval(state: ViewState, record: Record, step: int) -> ViewState:
-    seen = Accuracy(step=step, value=record.values.get("accuracy", 0.0), label=printable(record.text))
+    values = record.values
+    seen = Accuracy(
+        step=step,
+        value=values.get("accuracy"),
+        reward=values.get("eval_reward_mean"),
+        label=printable(record.text),
+    )
     kept = (a for a in state.accuracies if (a.step, a.label) != (seen.step, seen.label))
     return replace(state, accuracies=(*kept, seen)[-MAX_POINTS:])
 

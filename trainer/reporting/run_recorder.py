@@ -80,9 +80,9 @@ class RunRecorder:
         """Number of training steps so far, those before a restore included."""
         return int(self._progress.steps)
 
-    def set_accuracy_before(self, accuracy: float) -> None:
-        """Set the accuracy before the first step."""
-        self._progress = replace(self._progress, accuracy_before=accuracy)
+    def evaluated_before(self, held_out: Mapping[str, float]) -> None:
+        """Note the values of the evaluation before the first step."""
+        self._progress = self._progress.evaluated(held_out)
 
     def collect_progress(self) -> Progress:
         """Take the bytes that came from other regions meanwhile, and return the sums over the run for a checkpoint.
@@ -192,7 +192,7 @@ class RunRecorder:
         num_dropped += tally.dropped
         self._progress = self._progress.consumed(found, num_tokens, num_dropped, values["step_s"])
         # Rewards of what was trained on, without the samples that the gate refused.
-        rewards = [trajectory.reward for trajectory in trained]
+        rewards = [trajectory.reward for trajectory in trained if trajectory.reward is not None]
         proofs, self._proofs = self._proofs, ProofTally()
         values |= _of_tally(tally) | proofs.values()
         # Figures of the batch: sizes, rewards and staleness. Mismatches are those since the step before.
@@ -202,6 +202,7 @@ class RunRecorder:
             "num_samples": float(len(trained)),
             "completion_tokens": float(num_tokens),
             "dropped_samples": float(num_dropped),
+            "unjudged_samples": float(len(trained) - len(rewards)),
             "reward_mean": float(np.mean(rewards)) if rewards else 0.0,
             "reward_std": float(np.std(rewards)) if rewards else 0.0,
             "tokens_per_s": num_tokens / max(values["step_s"], 1e-9),
@@ -219,11 +220,14 @@ class RunRecorder:
                 event(log, logging.WARNING, "logprob_mismatch", at=policy, mean_nats=report.mismatch.alarm)
         self.record(RecordKind.STEP, "", values, dict(found.tokens_by_staleness), policy)
 
-    def summary(self, accuracy_after: float, *, num_remote_regions: int, digest: bytes) -> None:
-        """Record the summary of a run that reached its last step. `digest` is that of the final weights."""
+    def summary(self, held_out: Mapping[str, float], *, num_remote_regions: int, digest: bytes) -> None:
+        """Record the summary of a run that reached its last step.
+
+        `held_out` are the values of the evaluation after it, and `digest` is that of the final weights.
+        """
         self._collect_remote_bytes()
         values = self._progress.summary(
-            accuracy_after=accuracy_after,
+            held_out,
             wall_s=self._now() - self._started_s,
             bound=self._bound,
             num_remote_regions=num_remote_regions,

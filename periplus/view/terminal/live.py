@@ -241,15 +241,22 @@ def _activities(state: ViewState, elapsed_s: float, rows: int) -> Text:
     return Text("\n", no_wrap=True, overflow="ellipsis").join(lines)
 
 
+def _held_out(state: ViewState) -> tuple[str, str, str]:
+    """Return what is measured on held-out problems, and its first and its newest value."""
+    if not state.accuracies:
+        return "accuracy", units.UNKNOWN, units.UNKNOWN
+    first, now = state.accuracies[0], state.accuracies[-1]
+    if now.value is None and now.reward is not None:
+        return "held-out reward", "" if first.reward is None else f"{first.reward:.3g}", f"{now.reward:.3g}"
+    return "accuracy", units.percent(first.value), units.percent(now.value)
+
+
 def _strip(state: ViewState, width: int) -> RenderableType:
-    first = state.accuracies[0].value if state.accuracies else None
-    now = state.accuracies[-1].value if state.accuracies else None
-    accuracy = Text.assemble(
-        (f"{units.percent(first)} → " if now != first else "", "dim"), (units.percent(now), "bold cyan")
-    )
+    title, before, now = _held_out(state)
+    accuracy = Text.assemble((f"{before} → " if now != before else "", "dim"), (now, "bold cyan"))
     saved = units.factor(state.full_weights_bytes, state.delta_bytes)
     items: list[tuple[str, Text]] = [
-        ("accuracy", accuracy),
+        (title, accuracy),
         ("tokens/s", Text(units.short(state.values.get("tokens_per_s")), style="bold")),
         ("sent over WAN", Text(units.size(state.wan_bytes), style="bold")),
         (

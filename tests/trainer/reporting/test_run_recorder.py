@@ -134,6 +134,6 @@ def test_a_gateway_that_restarted_since_the_checkpoint_counts_on_from_its_sum(
     scene.link.wan_bytes_counted = first_count
     asyncio.run(scene.recorder.count_wan())
     assert scene.recorder.collect_progress().wan_bytes == in_all
-    scene.recorder.summary(0.5, num_remote_regions=1, digest=b"\1")
+    scene.recorder.summary({"accuracy": 0.5}, num_remote_regions=1, digest=b"\1")
     [summary] = scene.of_kind(RecordKind.SUMMARY)
     assert (summary.values["wan_bytes"], summary.values["accuracy_after"], summary.text) == (in_all, 0.5, "01")
