@@ -43,7 +43,7 @@ def broken_model(folder: Path) -> Path:
 
 def bad_rows(folder: Path) -> Path:
     path = folder / "rows.jsonl"
-    path.write_text('{"prompt": "1?", "answer": "2"}\n{"prompt": ["1?"], "answer": "2"}\n{"prompt": "1?"}\n')
+    path.write_text('{"prompt": "1?", "solution": "2"}\n{"prompt": ["1?"], "solution": "2"}\n{"prompt": "1?"}\n')
     return path
 
 

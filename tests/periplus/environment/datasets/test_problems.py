@@ -97,7 +97,7 @@ def test_a_mixture_numbers_its_problems_through_and_tells_their_source(tmp_path:
         ({"prompt": 5, "answer": "a"}, {}, ":1 has a prompt that is 5"),
         ({"prompt": "q", "answer": True}, {}, ":1 has an answer that is True"),
         ({"prompt": "q", "answer": None}, {}, ":1 has an answer that is None"),
-        ({"prompt": "q", "answer": " "}, {}, r":1 has an answer that is ' '.* filters: .*matches: '\\S'"),
+        ({"prompt": "q", "answer": " "}, {}, r":1 has an answer that is ' '.* data.filters=.*matches: '\\S'"),
         ({"prompt": "q", "answer": float("nan")}, {}, ":1 has an answer that is None"),
         ({"prompt": "q", "answer": "#### "}, {"answer_pattern": "#### (.*)"}, "finds only ''"),
         ({"prompt": "q", "answer": "5"}, {"answer_pattern": "#### (.*)"}, ":1 has an answer in which '#### "),
@@ -118,9 +118,9 @@ def test_a_mixture_numbers_its_problems_through_and_tells_their_source(tmp_path:
         (
             {"prompt": "q", "reward_model": {"ground_truth": "5"}},
             {},
-            "is answer_column: reward_model.ground_truth meant",
+            "is data.answer_column=reward_model.ground_truth meant",
         ),
-        ({"prompt": "q", "ground_truth": "5"}, {"answer_column": "a.b"}, "is answer_column: ground_truth meant"),
+        ({"prompt": "q", "ground_truth": "5"}, {"answer_column": "a.b"}, "is data.answer_column=ground_truth meant"),
         (
             {"prompt": "q", "answer": "5"},
             {"filters": [{"column": "prompt", "one_of": ["x"]}]},
