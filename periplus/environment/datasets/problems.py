@@ -268,7 +268,7 @@ def _summary(source: DatasetKeys, items: Sequence[Item], num_rows: int, num_filt
     answer = f"answer from {source.answer_column}" + (f" by {source.answer_pattern!r}" if source.answer_pattern else "")
     answer = answer if any(item.answer for item in items) else "no answers"
     left_out = f", {num_filtered} left out by filters" if source.filters else ""
-    left_out += ", all after these by limit" if len(items) == source.limit else ""
+    left_out += f", and no more because of limit={source.limit}" if len(items) == source.limit else ""
     return (
         f"{source.path}: {num_rows} rows read{left_out}, prompt from {column}, {answer}, other columns "
         f"{', '.join(items[0].columns) or 'none'}"

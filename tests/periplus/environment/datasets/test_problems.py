@@ -82,7 +82,7 @@ def test_a_mixture_numbers_its_problems_through_and_tells_their_source(tmp_path:
     read = read_problems(DataSection.model_validate_json(json.dumps({"sources": sources})))
     found = [(item.index, item.source, item.prompt) for each in read for item in each.items]
     assert found == [(0, 0, "a0"), (1, 0, "a1"), (2, 1, "b0"), (3, 1, "b1")]
-    assert "3 rows read" not in read[0].summary
+    assert "2 rows read, and no more because of limit=2" in read[0].summary
     assert read[1].summary.endswith(
         "prompt from the first of prompt, question, problem, messages, answer from answer, other columns none"
     )
