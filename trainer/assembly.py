@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import yaml
 from blake3 import blake3
@@ -119,19 +120,8 @@ def assembled(
         syncs = durability is Durability.MACHINE
         ledger_service = LedgerService(driver, intake, journal, link.send, syncs=syncs, now=now)
         # What goes out: records, publications and checkpoints.
-        recorder = RunRecorder(
-            run,
-            link,
-            driver,
-            disk,
-            trackers,
-            prepared.progress,
-            now,
-            started_s,
-            num_steps=job.steps,
-            bound=job.staleness,
-            problems=prepared.counts.values(),
-        )
+        aims: dict[str, Any] = {"num_steps": job.steps, "bound": job.staleness, "problems": prepared.counts.values()}
+        recorder = RunRecorder(run, link, driver, disk, trackers, prepared.progress, now, started_s, **aims)
         tokenizer = prepared.model_files.get(TOKENIZER_FILE)
         samples = SampleRecorder(run.samples, store.offset, driver.regions, tokenizer, disk)
         publisher = Publisher(
