@@ -9,7 +9,7 @@ from periplus.values.task import Role, TaskSpec
 from rollout_worker.config import WorkerConfig
 
 
-@pytest.mark.parametrize(("num_workers", "share"), [((), 8), ((1,), 8), ((2,), 4), ((2, 1), 2), ((9,), 1)])
+@pytest.mark.parametrize(("num_workers", "share"), [((), 8), ((1,), 8), ((2,), 4), ((2, 1), 4), ((9,), 4)])
 def test_the_workers_of_the_plan_share_the_samples_of_a_step(num_workers: tuple[int, ...], share: int) -> None:
     job = JobFile.model_validate(
         {
