@@ -12,8 +12,8 @@ trainer. Chosen by hand.
 """
 
 LEAST_SHARE = 4
-"""Least number of samples by which a worker judges the job. Chosen by hand: one completion that a reward function cannot
-score must not end a worker of a small job."""
+"""Least number of samples by which a worker judges the job. Chosen by hand: one completion that a reward function
+cannot score must not end a worker of a small job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
