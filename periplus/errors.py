@@ -2,6 +2,7 @@
 
     PeriplusError
     ├── ConfigError          the user's input is wrong: a file, a key or a value              exit 2
+    │   └── FunctionRefused  a job's function or environment cannot be loaded or only ever fails: starting again is vain
     ├── NotFound             a job, region, run or file does not exist                        exit 3
     ├── PlanInfeasible       no placement satisfies the job on this fleet                     exit 4
     ├── Unreachable          an address does not answer                                       exit 5
@@ -52,6 +53,9 @@ class PeriplusError(Exception):
 
 
 class ConfigError(PeriplusError): ...
+
+
+class FunctionRefused(ConfigError): ...
 
 
 class NotFound(PeriplusError): ...
@@ -144,6 +148,7 @@ _S = grpc.StatusCode
 MEANING: dict[type[PeriplusError], ErrorMeaning] = {
     PeriplusError: ErrorMeaning(_S.INTERNAL, False, 1),
     ConfigError: ErrorMeaning(_S.INVALID_ARGUMENT, False, 2),
+    FunctionRefused: ErrorMeaning(_S.INVALID_ARGUMENT, False, 2),
     NotFound: ErrorMeaning(_S.NOT_FOUND, False, 3),
     PlanInfeasible: ErrorMeaning(_S.FAILED_PRECONDITION, False, 4),
     Unreachable: ErrorMeaning(_S.UNAVAILABLE, True, 5),

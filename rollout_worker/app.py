@@ -89,9 +89,9 @@ class Worker:
     async def run(self) -> None:
         """Work until the trainer says that the job is done.
 
-        Raises: Denied if the region does not run the job's own code; ConfigError if a reward function cannot be loaded,
-        or has only ever failed; Unreachable when the gateway stays away; EngineDied; PeriplusError when the engine or
-        the weights are broken for good.
+        Raises: Denied if the region does not run the job's own code; FunctionRefused if a reward function cannot be
+        loaded, or has only ever failed; Unreachable when the gateway stays away; EngineDied; PeriplusError when the
+        engine or the weights are broken for good.
         """
         with tempfile.TemporaryDirectory(prefix="periplus-bundle-") as scratch:
             async with asyncio.TaskGroup() as tasks:

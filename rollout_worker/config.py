@@ -11,6 +11,10 @@ LEASES_PER_SLOT = 4
 trainer. Chosen by hand.
 """
 
+LEAST_SHARE = 4
+"""Least number of samples by which a worker judges the job. Chosen by hand: one completion that a reward function
+cannot score must not end a worker of a small job."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
@@ -26,12 +30,14 @@ class WorkerConfig:
 
     @property
     def step_share(self) -> int:
-        """Number of samples that this worker makes of one training step, if all workers of the plan make equally many;
-        at least 1."""
+        """Number of samples that this worker makes of one training step, if all workers of the plan make equally many.
+
+        It is at least LEAST_SHARE, if the step has so many.
+        """
         num_samples = self.job.train.groups_per_step * self.job.algorithm.group_size
         assignments = json.loads(self.task.plan_json or "{}").get("assignments", ())
         num_workers = sum(int(each["num_workers"]) for each in assignments if each["task"] == "rollout")
-        return max(1, num_samples // max(1, num_workers))
+        return max(min(LEAST_SHARE, num_samples), num_samples // max(1, num_workers))
 
     @property
     def authority_key(self) -> bytes:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from periplus.errors import ConfigError
+from periplus.errors import FunctionRefused
 from rollout_worker.rewards import wire
 from rollout_worker.rewards.functions.completions import Settings
 
@@ -67,7 +67,7 @@ class RewardChild:
     async def start(cls, program: RewardProgram) -> "RewardChild":
         """Start a process and have it build its functions.
 
-        Raises: ConfigError if it cannot build them; ChildLost if it ends or takes too long; OSError.
+        Raises: FunctionRefused if it cannot build them; ChildLost if it ends or takes too long; OSError.
         """
         folder = None if program.folder is None else str(program.folder)
         setup = {"functions": program.functions, "folder": folder, "memory_bytes": program.memory_bytes}
@@ -78,7 +78,7 @@ class RewardChild:
     async def spawn(cls, module: str, setup: Any, *, what: str, num_threads: int = 1) -> "RewardChild":
         """Start a keeper that runs the `main` of a module, which loads what `setup` names; errors call it `what`.
 
-        Raises: ConfigError if it cannot be loaded; ChildLost if the process ends or takes too long; OSError.
+        Raises: FunctionRefused if it cannot be loaded; ChildLost if the process ends or takes too long; OSError.
         """
         package_root = str(Path(__file__).parents[2])
         child = cls(
@@ -98,7 +98,7 @@ class RewardChild:
             await child.tell(setup, START_DEADLINE_S)
             said = await child.reply(START_DEADLINE_S)
             if "refused" in said:
-                raise ConfigError(f"{what} cannot be loaded: {said['refused']}")
+                raise FunctionRefused(f"{what} cannot be loaded: {said['refused']}")
         except BaseException:
             await child.kill()
             raise

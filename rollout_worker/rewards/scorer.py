@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from periplus.environment.environment import Item
-from periplus.errors import ConfigError, RewardFailed
+from periplus.errors import FunctionRefused, RewardFailed
 from periplus.process.telemetry import event
 from periplus.values.reward_failure import failure_kind
 from rollout_worker.episodes.scoring import UNKNOWN_SAMPLE, SampleScore, ScoredSample, Scorer
@@ -100,13 +100,14 @@ class RewardScorer:
     most_first_failures: int = MAX_FAILURES_IN_A_ROW
     _has_worked: set[str] = field(default_factory=set)
     _num_failures: Counter[str] = field(default_factory=Counter)
-    _hopeless: asyncio.Queue[ConfigError] = field(default_factory=asyncio.Queue)
+    _hopeless: asyncio.Queue[FunctionRefused] = field(default_factory=asyncio.Queue)
     _failed_in_a_row: Counter[str] = field(default_factory=Counter)
 
     async def run(self) -> None:
         """Run the processes of the functions until cancelled.
 
-        Raises: ConfigError if they cannot be started, or if one of them has only ever failed.
+        Raises: ConfigError if they cannot be started; FunctionRefused if they cannot be loaded, or one has only ever
+        failed.
         """
         async with asyncio.TaskGroup() as tasks:
             for pool in self.pools:
@@ -169,7 +170,7 @@ class RewardScorer:
         if label not in self._has_worked and number == self.most_first_failures:
             failed = "once" if number == 1 else f"all {number} times"
             self._hopeless.put_nowait(
-                ConfigError(
+                FunctionRefused(
                     f"the reward function {label} has failed {failed} that it was called (the last time: {error}), and "
                     "has never given a value; mend it and submit the job again"
                 )

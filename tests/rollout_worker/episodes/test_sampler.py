@@ -19,7 +19,7 @@ from rollout_worker.episodes import framing, sampler
 from rollout_worker.episodes.episode import DrawSettings, EpisodeDesk, EpisodeSettings, FailedLease
 from rollout_worker.episodes.queue import LeaseQueue
 from rollout_worker.episodes.sampler import MAX_FAILURES_IN_A_ROW, Sampler
-from rollout_worker.episodes.scoring import EnvironmentScorer
+from rollout_worker.episodes.scoring import EnvironmentScorer, SampleScore, ScoredSample
 from rollout_worker.messages import SamplingStarted, WorkerMessage
 from rollout_worker.outbox import Outbox
 from rollout_worker.weights.serving import Serving
@@ -36,6 +36,18 @@ SETTINGS = EpisodeSettings(
 )
 
 
+class Told(EnvironmentScorer):
+    """Scores by the environment, and keeps what it is told of samples."""
+
+    def __init__(self, environment: Any, lock: asyncio.Lock, told: list[ScoredSample]) -> None:
+        super().__init__(environment, lock)
+        self.told = told
+
+    async def score(self, item: Any, completion: str, *, num_tokens: int, **rest: Any) -> SampleScore:
+        self.told.append(rest["sample"])
+        return await super().score(item, completion, num_tokens=num_tokens)
+
+
 class Scene:
     """A sampler whose engine may serve version 0, and everything that it put into the outbox."""
 
@@ -47,7 +59,8 @@ class Scene:
         self.frames: list[tuple[Trajectory, ...]] = []
         desk = EpisodeDesk(PromptEncoder(tokenizer=Letters()), self, SETTINGS)
         lock = asyncio.Lock()
-        scorer = EnvironmentScorer(self, lock)
+        self.scored: list[ScoredSample] = []
+        scorer = Told(self, lock, self.scored)
         self.sampler = Sampler(self.engine, desk, scorer, lock, self.queue, self.serving, self.outbox, zstd_level=1)
         self.serving.sound(V0)
 
@@ -120,6 +133,19 @@ def test_leases_begin_while_there_is_room_and_one_message_names_those_that_begin
         it.engine.complete("0.3", PolicyRun(V0, 1))
         await it.running("0.1", "0.4", "0.5", "0.6")
         assert it.started == [(1, 2, 3, 4), (5, 6)]
+
+    play(scene)
+
+
+def test_a_scorer_is_told_which_sample_it_scores_with_its_tokens_and_newest_version() -> None:
+    async def scene(it: Scene) -> None:
+        it.give(lease(3, group=5))
+        await it.running("0.3")
+        it.engine.complete("0.3", PolicyRun(V0, 2))
+        await it.until(lambda: it.scored)
+        (told,) = it.scored
+        assert (told.group, told.sample, told.version) == (5, 0, V0.version)
+        assert len(told.token_ids) == 2
 
     play(scene)
 

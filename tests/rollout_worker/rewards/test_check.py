@@ -69,7 +69,7 @@ def test_a_function_that_fails_on_the_first_answer_refuses_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
 ) -> None:
     said = tried(tmp_path, monkeypatch, reward={"functions": [{"path": f"own:{name}"}]})
-    assert said["reason"] == "CONFIG_ERROR"
+    assert said["reason"] == ("FUNCTION_REFUSED" if name == "needs" else "CONFIG_ERROR")
     assert message in said["message"]
 
 
