@@ -19,9 +19,9 @@ from blake3 import blake3
 from periplus import clock
 from periplus.audit import records as audit
 from periplus.audit.journal import AuditJournal, read_lines
-from periplus.job.correctness import correctness_of
 from periplus.job.job_file import JobFile
 from periplus.job.run_directory import RunDirectory
+from periplus.job.samples.correctness import correctness_of
 from periplus.job.samples.texts import TOKENIZER_FILE
 from periplus.publication import PublisherKey
 from periplus.spool.format import Durability
@@ -108,14 +108,7 @@ def assembled(
         limits = limits_of(job, prepared)
         # What comes in: frames to the store, results to the ledger, decisions to the journal.
         journal = WriteAheadJournal(audit_journal, link.send, disk, clock.unix_s)
-        ledger, retention = ledger_of(job, prepared), Retention(job.output.trajectories_mib << 20)
-        driver = LedgerDriver(
-            ledger,
-            retention,
-            bundle_digest=prepared.bundle.digest,
-            home_region=config.task.region,
-            outcome_of=correctness_of(config.job).outcome,
-        )
+        driver = _driver_of(config, prepared)
         intake = FrameIntake(store, limits, disk)
         syncs = durability is Durability.MACHINE
         ledger_service = LedgerService(driver, intake, journal, link.send, syncs=syncs, now=now)
@@ -164,6 +157,17 @@ def assembled(
             now=now,
         )
         yield Running(ledger_service=ledger_service, publisher=publisher, loop=loop)
+
+
+def _driver_of(config: TrainerConfig, prepared: Prepared) -> LedgerDriver:
+    job = config.job
+    return LedgerDriver(
+        ledger_of(job, prepared),
+        Retention(job.output.trajectories_mib << 20),
+        bundle_digest=prepared.bundle.digest,
+        home_region=config.task.region,
+        outcome_of=correctness_of(job).outcome,
+    )
 
 
 def limits_of(job: JobFile, prepared: Prepared) -> TrajectoryLimits:

@@ -19,12 +19,14 @@ parts that compute; it decides only the order.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from periplus.audit import records as audit
 from periplus.errors import Denied, TimedOut
+from periplus.job.samples.correctness import correctness_of
 from periplus.values.policy import Policy
 from periplus.values.task import TaskState
 from periplus.values.trajectory import content_digest
@@ -153,7 +155,9 @@ class TrainingLoop:
         await self._consumed(batch, trained, report, found)
         if report is not None:
             self._samples.step(consumer.next(), trained, report.samples)
-        values = {"wait_s": waited_s, "train_s": train_s, "lr": rate}
+        uniform = self._uniform_groups(trained)
+        num_uniform = sum(kept.trajectory.group in uniform for kept in trained)
+        values = {"wait_s": waited_s, "train_s": train_s, "lr": rate, "uniform_samples": float(num_uniform)}
 
         def published(sent: Sent) -> None:
             dropped, policy = len(batch.kept) - len(fit), consumer.next()
@@ -166,16 +170,27 @@ class TrainingLoop:
     def _train(self, kept: Sequence[KeptTrajectory], consumer: Policy, rate: float) -> StepReport | None:
         """Run one optimizer step from `consumer`; return None if there is nothing to train on.
 
-        For the reward `shuffled`, a control experiment, the rewards are permuted within the batch, seeded by version.
+        Where groups are filtered, those that the ledger could not replace any more are left out here. For the reward
+        `shuffled`, a control experiment, the rewards are permuted within the batch, seeded by version.
         """
         if not kept:
             return None
-        rewards = [each.trajectory.reward for each in kept]
+        uniform = self._uniform_groups(kept)
+        rewards = [None if each.trajectory.group in uniform else each.trajectory.reward for each in kept]
         if self._job.reward.is_shuffled:
             order = np.random.default_rng((self._job.seed, consumer.version)).permutation(len(rewards))
             rewards = [rewards[index] for index in order]
         samples = [sample_of(each.trajectory, reward) for each, reward in zip(kept, rewards, strict=True)]
         return self._prepared.leader.step(samples, consumer=consumer, learning_rate=rate)
+
+    def _uniform_groups(self, kept: Sequence[KeptTrajectory]) -> frozenset[int]:
+        """Return the groups of which filter_groups says that they teach nothing: their outcomes are all equal."""
+        if not self._job.train.filter_groups:
+            return frozenset()
+        correct, outcomes = correctness_of(self._job), defaultdict[int, set[float | None]](set)
+        for each in kept:
+            outcomes[each.trajectory.group].add(correct.outcome(each.trajectory))
+        return frozenset(group for group, found in outcomes.items() if len(found - {None}) < 2)
 
     async def _consumed(
         self, batch: LedgerBatch, trained: Sequence[KeptTrajectory], report: StepReport | None, found: Inspection

@@ -25,11 +25,11 @@ from periplus import clock, errors
 from periplus.environment.job_environment import TrainerEnvironment, prompt_encoder, trainer_environment
 from periplus.environment.prompts import PromptEncoder
 from periplus.errors import PeriplusError
-from periplus.job.correctness import correctness_of
 from periplus.job.data_section import makes_problems
 from periplus.job.inputs import check_inputs, model_folder
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 from periplus.job.model_section import NO_TEMPLATE
+from periplus.job.samples.correctness import correctness_of
 from trainer.data.characters import EOS, character_tokenizer
 from trainer.data.dataset import Prompt, check_set_prompts, counted, excluded_by_sets, read_prompts, split_prompts
 from trainer.tracking.packages import check_trackers

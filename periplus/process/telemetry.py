@@ -246,6 +246,7 @@ _ALL = (
     Metric("refused_samples", "samples", "Results since the last step that fit no lease, are too old or invalid.", _C),
     Metric("refused_messages", "messages", "Frames and messages since the last step that were no good.", _C),
     Metric("filtered_samples", "samples", "Samples of groups whose outcomes were all equal, which were replaced.", _C),
+    Metric("uniform_samples", "samples", "Samples of such groups that were not replaced; they are not trained on.", _C),
     Metric("lost_leases", "leases", "Leases since the last step that ended without their sample.", _C),
     Metric("failed_groups", "groups", "Groups dropped since the last step as one sample's attempts all failed.", _C),
     Metric("overdue_groups", "groups", "Groups dropped since the last step as they missed samples for too long.", _C),

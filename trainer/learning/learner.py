@@ -196,6 +196,8 @@ class Learner:
         states are then as they were. ValueError as `collate` does.
         """
         judged = [sample for sample in samples if sample.reward is not None]
+        if samples and not judged:
+            return None
         batch = collate(judged, self._actor.model.device)
         if not batch.num_tokens:
             return None

@@ -5,8 +5,8 @@ the first and after the last step all parts are evaluated together, and training
 due are evaluated together in the background. One evaluation runs at a time: what falls due meanwhile begins once the
 present one has ended, at the version of that time, and once only.
 
-Accuracy is the share of right samples, by what the job calls right (periplus/job/correctness.py). Where that is not
-known, no accuracy is recorded. The mean reward and its parts are recorded in any case.
+Accuracy is the share of right samples, by what the job calls right (periplus/job/samples/correctness.py). Where that is
+not known, no accuracy is recorded. The mean reward and its parts are recorded in any case.
 
 Workers go on to newer versions while an evaluation runs in the background, and nobody holds them back. So an evaluation
 that began at version N has samples of N and of the versions that followed, and its record names the oldest and the
@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from periplus.environment.set_scores import Estimate, scores_of
-from periplus.job.correctness import correctness_of
 from periplus.job.job_file import JobFile
+from periplus.job.samples.correctness import correctness_of
 from periplus.process.telemetry import EVAL_REWARD_PART_MEAN
 from periplus.values.policy import Policy
 from periplus.values.record import RecordKind

@@ -128,6 +128,24 @@ each_layout = pytest.mark.parametrize("options", LAYOUTS, ids=lambda options: op
 
 
 @each_layout
+def test_samples_that_no_function_judged_change_no_bit_of_the_step(model: Any, options: dict[str, Any]) -> None:
+    batch = sampled(model, 0)
+    unjudged = [replace(batch[0], sample=77, reward=None), replace(batch[-1], group=999, reward=None)]
+    results = []
+    for given in (batch, [unjudged[0], *batch, unjudged[1]]):
+        actor = copy.deepcopy(model)
+        learner = build(actor, algorithm=options)
+        report = learner.step(given, consumer=CONSUMER, learning_rate=1e-2)
+        assert report is not None
+        results.append((everything(actor, learner), replace(report, samples=())))
+        assert {(each.group, each.sample): each.reward for each in report.samples} == {
+            (each.group, each.sample): each.reward for each in given
+        }
+    assert results[0] == results[1]
+    assert learner.step(unjudged, consumer=CONSUMER, learning_rate=1e-2) is None
+
+
+@each_layout
 def test_the_order_of_arrival_changes_no_bit_of_the_step(model: Any, options: dict[str, Any]) -> None:
     results = []
     batch = sampled(model, 0)

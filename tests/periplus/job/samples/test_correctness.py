@@ -1,18 +1,20 @@
 """What a job calls right, for accuracies and for filters of groups."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from periplus.errors import ConfigError
-from periplus.job.correctness import BEST, correctness_of
-from periplus.job.job_file import JobFile, job_of
+from periplus.job.job_file import SCHEMA, JobFile, job_of
 from periplus.job.reward_functions import RewardFunction
+from periplus.job.samples.correctness import BEST, correctness_of
 from periplus.job.samples.reward_parts import reward_metadata
 from periplus.values.trajectory import Trajectory
 from tests.periplus.values.test_trajectory import GOOD
 
+JOB = {"name": "a", "environment": {"name": "chain_sum"}}
 EXACT_AND_LENGTH = {"functions": [{"name": "exact"}, {"name": "length", "target": 4, "max": 64, "weight": 0.1}]}
 OWN: dict[str, Any] = {"functions": [{"path": "json:loads", "label": "own"}, {"name": "math", "label": "sums"}]}
 
@@ -23,7 +25,11 @@ def judged(reward: float | None, **parts: float) -> Trajectory:
 
 def right(reward: Any, sample: Trajectory) -> tuple[bool | None, float | None]:
     correct = correctness_of(
-        JobFile.model_validate({"name": "a", "environment": {"name": "chain_sum"}, "reward": as_section(reward)})
+        JobFile.from_json(
+            json.dumps(
+                {"schema": SCHEMA, "name": "a", "environment": {"name": "chain_sum"}, "reward": as_section(reward)}
+            )
+        )
     )
     return correct.is_right(sample), correct.outcome(sample)
 
@@ -42,7 +48,7 @@ def test_the_first_function_decides_whatever_else_shapes_the_reward() -> None:
 def test_a_job_may_name_the_function_or_the_least_right_reward() -> None:
     assert right({**OWN, "correct": "sums"}, judged(-3.0, own=-4.0, sums=1.0)) == (True, 1.0)
     assert right({**OWN, "correct": 0.5}, judged(0.7, own=0.1, sums=0.6)) == (True, 1.0)
-    assert right({**OWN, "correct": 0.5}, judged(0.3, own=0.1, sums=0.2)) == (False, 0.0)
+    assert right({**OWN, "correct": 1}, judged(0.3, own=0.1, sums=0.2)) == (False, 0.0)
     assert right({**OWN, "correct": "own"}, judged(9.0, own=1.5)) == (True, 1.5)
 
 
@@ -65,4 +71,4 @@ def job_names() -> list[str]:
 
 def test_a_name_that_no_function_has_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"reward\.correct is 'maths', but .* recorded as exact, length; name one"):
-        job_of({"name": "a", "environment": {"name": "chain_sum"}, "reward": {**EXACT_AND_LENGTH, "correct": "maths"}})
+        job_of({**JOB, "reward": {**EXACT_AND_LENGTH, "correct": "maths"}})
