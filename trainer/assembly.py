@@ -48,6 +48,7 @@ from trainer.publishing.publisher import Publisher
 from trainer.reporting.evaluator import Evaluator
 from trainer.reporting.run_recorder import RunRecorder
 from trainer.reporting.sample_recorder import SampleRecorder
+from trainer.reporting.silence import SilenceWatch
 from trainer.setup import Prepared
 from trainer.tracking.feeds import Trackers
 
@@ -114,6 +115,7 @@ def assembled(
         ledger_service = LedgerService(driver, intake, journal, link.send, syncs=syncs, now=now)
         # What goes out: records, publications and checkpoints.
         aims: dict[str, Any] = {"num_steps": job.steps, "bound": job.staleness, "problems": prepared.counts.values()}
+        aims["silence"] = SilenceWatch(job)
         recorder = RunRecorder(run, link, driver, disk, trackers, prepared.progress, now, started_s, **aims)
         tokenizer = prepared.model_files.get(TOKENIZER_FILE)
         samples = SampleRecorder(run.samples, store.offset, driver.regions, tokenizer, disk)

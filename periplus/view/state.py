@@ -182,6 +182,8 @@ class ViewState:
     job_state: str = ""
     reason: str = ""
     phase: str = ""
+    # What the trainer last said that a person should look at.
+    notice: str = ""
     policy: Policy = _START
     started_at_s: float = 0.0
     time_s: float = 0.0
@@ -300,6 +302,8 @@ def _fold_record(state: ViewState, record: Record) -> ViewState:
             return replace(state, set_evaluations=(*kept, found)[-MAX_POINTS:])
         case RecordKind.STEP:
             return _fold_step(state, record, step)
+        case RecordKind.NOTICE:
+            return replace(state, notice=printable(record.text))
         case RecordKind.SUMMARY:
             return replace(state, summary=MappingProxyType(dict(values)))
     assert_never(record.kind)

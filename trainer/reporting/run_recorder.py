@@ -28,6 +28,7 @@ from trainer.learning.learner import StepReport
 from trainer.reporting.batch_figures import figures_of_batch
 from trainer.reporting.delivery import ProofTally, ReaderProof, Sent
 from trainer.reporting.progress import Progress
+from trainer.reporting.silence import SilenceWatch
 from trainer.tracking.feeds import Trackers
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class RunRecorder:
     `progress` holds the sums so far, which are those of the checkpoint in a restored run. `now` returns seconds on a
     monotonic clock, and `started_s` is when the trainer's process started on that clock. `num_steps` is the number of
     steps that the job asks for, and `bound` its bound on staleness. `problems` are the numbers of problems, for the
-    summary.
+    summary, and `silence` tells when the first steps teach nothing.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class RunRecorder:
         num_steps: int,
         bound: int,
         problems: Mapping[str, float],
+        silence: SilenceWatch,
     ) -> None:
+        self._silence = silence
         self._problems = problems
         self._progress = progress
         self._num_steps = num_steps
@@ -219,6 +222,10 @@ class RunRecorder:
             if report.mismatch.alarm is not None:
                 event(log, logging.WARNING, "logprob_mismatch", at=policy, mean_nats=report.mismatch.alarm)
         self.record(RecordKind.STEP, "", values, dict(found.tokens_by_staleness), policy)
+        has_signal = report is not None and any(each.advantage for each in report.samples)
+        if text := self._silence.seen(values, rewards, has_signal=has_signal):
+            event(log, logging.WARNING, "nothing_to_learn", at=policy, why=text)
+            self.record(RecordKind.NOTICE, text, policy=policy)
 
     def summary(self, held_out: Mapping[str, float], *, num_remote_regions: int, digest: bytes) -> None:
         """Record the summary of a run that reached its last step.

@@ -53,7 +53,7 @@ def render_report(
     steps = _living_steps(records)
     sections = [
         f'<header><p class="brand">periplus</p><h1>{escape(name)}</h1>',
-        f'<p class="lede">{_lede(summary, state)}</p>{_unfinished(config, ending)}</header>',
+        f'<p class="lede">{_lede(summary, state)}</p>{_unfinished(config, ending)}{_notice(state)}</header>',
         f'<section class="tiles" aria-label="Results">{"".join(_tiles(summary))}</section>',
         *_wan_section(summary),
         f'<section class="charts" aria-label="Curves">{"".join(_charts(steps, state, summary))}</section>',
@@ -94,6 +94,10 @@ def _lede(summary: Mapping[str, object], state: ViewState) -> str:
     names = _names(summary)
     where = f" over {len(names)} regions: {', '.join(names)}" if names else ""
     return escape(f"{steps:,} training steps in {units.duration(wall_s)}{where}.")
+
+
+def _notice(state: ViewState) -> str:
+    return f'<p class="lede"><strong>{escape(state.notice)}</strong></p>' if state.notice else ""
 
 
 def _unfinished(config: Mapping[str, object], ending: str) -> str:

@@ -63,13 +63,15 @@ class LiveView:
         regions = _regions(state, width)
         regions_rows = _num_region_rows(state, width) * 2 + 2
         # Rows: 2 for the header, 2 for the strip (4 if narrow), 5 for frames and headings (7), 1 for the cursor.
-        free = height - regions_rows - (14 if narrow else 10)
+        free = height - regions_rows - (14 if narrow else 10) - bool(state.notice)
         # Links share what is left with the charts, which keep their smallest height; two charts if they are stacked.
         num_links = min(len(state.links), max(_MIN_LINKS, free - (_MIN_CHART_ROWS * (2 if narrow else 1))))
         chart_rows = min(_MAX_CHART_ROWS, max(_MIN_CHART_ROWS, (free - num_links) // (2 if narrow else 1)))
         elapsed_s = self.elapsed_s if self.elapsed_s is not None else state.time_s
         yield _header(state, elapsed_s)
         yield _progress(state, elapsed_s, width)
+        if state.notice:
+            yield Text(f" {state.notice}", style="yellow", no_wrap=True, overflow="ellipsis")
         yield regions
         yield _links(state, num_links, width)
         yield _charts(state, elapsed_s, width, chart_rows, narrow)

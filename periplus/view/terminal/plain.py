@@ -56,6 +56,8 @@ def _advance_record(said: Said, before: ViewState, record: Record, after: ViewSt
             return said, (_line(after, f"evaluation {printable(record.text)}: {scores_text(record.values)}"),)
         case RecordKind.STEP:
             return _advance_step(said, before, after)
+        case RecordKind.NOTICE:
+            return said, (_line(after, f"NOTICE: {after.notice}"),) if after.notice != before.notice else ()
         case RecordKind.WARMUP | RecordKind.SUMMARY:
             return said, ()
     assert_never(record.kind)

@@ -18,6 +18,7 @@ from trainer.intake.ledger_driver import LedgerDriver
 from trainer.learning.gate import inspect
 from trainer.reporting.progress import Progress
 from trainer.reporting.run_recorder import RunRecorder
+from trainer.reporting.silence import SilenceWatch
 from trainer.tracking.feeds import Trackers
 
 
@@ -66,6 +67,7 @@ def scene_in(folder: Path, progress: Progress | None = None) -> Scene:
         num_steps=job.steps,
         bound=job.staleness,
         problems={"problems_train": 7.0},
+        silence=SilenceWatch(job),
     )
     return Scene(recorder, run, link, driver)
 
