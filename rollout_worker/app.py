@@ -239,8 +239,8 @@ class Worker:
         sampling = self._job.sampling
         return EpisodeSettings(
             seed=self._job.seed,
-            training=training_draws(sampling, loaded.encoder.tokenizer),
-            evaluation=evaluation_draws(sampling, self._job.eval.sampling, loaded.encoder.tokenizer),
+            training=training_draws(sampling, loaded.encoder.decoder),
+            evaluation=evaluation_draws(sampling, self._job.eval.sampling, loaded.encoder.decoder),
             worker_id=self._worker_id,
             limits=TrajectoryLimits(
                 vocab_size=loaded.engine.vocab_size,
@@ -248,7 +248,7 @@ class Worker:
                 max_completion_tokens=sampling.max_new_tokens,
             ),
             sets=tuple(
-                evaluation_draws(sampling, each.sampling, loaded.encoder.tokenizer)
+                evaluation_draws(sampling, each.sampling, loaded.encoder.decoder)
                 for each in self._job.eval.sets.values()
             ),
         )

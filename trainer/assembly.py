@@ -112,8 +112,19 @@ def assembled(
         syncs = durability is Durability.MACHINE
         ledger_service = LedgerService(driver, intake, journal, link.send, syncs=syncs, now=now)
         # What goes out: records, publications and checkpoints.
-        aims = {"num_steps": job.steps, "bound": job.staleness}
-        recorder = RunRecorder(run, link, driver, disk, trackers, prepared.progress, now, started_s, **aims)
+        recorder = RunRecorder(
+            run,
+            link,
+            driver,
+            disk,
+            trackers,
+            prepared.progress,
+            now,
+            started_s,
+            num_steps=job.steps,
+            bound=job.staleness,
+            problems=prepared.counts.values(),
+        )
         tokenizer = prepared.model_files.get(TOKENIZER_FILE)
         samples = SampleRecorder(run.samples, store.offset, driver.regions, tokenizer, disk)
         publisher = Publisher(

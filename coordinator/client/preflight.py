@@ -32,9 +32,9 @@ _SHOWN_CHARACTERS = 300
 class CheckedJob:
     """What the checks of a job found, as texts for a person.
 
-    `left` has a warning if no test covers the model's architecture, and a sentence for each check that was left to the
-    trainer. `shown` describes what the job applies: the data
-    that was read, how prompts are framed, and the first prompt with its tokens.
+    `left` has warnings, such as that no test covers the model's architecture or that most problems are left out, and a
+    sentence for each check that was left to the trainer. `shown` describes what the job applies: the data that was
+    read, how many problems are left out, how prompts are framed, and the first prompt with its tokens.
     """
 
     left: tuple[str, ...] = ()
@@ -64,23 +64,23 @@ def check_job(job: JobFile) -> CheckedJob:
     found = _ask_child(job)
     if "reason" in found:
         raise errors.from_reason(str(found["reason"]), str(found["message"]))
+    left = [*remarks, *found["remarks"]]
+    counts = str(found["counts"])
     # The child stops early on a large data set, so that submitting stays fast.
     if found["prompts"] < found["problems"]:
         checked = f"{found['prompts']} of {found['problems']} prompts were checked"
-        return CheckedJob(
-            left=(
-                *remarks,
-                f"{checked}; the trainer checks all at its start",
-            ),
-            shown=_shown(found),
-        )
-    return CheckedJob(left=remarks, shown=_shown(found))
+        left.append(f"{checked}; the trainer checks all at its start")
+        counts = f"of the first {found['prompts']} problems: {counts}"
+    if found["is_mostly_left_out"]:
+        left.append(f"warning: most problems are left out: {counts}")
+    return CheckedJob(left=tuple(left), shown=_shown(found, counts))
 
 
-def _shown(found: Mapping[str, Any]) -> tuple[str, ...]:
+def _shown(found: Mapping[str, Any], counts: str) -> tuple[str, ...]:
     tokens = " ".join(map(str, found["first_tokens"]))
     return (
         *found["read"],
+        counts,
         f"problems: {found['problems']}; prompts are framed by {found['framing']}",
         f"first prompt: {found['first_prompt']!r}",
         f"its tokens: {tokens}",

@@ -127,10 +127,14 @@ def _too_many(source: str) -> str:
 
 _TAG = "tag:yaml.org,2002:"
 _SCALARS: tuple[tuple[str, str, str], ...] = (
-    ("null", r"~|null|", "~n\0"),
-    ("bool", r"true|false", "tf"),
+    ("null", r"~|null|Null|NULL|", "~nN\0"),
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("int", r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+", "-+0123456789"),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan", "-+.0123456789"),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
     ("merge", r"<<", "<"),
 )
 """The plain scalars that are not text: tag, pattern, and the characters with which such a scalar may begin."""
@@ -277,11 +281,11 @@ class _Reader:
                 case "null":
                     return None
                 case "bool":
-                    return {"true": True, "false": False}[text]
+                    return {"true": True, "false": False}[text.lower()]
                 case "int":
                     return int(text, {"0x": 16, "0o": 8}.get(text[:2], 10))
                 case "float":
-                    return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+                    return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
                 case "str" | "merge":
                     text.encode()  # raises ValueError for half a surrogate pair
                     return text

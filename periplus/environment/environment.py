@@ -14,10 +14,18 @@ EXACT = 1.0  # the score of a right answer: accuracy counts scores that equal it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message of a conversation: who says it (`system`, `user`, `assistant` or `tool`), and its text."""
+    """One message of a conversation: who says it (`system`, `user`, `assistant` or `tool`), and its text.
+
+    `extra` has what else a chat template may read, such as `tool_calls`, `tool_call_id` and `name`.
+    """
 
     role: str
     content: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the message as chat templates and reward functions take it."""
+        return {"role": self.role, "content": self.content, **self.extra}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,12 @@ reasoning-gym, or an environment of several turns, makes the same problems every
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from periplus.environment import gym_tasks
+from periplus.environment.completions import end_token_ids
 from periplus.environment.datasets.listed import ListedProblems, problem_file, read_problem_file
 from periplus.environment.datasets.problems import read_problems, read_set
 from periplus.environment.environment import Environment
@@ -33,14 +34,15 @@ i, so that the problems are far from those for training."""
 class TrainerEnvironment:
     """What the trainer has of a job's environment: the file for workers, and sentences on what was read.
 
-    `file` is None if workers can make the problems themselves. `sets` are the evaluation sets in the order of the job,
-    `main` for one without problems of its own, and `set_files` their files for workers by name. `environment` knows the
-    problems of all of them.
+    `file` is None if workers can make the problems themselves. `num_filtered` counts the rows of the job's own data
+    that its filters left out. `sets` are the evaluation sets in the order of the job, `main` for one without problems
+    of its own, and `set_files` their files for workers by name. `environment` knows the problems of all of them.
     """
 
     environment: Environment
     file: bytes | None
     main: Environment
+    num_filtered: int = 0
     read: tuple[str, ...] = ()
     sets: tuple[Environment, ...] = ()
     set_files: Mapping[str, bytes] = field(default_factory=dict)
@@ -50,9 +52,12 @@ def trainer_environment(job: JobFile) -> TrainerEnvironment:
     """Return the environment of a resolved job where its data sets are. Raises: ConfigError if it cannot be built."""
     if makes_problems(job.environment):
         return _with_sets(job, _made(job), None, ())
-    read = read_problems(job.data)
+    # The warm-up imitates the answers of data sets that name no solutions.
+    imitates_answers = job.train.warmup is not None and any(not each.solution_column for each in job.data.datasets)
+    read = read_problems(job.data, needs_answers=imitates_answers or _scoring_reads_answers(job))
     items = tuple(item for dataset in read for item in dataset.items)
-    return _with_sets(job, ListedProblems(items=items), problem_file(items), tuple(each.summary for each in read))
+    made = _with_sets(job, ListedProblems(items=items), problem_file(items), tuple(each.summary for each in read))
+    return replace(made, num_filtered=sum(each.num_filtered for each in read))
 
 
 def _with_sets(job: JobFile, main: Environment, file: bytes | None, read: tuple[str, ...]) -> TrainerEnvironment:
@@ -60,7 +65,12 @@ def _with_sets(job: JobFile, main: Environment, file: bytes | None, read: tuple[
     files: dict[str, bytes] = {}
     for name, each in job.eval.sets.items():
         if each.data is not None:
-            found = read_set(each.data, f"eval.sets.{name}.data.path", job.data.system_prompt)
+            found = read_set(
+                each.data,
+                f"eval.sets.{name}.data.path",
+                job.data.system_prompt,
+                needs_answers=_scoring_reads_answers(job),
+            )
             items = found.items[: each.num_prompts]
             sets.append(ListedProblems(items=items))
             files[set_file(name)] = problem_file(items)
@@ -71,6 +81,12 @@ def _with_sets(job: JobFile, main: Environment, file: bytes | None, read: tuple[
     return TrainerEnvironment(
         environment=environment, main=main, file=file, read=read, sets=tuple(sets), set_files=files
     )
+
+
+def _scoring_reads_answers(job: JobFile) -> bool:
+    # An environment of the user's own scores its episodes itself.
+    is_scored_by_own_environment = job.environment is not None and job.environment.path is not None
+    return job.reward.reads_answers and not is_scored_by_own_environment
 
 
 def set_file(name: str) -> str:
@@ -98,10 +114,18 @@ def worker_environment(job: JobFile, folder: Path) -> Environment:
     return ProblemSets(main=main, sets=sets)
 
 
-def prompt_encoder(job: JobFile, tokenizer: Any) -> PromptEncoder:
-    """Return the encoder of a job's prompts with its model's tokenizer."""
+def prompt_encoder(job: JobFile, tokenizer: Any, folder: Path | None) -> PromptEncoder:
+    """Return the encoder of a job's prompts, given the tokenizer and the folder of its model.
+
+    `folder` is None for a built-in model that has not been made yet.
+    """
     model = job.model
-    return PromptEncoder(tokenizer=tokenizer, template=model.chat_template, arguments=model.chat_template_kwargs)
+    return PromptEncoder(
+        tokenizer=tokenizer,
+        template=model.chat_template,
+        arguments=model.chat_template_kwargs,
+        end_ids=end_token_ids(folder, tokenizer),
+    )
 
 
 def _made(job: JobFile) -> Environment:

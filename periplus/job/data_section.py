@@ -23,6 +23,9 @@ MAX_TURNS = 64
 """Largest number of turns of an episode. Each turn's reward is recorded by name in the sample's metadata, which has 64
 KiB. Chosen by hand."""
 
+DEFAULT_ANSWER_COLUMN = "answer"
+"""Column with the answers if the job names none."""
+
 ColumnName = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -30,29 +33,30 @@ class RowFilter(Config):
     """A condition on one column of a data set. Rows that do not meet it are left out."""
 
     column: ColumnName
-    """Name of the column. A row without it is left out."""
+    """Name of the column, or a dotted path into it. A row without a value there is left out."""
 
     one_of: tuple[JsonValue, ...] | None = Field(default=None, min_length=1, max_length=1000)
     """The value is one of these."""
 
     at_least: float | None = Field(default=None, ge=-MAX_VALUE, le=MAX_VALUE)
-    """The value is a number that is not smaller."""
+    """The value is a number, or the text of one, that is not smaller."""
 
     at_most: float | None = Field(default=None, ge=-MAX_VALUE, le=MAX_VALUE)
-    """The value is a number that is not larger."""
+    """The value is a number, or the text of one, that is not larger."""
 
     matches: str | None = Field(default=None, min_length=1, max_length=MAX_TEXT_CHARACTERS)
-    """This regular expression is found in the value, which is text."""
+    """This regular expression is found in the value, which is text or a number. `\\S` leaves out rows without a
+    value."""
 
 
 class DatasetKeys(Config):
     """Where one data set is, which of its rows are problems, and which columns they have."""
 
     path: str | None = Field(default=None, min_length=1)
-    """A file (`.jsonl`, `.parquet`, `.arrow`), a directory with such files, or a data set of the Hugging Face Hub as
-    ORGANISATION/NAME or hf://datasets/ORGANISATION/NAME[@REVISION][/FILE], which is taken from the local cache and
-    never downloaded; null when `environment` makes the problems. A relative path starts at the directory where the
-    command runs."""
+    """A file (`.jsonl`, `.json`, `.csv`, these with `.gz`, `.parquet`, `.arrow`), a directory with such files, or a
+    data set of the Hugging Face Hub as ORGANISATION/NAME or hf://datasets/ORGANISATION/NAME[@REVISION][/FILE], which is
+    taken from the local cache and never downloaded; null when `environment` makes the problems. A relative path starts
+    at the directory where the command runs."""
 
     revision: str | None = Field(default=None, min_length=1, max_length=256)
     """Branch, tag or commit of a data set of the Hub; null means main. A submitted job records the commit."""
@@ -64,18 +68,20 @@ class DatasetKeys(Config):
     """Split of the data set, for a directory or a data set of the Hub. A single file has no splits."""
 
     prompt_column: ColumnName | None = None
-    """Column with the prompt: text, or a list of messages with `role` and `content`. null takes the first of prompt,
-    question and problem that a row has."""
+    """Column with the prompt, or a dotted path: text, or a list of messages with `role` and `content`. null takes the
+    first of prompt, question, problem and messages that a row has."""
 
-    answer_column: ColumnName = "answer"
-    """Column with the answer that rewards compare with: text or a number."""
+    answer_column: ColumnName = DEFAULT_ANSWER_COLUMN
+    """Column with the answer that rewards compare with: text or a number. A dotted path names a value inside a column,
+    such as reward_model.ground_truth. Rows may lack the column `answer` if no reward function reads answers."""
 
     answer_pattern: str | None = Field(default=None, min_length=1, max_length=MAX_TEXT_CHARACTERS)
     """Regular expression that finds the answer in the column's text: its first group is the answer, or the whole match
     if it has no group. A row without a match is refused. `#### (.+)` takes the final answer of a row of GSM8K."""
 
     solution_column: ColumnName | None = None
-    """Column with the text that the supervised warm-up (train.warmup) imitates; null takes the answer."""
+    """Column, or dotted path, with the text that the supervised warm-up (train.warmup) imitates; null takes the
+    answer."""
 
     filters: tuple[RowFilter, ...] = Field(default=(), max_length=64)
     """Conditions that a row must meet, all of them."""

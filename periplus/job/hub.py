@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from periplus.errors import ConfigError
+from periplus.job.local_paths import exists, expanded_path
 
 HUB_PREFIX = "hf://"
 """Prefix of an address on the Hub, as huggingface_hub's file system has it."""
@@ -61,14 +62,6 @@ def hub_name(path: str, revision: str | None, kind: Kind, key: str) -> HubName |
     return None
 
 
-def exists(path: Path) -> bool:
-    """Return whether a file or directory is there; a path that the operating system refuses is not."""
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # too long, a folder above that may not be read, or a NUL byte
-        return False
-
-
 def _address(path: str, kind: Kind, key: str) -> HubName:
     found = _ADDRESS.fullmatch(path)
     if found is None or not _NAME.fullmatch(found["repo"]):
@@ -87,17 +80,19 @@ def _address(path: str, kind: Kind, key: str) -> HubName:
 def located(path: str, revision: str | None, kind: Kind, key: str) -> dict[str, str]:
     """Return a path's keys `path` and `revision` in the form that means the same in every directory and at every time.
 
-    A path of the file system becomes absolute. A name of the Hub becomes an address, with the commit that the cache of
-    this machine has for its revision. A name that the cache lacks stays as it is: the checks of a job refuse it later.
+    A path of the file system is expanded and becomes absolute. A name of the Hub becomes an address, with the commit
+    that the cache of this machine has for its revision. A name that the cache lacks stays as it is: the checks of a job
+    refuse it later.
     Raises: ConfigError.
     """
+    path = expanded_path(path, key)
     name = hub_name(path, revision, kind, key)
     if name is None:
         return {"path": str(Path(path).absolute())}
     try:
         name = replace(name, revision=cached_folder(name, key).name)
     except ConfigError:
-        return {}
+        return {"path": path}
     prefix = f"{HUB_PREFIX}datasets/" if kind == "dataset" else HUB_PREFIX
     return {"path": f"{prefix}{name.repo}" + (f"/{name.file}" if name.file else ""), "revision": name.revision}
 

@@ -31,6 +31,7 @@ from periplus.job.data_section import (
 from periplus.job.engine_section import EngineSection
 from periplus.job.eval_section import EvalSection, EvalSet, eval_disagreements
 from periplus.job.hub import located
+from periplus.job.local_paths import expanded_path
 from periplus.job.model_section import MAX_TEMPLATE_CHARACTERS, TEMPLATE_SUFFIX, ModelSection, model_disagreements
 from periplus.job.other_trainers.known_elsewhere import KNOWN_ELSEWHERE
 from periplus.job.other_trainers.unsupported import UNSUPPORTED
@@ -282,7 +283,8 @@ class OutputSection(Config):
     """Where the run writes its results."""
 
     dir: str = Field(default="runs", min_length=1)
-    """Directory in which the run makes its own directory, which is named by the job's id."""
+    """Directory in which the run makes its own directory, which is named by the job's id. A relative one is below that
+    of the trainer's agent."""
 
     trajectories_mib: int = Field(default=1024, ge=0, le=1 << 30)
     """MiB of trajectories that the run's directory keeps for the audit after a checkpoint covers them. The oldest are
@@ -389,14 +391,16 @@ def recorded_job(path: Path) -> JobFile:
 
 def changed_job(job: JobFile, file: Path | None, overrides: Sequence[str]) -> JobFile:
     """Return the job with the keys changed that a job file and overrides give. Raises: ConfigError."""
-    tree = job.model_dump(mode="json")
+    tree, output = job.model_dump(mode="json"), job.output
     source = "the overrides"
     if file is not None:
         source = str(file)
         tree = loading.overlay(JobFile, tree, _job_tree(file))
     tree = loading.override(JobFile, tree, overrides, _ELSEWHERE)
     job = resolve(loading.validate(JobFile, tree, source, _ELSEWHERE), source)
-    return _with_locations(job, Path.cwd() if file is None else file.absolute().parent)
+    located = _with_locations(job, Path.cwd() if file is None else file.absolute().parent)
+    # A run may lie in a folder that is really named `~`, from before this was expanded.
+    return located if job.output.dir != output.dir else located.model_copy(update={"output": output})
 
 
 def _job_tree(path: Path) -> loading.Tree:
@@ -415,14 +419,17 @@ def _recorded_tree(tree: loading.Tree, source: str) -> loading.Tree:
 
 
 def _with_locations(job: JobFile, folder: Path) -> JobFile:
-    # Paths become absolute, names of the Hub get the commit that the cache has, a template's file becomes its text.
-    # Code of the user's own, which is looked for beside the job file in `folder`, gets its digests.
+    # Paths become absolute, except that of the output, which may be relative to the trainer's agent. Names of the Hub
+    # get the commit that the cache has, a template's file becomes its text. Code of the user's own, which is looked for
+    # beside the job file in `folder`, gets its digests.
     updates: dict[str, Any] = {}
     if not job.model.path.startswith(BUILTIN_PREFIX):
         updates |= located(job.model.path, job.model.revision, "model", "model.path")
     template = job.model.chat_template
     if template is not None and template.endswith(TEMPLATE_SUFFIX):
-        updates["chat_template"] = loading.read_text(Path(template), MAX_TEMPLATE_CHARACTERS)
+        updates["chat_template"] = loading.read_text(
+            Path(expanded_path(template, "model.chat_template")), MAX_TEMPLATE_CHARACTERS
+        )
     folders = (folder, Path.cwd())
     data = {} if job.data.path is None else located(job.data.path, job.data.revision, "dataset", "data.path")
     sources = tuple(
@@ -436,6 +443,7 @@ def _with_locations(job: JobFile, folder: Path) -> JobFile:
             "eval": job.eval.model_copy(update={"sets": _located_sets(job)}),
             "environment": job.environment and reward_code.resolved_code(job.environment, folders),
             "reward": reward_models.resolved_models(reward_code.resolved_code(job.reward, folders)),
+            "output": job.output.model_copy(update={"dir": expanded_path(job.output.dir, "output.dir")}),
         }
     )
 

@@ -18,6 +18,7 @@ from blake3 import blake3
 
 from periplus.errors import ConfigError
 from periplus.job.data_section import EnvironmentSection
+from periplus.job.local_paths import expanded_path
 from periplus.job.reward_section import RewardSection
 
 Section = TypeVar("Section", RewardSection, EnvironmentSection)
@@ -45,7 +46,7 @@ def resolved_code(section: Section, folders: tuple[Path, ...]) -> Section:
     if not section.has_own_code:
         return section
     where = _name(section)
-    given = tuple(Path(each).absolute() for each in section.code) or tuple(
+    given = tuple(Path(expanded_path(each, f"{where}.code")).absolute() for each in section.code) or tuple(
         _module(top, folders, where) for top in section.own_modules
     )
     section = section.model_copy(update={"code": tuple(map(str, given))})

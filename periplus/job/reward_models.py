@@ -5,6 +5,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from periplus.errors import ConfigError
+from periplus.job.local_paths import expanded_path
 from periplus.job.reward_functions import ModelReward
 from periplus.job.reward_section import RewardSection
 
@@ -45,10 +46,10 @@ def resolved_models(reward: RewardSection) -> RewardSection:
 
 
 def _resolved(index: int, entry: ModelReward) -> ModelReward:
-    folder = Path(entry.path).absolute()
+    key = f"reward.functions.{index}.path"
+    folder = Path(expanded_path(entry.path, key)).absolute()
     digest = entry.digest
     if digest is None:
-        key = f"reward.functions.{index}.path"
         if not (folder / CONFIG_FILE).is_file():
             raise ConfigError(
                 f"{key} is {entry.path!r}, which holds no {CONFIG_FILE}; give a local folder with the checkpoint and "

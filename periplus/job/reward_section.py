@@ -99,6 +99,15 @@ class RewardSection(Config, json_schema_extra=_with_shorthand):
         return self.entries == (VerifierReward(name="verifier"),)
 
     @property
+    def reads_answers(self) -> bool:
+        """Whether a function cannot score without the problem's answer; a function of the user's own may do so."""
+        return any(
+            isinstance(entry, VerifierReward | ExactReward | MathReward)
+            or (isinstance(entry, RegexReward) and entry.group is not None)
+            for entry in self.entries
+        )
+
+    @property
     def has_own_code(self) -> bool:
         """Whether a function of the user's own scores samples, so that the user's code runs on workers."""
         return any(isinstance(entry, OwnReward) for entry in self.entries)

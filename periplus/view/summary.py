@@ -63,6 +63,8 @@ class Summary:
     weight_fallbacks: int | None = None
     pause_s: float | None = None
     wan_bytes_from: WanCounter | None = None
+    problems_train: int | None = None
+    problems_left_out: int | None = None
 
     def values(self) -> dict[str, float]:
         """Return the measured numbers under their registered names, for the summary record."""
@@ -108,6 +110,8 @@ def summary_from(values: Mapping[str, float], regions: Sequence[str]) -> Summary
         weight_fallbacks=count("weight_fallbacks"),
         pause_s=_finite(values.get("pause_s")),
         wan_bytes_from=None if count("wan_bytes") is None else WanCounter.GATEWAYS,
+        problems_train=count("problems_train"),
+        problems_left_out=count("problems_left_out"),
     )
 
 
@@ -149,9 +153,11 @@ def _rows(summary: Summary) -> list[tuple[str, Text]]:
         (_known(units.short(summary.staleness_max)), "bold"), (f" of {summary.staleness_bound}", "dim")
     )
     warmup = f"{_known(units.duration(summary.warmup_s))}, {_exact(summary.warmup_examples, 'examples')}"
+    problems = f"{_exact(summary.problems_train, 'trained on')}, {_exact(summary.problems_left_out, 'left out')}"
     return [
         ("regions", Text(", ".join(map(printable, summary.regions)))),
         ("steps", Text(f"{summary.steps:,} in {_known(units.duration(summary.wall_s))}")),
+        ("problems", Text(problems)),
         ("warm-up", Text(warmup)),
         ("accuracy", accuracy),
         ("throughput", Text(_exact(summary.tokens_per_s, "tokens/s"))),

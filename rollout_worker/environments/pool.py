@@ -134,7 +134,7 @@ def _item(item: Item) -> dict[str, Any]:
         "index": item.index,
         "prompt": item.prompt,
         "answer": item.answer,
-        "messages": [{"role": each.role, "content": each.content} for each in item.messages],
+        "messages": [each.to_mapping() for each in item.messages],
         "columns": dict(item.columns),
     }
 

@@ -185,7 +185,7 @@ def scored_text(item: Item, completion: str, num_tokens: int, sample: ScoredSamp
         completion=completion,
         answer=item.answer,
         num_tokens=num_tokens,
-        messages=tuple({"role": message.role, "content": message.content} for message in item.messages),
+        messages=tuple(message.to_mapping() for message in item.messages),
         columns=item.columns,
         token_ids=sample.token_ids,
         version=sample.version,

@@ -115,6 +115,8 @@ def summary() -> Summary:
         delta_bits_per_change=9.8,
         weight_fallbacks=2,
         pause_s=0.0032,
+        problems_train=8096,
+        problems_left_out=64,
     )
 
 

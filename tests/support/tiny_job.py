@@ -1,4 +1,7 @@
-"""A job small enough to train in a test, on a real Qwen3: any completion without a visible character is right."""
+"""A job small enough to train in a test, on a real Qwen3: any completion without a visible character is right.
+
+No answer says so, since jobs refuse empty ones, but a reward function that reads none.
+"""
 
 import json
 from pathlib import Path
@@ -10,15 +13,18 @@ from tests.support.keys import AUTHORITY
 
 NUM_PROBLEMS = 40
 
+REWARDS = ({"name": "regex", "pattern": r"\s*", "where": "whole"},)
+
 
 def tiny_job(folder: Path, **overrides: Any) -> JobFile:
-    """Return a resolved job of one new token a sample; 7 of the 105 symbols count as the empty answer."""
+    """Return a resolved job of one new token a sample; 7 of the 105 symbols are white space or no text."""
     data = folder / "problems.jsonl"
-    lines = [json.dumps({"prompt": f"{number}?", "answer": ""}) for number in range(NUM_PROBLEMS)]
+    lines = [json.dumps({"prompt": f"{number}?", "solution": "a"}) for number in range(NUM_PROBLEMS)]
     data.write_text("\n".join(lines))
     sections: dict[str, Any] = {
         "name": "tiny",
-        "data": {"path": str(data)},
+        "data": {"path": str(data), "solution_column": "solution"},
+        "reward": {"functions": REWARDS},
         "seed": 1,
         "staleness": 0,
         "steps": 2,

@@ -18,6 +18,7 @@ from periplus.values.probe_prompts import NUM_LOGPROBS
 from periplus.values.record import RecordKind
 from periplus.values.task import TaskState
 from tests.support.audit.files import audited
+from tests.support.tiny_job import REWARDS
 from tests.support.trainer.fake_link import FakeLink
 from tests.support.trainer.whole_run import PREPARED_S, Trainers
 
@@ -122,7 +123,7 @@ def test_an_asynchronous_run_stays_within_its_bound(tmp_path: Path, trainers: Tr
 
 def test_shuffled_rewards_train_on_the_same_samples_and_end_elsewhere(tmp_path: Path, trainers: Trainers) -> None:
     straight = trainers.train(tmp_path / "a", steps=1)
-    shuffled = trainers.train(tmp_path / "b", steps=1, reward={"name": "shuffled"})
+    shuffled = trainers.train(tmp_path / "b", steps=1, reward={"name": "shuffled", "functions": REWARDS})
     means = [run.of_kind(RecordKind.STEP)[0].values["reward_mean"] for run in (straight, shuffled)]
     assert means[0] == means[1] > 0
     assert straight.digest != shuffled.digest

@@ -175,3 +175,24 @@ def test_without_the_trainers_libraries_the_rest_is_left_to_the_trainer(
 def test_the_answer_of_the_child_is_one_line(tmp_path: Path) -> None:
     assert "reason" in answer("{}")
     assert "\n" not in json.dumps(answer(tiny_job(tmp_path).to_json()))
+
+
+def test_a_dry_run_counts_what_is_left_out_and_a_job_that_loses_most_is_warned_of(tmp_path: Path) -> None:
+    job = tiny_job(tmp_path)
+    rows = [{"prompt": "9" * (3 + (n > 15) * 9) + f"{n}", "level": n % 2} for n in range(80)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    data = {
+        "path": str(tmp_path / "rows.jsonl"),
+        "drop_long_prompts": True,
+        "filters": [{"column": "level", "at_most": 0}],
+    }
+    section = type(job.data).model_validate_json(json.dumps(data))
+    eval_ = job.eval.model_copy(update={"num_prompts": 2})
+    checked = check_job(job.model_copy(update={"data": section, "eval": eval_}))
+    counts = (
+        "40 rows are left out by filters; 32 of 40 problems (80%) are left out: prompts longer than "
+        "sampling.prompt_tokens=8; 6 problems to train on, 2 held out"
+    )
+    assert checked.left == (f"warning: most problems are left out: {counts}",)
+    assert checked.shown[1] == counts
+    assert "80 rows read, 40 left out by filters" in checked.shown[0]

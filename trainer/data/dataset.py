@@ -16,6 +16,7 @@ from periplus.environment.splits import Splits, split
 from periplus.errors import ConfigError
 from periplus.job.eval_section import EvalSet
 from periplus.job.job_file import JobFile
+from trainer.data.counts import ProblemCounts
 from trainer.data.mixture import TrainingSource
 
 
@@ -129,6 +130,22 @@ def excluded_by_sets(problems: TrainerEnvironment) -> frozenset[str]:
     return excluded_texts(problems.sets, problems.main)
 
 
+def counted(prompts: Sequence[Prompt], problems: TrainerEnvironment, job: JobFile) -> ProblemCounts:
+    """Return how many problems of the prompts that were read are left out, and why, and what the others are for."""
+    excluded = excluded_by_sets(problems)
+    fitting = [prompt for prompt in prompts if prompt.num_tokens <= job.sampling.prompt_tokens]
+    allowed = [text for prompt in fitting if (text := prompt.text.casefold()) not in excluded]
+    return ProblemCounts(
+        total=len(prompts),
+        filtered=problems.num_filtered,
+        long=len(prompts) - len(fitting),
+        evaluated=len(fitting) - len(allowed),
+        repeated=len(allowed) - len(set(allowed)),
+        warmup=job.train.warmup.num_examples if job.train.warmup else 0,
+        held_out=job.eval.num_prompts,
+    )
+
+
 def split_prompts(prompts: Sequence[Prompt], job: JobFile, excluded: frozenset[str] = frozenset()) -> Splits:
     """Divide all prompts into warm-up, training and held-out sets, without those that are too long or `excluded`.
 
@@ -169,7 +186,7 @@ def warmup_examples(dataset: Dataset, encoder: PromptEncoder) -> tuple[Example, 
         examples.append(
             Example(
                 prompt_ids=encoder.encode(item),
-                completion_ids=(*(int(token) for token in answer), int(tokenizer.eos_token_id)),
+                completion_ids=(*(int(token) for token in answer), encoder.end_of_answers),
             )
         )
     return tuple(examples)

@@ -7,7 +7,7 @@ The training loop waits for that between two steps (`write_pending`), so no more
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -38,7 +38,8 @@ class RunRecorder:
 
     `progress` holds the sums so far, which are those of the checkpoint in a restored run. `now` returns seconds on a
     monotonic clock, and `started_s` is when the trainer's process started on that clock. `num_steps` is the number of
-    steps that the job asks for, and `bound` its bound on staleness.
+    steps that the job asks for, and `bound` its bound on staleness. `problems` are the numbers of problems, for the
+    summary.
     """
 
     def __init__(
@@ -54,7 +55,9 @@ class RunRecorder:
         *,
         num_steps: int,
         bound: int,
+        problems: Mapping[str, float],
     ) -> None:
+        self._problems = problems
         self._progress = progress
         self._num_steps = num_steps
         self._bound = bound
@@ -225,6 +228,7 @@ class RunRecorder:
             bound=self._bound,
             num_remote_regions=num_remote_regions,
         )
+        values |= self._problems
         # A gateway that never answered gives no count, and none is made up.
         if self._wan_bytes is not None:
             values["wan_bytes"] = self._wan_bytes

@@ -56,7 +56,7 @@ def read_problem_file(path: Path) -> ListedProblems:
 def _fields(item: Item) -> dict[str, Any]:
     fields: dict[str, Any] = {"prompt": item.prompt, "answer": item.answer}
     if item.messages:
-        fields["messages"] = [[message.role, message.content] for message in item.messages]
+        fields["messages"] = [message.to_mapping() for message in item.messages]
     if item.columns:
         fields["columns"] = dict(item.columns)
     if item.solution:
@@ -71,8 +71,13 @@ def _item(index: int, fields: dict[str, Any]) -> Item:
         index=index,
         prompt=fields["prompt"],
         answer=fields["answer"],
-        messages=tuple(Message(role=role, content=content) for role, content in fields.get("messages", ())),
+        messages=tuple(map(_message, fields.get("messages", ()))),
         columns=fields.get("columns", {}),
         solution=fields.get("solution", ""),
         source=fields.get("source", 0),
     )
+
+
+def _message(fields: dict[str, Any]) -> Message:
+    extra = {name: value for name, value in fields.items() if name not in ("role", "content")}
+    return Message(role=fields["role"], content=fields["content"], extra=extra)

@@ -6,7 +6,8 @@ In a directory, in this order:
    splits has a folder for each.
 2. The front matter of `README.md` may list configurations with the files of each split, as on the Hub.
 3. Otherwise a file belongs to the split whose name is a word of its path below the directory, and to the configuration
-   (`subset`) that is a folder or a word of its path. A single file needs no word.
+   (`subset`) that is a folder or a word of its path. A single file needs no word. Files `.json` count only where there
+   is no file of another kind, since most of them are settings or notes.
 
 Files are taken in the order of their names, so that the order of the problems is the same on each machine.
 """
@@ -18,13 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from periplus.config import yaml_text
-from periplus.environment.datasets.rows import SUFFIXES
+from periplus.environment.datasets.rows import SUFFIXES, suffix_of
 from periplus.errors import ConfigError
 from periplus.job.data_section import DatasetKeys
-from periplus.job.hub import cached_folder, exists, hub_name
+from periplus.job.hub import cached_folder, hub_name
+from periplus.job.local_paths import exists
 
 STATE_FILE = "state.json"
 """File in which `datasets` lists the files of a split that it saved."""
+
+METADATA_FILES = (STATE_FILE, "dataset_dict.json", "dataset_info.json", "dataset_infos.json")
+"""Files ending with `.json` in which the library `datasets` describes a data set."""
 
 CARD_FILE = "README.md"
 """File of a data set that may begin with a description of its files, in YAML between two lines of three hyphens."""
@@ -87,7 +92,7 @@ def _card_files(folder: Path, source: DatasetKeys, key: str) -> tuple[Path, ...]
         return ()  # a configuration whose files are found by their names
     if source.split not in patterns:
         raise _no_split(source, sorted(patterns), key)
-    found = {file for pattern in patterns[source.split] for file in folder.glob(pattern) if file.suffix in SUFFIXES}
+    found = {file for pattern in patterns[source.split] for file in folder.glob(pattern) if _is_data(file)}
     if not found:
         raise ConfigError(
             f"{key} {source.path!r} has no file {', '.join(patterns[source.split])} that ends with "
@@ -99,7 +104,7 @@ def _card_files(folder: Path, source: DatasetKeys, key: str) -> tuple[Path, ...]
 def _configurations(card: Path) -> Sequence[Mapping[str, Any]]:
     try:
         with card.open("rb") as file:
-            text = file.read(MAX_CARD_BYTES).decode(errors="replace")
+            text = file.read(MAX_CARD_BYTES).decode("utf-8-sig", errors="replace")
     except OSError:
         return ()
     front = re.match(r"---\r?\n(.*?)\r?\n---", text, re.DOTALL)
@@ -126,7 +131,8 @@ def _patterns_by_split(data_files_of_config: Any) -> dict[str, list[str]]:
 
 
 def _named_files(folder: Path, source: DatasetKeys, key: str) -> tuple[Path, ...]:
-    files = sorted(file for file in folder.rglob("*") if file.suffix in SUFFIXES and file.is_file())
+    every = sorted(file for file in folder.rglob("*") if _is_data(file) and file.is_file())
+    files = [file for file in every if file.suffix != ".json"] or every
     if not files:
         raise ConfigError(f"{key} {source.path!r} has no file that ends with {', '.join(SUFFIXES)}")
     if source.subset is not None:
@@ -146,9 +152,14 @@ def _named_files(folder: Path, source: DatasetKeys, key: str) -> tuple[Path, ...
     return of_split
 
 
+def _is_data(file: Path) -> bool:
+    return suffix_of(file) is not None and file.name not in METADATA_FILES
+
+
 def _words(folder: Path, file: Path) -> set[str]:
     path = file.relative_to(folder)
-    return {*path.parts[:-1], *re.split(r"[^A-Za-z0-9]+", path.stem), path.stem}
+    stem = path.name.removesuffix(suffix_of(path) or "")
+    return {*path.parts[:-1], *re.split(r"[^A-Za-z0-9]+", stem), stem}
 
 
 def _no_split(source: DatasetKeys, splits: Sequence[str], key: str) -> ConfigError:

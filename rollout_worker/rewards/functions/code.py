@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from periplus import clock
+from periplus.environment.columns import value_at
 from rollout_worker.rewards.functions.completions import ScoredText, Settings, SingleFunction
 from rollout_worker.rewards.functions.program import program_of
 from rollout_worker.rewards.sandbox.run import RunLimits, SandboxRefused, run_program
@@ -97,7 +98,7 @@ def tests_of(columns: Mapping[str, Any], column: str) -> Sequence[Any]:
 
     Raises: ValueError if it has none, or others than it may.
     """
-    tests = columns.get(column)
+    tests = value_at(columns, column)
     if isinstance(tests, str):
         tests = _listed(tests)
     are_statements = isinstance(tests, list) and all(isinstance(test, str) for test in tests)

@@ -12,17 +12,17 @@ Settings = Mapping[str, Any]
 class ScoredText:
     """One completion to score, and its problem.
 
-    `messages` is the conversation that the prompt consists of, as mappings with `role` and `content`; it is empty where
-    the prompt is a text. `columns` are the other values of the data set's row. `num_tokens` is the length of the
-    completion in tokens, its end token included; `token_ids` are these tokens, and `version` is the newest policy
-    version that sampled one of them.
+    `messages` is the conversation that the prompt consists of, as mappings with `role`, `content` and what else the
+    data has; it is empty where the prompt is a text. `columns` are the other values of the data set's row. `num_tokens`
+    is the length of the completion in tokens, its end token included; `token_ids` are these tokens, and `version` is
+    the newest policy version that sampled one of them.
     """
 
     prompt: str
     completion: str
     answer: str
     num_tokens: int
-    messages: tuple[Mapping[str, str], ...] = ()
+    messages: tuple[Mapping[str, Any], ...] = ()
     columns: Mapping[str, Any] = field(default_factory=dict)
     token_ids: tuple[int, ...] = ()
     version: int = 0

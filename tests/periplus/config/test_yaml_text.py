@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from periplus.errors import ConfigError
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 LOOKALIKES = st.sampled_from(
-    ["1e-3", "0o17", "0x1f", "no", "~", "null", "true", ".inf", "<<", "1.", "-.5e3", "", "-", "10"]
+    ["1e-3", "0o17", "0x1f", "no", "~", "NULL", "True", "FALSE", "-.Inf", ".NaN", "<<", "1.", "-.5e3", "", "-", "10"]
 )
 TREES = st.recursive(
     SCALARS | LOOKALIKES,
@@ -38,6 +39,17 @@ def test_text_is_read_by_the_core_schema_of_1_2() -> None:
         float("-inf"),
     ]
     assert yaml_text.parse(text, "text") == expected
+
+
+def test_each_spelling_of_the_core_schema_is_read_and_no_other() -> None:
+    spellings = "[true, True, TRUE, false, False, FALSE, ~, null, Null, NULL, , .inf, +.Inf, -.INF]"
+    inf = float("inf")
+    expected = [True] * 3 + [False] * 3 + [None] * 4
+    assert yaml_text.parse(spellings.replace(" ,", ""), "text") == [*expected, inf, inf, -inf]
+    assert yaml_text.parse("a:\nb: [!!bool True, !!float .INF]", "text") == {"a": None, "b": [True, inf]}
+    assert all(math.isnan(each) for each in yaml_text.parse("[.nan, .NaN, .NAN]", "text"))
+    texts = ["yes", "no", "on", "Off", "y", "N", "tRUE", "nULL", ".iNF", "+.nan", "0X1f", "0o8", "Nan", "inf"]
+    assert yaml_text.parse(f"[{', '.join(texts)}]", "text") == texts
 
 
 @given(TREES)

@@ -49,7 +49,7 @@ def test_what_the_cache_lacks_is_refused_with_the_command_that_downloads_it(
         cached_folder(found, "data.path")
     flag = f" --revision {revision}" if revision else ""
     assert f"`hf download {name}{flag} --repo-type dataset`" in str(caught.value)
-    assert located(name, revision, "dataset", "data.path") == {}
+    assert located(name, revision, "dataset", "data.path") == {"path": name}
 
 
 def test_a_path_of_this_machine_wins_and_becomes_absolute(cache: Path, tmp_path: Path) -> None:

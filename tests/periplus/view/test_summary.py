@@ -43,6 +43,8 @@ def test_the_json_has_the_names_of_the_contract() -> None:
         "weight_fallbacks",
         "pause_s",
         "wan_bytes_from",
+        "problems_train",
+        "problems_left_out",
     }
 
 
@@ -100,5 +102,6 @@ def test_the_table_compares_the_bytes_and_says_whether_promises_held() -> None:
         assert words in text, words
     assert "47.2x smaller than bf16, 9.8 bits a change, 12.5 % changed" in text
     assert "3.2 ms" in text
+    assert "8,096 trained on, 64 left out" in text
     assert "not measured" in table(weights_ratio=None)
     assert "BROKEN" in table(staleness_violations=2)

@@ -55,7 +55,17 @@ def scene_in(folder: Path, progress: Progress | None = None) -> Scene:
     sums = progress or Progress()
     job = tiny_job(folder)
     recorder = RunRecorder(
-        run, gateway, driver, disk, Trackers(), sums, lambda: 30.0, 10.0, num_steps=job.steps, bound=job.staleness
+        run,
+        gateway,
+        driver,
+        disk,
+        Trackers(),
+        sums,
+        lambda: 30.0,
+        10.0,
+        num_steps=job.steps,
+        bound=job.staleness,
+        problems={"problems_train": 7.0},
     )
     return Scene(recorder, run, link, driver)
 

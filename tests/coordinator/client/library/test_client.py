@@ -45,7 +45,7 @@ def test_a_job_is_a_mapping_an_object_or_a_file(tmp_path: Path) -> None:
 
 
 def test_a_mapping_may_hold_paths_and_tuples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [json.dumps({"prompt": f"{number}?", "answer": ""}) for number in range(40)]
+    lines = [json.dumps({"prompt": f"{number}?", "answer": number}) for number in range(40)]
     (tmp_path / "problems.jsonl").write_text("\n".join(lines))
     monkeypatch.chdir(tmp_path)
     job = {"name": "own", "data": {"path": Path("problems.jsonl")}, "eval": {"num_prompts": 4}}

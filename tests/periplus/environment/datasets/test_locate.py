@@ -42,6 +42,20 @@ def test_files_belong_to_the_split_and_the_subset_that_their_paths_name_in_the_o
         found(tmp_path, subset="other")
 
 
+def test_compressed_texts_and_lists_are_found_and_descriptions_are_not(tmp_path: Path) -> None:
+    files(tmp_path, "train.csv.gz", "test.jsonl.gz", "dataset_info.json", "settings.json")
+    assert found(tmp_path) == ["train.csv.gz"]
+    assert found(tmp_path, split="test") == ["test.jsonl.gz"]
+    lists = files(tmp_path / "lists", "problems.json", "dataset_infos.json")
+    assert found(lists) == ["problems.json"]
+
+
+def test_a_card_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    files(tmp_path, "one.parquet", "two.parquet")
+    (tmp_path / "README.md").write_text("\ufeff---\nconfigs:\n- data_files: two.parquet\n---\n")
+    assert found(tmp_path) == ["two.parquet"]
+
+
 def test_the_card_of_a_data_set_says_which_files_a_split_has(tmp_path: Path) -> None:
     files(tmp_path, "a/one.parquet", "a/two.parquet", "b/one.jsonl", "train.jsonl")
     card = (
