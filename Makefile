@@ -41,6 +41,9 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PACKAGES := periplus planner coordinator region_agent rollout_worker trainer
 TYPED := $(PACKAGES) tests bench tools
 
+# Bytecode is kept whatever the caller prefers: tests start hundreds of processes, and each would compile the product again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: venv demo bench-audit bench-experiments bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-slow test-proofs test-faults test-oracle test-vllm test-vllm-architectures check lint format types imports generated generate clean
 
 venv: $(READY)

@@ -16,7 +16,7 @@ from hypothesis import settings
 
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
-settings.register_profile("periplus", deadline=None)
+settings.register_profile("periplus", deadline=None, max_examples=int(os.environ.get("PERIPLUS_EXAMPLES", "30")))
 settings.load_profile("periplus")
 
 
