@@ -46,11 +46,17 @@ STEPS = 9
 RUNS = 3
 """Runs of which the median counts."""
 
+PROGRAM = (
+    "from bench.engine_cases.ending import run_and_end; from bench.engine_cases.engine_program import main; "
+    "run_and_end(main)"
+)
+"""What an engine's interpreter runs: without a main module, as vLLM's own processes want it."""
+
 
 def program(python: Path, *arguments: str) -> dict[str, Any]:
     """Run `engine_program` with an interpreter, on one thread, and return what it printed."""
     done = subprocess.run(
-        [str(python), "-c", "from bench.engine_cases import engine_program; engine_program.main()", *arguments],
+        [str(python), "-c", PROGRAM, *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
         stdout=subprocess.PIPE,

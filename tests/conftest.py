@@ -14,9 +14,11 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.support.examples import PERCENT
+
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
-settings.register_profile("periplus", deadline=None, max_examples=int(os.environ.get("PERIPLUS_EXAMPLES", "30")))
+settings.register_profile("periplus", deadline=None, max_examples=PERCENT)
 settings.load_profile("periplus")
 
 

@@ -1,9 +1,10 @@
 """Messages and documents name only job keys, commands and options that exist."""
 
 import ast
+import functools
 import importlib.metadata
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -52,17 +53,25 @@ def texts(node: ast.AST) -> Iterator[str]:
             yield inner.value
 
 
-def source_texts() -> Iterator[tuple[str, str]]:
-    for path in SOURCES:
-        for text in texts(ast.parse(path.read_text(encoding="utf-8"))):
-            yield str(path.relative_to(ROOT)), text
+@functools.cache
+def source_texts() -> Sequence[tuple[str, str]]:
+    return [(name, text) for name, tree in _trees() for text in texts(tree)]
 
 
-def raised_texts() -> Iterator[tuple[str, str]]:
+@functools.cache
+def raised_texts() -> Sequence[tuple[str, str]]:
+    raised = (
+        (name, node.exc)
+        for name, tree in _trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Raise) and node.exc is not None
+    )
+    return [(name, text) for name, error in raised for text in texts(error)]
+
+
+def _trees() -> Iterator[tuple[str, ast.Module]]:
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Raise) and node.exc is not None:
-                yield from ((str(path.relative_to(ROOT)), text) for text in texts(node.exc))
+        yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
 
 
 def document_texts() -> Iterator[tuple[str, str]]:

@@ -32,6 +32,7 @@ from periplus.errors import PeriplusError
 from periplus.values.policy import Policy
 from periplus.values.task import Role, TaskState
 from tests.support.coordinator.machine_run import KEYS, REGIONS, Run, hello, infeasible, record, report, request
+from tests.support.examples import examples
 
 _names = st.sampled_from(REGIONS)
 _states = st.sampled_from(TaskState)
@@ -228,4 +229,4 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = hypothesis_settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestAnyHistory.settings = hypothesis_settings(max_examples=examples(200), stateful_step_count=30, deadline=None)

@@ -395,7 +395,7 @@ class SlowDisk:
     def open_stores(self, config: AgentConfig, task: LocalTask) -> tuple[FrameSpool, WeightCache]:
         if task.job_id == JOB:
             self.num_begun += 1
-            assert self.may_open.wait(timeout=20.0)
+            assert self.may_open.wait(timeout=60.0)
         opened = open_stores(config, task)
         self.num_opened += task.job_id == JOB
         return opened

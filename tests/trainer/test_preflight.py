@@ -19,6 +19,7 @@ from periplus.job.job_file import JobFile, load_job
 from periplus.values.record import RecordKind
 from periplus.values.task import Role
 from periplus.values.weight_state import SINGLE_FILE, read_safetensors, write_safetensors
+from tests.support.preflight import check_in_this_process
 from tests.support.tiny_job import task_of, tiny_job
 from trainer.config import TrainerConfig
 from trainer.data.model import BUILTIN, build_tokenizer, resolve_model_dir
@@ -68,8 +69,24 @@ CASES = [
 ]
 
 
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_in_this_process(monkeypatch)
+
+
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(("case", "words"), CASES)
 def test_the_trainer_and_the_command_refuse_a_job_with_the_same_words(tmp_path: Path, case: str, words: str) -> None:
+    check_refusal(tmp_path, case, words)
+
+
+# The child of the first case imports torch and transformers.
+@pytest.mark.parametrize(("case", "words"), [pytest.param(*CASES[0], marks=pytest.mark.slow), *CASES[1:]])
+def test_the_child_of_the_command_says_the_same(tmp_path: Path, case: str, words: str) -> None:
+    check_refusal(tmp_path, case, words)
+
+
+def check_refusal(tmp_path: Path, case: str, words: str) -> None:
     job = refused_job(tmp_path, case)
     with pytest.raises(ConfigError) as by_command:
         check_job(job)
@@ -87,11 +104,13 @@ def test_the_trainer_and_the_command_refuse_a_job_with_the_same_words(tmp_path: 
     assert said == ["checking model, data and environment"], "nothing was loaded"
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_the_examples_pass(path: Path) -> None:
     assert check_job(load_job(path)).left == ()
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(
     ("override", "words"),
     [
@@ -177,6 +196,7 @@ def test_the_answer_of_the_child_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in json.dumps(answer(tiny_job(tmp_path).to_json()))
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_dry_run_counts_what_is_left_out_and_a_job_that_loses_most_is_warned_of(tmp_path: Path) -> None:
     job = tiny_job(tmp_path)
     rows = [{"prompt": "9" * (3 + (n > 15) * 9) + f"{n}", "level": n % 2} for n in range(80)]

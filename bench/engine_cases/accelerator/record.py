@@ -74,7 +74,7 @@ def run_again_as_command(name: str) -> NoReturn:
     vLLM's processes import the main module of the process that starts them, and with these scripts numba. Beside numba,
     vLLM 0.32 does not start on CPUs.
     """
-    code = f"import sys; from {ROOM}.{name} import main; sys.exit(main())"
+    code = f"from bench.engine_cases.ending import run_and_end; from {ROOM}.{name} import main; run_and_end(main)"
     os.execv(sys.executable, [sys.executable, "-c", code, *sys.argv[1:]])
 
 

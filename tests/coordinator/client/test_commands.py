@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,11 @@ from planner.files.fleet_file import fleet_of
 from tests.support.coordinator.loopback import Command, FakeAgent, play_commands, step_record
 from tests.support.left_run import left_run
 
-JOB_YAML = "name: sums\nenvironment: {name: chain_sum}\nsampling: {prompt_tokens: 64}\nsteps: 3\n"
+FEW_PROBLEMS: dict[str, Any] = {"data": {"size": 128}, "eval": {"num_prompts": 16}}
+JOB_YAML = (
+    "name: sums\nenvironment: {name: chain_sum}\ndata: {size: 128}\neval: {num_prompts: 16}\n"
+    "sampling: {prompt_tokens: 64}\nsteps: 3\n"
+)
 
 
 @pytest.fixture
@@ -90,7 +95,7 @@ def test_submit_and_watch_ends_with_the_job(job_file: Path, capsys: pytest.Captu
 def test_a_run_is_resumed_from_its_newest_checkpoint(
     job_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_dir = left_run(tmp_path / "sums-1", (0, 9), (1, 2), (1, 10))
+    run_dir = left_run(tmp_path / "sums-1", (0, 9), (1, 2), (1, 10), **FEW_PROBLEMS)
     job_file.write_text(JOB_YAML.replace("steps: 3", "steps: 20"))
     (run_dir / "checkpoints" / "1.11").mkdir()
 
@@ -113,7 +118,7 @@ def test_a_run_is_resumed_from_its_newest_checkpoint(
 def test_a_watcher_of_a_resumed_job_is_not_told_the_failure_of_its_earlier_fork(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_dir = left_run(tmp_path / "sums-1", (0, 9))
+    run_dir = left_run(tmp_path / "sums-1", (0, 9), **FEW_PROBLEMS)
     files = control_pb2.RunFiles(
         run_dir=str(run_dir),
         log=str(run_dir / "logs" / "trainer.log"),
@@ -160,7 +165,7 @@ def test_a_watcher_of_a_resumed_job_is_not_told_the_failure_of_its_earlier_fork(
 
 
 def test_a_fork_that_saved_nothing_is_not_granted_again_by_a_coordinator_that_forgot_it(tmp_path: Path) -> None:
-    run_dir = left_run(tmp_path / "sums-1", (0, 9))
+    run_dir = left_run(tmp_path / "sums-1", (0, 9), **FEW_PROBLEMS)
     (run_dir / "metrics.jsonl").write_text('{"fork": 0}\n{"fork": 3}\nno record\n{"fork": 7')
 
     async def scene(address: str, command: Command) -> None:

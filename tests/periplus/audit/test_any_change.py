@@ -16,6 +16,7 @@ from periplus.audit.records import from_line
 from periplus.audit.run_reader import read_run
 from periplus.errors import CorruptFrame
 from tests.support.audit.files import audited, copy_run
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +87,7 @@ def changed(lines: list[bytes], change: str, index: int, other: int, place: int,
     place=st.integers(0, 1 << 16),
     value=st.integers(0, 255),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_any_change_of_a_line_is_reported_or_says_nothing_else(
     box: Box, change: str, index: int, other: int, place: int, value: int
 ) -> None:
@@ -99,7 +100,7 @@ def test_any_change_of_a_line_is_reported_or_says_nothing_else(
 
 
 @given(index=st.integers(min_value=0))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_any_frame_that_is_removed_is_missed_unless_nothing_came_of_it(box: Box, index: int) -> None:
     evidence = box.evidence
     frames = dict(evidence.frames)
@@ -111,7 +112,7 @@ def test_any_frame_that_is_removed_is_missed_unless_nothing_came_of_it(box: Box,
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_change_of_a_manifest_is_reported(
     honest: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

@@ -40,6 +40,7 @@ from periplus.values.weight_state import read_safetensors_file
 from tests.support.audit.files import audited, copy_run
 from tests.support.audit.forger import Forger
 from tests.support.audit.opened import OPENED
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.slow
 
@@ -367,7 +368,7 @@ def test_every_value_of_another_file_may_be_anything(run: Path, file: str) -> No
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_bytes_of_any_file_may_be_anything(
     honest: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

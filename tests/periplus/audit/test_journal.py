@@ -10,6 +10,7 @@ from periplus.audit import records
 from periplus.audit.journal import AuditJournal, ChainEnd, read_lines
 from periplus.audit.records import START_OF_CHAIN, EndEntry, LostEntry, chain_hash, from_line
 from periplus.errors import ConfigError, Conflict, DiskFull, NotFound, PeriplusError, StorageError
+from tests.support.examples import examples
 from tests.support.small_disk import small_disk
 
 RECORD = EndEntry(how="stopped")
@@ -97,7 +98,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @given(sessions=st.lists(st.integers(0, 4), max_size=5), torn=st.binary(max_size=5))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_any_number_of_restarts_leave_one_whole_chain(
     tmp_path_factory: pytest.TempPathFactory, sessions: list[int], torn: bytes
 ) -> None:

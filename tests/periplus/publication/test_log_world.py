@@ -19,6 +19,7 @@ from periplus.publication import (
     derived_publication,
 )
 from periplus.values.policy import Policy
+from tests.support.examples import examples
 from tests.support.publication.log import ONE, ZERO, Reader, new_log, reader_of, records
 from tests.support.publication.signed import Signer, derived, digest_of
 
@@ -161,7 +162,7 @@ events = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(events, st.integers(5, 120), st.integers(1, 6))
 def test_whoever_starts_at_any_time_and_follows_ends_with_the_newest_state(
     happened: list[tuple[str, int]], max_bytes: int, max_chain: int
@@ -215,7 +216,7 @@ ANY = records(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.sampled_from(ANY), max_size=40))
 def test_records_in_any_order_are_taken_or_refused_with_a_typed_error(sent: list[PublicationRecord]) -> None:
     log = new_log(max_bytes=30)

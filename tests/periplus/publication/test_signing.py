@@ -30,6 +30,7 @@ from periplus.publication import (
 from periplus.publication.signing import MAX_CERTIFICATES, SMALL_ORDER
 from periplus.publication.values import chunk_signed_bytes
 from periplus.values.policy import Policy
+from tests.support.examples import examples
 from tests.support.keys import AUTHORITY
 from tests.support.publication.signed import JOB, Signer, derived, trust
 
@@ -407,7 +408,7 @@ def _scrambled(draw: st.DrawFn) -> PublicationRecord:
     return record
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.composite(_scrambled)(), max_size=30))
 def test_whatever_order_and_change_only_what_was_published_comes_out(sent: list[PublicationRecord]) -> None:
     assembler = Assembler(trust(), max_content_bytes=1000)

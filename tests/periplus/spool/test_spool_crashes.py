@@ -20,6 +20,7 @@ from periplus.spool import spool as spool_module
 from periplus.spool.format import Durability, Position
 from periplus.spool.reader import SpoolReader
 from periplus.spool.spool import Spool
+from tests.support.examples import examples
 from tests.support.faulty_files import FaultyFiles, Killed
 
 FOLDER = Path("spool")
@@ -149,4 +150,6 @@ class Crashes(RuleBasedStateMachine):
 @pytest.mark.slow
 def test_whatever_happens_what_was_durable_is_there_and_nothing_was_invented(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool_module, "NOTE_EVERY", 2)
-    run_state_machine_as_test(Crashes, settings=settings(max_examples=300, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(
+        Crashes, settings=settings(max_examples=examples(300), stateful_step_count=40, deadline=None)
+    )

@@ -20,6 +20,7 @@ from periplus.values.weight_state import SINGLE_FILE, Tensor, WeightState, read_
 from periplus.weights import operations, reading
 from periplus.weights.files import DeltaWriter, FileHead, FileTail
 from tests.support.checkpoints import model, moved, next_model, tensor, write_checkpoint
+from tests.support.examples import examples
 from tests.support.strategies import states
 
 
@@ -63,7 +64,7 @@ def chain(tmp_path: Path) -> list[Path]:
 # ---- what comes out --------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(states(), states())
 def test_any_two_states_are_turned_into_each_other(old: WeightState, new: WeightState) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.ranks.matching import bottleneck
+from tests.support.examples import examples
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(num=st.integers(1, 6), seed=st.integers(0, 1 << 30))
 def test_no_perfect_matching_has_a_better_worst_edge(num: int, seed: int) -> None:
     rates = np.random.default_rng(seed).integers(1, 8, (num, num)).astype(float)

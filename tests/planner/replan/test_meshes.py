@@ -18,6 +18,7 @@ from planner.problem.goal import STUDY
 from planner.problem.workload import TRAINING, Task
 from planner.replan.meshes import repairs, small_single_pool_meshes, two_pool_meshes
 from planner.replan.moves import num_moved
+from tests.support.examples import examples
 from tests.support.planner.replanning import problem
 
 GROUPS = (
@@ -100,7 +101,7 @@ def beats(cost_tables: CostTables, running: Group, a: MeshColumn, b: MeshColumn)
     return new[0] <= new[1] and all(x[0] <= y[0] * ROUNDING for x, y in zip(*numbers, strict=True))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(st.integers(0, 1 << 20), st.sampled_from([0, 1]), st.sampled_from(GROUPS))
 def test_every_mesh_that_few_devices_move_for_is_listed_or_beaten(seed: int, eta: int, tasks: tuple[Task, ...]) -> None:
     cost_tables, rng = prices_of(eta), np.random.default_rng(seed)

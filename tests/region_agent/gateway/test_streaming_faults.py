@@ -11,6 +11,7 @@ from periplus.spool.format import Durability
 from periplus.values.transport_keys import FrameKey, KeyedFrame, SeenFrames
 from region_agent.gateway.hub import JobHub
 from region_agent.gateway.messages import LocalCommit, UpKind
+from tests.support.examples import examples
 from tests.support.faulty_files import FaultyFiles
 from tests.support.gateway.loopback import JOB, frame_spool, relayed, weight_cache
 
@@ -112,7 +113,7 @@ class World:
                 await self.start_gateway()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.sampled_from(STEPS), min_size=30, max_size=80), st.data())
 def test_every_frame_reaches_the_ledger_and_then_leaves_the_spool(steps: list[str], data: st.DataObject) -> None:
     async def scene() -> None:

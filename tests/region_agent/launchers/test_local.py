@@ -25,7 +25,7 @@ from tests.support.small_disk import small_disk
 
 WORKER = "tests.region_agent.tiny_worker"
 ROOT = Path(__file__).parents[3]
-DEADLINE_S = 15.0
+DEADLINE_S = 60.0
 
 
 def task(behaviour: str, task_id: str = "j/rollout:0") -> LocalTask:

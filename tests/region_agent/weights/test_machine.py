@@ -37,6 +37,7 @@ from region_agent.weights.jobs import (
 )
 from region_agent.weights.machine import COPY_AGAIN_S, DOUBT_AGAIN_S, RETRY_S, WeightCacheMachine
 from region_agent.weights.reader_routes import RouteKind, RouteRates
+from tests.support.examples import examples
 from tests.support.gateway.simulated_weights import FakeLink, Fate, SimulatedDisk, anchor, bundle, delta, publication
 
 CHAIN_VERSIONS = 2
@@ -265,7 +266,7 @@ def happen(cache: Cache, what: str) -> None:
             cache.restart()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.integers(0, 2 * MOST_CHAINS), st.lists(EVENTS, max_size=60))
 def test_whatever_happens_what_is_served_is_proven_and_it_serves_again_once_the_disk_works(
     num_deltas: int, events: list[str]

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from periplus.environment.completions import CompletionDecoder
 from rollout_worker.engines.stop_strings import StopStrings
+from tests.support.examples import examples
 
 CORPUS = ["the answer is 42. Ünïcödé 日本語 text, and END of it\n\nQuestion: what? </answer> " * 4]
 SPECIAL = ["<pad>", "<eos>"]
@@ -82,7 +83,7 @@ def watched(strings: StopStrings, token_ids: Sequence[int]) -> int | None:
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_a_watch_stops_at_the_token_that_the_whole_text_tells(name: str, data: st.DataObject) -> None:
     tokenizer = TOKENIZERS[name]()

@@ -115,7 +115,7 @@ class Scene:
 def play(scene: Callable[[Scene], Awaitable[None]], *, num_slots: int = 4) -> None:
     async def run() -> None:
         it = Scene(num_slots)
-        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(it.sampler.run()), tasks.create_task(it.write_out())]
             await scene(it)
             for task in running:

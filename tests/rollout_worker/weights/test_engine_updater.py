@@ -113,7 +113,7 @@ def scripted(
     async def run() -> None:
         engine = ForgetfulEngine()
         it = Scene(engine, check_every_versions=check_every_versions, on_swap=on_swap)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await scene(it, engine)
 
     asyncio.run(run())

@@ -18,7 +18,7 @@ def play(scene: Callable[[Serving], Awaitable[None]]) -> None:
     async def run() -> None:
         serving = Serving()
         serving.sound(V0)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await scene(serving)
 
     asyncio.run(run())

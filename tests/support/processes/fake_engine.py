@@ -13,7 +13,7 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import NamedTuple
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class FakeProcess(NamedTuple):

@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from tests.support.examples import examples
 from tests.support.ledger.world import World
 from trainer.ledger.values import LedgerLimits
 
@@ -104,7 +105,7 @@ def _rule_of(action: str) -> Any:
 for _action in ACTIONS:
     setattr(LedgerMachine, _action, _rule_of(_action))
 
-LedgerMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+LedgerMachine.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=60, deadline=None)
 test_no_promise_is_broken_whatever_happens = LedgerMachine.TestCase
 
 

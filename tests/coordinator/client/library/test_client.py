@@ -14,7 +14,14 @@ from periplus.errors import ConfigError, NotFound, StateError, Unreachable
 from periplus.job.job_file import JobFile
 from tests.support.coordinator.loopback import play
 
-JOB = {"name": "sums", "environment": {"name": "chain_sum"}, "sampling": {"prompt_tokens": 64}, "steps": 3}
+JOB = {
+    "name": "sums",
+    "environment": {"name": "chain_sum"},
+    "data": {"size": 128},
+    "eval": {"num_prompts": 16},
+    "sampling": {"prompt_tokens": 64},
+    "steps": 3,
+}
 
 
 def submitted(client: Client, job_id: str) -> dict[str, Any]:
@@ -34,7 +41,7 @@ def test_a_job_is_a_mapping_an_object_or_a_file(tmp_path: Path) -> None:
             jobs = [client.submit(job, overrides=("seed=7",)) for job in forms]
             trees = [submitted(client, job.job_id) for job in jobs]
             assert trees == [trees[0]] * len(forms), "the form makes no difference"
-            assert (trees[0]["seed"], trees[0]["steps"], trees[0]["data"]["size"]) == (7, 3, 16384)
+            assert (trees[0]["seed"], trees[0]["steps"], trees[0]["data"]["size"]) == (7, 3, 128)
             assert len({job.job_id for job in jobs}) == len(forms)
             assert [status.job_id for status in client.jobs()] == [job.job_id for job in jobs]
             assert client.job(jobs[2].job_id[:-1]).job_id == jobs[2].job_id

@@ -14,13 +14,14 @@ from periplus.values.digest import state_digest
 from periplus.values.safetensors_format import ELEMENT_BYTES
 from periplus.values.weight_state import Tensor, WeightState, content_bytes
 from tests.periplus.codec.weights.cases import noise, pairs, special, step
+from tests.support.examples import examples
 
 
 def through(base: WeightState | None, new: WeightState) -> WeightState:
     return decode(base, encode(base, new), max_content_bytes=content_bytes(new))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(pairs())
 def test_any_two_states_survive(pair: tuple[WeightState, WeightState]) -> None:
     base, new = pair

@@ -20,6 +20,7 @@ from planner.cost.tasks.training import (
 from planner.devices import layer
 from planner.problem.device_classes import DeviceClass, classes_of
 from planner.problem.workload import Task, Workload
+from tests.support.examples import examples
 from tests.support.planner.cost import GPU, MODEL, fleet, machines, region, workload
 
 TRAIN = Task.ACTOR_TRAINING
@@ -137,7 +138,7 @@ NUMBERS = ("stage_s", "bubble_s", "payload_bytes", "update_s", "data", "flows", 
 RATES = ("samples_per_s", "ring_bytes_per_s")
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.sampled_from([*NUMBERS, *RATES]), st.floats(1, 3), st.integers(0, 11), st.integers(0, 11), st.booleans())
 def test_a_mesh_is_never_faster_for_a_block_that_is_worse(
     name: str, factor: float, i: int, j: int, is_shared: bool

@@ -13,12 +13,12 @@ from rollout_worker.rewards.functions.registry import MODULES, build_function
 from tests.support.processes.rewards import reward, text
 
 
-def function(columns: Sequence[str] | None = None, /, **entry: Any) -> Any:
+def function(columns: Sequence[str] | None = None, timeout_s: float = 30.0, /, **entry: Any) -> Any:
     """Build a function with the defaults of the job file, for a data set with these columns."""
     (found,) = reward(entry).entries
     kind = kind_of(found)
     assert kind is not None
-    return build_function(kind, {**found.model_dump(mode="json"), "timeout_s": 30.0, "columns": columns})
+    return build_function(kind, {**found.model_dump(mode="json"), "timeout_s": timeout_s, "columns": columns})
 
 
 def values(built: Any, *completions: str, answer: str = "") -> list[float]:
@@ -113,7 +113,7 @@ def test_math_compares_final_answers_by_their_value(answer: str, completion: str
 
 
 def test_math_judges_what_it_cannot_work_out_in_time_as_wrong() -> None:
-    assert values(function(name="math"), "$10^{10^{10^{10}}}!$", answer="5") == [0]
+    assert values(function(None, 5.0, name="math"), "$10^{10^{10^{10}}}!$", answer="5") == [0]
 
 
 OWN = """

@@ -99,7 +99,7 @@ def test_a_loop_and_a_sleep_end_with_their_time() -> None:
     for source in ("while True: pass", "import time; time.sleep(60)", "import os; os.close(1)\nwhile True: pass"):
         began_s = clock.monotonic_s()
         assert run(source, SHORT).exit_code is None
-        assert clock.monotonic_s() - began_s < 5
+        assert clock.monotonic_s() - began_s < 30
 
 
 def test_signals_that_a_program_ignores_do_not_save_it() -> None:

@@ -1,0 +1,8 @@
+import pytest
+
+from tests.support.preflight import check_in_this_process
+
+
+@pytest.fixture(autouse=True)
+def _jobs_are_checked_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_in_this_process(monkeypatch)
