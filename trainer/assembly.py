@@ -154,7 +154,7 @@ def assembled(
             checkpointer=checkpointer,
             publisher=publisher,
             recorder=recorder,
-            evaluator=Evaluator(job, prepared.dataset, ledger_service, recorder, now),
+            evaluator=Evaluator(job, prepared.dataset, ledger_service, recorder, samples, now),
             samples=samples,
             now=now,
         )
