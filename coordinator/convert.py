@@ -222,6 +222,7 @@ def job_to_pb(job: Job, doing: str = "") -> control_pb2.Job:
         state=JOB_STATE_TO_PB[job.state],
         reason=job.reason,
         doing=doing,
+        notice=job.notice,
         plan_json=job.plan_json,
         job_json=job.request.job_json,
         submitted_at_s=job.submitted_at_s,

@@ -367,7 +367,8 @@ def _record(draft: _Draft, name: str, job_id: str, record: Record) -> None:
         return
     # Records may arrive again or late after a broken session; the version that an operator sees never goes back.
     policy = max(job.policy, record.policy) if job.policy else record.policy
-    draft.put_job(replace(job, policy=policy, last_record=record, phase=_phase(job, record)))
+    notice = record.text if record.kind is RecordKind.NOTICE else job.notice
+    draft.put_job(replace(job, policy=policy, last_record=record, phase=_phase(job, record), notice=notice))
     _advance(draft, job_id, JobState.RUNNING)
     draft.effects.append(Publish(job_id, record))
 

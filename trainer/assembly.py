@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import yaml
 from blake3 import blake3
@@ -20,6 +21,7 @@ from periplus.audit import records as audit
 from periplus.audit.journal import AuditJournal, read_lines
 from periplus.job.job_file import JobFile
 from periplus.job.run_directory import RunDirectory
+from periplus.job.samples.correctness import correctness_of
 from periplus.job.samples.texts import TOKENIZER_FILE
 from periplus.publication import PublisherKey
 from periplus.spool.format import Durability
@@ -46,6 +48,7 @@ from trainer.publishing.publisher import Publisher
 from trainer.reporting.evaluator import Evaluator
 from trainer.reporting.run_recorder import RunRecorder
 from trainer.reporting.sample_recorder import SampleRecorder
+from trainer.reporting.silence import SilenceWatch
 from trainer.setup import Prepared
 from trainer.tracking.feeds import Trackers
 
@@ -106,25 +109,14 @@ def assembled(
         limits = limits_of(job, prepared)
         # What comes in: frames to the store, results to the ledger, decisions to the journal.
         journal = WriteAheadJournal(audit_journal, link.send, disk, clock.unix_s)
-        ledger, retention = ledger_of(job, prepared), Retention(job.output.trajectories_mib << 20)
-        driver = LedgerDriver(ledger, retention, bundle_digest=prepared.bundle.digest, home_region=config.task.region)
+        driver = _driver_of(config, prepared)
         intake = FrameIntake(store, limits, disk)
         syncs = durability is Durability.MACHINE
         ledger_service = LedgerService(driver, intake, journal, link.send, syncs=syncs, now=now)
         # What goes out: records, publications and checkpoints.
-        recorder = RunRecorder(
-            run,
-            link,
-            driver,
-            disk,
-            trackers,
-            prepared.progress,
-            now,
-            started_s,
-            num_steps=job.steps,
-            bound=job.staleness,
-            problems=prepared.counts.values(),
-        )
+        aims: dict[str, Any] = {"num_steps": job.steps, "bound": job.staleness, "problems": prepared.counts.values()}
+        aims["silence"] = SilenceWatch(job)
+        recorder = RunRecorder(run, link, driver, disk, trackers, prepared.progress, now, started_s, **aims)
         tokenizer = prepared.model_files.get(TOKENIZER_FILE)
         samples = SampleRecorder(run.samples, store.offset, driver.regions, tokenizer, disk)
         publisher = Publisher(
@@ -167,6 +159,17 @@ def assembled(
             now=now,
         )
         yield Running(ledger_service=ledger_service, publisher=publisher, loop=loop)
+
+
+def _driver_of(config: TrainerConfig, prepared: Prepared) -> LedgerDriver:
+    job = config.job
+    return LedgerDriver(
+        ledger_of(job, prepared),
+        Retention(job.output.trajectories_mib << 20),
+        bundle_digest=prepared.bundle.digest,
+        home_region=config.task.region,
+        outcome_of=correctness_of(job).outcome,
+    )
 
 
 def limits_of(job: JobFile, prepared: Prepared) -> TrajectoryLimits:

@@ -19,12 +19,14 @@ parts that compute; it decides only the order.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from periplus.audit import records as audit
 from periplus.errors import Denied, TimedOut
+from periplus.job.samples.correctness import correctness_of
 from periplus.values.policy import Policy
 from periplus.values.task import TaskState
 from periplus.values.trajectory import content_digest
@@ -103,10 +105,10 @@ class TrainingLoop:
         await self._publisher.first(self._prepared.bundle, certificate)
         # A run that was resumed after a step has its first accuracy from before.
         if self._recorder.steps == 0:
-            accuracy = await self._evaluate("before", stop)
-            if accuracy is None:
+            held_out = await self._evaluate("before", stop)
+            if held_out is None:
                 return await self._save(stopped=True)
-            self._recorder.set_accuracy_before(accuracy)
+            self._recorder.evaluated_before(held_out)
             if self._job.checkpoint.every_steps:  # a warm-up may take minutes; a resumed run need not repeat it
                 await self._checkpoint()
         self._recorder.phase("training")
@@ -118,10 +120,10 @@ class TrainingLoop:
         await self._save(stopped=False)
         if not await self._evaluator.finish(stop):
             return TaskState.STOPPED
-        accuracy = await self._evaluate("after", stop)
-        if accuracy is None:
+        held_out = await self._evaluate("after", stop)
+        if held_out is None:
             return TaskState.STOPPED
-        await self._finish(accuracy)
+        await self._finish(held_out)
         return TaskState.SUCCEEDED
 
     @property
@@ -153,7 +155,9 @@ class TrainingLoop:
         await self._consumed(batch, trained, report, found)
         if report is not None:
             self._samples.step(consumer.next(), trained, report.samples)
-        values = {"wait_s": waited_s, "train_s": train_s, "lr": rate}
+        uniform = self._uniform_groups(trained)
+        num_uniform = sum(kept.trajectory.group in uniform for kept in trained)
+        values = {"wait_s": waited_s, "train_s": train_s, "lr": rate, "uniform_samples": float(num_uniform)}
 
         def published(sent: Sent) -> None:
             dropped, policy = len(batch.kept) - len(fit), consumer.next()
@@ -166,16 +170,27 @@ class TrainingLoop:
     def _train(self, kept: Sequence[KeptTrajectory], consumer: Policy, rate: float) -> StepReport | None:
         """Run one optimizer step from `consumer`; return None if there is nothing to train on.
 
-        For the reward `shuffled`, a control experiment, the rewards are permuted within the batch, seeded by version.
+        Where groups are filtered, those that the ledger could not replace any more are left out here. For the reward
+        `shuffled`, a control experiment, the rewards are permuted within the batch, seeded by version.
         """
         if not kept:
             return None
-        rewards = [each.trajectory.reward for each in kept]
+        uniform = self._uniform_groups(kept)
+        rewards = [None if each.trajectory.group in uniform else each.trajectory.reward for each in kept]
         if self._job.reward.is_shuffled:
             order = np.random.default_rng((self._job.seed, consumer.version)).permutation(len(rewards))
             rewards = [rewards[index] for index in order]
         samples = [sample_of(each.trajectory, reward) for each, reward in zip(kept, rewards, strict=True)]
         return self._prepared.leader.step(samples, consumer=consumer, learning_rate=rate)
+
+    def _uniform_groups(self, kept: Sequence[KeptTrajectory]) -> frozenset[int]:
+        """Return the groups of which filter_groups says that they teach nothing: their outcomes are all equal."""
+        if not self._job.train.filter_groups:
+            return frozenset()
+        correct, outcomes = correctness_of(self._job), defaultdict[int, set[float | None]](set)
+        for each in kept:
+            outcomes[each.trajectory.group].add(correct.outcome(each.trajectory))
+        return frozenset(group for group, found in outcomes.items() if len(found - {None}) < 2)
 
     async def _consumed(
         self, batch: LedgerBatch, trained: Sequence[KeptTrajectory], report: StepReport | None, found: Inspection
@@ -209,7 +224,7 @@ class TrainingLoop:
 
     # ---- evaluation -----------------------------------------------------------------------------------------------
 
-    async def _evaluate(self, when: str, stop: asyncio.Event) -> float | None:
+    async def _evaluate(self, when: str, stop: asyncio.Event) -> Mapping[str, float] | None:
         # Workers cannot sample from a version that is not published yet.
         await self._publisher.drained()
         self._recorder.phase(f"evaluating {when} training")
@@ -229,10 +244,10 @@ class TrainingLoop:
         await self._recorder.count_wan()
         await self._checkpointer.checkpoint(self._recorder.collect_progress())
 
-    async def _finish(self, accuracy_after: float) -> None:
+    async def _finish(self, held_out: Mapping[str, float]) -> None:
         await self._recorder.count_wan()
         remote = {region for region in self._driver.regions.values() if region != self._config.task.region}
-        self._recorder.summary(accuracy_after, num_remote_regions=len(remote), digest=self._publisher.digest)
+        self._recorder.summary(held_out, num_remote_regions=len(remote), digest=self._publisher.digest)
         await self._recorder.write_pending()
         for worker_id in self._driver.regions:
             self._link.send(JobFinished(worker_id, "the job is done"))

@@ -29,6 +29,7 @@ from periplus.job.data_section import makes_problems
 from periplus.job.inputs import check_inputs, model_folder
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 from periplus.job.model_section import NO_TEMPLATE
+from periplus.job.samples.correctness import correctness_of
 from trainer.data.characters import EOS, character_tokenizer
 from trainer.data.dataset import Prompt, check_set_prompts, counted, excluded_by_sets, read_prompts, split_prompts
 from trainer.tracking.packages import check_trackers
@@ -117,6 +118,7 @@ def answer(job_json: str) -> dict[str, Any]:
         counts = counted(inputs.prompts, inputs.problems, job)
         return {
             "remarks": framing_remarks(job, inputs.encoder),
+            "correct": correctness_of(job).description,
             "prompts": len(inputs.prompts),
             "problems": len(inputs.problems.environment),
             "counts": counts.sentence(job.sampling.prompt_tokens),

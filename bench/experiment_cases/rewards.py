@@ -105,7 +105,7 @@ async def our_rate(pairs: Sequence[tuple[str, str]]) -> tuple[float, list[float]
         await scored(scorer, [(f"{answer} + 0", text) for answer, text in pairs])
         began_s = time.perf_counter()
         found = await scored(scorer, pairs)
-        return len(pairs) / (time.perf_counter() - began_s), [each.reward for each in found]
+        return len(pairs) / (time.perf_counter() - began_s), [each.reward or 0.0 for each in found]
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

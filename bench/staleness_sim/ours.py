@@ -89,7 +89,7 @@ class Ours:
             worker_id=attempt.worker,
             policies=(PolicyRun(Policy(0, attempt.version), attempt.length),),
             num_tokens=attempt.length,
-            reward=float(attempt.sample % 2),
+            outcome=float(attempt.sample % 2),
             handle=handle,
         )
         return values.ResultArrived(result)

@@ -84,7 +84,7 @@ class Continued:
         report = self._learner.step(samples, consumer=Policy(0, self._version), learning_rate=rate)
         assert report is not None
         self._version += 1
-        return sum(sample.reward for sample in samples) / len(samples)
+        return sum(sample.reward or 0.0 for sample in samples) / len(samples)
 
     def _start_anew(self) -> None:
         load_float32(self._run.actor, widened(bf16_state(self._run.actor)))

@@ -72,7 +72,7 @@ def check_job(job: JobFile) -> CheckedJob:
         left.append(f"{checked}; the trainer checks all at its start")
         counts = f"of the first {found['prompts']} problems: {counts}"
     if found["is_mostly_left_out"]:
-        left.append(f"warning: most problems are left out: {counts}")
+        left.append(f"warning: most problems are not used: {counts}")
     return CheckedJob(left=tuple(left), shown=_shown(found, counts))
 
 
@@ -85,6 +85,7 @@ def _shown(found: Mapping[str, Any], counts: str) -> tuple[str, ...]:
         f"first prompt: {found['first_prompt']!r}",
         f"its tokens: {tokens}",
         f"its answer: {found['first_answer']!r}",
+        str(found["correct"]),
     )
 
 

@@ -42,7 +42,7 @@ from periplus.codec import logprobs as logprob_column
 from periplus.codec.zstd import compress, compress_symbols, compress_words, decompress, decompress_exactly
 from periplus.errors import CorruptFrame
 from periplus.values.trajectories import Rows, Trajectories
-from periplus.values.trajectory import PURPOSES, STOP_REASONS, Trajectory
+from periplus.values.trajectory import PURPOSES, STOP_REASONS, Trajectory, wire_reward
 
 LEVEL = 15
 """zstandard level for token ids (measured in docs/design/0006-trajectories.md). It takes 0.2 us per token, about a
@@ -394,7 +394,7 @@ def _row(t: Trajectory, prompt: int, texts: dict[str, int]) -> tuple[float, ...]
         len(t.completion_ids),
         len(t.policies),
         t.sampling.top_k,
-        t.reward,
+        wire_reward(t.reward),
         t.sampling.temperature,
         t.sampling.top_p,
         t.generation_s,

@@ -4,6 +4,7 @@
 to its agent alone, and is checked when the job is placed.
 """
 
+import re
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -14,6 +15,20 @@ from periplus.config.loading import Config
 MIN_REQUESTS = 4
 """Fewest requests that decode together. With one to three rows, products on a CPU take other kernels, which round
 differently, so that a sample would depend on how many others there are."""
+
+
+VLLM_FROM, VLLM_BEFORE = (0, 32), (0, 34)
+"""The versions of vLLM that are supported: from the first to before the second. Its interfaces for weight transfer and
+for engines have changed within a few minor versions, the last time with 0.28. pyproject.toml has the same bounds."""
+
+
+def unsupported_vllm(version: str) -> str:
+    """Return why a version of vLLM is not supported; empty if it is."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is not None and VLLM_FROM <= (int(found[1]), int(found[2])) < VLLM_BEFORE:
+        return ""
+    low, high = (".".join(map(str, bound)) for bound in (VLLM_FROM, VLLM_BEFORE))
+    return f"it has vLLM {version}, and only versions from {low} to before {high} are supported"
 
 
 class EngineSection(Config):

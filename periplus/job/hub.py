@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from periplus.config.local_paths import exists, expanded_path
 from periplus.errors import ConfigError
-from periplus.job.local_paths import exists, expanded_path
 
 HUB_PREFIX = "hf://"
 """Prefix of an address on the Hub, as huggingface_hub's file system has it."""

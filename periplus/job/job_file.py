@@ -16,6 +16,7 @@ from pydantic import Field, JsonValue
 
 from periplus.config import file_kinds, loading
 from periplus.config.loading import Config, Words
+from periplus.config.local_paths import expanded_path
 from periplus.errors import ConfigError, NotFound
 from periplus.job import algorithm, engine_section, reward_code, reward_models, reward_section
 from periplus.job.algorithm import AlgorithmSection
@@ -31,7 +32,6 @@ from periplus.job.data_section import (
 from periplus.job.engine_section import EngineSection
 from periplus.job.eval_section import EvalSection, EvalSet, eval_disagreements
 from periplus.job.hub import located
-from periplus.job.local_paths import expanded_path
 from periplus.job.model_section import MAX_TEMPLATE_CHARACTERS, TEMPLATE_SUFFIX, ModelSection, model_disagreements
 from periplus.job.other_trainers.known_elsewhere import KNOWN_ELSEWHERE
 from periplus.job.other_trainers.unsupported import UNSUPPORTED

@@ -16,9 +16,9 @@ from typing import TypeVar
 
 from blake3 import blake3
 
+from periplus.config.local_paths import expanded_path
 from periplus.errors import ConfigError
 from periplus.job.data_section import EnvironmentSection
-from periplus.job.local_paths import expanded_path
 from periplus.job.reward_section import RewardSection
 
 Section = TypeVar("Section", RewardSection, EnvironmentSection)

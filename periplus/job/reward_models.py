@@ -4,8 +4,8 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from periplus.config.local_paths import expanded_path
 from periplus.errors import ConfigError
-from periplus.job.local_paths import expanded_path
 from periplus.job.reward_functions import ModelReward
 from periplus.job.reward_section import RewardSection
 

@@ -63,6 +63,13 @@ class RewardSection(Config, json_schema_extra=_with_shorthand):
     failure_value: float = Field(default=0.0, ge=-1000, le=1000)
     """Value of a function that failed, with on_failure: value."""
 
+    correct: Annotated[float, Field(ge=-1000, le=1000)] | Annotated[str, Field(min_length=1, max_length=64)] | None = (
+        None
+    )
+    """What counts as right in accuracies, and by what filter_groups compares samples: the label of a function, which is
+    right with its best possible value (1 for the user's own functions and for reward models), or the least reward that
+    is right. Default: the first function, if its best possible value is known, as that of each function by name is."""
+
     code: tuple[Annotated[str, Field(min_length=1, max_length=4096)], ...] = Field(default=(), max_length=64)
     """Files and folders of Python code that travel with the job, for functions that are given by path. Default: the
     modules of these functions, beside the job file or where the command runs."""
@@ -142,6 +149,11 @@ def disagreements(reward: RewardSection) -> list[str]:
         for label in labels
         if len(label) > MAX_LABEL
     ]
+    if isinstance(reward.correct, str) and reward.correct not in labels:
+        refusals.append(
+            f"reward.correct is {reward.correct!r}, but the reward functions are recorded as {', '.join(labels)}; name "
+            "one of them, or give the least reward that is right"
+        )
     for index, entry in enumerate(reward.entries):
         if isinstance(entry, LengthReward) and entry.max <= entry.target:
             refusals.append(

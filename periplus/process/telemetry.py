@@ -143,6 +143,9 @@ _ALL = (
     Metric("accuracy", "fraction", "Accuracy on the held-out prompts."),
     Metric("accuracy_before", "fraction", "Accuracy on the held-out prompts after the warm-up, before RL."),
     Metric("accuracy_after", "fraction", "Accuracy on the held-out prompts after the last step."),
+    Metric("eval_reward_mean", "reward", "Mean reward of the judged samples of an evaluation."),
+    Metric("eval_reward_before", "reward", "Mean reward on the held-out prompts after the warm-up, before RL."),
+    Metric("eval_reward_after", "reward", "Mean reward on the held-out prompts after the last step."),
     Metric("num_prompts", "prompts", "Held-out prompts that the accuracy was measured on."),
     Metric("mean_at_k", "fraction", "Samples of an evaluation set that are right, mean over problems."),
     Metric("mean_at_k_low", "fraction", "Lower end of the 95 % interval of mean_at_k."),
@@ -156,6 +159,7 @@ _ALL = (
     Metric("missing_samples", "samples", "Samples of an evaluation that no worker could produce; they count as wrong."),
     Metric("oldest_version", "version", "Oldest version that sampled a token of an evaluation."),
     Metric("newest_version", "version", "Newest version that sampled a token of an evaluation."),
+    Metric("unjudged_samples", "samples", "Samples that no reward function judged; they are not trained on.", _C),
     Metric("reward_mean", "reward", "Mean reward of the samples consumed."),
     Metric("reward_std", "reward", "Standard deviation of the reward of the samples consumed."),
     # Optimization.
@@ -241,7 +245,8 @@ _ALL = (
     Metric("duplicate_samples", "samples", "Results since the last step for samples that were already in.", _C),
     Metric("refused_samples", "samples", "Results since the last step that fit no lease, are too old or invalid.", _C),
     Metric("refused_messages", "messages", "Frames and messages since the last step that were no good.", _C),
-    Metric("filtered_samples", "samples", "Samples of groups that all had the same reward, and were replaced.", _C),
+    Metric("filtered_samples", "samples", "Samples of groups whose outcomes were all equal, which were replaced.", _C),
+    Metric("uniform_samples", "samples", "Samples of such groups that were not replaced; they are not trained on.", _C),
     Metric("lost_leases", "leases", "Leases since the last step that ended without their sample.", _C),
     Metric("failed_groups", "groups", "Groups dropped since the last step as one sample's attempts all failed.", _C),
     Metric("overdue_groups", "groups", "Groups dropped since the last step as they missed samples for too long.", _C),
@@ -269,6 +274,16 @@ REWARD_PART_MEAN = MetricFamily(
 )
 """Means of the parts of a reward, by the part's name."""
 
+EVAL_REWARD_PART_MEAN = MetricFamily(
+    prefix="eval_reward_part/",
+    thing="part",
+    pattern="[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}",
+    suffix="_mean",
+    unit="reward",
+    sentence="Mean of one part of the reward, before its weight, over the samples of an evaluation that have it.",
+)
+"""Means of the parts of a reward in an evaluation, by the part's name."""
+
 REGION_TOKENS_PER_S = MetricFamily(
     prefix="tokens_per_s_region/",
     thing="region",
@@ -278,7 +293,7 @@ REGION_TOKENS_PER_S = MetricFamily(
 )
 """Throughput of each region. The pattern is that of region names (periplus/values/task.py)."""
 
-FAMILIES = (REWARD_PART_MEAN, REGION_TOKENS_PER_S)
+FAMILIES = (REWARD_PART_MEAN, EVAL_REWARD_PART_MEAN, REGION_TOKENS_PER_S)
 """The registry of families."""
 
 

@@ -31,6 +31,7 @@ from periplus.values.trajectory import (
     TrajectoryLimits,
     is_metadata,
     is_reward,
+    reward_of_wire,
     validate,
 )
 
@@ -132,7 +133,7 @@ class Trajectories:
                     logprobs=logprobs[at:end],
                     mask=mask[at:end],
                     policies=policies,
-                    reward=reward,
+                    reward=reward_of_wire(reward),
                     stop_reason=STOP_REASONS[stop_reason],
                     sampling=sampled_with[drawn],
                     metadata=self.texts[metadata],
@@ -177,7 +178,7 @@ def _rows_are_fit(t: Trajectories, limits: TrajectoryLimits) -> bool:
     return (
         max(rows.num_ids) <= limits.max_completion_tokens
         and max([t.prompt_lengths[prompt] for prompt in rows.prompt]) <= limits.max_prompt_tokens
-        and all(map(is_reward, rows.reward))
+        and all(math.isnan(reward) or is_reward(reward) for reward in rows.reward)
         and all(map(math.isfinite, rows.temperature))
         and all(map(math.isfinite, rows.generation_s))
         and min(rows.temperature) >= 0

@@ -115,7 +115,7 @@ class Trajectory:
     logprobs: npt.NDArray[np.float32]  # under the behaviour policy; 0.0 where the token is context
     mask: npt.NDArray[np.bool_]  # True for a sampled token, which enters the loss; False for context
     policies: tuple[PolicyRun, ...]  # the runs cover the completion tokens; policies rise; the first never has kept_kv
-    reward: float
+    reward: float | None  # None: no reward function judged the sample
     stop_reason: StopReason
     sampling: SamplingParams
     metadata: str = ""  # from the environment: a JSON object as text, or empty
@@ -169,9 +169,10 @@ def content_digest(trajectory: Trajectory) -> bytes:
     """Return 16 bytes of BLAKE3 over the content of a trajectory that training uses.
 
     The lease, the worker, the metadata and the generation time are left out. The hashed bytes are, little-endian:
-    u8 layout (1), u64 group, u32 sample, u64 item, u8 purpose, f64 reward, u8 stop reason, f64 temperature, f64 top_p,
-    u32 top_k, u32 number of prompt ids, u32 number of completion ids, u32 number of policy runs; for each run u32 fork,
-    u64 version, u32 number of tokens; then the prompt ids and completion ids as i32, logprobs as f32, mask as u8.
+    u8 layout (1), u64 group, u32 sample, u64 item, u8 purpose, f64 reward (NaN without one), u8 stop reason, f64
+    temperature, f64 top_p, u32 top_k, u32 number of prompt ids, u32 number of completion ids, u32 number of policy
+    runs; for each run u32 fork, u64 version, u32 number of tokens; then the prompt ids and completion ids as i32,
+    logprobs as f32, mask as u8.
 
     If some run has `kept_kv`, the layout is 2, and one u8 for each run (1: kept) follows the runs.
     """
@@ -183,7 +184,7 @@ def content_digest(trajectory: Trajectory) -> bytes:
         t.sample,
         t.item,
         PURPOSES.index(t.purpose),
-        t.reward,
+        wire_reward(t.reward),
         STOP_REASONS.index(t.stop_reason),
         sampling.temperature,
         sampling.top_p,
@@ -246,8 +247,18 @@ def is_reward(value: float) -> bool:
     return -MAX_REWARD <= value <= MAX_REWARD
 
 
+def wire_reward(reward: float | None) -> float:
+    """Return the number that stands for a reward in frames, digests and files: NaN for a sample without one."""
+    return math.nan if reward is None else reward
+
+
+def reward_of_wire(number: float) -> float | None:
+    """Return the reward for which `wire_reward` returned this number."""
+    return None if math.isnan(number) else number
+
+
 def _check_reward(trajectory: Trajectory) -> None:
-    if not is_reward(trajectory.reward):
+    if trajectory.reward is not None and not is_reward(trajectory.reward):
         t = trajectory
         raise CorruptFrame(
             f"bad reward: {t.reward} of group {t.group} sample {t.sample} is no number from {-MAX_REWARD:.0f} to "

@@ -1,4 +1,4 @@
-"""The scores of an evaluation set as one line of text."""
+"""The scores of an evaluation as text."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,11 @@ def scores_text(values: Mapping[str, float]) -> str:
         f"{units.short(values.get('num_prompts'))} problems",
         *(
             f"{values[name]:.0f} {what}"
-            for name, what in (("truncated_samples", "truncated"), ("missing_samples", "missing"))
+            for name, what in (
+                ("truncated_samples", "truncated"),
+                ("missing_samples", "missing"),
+                ("unjudged_samples", "not judged"),
+            )
             if values.get(name)
         ),
         versions,
@@ -24,10 +28,25 @@ def scores_text(values: Mapping[str, float]) -> str:
     rates = (
         _rate(values, "mean_at_k", f"mean@{values.get('samples_per_prompt', 1):.0f}"),
         _rate(values, "pass_at_k", f"pass@{values.get('k', 1):.0f}"),
+        _reward(values),
     )
     return ", ".join(word for word in (*rates, *counts) if word)
 
 
+def held_out_text(values: Mapping[str, float]) -> str:
+    """Return a text such as `accuracy 40.0 %, mean reward 0.412`, of what is known of an evaluation."""
+    accuracy = values.get("accuracy")
+    words = ("" if accuracy is None else f"accuracy {units.percent(accuracy)}", _reward(values))
+    return ", ".join(filter(None, words)) or "no sample was judged"
+
+
+def _reward(values: Mapping[str, float]) -> str:
+    reward = values.get("eval_reward_mean")
+    return "" if reward is None else f"mean reward {reward:.3g}"
+
+
 def _rate(values: Mapping[str, float], name: str, shown: str) -> str:
+    if name not in values:
+        return ""  # what is right is not known
     low, high = units.percent(values.get(f"{name}_low")), units.percent(values.get(f"{name}_high"))
     return f"{shown} {units.percent(values.get(name))} ({low} to {high})"

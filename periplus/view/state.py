@@ -149,10 +149,11 @@ class Activity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """Accuracy of one evaluation. `label` is before, during or after training."""
+    """Accuracy and mean reward of one evaluation, if known. `label` is before, during or after training."""
 
     step: int
-    value: float
+    value: float | None
+    reward: float | None
     label: str
 
 
@@ -181,6 +182,8 @@ class ViewState:
     job_state: str = ""
     reason: str = ""
     phase: str = ""
+    # What the trainer last said that a person should look at.
+    notice: str = ""
     policy: Policy = _START
     started_at_s: float = 0.0
     time_s: float = 0.0
@@ -299,13 +302,21 @@ def _fold_record(state: ViewState, record: Record) -> ViewState:
             return replace(state, set_evaluations=(*kept, found)[-MAX_POINTS:])
         case RecordKind.STEP:
             return _fold_step(state, record, step)
+        case RecordKind.NOTICE:
+            return replace(state, notice=printable(record.text))
         case RecordKind.SUMMARY:
             return replace(state, summary=MappingProxyType(dict(values)))
     assert_never(record.kind)
 
 
 def _fold_eval(state: ViewState, record: Record, step: int) -> ViewState:
-    seen = Accuracy(step=step, value=record.values.get("accuracy", 0.0), label=printable(record.text))
+    values = record.values
+    seen = Accuracy(
+        step=step,
+        value=values.get("accuracy"),
+        reward=values.get("eval_reward_mean"),
+        label=printable(record.text),
+    )
     kept = (a for a in state.accuracies if (a.step, a.label) != (seen.step, seen.label))
     return replace(state, accuracies=(*kept, seen)[-MAX_POINTS:])
 

@@ -57,6 +57,8 @@ class Summary:
     staleness_violations: int
     weight_digest_mismatches: int
     regions: tuple[str, ...]
+    eval_reward_before: float | None = None
+    eval_reward_after: float | None = None
     weights_ratio: float | None = None
     delta_density: float | None = None
     delta_bits_per_change: float | None = None
@@ -92,6 +94,8 @@ def summary_from(values: Mapping[str, float], regions: Sequence[str]) -> Summary
     return Summary(
         accuracy_before=_finite(values.get("accuracy_before")),
         accuracy_after=_finite(values.get("accuracy_after")),
+        eval_reward_before=_finite(values.get("eval_reward_before")),
+        eval_reward_after=_finite(values.get("eval_reward_after")),
         warmup_s=_finite(values.get("warmup_s")),
         warmup_examples=count("warmup_examples"),
         wall_s=_finite(values.get("wall_s")),
@@ -142,6 +146,11 @@ def summary_table(summary: Summary, *, ascii_only: bool = False) -> RenderableTy
     )
 
 
+def _rewards(summary: Summary) -> str:
+    values = (summary.eval_reward_before, summary.eval_reward_after)
+    return "  ->  ".join(_known(units.UNKNOWN if value is None else f"{value:.3g}") for value in values)
+
+
 def _rows(summary: Summary) -> list[tuple[str, Text]]:
     before, after = summary.accuracy_before, summary.accuracy_after
     accuracy = Text.assemble(
@@ -160,6 +169,7 @@ def _rows(summary: Summary) -> list[tuple[str, Text]]:
         ("problems", Text(problems)),
         ("warm-up", Text(warmup)),
         ("accuracy", accuracy),
+        ("held-out reward", Text(_rewards(summary))),
         ("throughput", Text(_exact(summary.tokens_per_s, "tokens/s"))),
         ("published weights", Text(_weights(summary))),
         ("longest engine pause", Text(_milliseconds(summary.pause_s))),

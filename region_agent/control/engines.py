@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from periplus.errors import ConfigError, explained_error
+from periplus.job.engine_section import unsupported_vllm
 from periplus.process import telemetry
 
 log = logging.getLogger(__name__)
@@ -77,6 +78,8 @@ def installed(interpreters: Mapping[str, str]) -> tuple[InstalledEngine, ...]:
             versions = _versions(python, packages)
             if not versions:
                 raise ValueError(f"it has none of the packages {', '.join(packages)}")
+            if name == "vllm" and (why := unsupported_vllm(next(iter(versions.values())))):
+                raise ValueError(why)
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
             if name in interpreters:
                 raise ConfigError(

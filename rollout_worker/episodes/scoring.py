@@ -16,10 +16,11 @@ from periplus.environment.environment import Environment, Item
 class SampleScore:
     """The reward of a sample, and the parts that it was summed from, by the label of the reward function.
 
-    `failures` names the kind of failure of each function that gave no value and got one instead.
+    `reward` is None if no function judged the sample. `failures` names the kind of failure of each function that gave
+    no value and got one instead.
     """
 
-    reward: float
+    reward: float | None
     parts: Mapping[str, float] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
 

@@ -2,10 +2,11 @@
 
     reward = sum of weight x value over the functions that judged the sample
 
-A function that returns None has not judged it. One that failed gets the job's `failure_value` instead, with the kind of
-failure beside it, or the sample fails with it. If a function fails MAX_FAILURES_IN_A_ROW times in a row, not the
-completions but the function is at fault: from then on samples fail, until it gives a value again. A function that has
-never given a value, and has failed `most_first_failures` times, ends its worker with its own error, for good.
+A function that returns None has not judged it. If none judged it, the sample has no reward and is not trained on. One
+that failed gets the job's `failure_value` instead, with the kind of failure beside it, or the sample fails with it. If
+a function fails MAX_FAILURES_IN_A_ROW times in a row, not the completions but the function is at fault: from then on
+samples fail, until it gives a value again. A function that has never given a value, and has failed
+`most_first_failures` times, ends its worker with its own error, for good.
 
 Failures are logged: the first LOGGED_FIRST of each function, and then each LOGGED_EVERY-th.
 """
@@ -130,6 +131,8 @@ class RewardScorer:
                 raise value
             elif value is not None:
                 values[each.label] = value
+        if not values:
+            return SampleScore(reward=None)
         reward = sum(each.weight * values[each.label] for each in self.parts if each.label in values)
         return SampleScore(reward=float(reward), parts=values, failures=failures)
 

@@ -154,6 +154,19 @@ def test_evaluations_during_training_do_not_change_what_is_learnt(tmp_path: Path
     assert run.digest == trainers.train(tmp_path / "b").digest
 
 
+def test_filtered_groups_are_not_trained_on_when_they_cannot_be_replaced_either(
+    tmp_path: Path, trainers: Trainers
+) -> None:
+    never_right = {"functions": REWARDS, "correct": 2.0}
+    run = trainers.train(tmp_path / "a", reward=never_right, train={"groups_per_step": 4, "filter_groups": True})
+    assert run.state is TaskState.SUCCEEDED
+    steps = run.of_kind(RecordKind.STEP)
+    assert [record.values["uniform_samples"] for record in steps] == [32, 32]
+    assert all(record.values["filtered_samples"] == 4 * 32 for record in steps)
+    assert run.digest == trainers.untrained_digest(tmp_path)
+    assert audited(run.run_dir).findings == ()
+
+
 @pytest.mark.parametrize("staleness", [0, 1])
 @pytest.mark.parametrize("name", get_args(AlgorithmSection.model_fields["name"].annotation))
 def test_every_algorithm_that_a_job_can_name_trains(
@@ -173,7 +186,7 @@ def test_every_algorithm_that_a_job_can_name_trains(
         samples = gallery.samples
         assert len(samples) == record.values["num_samples"]
         assert {sample.region for sample in samples} == {"far"}
-        rewards = [sample.reward for sample in samples]
+        rewards = [sample.reward for sample in samples if sample.reward is not None]
         assert sum(rewards) / len(rewards) == pytest.approx(record.values["reward_mean"])
         assert max(sample.staleness for sample in samples) == record.values["staleness_max"]
         assert any(sample.advantage for sample in samples)

@@ -210,9 +210,9 @@ def test_a_dry_run_counts_what_is_left_out_and_a_job_that_loses_most_is_warned_o
     eval_ = job.eval.model_copy(update={"num_prompts": 2})
     checked = check_job(job.model_copy(update={"data": section, "eval": eval_}))
     counts = (
-        "40 rows are left out by filters; 32 of 40 problems (80%) are left out: prompts longer than "
-        "sampling.prompt_tokens=8; 6 problems to train on, 2 held out"
+        "6 problems to train on, 2 held out; left out: 40 rows by filters, 32 of 40 problems (80%) with prompts longer "
+        "than sampling.prompt_tokens=8"
     )
-    assert checked.left == (f"warning: most problems are left out: {counts}",)
+    assert checked.left == (f"warning: most problems are not used: {counts}",)
     assert checked.shown[1] == counts
     assert "80 rows read, 40 left out by filters" in checked.shown[0]

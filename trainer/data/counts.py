@@ -44,18 +44,16 @@ class ProblemCounts:
     def sentence(self, prompt_tokens: int) -> str:
         """Return the numbers as a sentence for a person; `prompt_tokens` is the job's bound on prompts."""
 
-        def of_all(number: int) -> str:
-            return f"{number} of {self.total} problems ({number / self.total:.0%})"
+        def of_all(number: int, which: str) -> str:
+            return f"{number} of {self.total} problems ({number / self.total:.0%}) {which}" if number else ""
 
-        reasons = [
-            (self.filtered, f"{self.filtered} rows are left out by filters"),
-            (
-                self.long,
-                f"{of_all(self.long)} are left out: prompts longer than sampling.prompt_tokens={prompt_tokens}",
-            ),
-            (self.evaluated, f"{of_all(self.evaluated)} are left out: prompts of an evaluation set"),
-            (self.repeated, f"{of_all(self.repeated)} are left out: they repeat another prompt"),
-        ]
         used = [f"{self.train} problems to train on", f"{self.held_out} held out"]
         used += [f"{self.warmup} for the warm-up"] if self.warmup else []
-        return "; ".join([*(words for number, words in reasons if number), ", ".join(used)])
+        reasons = [
+            f"{self.filtered} rows by filters" if self.filtered else "",
+            of_all(self.long, f"with prompts longer than sampling.prompt_tokens={prompt_tokens}"),
+            of_all(self.evaluated, "of evaluation sets"),
+            of_all(self.repeated, "that repeat another prompt"),
+        ]
+        left_out = ", ".join(filter(None, reasons)) or "nothing"
+        return f"{', '.join(used)}; left out: {left_out}"

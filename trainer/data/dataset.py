@@ -157,7 +157,12 @@ def split_prompts(prompts: Sequence[Prompt], job: JobFile, excluded: frozenset[s
         for index, prompt in enumerate(prompts)
         if prompt.num_tokens <= job.sampling.prompt_tokens and prompt.text.casefold() not in excluded
     ]
-    of_usable = split([prompts[index].text for index in usable], num_warmup, job.eval.num_prompts, job.seed)
+    try:
+        of_usable = split([prompts[index].text for index in usable], num_warmup, job.eval.num_prompts, job.seed)
+    except ConfigError as error:
+        num_before = len(prompts) - len(usable)
+        more = f"; {num_before} more prompts are too long or in an evaluation set" if num_before else ""
+        raise ConfigError(f"{error}{more}") from error
     return of_usable.renumbered(usable)
 
 

@@ -8,8 +8,10 @@ what is held is bounded by what the ledger has room for.
 This is pure bookkeeping and decides nothing.
 """
 
+from collections.abc import Callable
 from itertools import count
 
+from periplus.values.trajectory import Trajectory
 from trainer.intake.committed import KeptTrajectory
 from trainer.ledger.values import Result
 
@@ -17,7 +19,8 @@ from trainer.ledger.values import Result
 class HeldTrajectories:
     """Trajectories on disk whose results the ledger was told of and has not handed back for good."""
 
-    def __init__(self) -> None:
+    def __init__(self, outcome_of: Callable[[Trajectory], float | None] = lambda trajectory: trajectory.reward) -> None:
+        self._outcome_of = outcome_of
         self._handles = count()
         self._kept: dict[int, KeptTrajectory] = {}
 
@@ -38,7 +41,7 @@ class HeldTrajectories:
             worker_id=t.worker_id,
             policies=t.policies,
             num_tokens=len(t.completion_ids),
-            reward=t.reward,
+            outcome=self._outcome_of(t),
             handle=handle,
         )
 

@@ -14,7 +14,7 @@ Invariants:
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
 from periplus.audit.records import AdmissionVerdict
@@ -22,7 +22,7 @@ from periplus.errors import PeriplusError, WireError
 from periplus.job.samples.reward_parts import reward_failures_of
 from periplus.spool.format import Position
 from periplus.values.policy import Policy
-from periplus.values.trajectory import StopReason
+from periplus.values.trajectory import StopReason, Trajectory
 from trainer.intake.committed import Committed, KeptTrajectory
 from trainer.intake.effects import EvaluationDone, EventLogged, IntakeEffect, LedgerBatch, LineWritten
 from trainer.intake.entries import drop_entry, lease_entry, lost_entry, result_entry
@@ -49,16 +49,25 @@ class LedgerDriver:
     """The ledger of one trainer in one fork, with what must be known beside it.
 
     `bundle_digest` identifies the tokenizer and model config that each worker must have. `home_region` is the trainer's
-    own. `regions` maps the workers that were seen last to their regions.
+    own. `regions` maps the workers that were seen last to their regions. `outcome_of` tells by what the samples of a
+    group are compared, if groups are filtered.
     """
 
-    def __init__(self, ledger: Ledger, retention: Retention, *, bundle_digest: bytes, home_region: str) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        retention: Retention,
+        *,
+        bundle_digest: bytes,
+        home_region: str,
+        outcome_of: Callable[[Trajectory], float | None] = lambda trajectory: trajectory.reward,
+    ) -> None:
         self.ledger = ledger
         self._retention = retention
         self.regions: dict[str, str] = {}
         self._bundle_digest = bundle_digest
         self._home_region = home_region
-        self._held = HeldTrajectories()
+        self._held = HeldTrajectories(outcome_of)
         self._tally = Tally()
         self._remote = RemoteBytes()
 

@@ -43,11 +43,11 @@ class Sample:
     behaviour_logprobs: npt.NDArray[np.float32]
     mask: npt.NDArray[np.bool_]  # true for completion tokens that the policy sampled: the loss sees these
     policies: tuple[PolicyRun, ...]
-    reward: float
+    reward: float | None  # None: no reward function judged it, and a step leaves it out
     stop_reason: StopReason
 
 
-def sample_of(trajectory: Trajectory, reward: float) -> Sample:
+def sample_of(trajectory: Trajectory, reward: float | None) -> Sample:
     """Convert a trajectory into a sample with the reward `reward`.
 
     This is the trajectory's own reward, or another sample's: the `shuffled` reward permutes them, as a control
@@ -103,7 +103,8 @@ class Batch:
 
     @property
     def rewards(self) -> tuple[float, ...]:
-        return tuple(sample.reward for sample in self.samples)
+        """Reward of each row. Raises: ValueError if a sample has none."""
+        return tuple(reward_of(sample) for sample in self.samples)
 
     @property
     def groups(self) -> tuple[int, ...]:
@@ -178,3 +179,10 @@ def _check(sample: Sample) -> None:
             f"group {sample.group} sample {sample.sample} has {len(sample.completion_ids)} tokens, "
             f"{len(sample.behaviour_logprobs)} log-probabilities and {len(sample.mask)} mask bits"
         )
+
+
+def reward_of(sample: Sample) -> float:
+    """Return a sample's reward. Raises: ValueError if it has none."""
+    if sample.reward is None:
+        raise ValueError(f"group {sample.group} sample {sample.sample} has no reward; leave it out of the batch")
+    return sample.reward

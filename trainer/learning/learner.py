@@ -38,7 +38,7 @@ from periplus.errors import ConfigError, NonFiniteLoss
 from periplus.values.policy import Policy
 from periplus.values.trajectory import MAX_REWARD, is_reward
 from trainer.learning.advantages import AdvantageSettings, Outcomes
-from trainer.learning.batch import Batch, Sample, collate
+from trainer.learning.batch import Batch, Sample, collate, reward_of
 from trainer.learning.forward.scorer import PolicyScorer
 from trainer.learning.losses.importance import WeightSpread, spread_of_weights
 from trainer.learning.losses.kl import KlEstimator, kl_estimate
@@ -188,12 +188,17 @@ class Learner:
     def step(self, samples: Sequence[Sample], *, consumer: Policy, learning_rate: float) -> StepReport | None:
         """Train on the samples and change the weights in place. Return None if the loss sees none of their tokens.
 
+        Samples without a reward take no part: not in the baseline of their group, and not in the loss.
+
         `consumer` is the policy at the start of the step: its version keys the shuffle.
 
         Raises: NonFiniteLoss if a loss, gradient, reward or log-probability is not finite; all weights and optimizer
         states are then as they were. ValueError as `collate` does.
         """
-        batch = collate(samples, self._actor.model.device)
+        judged = [sample for sample in samples if sample.reward is not None]
+        if samples and not judged:
+            return None
+        batch = collate(judged, self._actor.model.device)
         if not batch.num_tokens:
             return None
         _check_finite(batch)
@@ -244,7 +249,10 @@ class Learner:
             num_updates=len(gradients),
             num_tokens=batch.num_tokens,
             mismatch=mismatch,
-            samples=figures_of_samples(batch, targets.advantages_BT, at_start_BT),
+            samples=(
+                *figures_of_samples(batch, targets.advantages_BT, at_start_BT),
+                *(SampleFigures(s.group, s.sample, None, 0.0, 0.0, 0.0) for s in samples if s.reward is None),
+            ),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -406,7 +414,7 @@ def minibatch_rows(groups: Sequence[int], num_minibatches: int, key: Sequence[in
 def _check_finite(batch: Batch) -> None:
     # Padding and tool gaps may hold anything.
     for sample in batch.samples:
-        if not (is_reward(sample.reward) and bool(np.isfinite(sample.behaviour_logprobs[sample.mask]).all())):
+        if not (is_reward(reward_of(sample)) and bool(np.isfinite(sample.behaviour_logprobs[sample.mask]).all())):
             raise NonFiniteLoss(
                 f"group {sample.group} sample {sample.sample} has the reward {sample.reward} (the limit is "
                 f"{MAX_REWARD:.0f}), or a log-probability that is not finite: the step was not applied; check the "

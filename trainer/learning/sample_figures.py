@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from trainer.learning.batch import Batch
+from trainer.learning.batch import Batch, reward_of
 
 
 class SampleFigures(NamedTuple):
@@ -24,12 +24,12 @@ class SampleFigures(NamedTuple):
     - `difference_mean`, `difference_max`: of |log pi_trainer - log pi_engine| in nats over the same tokens, with the
       weights at the start of the step.
 
-    The last three are 0 for a sample of which the loss sees no token.
+    The last three are 0 for a sample of which the loss sees no token. A sample without a reward is none that it sees.
     """
 
     group: int
     sample: int
-    reward: float
+    reward: float | None
     advantage: float
     difference_mean: float
     difference_max: float
@@ -51,6 +51,6 @@ def figures_of_samples(
     # One transfer for all figures.
     found = zip(*torch.stack(means).tolist(), strict=True)
     return tuple(
-        SampleFigures(sample.group, sample.sample, sample.reward, *values)
+        SampleFigures(sample.group, sample.sample, reward_of(sample), *values)
         for sample, values in zip(batch.samples, found, strict=True)
     )

@@ -1,7 +1,7 @@
 """What becomes of a result: it is accepted into its group or refused. Those of an earlier fork open groups again.
 
 acceptance.py says whether a result is accepted. A refused result that ends its sender's lease counts as an attempt at
-the sample. A complete group may be dropped because its rewards are equal.
+the sample. A complete group may be dropped because its outcomes are equal.
 
 All functions here change the `LedgerState` in place, and append what must be done outside to `effects`.
 """
@@ -30,7 +30,7 @@ def take_result(state: LedgerState, limits: LedgerLimits, result: Result, effect
 def _accept(
     state: LedgerState, limits: LedgerLimits, group: SampleGroup, result: Result, effects: list[Effect]
 ) -> None:
-    """Put a result into its group. A group that is then complete may be dropped because its rewards are equal."""
+    """Put a result into its group. A group that is then complete may be dropped because its outcomes are equal."""
     # The first valid result wins, also one whose own lease has ended.
     if (lease_id := group.leases.get(result.sample)) is not None:  # another worker need not produce it any more
         effects.append(Revoked(state.held[lease_id].worker_id, (lease_id,)))
@@ -46,7 +46,7 @@ def _accept(
 
 def _is_filtered(state: LedgerState, limits: LedgerLimits, group: SampleGroup) -> bool:
     may = limits.filter_uniform and state.num_filtered < limits.max_filtered_per_step * limits.groups_per_step
-    return may and len({result.reward for result in group.done.values()}) == 1
+    return may and len({result.outcome for result in group.done.values()} - {None}) < 2
 
 
 def replay(

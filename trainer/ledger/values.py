@@ -32,7 +32,7 @@ class LedgerLimits:
       for, and never more than the bound allows.
     - `max_attempts`: attempts at one sample before its group is dropped. An attempt is a lease that ended without a
       valid result after its worker had started it, or that its worker said it cannot serve.
-    - `filter_uniform`: whether groups whose rewards are all equal are replaced by new ones (DAPO's dynamic sampling,
+    - `filter_uniform`: whether groups whose outcomes are all equal are replaced by new ones (DAPO's dynamic sampling,
       arXiv 2503.14476, section 3.2).
     - `max_filtered_per_step`: replaced groups before one batch, at most, as a multiple of `groups_per_step`.
 
@@ -88,7 +88,8 @@ class Result:
     """A finished sample as the ledger sees it, without its tokens.
 
     The owner of the tokens finds them again by `handle`, a number that it gives to each result that it tells the ledger
-    of. The ledger never reads the handle. Each result comes back once in a `JudgedResult`, and if it was accepted once
+    of. The ledger never reads the handle. Groups of equal `outcome` may be filtered; None is a sample that no reward
+    function judged. Each result comes back once in a `JudgedResult`, and if it was accepted once
     more: in a batch, an evaluation or a dropped group.
     """
 
@@ -100,7 +101,7 @@ class Result:
     worker_id: str
     policies: tuple[PolicyRun, ...]
     num_tokens: int
-    reward: float
+    outcome: float | None
     handle: int = 0
 
     @property
@@ -141,7 +142,7 @@ class Drop(StrEnum):
 
     OVERDUE = "overdue"  # a hold for it ended: after max_hold_s, or sooner if only lost samples were missing
     FAILED = "failed"  # max_attempts attempts at one of its samples gave no valid result
-    FILTERED = "filtered"  # the rewards of all its samples are equal
+    FILTERED = "filtered"  # the outcomes of all its judged samples are equal
 
 
 # ---- events ----------------------------------------------------------------------------------------------------------

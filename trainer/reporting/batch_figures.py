@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from periplus.job.samples.reward_parts import reward_parts_of
-from periplus.process.telemetry import REGION_TOKENS_PER_S, REWARD_PART_MEAN
+from periplus.process.telemetry import REGION_TOKENS_PER_S, REWARD_PART_MEAN, MetricFamily
 from periplus.values.trajectory import StopReason, Trajectory
 
 MAX_PARTS = 32
@@ -34,18 +34,19 @@ def figures_of_batch(trained: Sequence[Trajectory], regions: Mapping[str, str], 
         "completion_tokens_max": float(max(lengths)),
         "truncated_fraction": num_truncated / len(trained),
     }
-    return values | _reward_parts(trained) | _regions(trained, regions, step_s)
+    return values | reward_parts(trained, REWARD_PART_MEAN) | _regions(trained, regions, step_s)
 
 
-def _reward_parts(trained: Sequence[Trajectory]) -> dict[str, float]:
+def reward_parts(trajectories: Sequence[Trajectory], family: MetricFamily) -> dict[str, float]:
+    """Return the mean of each part of the reward, under its name in a family of metrics."""
     found: dict[str, list[float]] = defaultdict(list)
-    for trajectory in trained:
+    for trajectory in trajectories:
         for part, value in reward_parts_of(trajectory.metadata).items():
             found[part].append(value)
     named = {}
     for part in sorted(found):
         try:
-            named[REWARD_PART_MEAN.name(part)] = float(np.mean(found[part]))
+            named[family.name(part)] = float(np.mean(found[part]))
         except ValueError:
             continue  # a name that no metric may have
     return dict(list(named.items())[:MAX_PARTS])

@@ -5,26 +5,38 @@ the first and after the last step all parts are evaluated together, and training
 due are evaluated together in the background. One evaluation runs at a time: what falls due meanwhile begins once the
 present one has ended, at the version of that time, and once only.
 
+Accuracy is the share of right samples, by what the job calls right (periplus/job/samples/correctness.py). Where that is
+not known, no accuracy is recorded. The mean reward and its parts are recorded in any case.
+
 Workers go on to newer versions while an evaluation runs in the background, and nobody holds them back. So an evaluation
 that began at version N has samples of N and of the versions that followed, and its record names the oldest and the
 newest version that sampled a token of it. A sample that no worker could produce counts as wrong.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from periplus.environment.environment import EXACT
 from periplus.environment.set_scores import Estimate, scores_of
 from periplus.job.job_file import JobFile
-from periplus.job.reward_functions import label_of
-from periplus.job.samples.reward_parts import reward_parts_of
+from periplus.job.samples.correctness import correctness_of
+from periplus.process.telemetry import EVAL_REWARD_PART_MEAN
 from periplus.values.policy import Policy
 from periplus.values.record import RecordKind
 from periplus.values.trajectory import StopReason, Trajectory
 from trainer.data.dataset import Dataset
 from trainer.intake.ledger_service import LedgerService
+from trainer.reporting.batch_figures import reward_parts
 from trainer.reporting.run_recorder import RunRecorder
+
+OF_SETS = frozenset(
+    (
+        *(f"{name}{end}" for name in ("mean_at_k", "pass_at_k") for end in ("", "_low", "_high")),
+        *("k", "samples_per_prompt", "truncated_samples", "missing_samples"),
+    )
+)
+"""Figures that are recorded of evaluation sets alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +91,7 @@ class Evaluator:
         recorder: RunRecorder,
         now: Callable[[], float],
     ) -> None:
-        self._job = job
+        self._correct = correctness_of(job)
         self._parts = parts_of(job, dataset)
         self._ledger_service = ledger_service
         self._recorder = recorder
@@ -87,8 +99,8 @@ class Evaluator:
         self._due: set[str] = set()
         self._running: _Background | None = None
 
-    async def evaluate(self, when: str, policy: Policy, stop: asyncio.Event) -> float | None:
-        """Evaluate all parts while training waits, and return the accuracy on held-out problems; None if stopped.
+    async def evaluate(self, when: str, policy: Policy, stop: asyncio.Event) -> Mapping[str, float] | None:
+        """Evaluate all parts while training waits, and return the values of the held-out problems; None if stopped.
 
         `when` is `before` or `after` training. `policy` is the present one, which must be published.
         """
@@ -126,9 +138,9 @@ class Evaluator:
 
     def _record(
         self, parts: Sequence[EvaluationPart], found: Sequence[Trajectory], when: str, policy: Policy, eval_s: float
-    ) -> float:
-        """Record each part, and return the accuracy on held-out problems, 0 if they are not among the parts."""
-        accuracy = 0.0
+    ) -> Mapping[str, float]:
+        """Record each part, and return the values of the held-out problems, none if they are not among the parts."""
+        held_out: dict[str, float] = {}
         # The samples come in the order in which the parts asked for them, without those that failed.
         remaining = list(found)
         for part in parts:
@@ -137,37 +149,39 @@ class Evaluator:
             if part.name:
                 self._recorder.record(RecordKind.EVAL_SET, part.name, values, policy=policy)
             else:
-                accuracy = values["mean_at_k"]
-                kept = ("num_prompts", "eval_s", "oldest_version", "newest_version")
-                shown = {"accuracy": accuracy} | {name: values[name] for name in kept if name in values}
-                self._recorder.record(RecordKind.EVAL, when, shown, policy=policy)
-        return accuracy
+                # One sample a problem: its accuracy is mean@1, and the other figures of sets say nothing more.
+                held_out = {"accuracy": values["mean_at_k"]} if "mean_at_k" in values else {}
+                held_out |= {name: value for name, value in values.items() if name not in OF_SETS}
+                self._recorder.record(RecordKind.EVAL, when, held_out, policy=policy)
+        return held_out
 
     def _values(self, part: EvaluationPart, found: Sequence[Trajectory]) -> dict[str, float]:
-        right = dict.fromkeys(part.items, 0)
-        for trajectory in found:
-            right[trajectory.item] += self._is_right(trajectory)
-        scores = scores_of(tuple(right.values()), num_samples=part.num_samples, k=part.k)
+        rewards = [each.reward for each in found if each.reward is not None]
         versions = [run.policy.version for trajectory in found for run in trajectory.policies]
         values = {
-            **_estimate("mean_at_k", scores.mean),
-            **_estimate("pass_at_k", scores.passed),
+            **self._scores(part, found),
+            **reward_parts(found, EVAL_REWARD_PART_MEAN),
+            "unjudged_samples": float(len(found) - len(rewards)),
             "k": float(part.k),
             "samples_per_prompt": float(part.num_samples),
             "num_prompts": float(len(part.items)),
             "truncated_samples": float(sum(each.stop_reason is StopReason.LENGTH for each in found)),
             "missing_samples": float(len(part.items) * part.num_samples - len(found)),
         }
+        if rewards:
+            values["eval_reward_mean"] = math.fsum(rewards) / len(rewards)
         if versions:
             values |= {"oldest_version": float(min(versions)), "newest_version": float(max(versions))}
         return values
 
-    def _is_right(self, trajectory: Trajectory) -> bool:
-        # With several reward functions the first one says what is right.
-        reward = self._job.reward
-        if reward.is_verifier_alone:
-            return trajectory.reward == EXACT
-        return reward_parts_of(trajectory.metadata).get(label_of(reward.entries[0])) == EXACT
+    def _scores(self, part: EvaluationPart, found: Sequence[Trajectory]) -> dict[str, float]:
+        if self._correct.at_least is None:
+            return {}
+        right = dict.fromkeys(part.items, 0)
+        for trajectory in found:
+            right[trajectory.item] += bool(self._correct.is_right(trajectory))
+        scores = scores_of(tuple(right.values()), num_samples=part.num_samples, k=part.k)
+        return {**_estimate("mean_at_k", scores.mean), **_estimate("pass_at_k", scores.passed)}
 
 
 def _items(parts: Sequence[EvaluationPart]) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from trainer.reporting.delivery import ReaderProof, Sent, larger
 class Progress:
     """Sums over a run from its start, across restores. `*_bytes` count payload.
 
-    - `accuracy_before`: accuracy on held-out prompts before training.
+    - `accuracy_before`, `eval_reward_before`: accuracy and mean reward on held-out prompts before training, if known.
     - `rl_s`: wall time of training steps, without evaluations.
     - `delta_bytes`, `full_weights_bytes`: size of all published versions as they were sent, and as full bfloat16
       states.
@@ -27,7 +27,8 @@ class Progress:
     - `previous_wall_s`, `wan_bytes`: wall time and bytes between regions up to the last checkpoint.
     """
 
-    accuracy_before: float = 0.0
+    accuracy_before: float | None = None
+    eval_reward_before: float | None = None
     warmup_s: float = 0.0
     warmup_examples: float = 0.0
     steps: float = 0.0
@@ -99,8 +100,8 @@ class Progress:
         )
 
     def to_mapping(self) -> dict[str, float]:
-        """Return the sums by name, for a checkpoint's manifest."""
-        return asdict(self)
+        """Return what is known of the sums by name, for a checkpoint's manifest."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def of_mapping(cls, values: Mapping[str, float]) -> "Progress":
@@ -113,17 +114,23 @@ class Progress:
         known = cls.__dataclass_fields__
         return cls(**{name: value for name, value in values.items() if name in known and value is not None})
 
-    def summary(self, *, accuracy_after: float, wall_s: float, bound: int, num_remote_regions: int) -> dict[str, float]:
+    def evaluated(self, held_out: Mapping[str, float]) -> "Progress":
+        """Add the values of the evaluation before training."""
+        accuracy, reward = held_out.get("accuracy"), held_out.get("eval_reward_mean")
+        return replace(self, accuracy_before=accuracy, eval_reward_before=reward)
+
+    def summary(
+        self, held_out: Mapping[str, float], *, wall_s: float, bound: int, num_remote_regions: int
+    ) -> dict[str, float]:
         """Return the values of the run's summary record, under the names of the metric registry.
 
+        `held_out` are the values of the evaluation after training.
         `wall_s` is the time since this trainer started, and `bound` the job's bound on staleness. Bytes of weights
         between regions are the published bytes times `num_remote_regions`, since a version crosses once to each region.
         """
         # What the same run would have sent between regions with full bfloat16 weights and trajectories as JSON.
         full_bytes = self.full_weights_bytes * num_remote_regions + self.remote_trajectory_json_bytes
         values = {
-            "accuracy_before": self.accuracy_before,
-            "accuracy_after": accuracy_after,
             "warmup_s": self.warmup_s,
             "warmup_examples": self.warmup_examples,
             "wall_s": self.previous_wall_s + wall_s,
@@ -142,6 +149,13 @@ class Progress:
             "weight_checks": self.weight_checks,
             "pause_s": self.pause_s,
         }
+        evaluated = {
+            "accuracy_before": self.accuracy_before,
+            "accuracy_after": held_out.get("accuracy"),
+            "eval_reward_before": self.eval_reward_before,
+            "eval_reward_after": held_out.get("eval_reward_mean"),
+        }
+        values |= {name: value for name, value in evaluated.items() if value is not None}
         # Ratios exist only where something was published, compared or changed.
         if self.delta_bytes:
             values["weights_ratio"] = self.full_weights_bytes / self.delta_bytes

@@ -28,6 +28,7 @@ from trainer.learning.learner import StepReport
 from trainer.reporting.batch_figures import figures_of_batch
 from trainer.reporting.delivery import ProofTally, ReaderProof, Sent
 from trainer.reporting.progress import Progress
+from trainer.reporting.silence import SilenceWatch
 from trainer.tracking.feeds import Trackers
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class RunRecorder:
     `progress` holds the sums so far, which are those of the checkpoint in a restored run. `now` returns seconds on a
     monotonic clock, and `started_s` is when the trainer's process started on that clock. `num_steps` is the number of
     steps that the job asks for, and `bound` its bound on staleness. `problems` are the numbers of problems, for the
-    summary.
+    summary, and `silence` tells when the first steps teach nothing.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class RunRecorder:
         num_steps: int,
         bound: int,
         problems: Mapping[str, float],
+        silence: SilenceWatch,
     ) -> None:
+        self._silence = silence
         self._problems = problems
         self._progress = progress
         self._num_steps = num_steps
@@ -80,9 +83,9 @@ class RunRecorder:
         """Number of training steps so far, those before a restore included."""
         return int(self._progress.steps)
 
-    def set_accuracy_before(self, accuracy: float) -> None:
-        """Set the accuracy before the first step."""
-        self._progress = replace(self._progress, accuracy_before=accuracy)
+    def evaluated_before(self, held_out: Mapping[str, float]) -> None:
+        """Note the values of the evaluation before the first step."""
+        self._progress = self._progress.evaluated(held_out)
 
     def collect_progress(self) -> Progress:
         """Take the bytes that came from other regions meanwhile, and return the sums over the run for a checkpoint.
@@ -192,7 +195,7 @@ class RunRecorder:
         num_dropped += tally.dropped
         self._progress = self._progress.consumed(found, num_tokens, num_dropped, values["step_s"])
         # Rewards of what was trained on, without the samples that the gate refused.
-        rewards = [trajectory.reward for trajectory in trained]
+        rewards = [trajectory.reward for trajectory in trained if trajectory.reward is not None]
         proofs, self._proofs = self._proofs, ProofTally()
         values |= _of_tally(tally) | proofs.values()
         # Figures of the batch: sizes, rewards and staleness. Mismatches are those since the step before.
@@ -202,6 +205,7 @@ class RunRecorder:
             "num_samples": float(len(trained)),
             "completion_tokens": float(num_tokens),
             "dropped_samples": float(num_dropped),
+            "unjudged_samples": float(len(trained) - len(rewards)),
             "reward_mean": float(np.mean(rewards)) if rewards else 0.0,
             "reward_std": float(np.std(rewards)) if rewards else 0.0,
             "tokens_per_s": num_tokens / max(values["step_s"], 1e-9),
@@ -218,12 +222,19 @@ class RunRecorder:
             if report.mismatch.alarm is not None:
                 event(log, logging.WARNING, "logprob_mismatch", at=policy, mean_nats=report.mismatch.alarm)
         self.record(RecordKind.STEP, "", values, dict(found.tokens_by_staleness), policy)
+        has_signal = report is not None and any(each.advantage for each in report.samples)
+        if text := self._silence.seen(values, rewards, has_signal=has_signal):
+            event(log, logging.WARNING, "nothing_to_learn", at=policy, why=text)
+            self.record(RecordKind.NOTICE, text, policy=policy)
 
-    def summary(self, accuracy_after: float, *, num_remote_regions: int, digest: bytes) -> None:
-        """Record the summary of a run that reached its last step. `digest` is that of the final weights."""
+    def summary(self, held_out: Mapping[str, float], *, num_remote_regions: int, digest: bytes) -> None:
+        """Record the summary of a run that reached its last step.
+
+        `held_out` are the values of the evaluation after it, and `digest` is that of the final weights.
+        """
         self._collect_remote_bytes()
         values = self._progress.summary(
-            accuracy_after=accuracy_after,
+            held_out,
             wall_s=self._now() - self._started_s,
             bound=self._bound,
             num_remote_regions=num_remote_regions,

@@ -33,6 +33,7 @@ from periplus.job.samples.texts import TOKENIZER_FILE
 from periplus.process.telemetry import event
 from periplus.spool.format import Position
 from periplus.values.policy import Policy
+from periplus.values.trajectory import wire_reward
 from trainer.disk_wait import DiskWait
 from trainer.intake.committed import KeptTrajectory
 from trainer.learning.sample_figures import SampleFigures
@@ -152,7 +153,7 @@ def block_of_step(
         row["group"], row["sample"] = found.group, found.sample
         row["epoch"], row["sequence"], row["index"] = kept.frame.epoch, kept.frame.sequence, kept.index
         row["offset"] = UNKNOWN_OFFSET if offset is None else offset
-        row["reward"], row["advantage"] = found.reward, found.advantage
+        row["reward"], row["advantage"] = wire_reward(found.reward), found.advantage
         row["difference_mean"], row["difference_max"] = found.difference_mean, found.difference_max
         row["tokens"] = len(trajectory.completion_ids)
         row["staleness"] = min(policy.version - 1 - oldest, _MAX_STALENESS)

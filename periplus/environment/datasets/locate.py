@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from periplus.config import yaml_text
+from periplus.config.local_paths import exists
 from periplus.environment.datasets.rows import SUFFIXES, suffix_of
 from periplus.errors import ConfigError
 from periplus.job.data_section import DatasetKeys
 from periplus.job.hub import cached_folder, hub_name
-from periplus.job.local_paths import exists
 
 STATE_FILE = "state.json"
 """File in which `datasets` lists the files of a split that it saved."""

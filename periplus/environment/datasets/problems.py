@@ -140,11 +140,11 @@ class _Reader:
 
 def _lacking(values: Mapping[str, Any], needed: Sequence[str | None]) -> str:
     column, answer, solution = needed
-    prompt = column or f"one of {', '.join(PROMPT_COLUMNS)} (or prompt_column names another)"
+    prompt = column or f"one of {', '.join(PROMPT_COLUMNS)} (or data.prompt_column names another)"
     said = f"has the columns {sorted(values)}; needed: {', and '.join([prompt, *filter(None, (answer, solution))])}"
     guess = next((name for name in ANSWER_GUESSES if value_at(values, name) is not None), None)
     is_lacking = answer is not None and value_at(values, answer, MISSING) is MISSING
-    return f"{said}; is answer_column: {guess} meant?" if is_lacking and guess else said
+    return f"{said}; is data.answer_column={guess} meant?" if is_lacking and guess else said
 
 
 def _messages(prompt: Any, column: str) -> tuple[Message, ...]:
@@ -159,7 +159,7 @@ def _messages(prompt: Any, column: str) -> tuple[Message, ...]:
         raise ValueError(
             f"has a {column} that ends with a message of the assistant, which the model is to write; leave it out of "
             f"{column}. If it is a solution to imitate or to compare with, put its text into a column of its own, and "
-            "name that in solution_column or answer_column"
+            "name that in data.solution_column or data.answer_column"
         )
     return messages
 
@@ -209,7 +209,7 @@ def _answer(value: Any, source: DatasetKeys) -> str:
     if _is_blank(value):
         raise ValueError(
             f"has an {column} that is {value!r}, so a reward has nothing to compare with; leave such rows out with "
-            f"filters: [{{column: {column}, matches: '\\S'}}], or set answer_column to another column"
+            f"data.filters=[{{column: {column}, matches: '\\S'}}], or set data.answer_column to another column"
         )
     # In Python a bool is an int, but `true` as an answer is more likely a mistake.
     if isinstance(value, bool | BinaryValue) or not isinstance(value, str | int | float):
@@ -268,7 +268,7 @@ def _summary(source: DatasetKeys, items: Sequence[Item], num_rows: int, num_filt
     answer = f"answer from {source.answer_column}" + (f" by {source.answer_pattern!r}" if source.answer_pattern else "")
     answer = answer if any(item.answer for item in items) else "no answers"
     left_out = f", {num_filtered} left out by filters" if source.filters else ""
-    left_out += ", all after these by limit" if len(items) == source.limit else ""
+    left_out += f", and no more because of limit={source.limit}" if len(items) == source.limit else ""
     return (
         f"{source.path}: {num_rows} rows read{left_out}, prompt from {column}, {answer}, other columns "
         f"{', '.join(items[0].columns) or 'none'}"

@@ -8,6 +8,7 @@ imports no tokenizer.
 
     step_blocks   the format of a step's block, and the names of the files
     reward_parts  parts of a reward in the metadata of a trajectory
+    correctness   what a job calls right, for accuracies and filters of groups
     index         the blocks of a run directory, without the steps of dead forks and the samples whose frame was removed
     selection     which samples are on a page: a step, the worst, the best, a region, a group
     trajectories  the trajectories of chosen samples, from the kept frames

@@ -108,6 +108,7 @@ def _first(
         return matching[:count]
     # The smallest key comes first.
     keys = rewards[matching] if order is SampleOrder.WORST else -rewards[matching]
+    keys = np.where(np.isnan(keys), np.inf, keys)  # samples that no function judged come last
     if len(matching) > count:
         # Rewards are often equal, by the hundred thousand: all below the last key of the page, and the newest of those
         # that have it. So only what is shown is sorted.

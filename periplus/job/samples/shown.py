@@ -15,7 +15,7 @@ from periplus.job.samples.reward_parts import reward_parts_of
 from periplus.job.samples.selection import ChosenSample
 from periplus.job.samples.texts import DecodedText, TokensToDecode
 from periplus.values.policy import Policy
-from periplus.values.trajectory import Trajectory
+from periplus.values.trajectory import Trajectory, reward_of_wire
 
 Tree = dict[str, object]
 """JSON object."""
@@ -43,7 +43,8 @@ class ShownPiece:
 class ShownSample:
     """A sample of a step, with the figures of its row.
 
-    `step` is the version that the step made, and `fork` the fork that took it. `reward` is the one that was trained on.
+    `step` is the version that the step made, and `fork` the fork that took it. `reward` is the one that was
+    trained on, or None if no function judged the sample, which is then not trained on.
     `difference_mean` and `difference_max` are of |log pi_trainer - log pi_engine| in nats. `trajectory` is None if it
     cannot be read, and `problem` then says why.
     """
@@ -53,7 +54,7 @@ class ShownSample:
     group: int
     sample: int
     region: str
-    reward: float
+    reward: float | None
     advantage: float
     difference_mean: float
     difference_max: float
@@ -85,7 +86,7 @@ def shown_sample(chosen: ChosenSample, trajectory: Trajectory | PeriplusError, t
         group=int(row["group"]),
         sample=int(row["sample"]),
         region=block.region_of(chosen.row),
-        reward=float(row["reward"]),
+        reward=reward_of_wire(float(row["reward"])),
         advantage=float(row["advantage"]),
         difference_mean=float(row["difference_mean"]),
         difference_max=float(row["difference_max"]),

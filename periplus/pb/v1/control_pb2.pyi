@@ -782,6 +782,7 @@ class Job(_message.Message):
     FILES_FIELD_NUMBER: _builtins.int
     TRAFFIC_FIELD_NUMBER: _builtins.int
     DOING_FIELD_NUMBER: _builtins.int
+    NOTICE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     name: _builtins.str
     state: Global___JobState.ValueType
@@ -792,6 +793,8 @@ class Job(_message.Message):
     """Unix time"""
     doing: _builtins.str
     """what its trainer does now, or why that is not known; unset in a JobEvent and once it has ended"""
+    notice: _builtins.str
+    """what its trainer last said that a person should look at"""
     @_builtins.property
     def policy(self) -> _common_pb2.Policy:
         """newest reported"""
@@ -816,10 +819,11 @@ class Job(_message.Message):
         files: Global___RunFiles | None = ...,
         traffic: _abc.Iterable[Global___PairTraffic] | None = ...,
         doing: _builtins.str = ...,
+        notice: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["doing", b"doing", "files", b"files", "job_id", b"job_id", "job_json", b"job_json", "name", b"name", "plan_json", b"plan_json", "policy", b"policy", "reason", b"reason", "state", b"state", "submitted_at_s", b"submitted_at_s", "traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["doing", b"doing", "files", b"files", "job_id", b"job_id", "job_json", b"job_json", "name", b"name", "notice", b"notice", "plan_json", b"plan_json", "policy", b"policy", "reason", b"reason", "state", b"state", "submitted_at_s", b"submitted_at_s", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

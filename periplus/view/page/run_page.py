@@ -53,7 +53,7 @@ def render_report(
     steps = _living_steps(records)
     sections = [
         f'<header><p class="brand">periplus</p><h1>{escape(name)}</h1>',
-        f'<p class="lede">{_lede(summary, state)}</p>{_unfinished(config, ending)}</header>',
+        f'<p class="lede">{_lede(summary, state)}</p>{_unfinished(config, ending)}{_notice(state)}</header>',
         f'<section class="tiles" aria-label="Results">{"".join(_tiles(summary))}</section>',
         *_wan_section(summary),
         f'<section class="charts" aria-label="Curves">{"".join(_charts(steps, state, summary))}</section>',
@@ -96,6 +96,10 @@ def _lede(summary: Mapping[str, object], state: ViewState) -> str:
     return escape(f"{steps:,} training steps in {units.duration(wall_s)}{where}.")
 
 
+def _notice(state: ViewState) -> str:
+    return f'<p class="lede"><strong>{escape(state.notice)}</strong></p>' if state.notice else ""
+
+
 def _unfinished(config: Mapping[str, object], ending: str) -> str:
     if not ending:
         return ""
@@ -110,7 +114,11 @@ def _tiles(summary: Mapping[str, object]) -> Iterator[str]:
         if after is not None and before is not None
         else ""
     )
-    yield _tile("Held-out accuracy", units.percent(after), gain)
+    if after is None and (reward := _number(summary, "eval_reward_after")) is not None:
+        first = _number(summary, "eval_reward_before")
+        yield _tile("Held-out reward", f"{reward:.3g}", "" if first is None else f"mean, from {first:.3g}")
+    else:
+        yield _tile("Held-out accuracy", units.percent(after), gain)
     yield _tile("Throughput", units.short(_number(summary, "tokens_per_s")), "completion tokens trained a second")
     bound, largest = _number(summary, "staleness_bound"), _number(summary, "staleness_max")
     yield _tile("Largest staleness", units.short(largest), f"versions, of at most {units.short(bound)}")
@@ -154,7 +162,16 @@ def _charts(steps: Sequence[Record], state: ViewState, summary: Mapping[str, obj
     rewards = of("reward_mean")
     smooth = ChartSeries(label=f"mean of {window} steps", points=smoothed(rewards, window))
     accuracy = ChartSeries(
-        label="accuracy", points=[(a.step, a.value) for a in state.accuracies], colour="c2", style="dots"
+        label="accuracy",
+        points=[(a.step, a.value) for a in state.accuracies if a.value is not None],
+        colour="c2",
+        style="dots",
+    )
+    held_out = ChartSeries(
+        label="mean reward",
+        points=[(a.step, a.reward) for a in state.accuracies if a.reward is not None],
+        colour="c2",
+        style="dots",
     )
     kl = of("approx_kl")
     delta = ChartSeries(label="delta", points=of("delta_bytes"))
@@ -169,7 +186,9 @@ def _charts(steps: Sequence[Record], state: ViewState, summary: Mapping[str, obj
         ),
         *_reward_part_chart(steps, window),
         *_failure_chart(of("reward_failures")),
-        line_chart("Accuracy", [accuracy], unit="% of held-out prompts", tick=_percent_tick),
+        line_chart("Accuracy", [accuracy], unit="% of held-out prompts", tick=_percent_tick)
+        if accuracy.points or not held_out.points
+        else line_chart("Held-out reward", [held_out], unit="mean over held-out prompts"),
         *evaluation_charts(state.set_evaluations),
         line_chart("Loss", [*_raw_and_smooth(of("loss"), window)], unit="nats"),
         line_chart(

@@ -70,7 +70,10 @@ def _parts(sample: ShownSample, most: int) -> Iterator[str]:
 
 def _figures(sample: ShownSample) -> Iterator[str]:
     trajectory = sample.trajectory
-    figures = [("reward", f"{sample.reward:g}"), ("advantage", f"{sample.advantage:+.3g}")]
+    figures = [
+        ("reward", "not judged" if sample.reward is None else f"{sample.reward:g}"),
+        ("advantage", f"{sample.advantage:+.3g}"),
+    ]
     figures += [(name, f"{value:g}") for name, value in sample.reward_parts.items()]
     figures += [
         ("oldest token, versions behind", str(sample.staleness)),

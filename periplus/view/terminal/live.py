@@ -63,13 +63,15 @@ class LiveView:
         regions = _regions(state, width)
         regions_rows = _num_region_rows(state, width) * 2 + 2
         # Rows: 2 for the header, 2 for the strip (4 if narrow), 5 for frames and headings (7), 1 for the cursor.
-        free = height - regions_rows - (14 if narrow else 10)
+        free = height - regions_rows - (14 if narrow else 10) - bool(state.notice)
         # Links share what is left with the charts, which keep their smallest height; two charts if they are stacked.
         num_links = min(len(state.links), max(_MIN_LINKS, free - (_MIN_CHART_ROWS * (2 if narrow else 1))))
         chart_rows = min(_MAX_CHART_ROWS, max(_MIN_CHART_ROWS, (free - num_links) // (2 if narrow else 1)))
         elapsed_s = self.elapsed_s if self.elapsed_s is not None else state.time_s
         yield _header(state, elapsed_s)
         yield _progress(state, elapsed_s, width)
+        if state.notice:
+            yield Text(f" {state.notice}", style="yellow", no_wrap=True, overflow="ellipsis")
         yield regions
         yield _links(state, num_links, width)
         yield _charts(state, elapsed_s, width, chart_rows, narrow)
@@ -241,15 +243,22 @@ def _activities(state: ViewState, elapsed_s: float, rows: int) -> Text:
     return Text("\n", no_wrap=True, overflow="ellipsis").join(lines)
 
 
+def _held_out(state: ViewState) -> tuple[str, str, str]:
+    """Return what is measured on held-out problems, and its first and its newest value."""
+    if not state.accuracies:
+        return "accuracy", units.UNKNOWN, units.UNKNOWN
+    first, now = state.accuracies[0], state.accuracies[-1]
+    if now.value is None and now.reward is not None:
+        return "held-out reward", "" if first.reward is None else f"{first.reward:.3g}", f"{now.reward:.3g}"
+    return "accuracy", units.percent(first.value), units.percent(now.value)
+
+
 def _strip(state: ViewState, width: int) -> RenderableType:
-    first = state.accuracies[0].value if state.accuracies else None
-    now = state.accuracies[-1].value if state.accuracies else None
-    accuracy = Text.assemble(
-        (f"{units.percent(first)} → " if now != first else "", "dim"), (units.percent(now), "bold cyan")
-    )
+    title, before, now = _held_out(state)
+    accuracy = Text.assemble((f"{before} → " if now != before else "", "dim"), (now, "bold cyan"))
     saved = units.factor(state.full_weights_bytes, state.delta_bytes)
     items: list[tuple[str, Text]] = [
-        ("accuracy", accuracy),
+        (title, accuracy),
         ("tokens/s", Text(units.short(state.values.get("tokens_per_s")), style="bold")),
         ("sent over WAN", Text(units.size(state.wan_bytes), style="bold")),
         (

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from periplus.values.record import Record, RecordKind
 from periplus.view import units
-from periplus.view.set_scores_text import scores_text
+from periplus.view.set_scores_text import held_out_text, scores_text
 from periplus.view.state import Event, FleetSeen, JobChanged, RecordSeen, ViewState, printable
 
 EVERY_STEPS = 10
@@ -50,12 +50,14 @@ def _advance_record(said: Said, before: ViewState, record: Record, after: ViewSt
             return said, (_line(after, f"phase {after.phase}"),) if after.phase != before.phase else ()
         case RecordKind.EVAL:
             prompts = units.short(record.values.get("num_prompts"))
-            accuracy = units.percent(record.values.get("accuracy"))
-            return said, (_line(after, f"accuracy {printable(record.text)}: {accuracy} on {prompts} prompts"),)
+            scores = held_out_text(record.values)
+            return said, (_line(after, f"{printable(record.text)} training: {scores} on {prompts} prompts"),)
         case RecordKind.EVAL_SET:
             return said, (_line(after, f"evaluation {printable(record.text)}: {scores_text(record.values)}"),)
         case RecordKind.STEP:
             return _advance_step(said, before, after)
+        case RecordKind.NOTICE:
+            return said, (_line(after, f"NOTICE: {after.notice}"),) if after.notice != before.notice else ()
         case RecordKind.WARMUP | RecordKind.SUMMARY:
             return said, ()
     assert_never(record.kind)
@@ -81,12 +83,20 @@ def _step(state: ViewState) -> str:
         f"step {state.step}{total}",
         f"reward {state.rewards[-1].value:.3f}" if state.rewards else "",
         f"{state.reward_failures:,} reward failures" if state.reward_failures else "",
-        f"accuracy {units.percent(state.accuracies[-1].value)}" if state.accuracies else "",
+        _held_out(state),
         f"staleness max {units.short(state.values.get('staleness_max', state.staleness_max))}{bound}",
         f"{units.short(state.values.get('tokens_per_s'))} tokens/s",
         f"WAN {units.size(state.wan_bytes)}",
     ]
     return "  ".join(word for word in words if word)
+
+
+def _held_out(state: ViewState) -> str:
+    if not state.accuracies:
+        return ""
+    newest = state.accuracies[-1]
+    known = {"accuracy": newest.value, "eval_reward_mean": newest.reward if newest.value is None else None}
+    return held_out_text({name: value for name, value in known.items() if value is not None})
 
 
 def _broken_promises(before: ViewState, after: ViewState) -> tuple[str, ...]:

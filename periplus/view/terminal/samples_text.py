@@ -39,7 +39,7 @@ def _lines(sample: ShownSample) -> Iterator[str]:
     where = f"  {visible_text(sample.region)}" if sample.region else ""
     yield (
         f"step {sample.step}  group {sample.group}  sample {sample.sample}{where}  "
-        f"reward {sample.reward:g}  advantage {sample.advantage:+.3g}"
+        f"reward {'not judged' if sample.reward is None else f'{sample.reward:g}'}  advantage {sample.advantage:+.3g}"
     )
     if sample.reward_parts:
         parts = ", ".join(f"{visible_text(name)} {value:g}" for name, value in sample.reward_parts.items())

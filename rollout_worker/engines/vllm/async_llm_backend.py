@@ -6,7 +6,7 @@ them (periplus/process/guard.py). What this module needs of vLLM beyond its publ
 tells requests that it has died (`output_processor.propagate_error`). This process watches all of vLLM's processes
 itself: with two ranks vLLM takes 9 seconds to report a killed worker, because it first waits for the other one.
 
-Read in and run with vLLM 0.32.0 (the CPU build). Other versions since 0.26 are expected to work and were not tried.
+Read in and run with vLLM 0.32.0 (the CPU build); 0.33 is expected to work and was not tried.
 """
 
 import asyncio

@@ -6,6 +6,7 @@ from typing import Any
 
 from periplus.codec.weights.layout import StateLayout
 from periplus.errors import ConfigError
+from periplus.job.engine_section import unsupported_vllm
 from rollout_worker.engines.vllm.shards import TensorShard, whole_layout
 
 LOGPROBS_MODE = "processed_logprobs"
@@ -20,6 +21,7 @@ class WorkerDescription:
     """
 
     problem: str
+    version: str
     processes: tuple[int, ...]
     shards: tuple[TensorShard, ...]
     logprobs_mode: str
@@ -32,6 +34,7 @@ class WorkerDescription:
         """Return the description that `WorkerExtension.periplus_describe` sent."""
         return cls(
             problem=str(value["problem"]),
+            version=str(value.get("version", "of an extension of another Periplus")),
             processes=tuple(value["processes"]),
             shards=tuple(TensorShard.from_json(shard) for shard in value["shards"]),
             logprobs_mode=str(value["logprobs_mode"]),
@@ -46,6 +49,8 @@ def layout_of_workers(workers: Sequence[WorkerDescription]) -> StateLayout:
     for worker in workers:
         if worker.problem:
             raise ConfigError(worker.problem)
+        if why := unsupported_vllm(worker.version):
+            raise ConfigError(f"vLLM cannot be used: {why}; install another one where it runs")
         if worker.logprobs_mode != LOGPROBS_MODE:
             raise ConfigError(
                 f"vLLM reports {worker.logprobs_mode}, which are not those of the distribution that tokens are drawn "

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import vllm
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.model_executor.layers import utils as linear_kernels
 from vllm.platforms import current_platform
@@ -75,6 +76,7 @@ class WorkerExtension:
         return {
             "problem": problem,
             "processes": [os.getpid(), os.getppid()],
+            "version": vllm.__version__,
             "shards": shards,
             "logprobs_mode": str(model.logprobs_mode),
             "max_tokens": int(model.max_model_len),

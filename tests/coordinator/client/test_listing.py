@@ -48,6 +48,7 @@ def test_a_job_shows_what_it_does_now() -> None:
     assert "\ndoing      waiting for disk: /r/ [2J\n" in describe_job(waiting, 1.0)
     assert job_tree(waiting)["doing"] == waiting.doing
     assert "doing" not in describe_job(JOB, 1.0)
+    assert "\nnotice     look\n" in describe_job(control_pb2.Job(job_id="sums-1", notice="look"), 1.0)
 
 
 def test_a_run_whose_directory_was_removed_has_no_paths_and_no_command_that_resumes_it() -> None:

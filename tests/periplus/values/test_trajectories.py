@@ -38,7 +38,7 @@ def test_columns_are_fit_exactly_when_every_row_is(batch: list[Trajectory], limi
 @pytest.mark.parametrize(
     ("name", "bad"),
     [
-        ("reward", float("nan")),
+        ("reward", float("inf")),
         ("temperature", -1.0),
         ("temperature", float("nan")),
         ("top_p", 0.0),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from periplus.codec import trajectory as trajectory_codec
 from periplus.errors import CorruptFrame
 from periplus.values.policy import Policy
 from periplus.values.trajectory import (
@@ -98,6 +99,15 @@ def test_each_defect_is_refused_by_name_and_value(change: dict[str, Any], named:
     with pytest.raises(CorruptFrame) as caught:
         validate(replace(GOOD, **change), LIMITS)
     assert named in str(caught.value)
+
+
+def test_a_sample_that_no_function_judged_has_no_reward_and_keeps_its_digest_over_the_wire() -> None:
+    unjudged = replace(GOOD, reward=None)
+    validate(unjudged, LIMITS)
+    (found,) = trajectory_codec.decode(trajectory_codec.encode([unjudged]), max_content_bytes=1 << 20)
+    assert found.reward is None
+    assert found == unjudged
+    assert content_digest(found) == content_digest(unjudged) != content_digest(replace(GOOD, reward=0.0))
 
 
 def test_an_abandoned_sample_without_tokens_is_accepted() -> None:

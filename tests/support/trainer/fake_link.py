@@ -15,6 +15,7 @@ from periplus.codec.registry import files_decoder
 from periplus.codec.weights.decoder import decode
 from periplus.environment.job_environment import prompt_encoder, worker_environment
 from periplus.job.job_file import JobFile
+from periplus.job.reward_functions import label_of
 from periplus.net.convert import trajectory_frame_to_pb
 from periplus.pb.v1 import gateway_pb2
 from periplus.publication import (
@@ -170,10 +171,9 @@ class FakeLink(GatewayLink):
             for lease, request, completion in zip(leases, requests, self._engine.generate(requests), strict=True)
         ]
         texts = [desk.answer(each).text for each in finished]
-        scores = [
-            SampleScore(reward=self._environment.score(each.lease.item, text))
-            for each, text in zip(finished, texts, strict=True)
-        ]
+        label = label_of(self._job.reward.entries[0])
+        values = [self._environment.score(each.lease.item, text) for each, text in zip(finished, texts, strict=True)]
+        scores = [SampleScore(reward=value, parts={label: value}) for value in values]
         sampled = tuple(desk.trajectory(each, score) for each, score in zip(finished, scores, strict=True))
         for lease in leases:
             self._queues[worker_id].end(lease)

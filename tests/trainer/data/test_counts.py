@@ -7,6 +7,7 @@ import pytest
 from periplus.environment.datasets.listed import ListedProblems
 from periplus.environment.environment import Item
 from periplus.environment.job_environment import TrainerEnvironment
+from periplus.errors import ConfigError
 from periplus.process.telemetry import check_names
 from tests.support.tiny_job import tiny_job
 from trainer.data.counts import ProblemCounts
@@ -40,16 +41,22 @@ COUNTS = ProblemCounts(total=7461, filtered=12, long=5012, evaluated=0, repeated
 
 def test_the_sentence_names_the_reasons_that_apply() -> None:
     assert COUNTS.sentence(64) == (
-        "12 rows are left out by filters; 5012 of 7461 problems (67%) are left out: prompts longer than "
-        "sampling.prompt_tokens=64; 3 of 7461 problems (0%) are left out: they repeat another prompt; "
-        "2382 problems to train on, 64 held out"
+        "2382 problems to train on, 64 held out; left out: 12 rows by filters, 5012 of 7461 problems (67%) with "
+        "prompts longer than sampling.prompt_tokens=64, 3 of 7461 problems (0%) that repeat another prompt"
     )
     assert COUNTS.is_mostly_left_out
     none = ProblemCounts(total=9, filtered=0, long=0, evaluated=0, repeated=0, warmup=2, held_out=3)
-    assert none.sentence(64) == "4 problems to train on, 3 held out, 2 for the warm-up"
+    assert none.sentence(64) == "4 problems to train on, 3 held out, 2 for the warm-up; left out: nothing"
 
 
 @pytest.mark.parametrize(("long", "is_warned"), [(5, False), (6, True)])
 def test_a_job_that_leaves_out_more_than_half_is_warned_of(long: int, is_warned: bool) -> None:
     counts = ProblemCounts(total=10, filtered=90, long=long, evaluated=0, repeated=0, warmup=0, held_out=0)
     assert counts.is_mostly_left_out is is_warned
+
+
+def test_too_few_problems_are_refused_with_the_number_of_those_left_out_before(tmp_path: Path) -> None:
+    job = tiny_job(tmp_path)
+    prompts = [Prompt(text=f"q{n}", num_tokens=job.sampling.prompt_tokens + (n > 3)) for n in range(20)]
+    with pytest.raises(ConfigError, match=r"only 4 of 4 prompts .*; 16 more prompts are too long"):
+        split_prompts(prompts, job)

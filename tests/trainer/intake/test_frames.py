@@ -192,7 +192,7 @@ def test_a_frame_without_samples_takes_no_room(store: Spool) -> None:
 
 
 def test_a_frame_of_invalid_samples_alone_takes_no_room_and_names_them(store: Spool) -> None:
-    bad = trajectory_codec.encode([replace(GOOD, sample=sample, reward=float("nan")) for sample in range(3)])
+    bad = trajectory_codec.encode([replace(GOOD, sample=sample, reward=float("inf")) for sample in range(3)])
     ((committed,),) = commit(store, (key(0), Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, bad)))
     assert [one.sample for one in committed.refused] == [0, 1, 2]
     assert store.num_records == 0

@@ -17,7 +17,11 @@ def test_a_result_says_all_that_the_ledger_judges_by() -> None:
     result = HeldTrajectories().hold(one)
     named = (result.lease_id, result.group, result.sample, result.item, result.purpose, result.worker_id)
     assert named == (GOOD.lease_id, GOOD.group, GOOD.sample, GOOD.item, GOOD.purpose, GOOD.worker_id)
-    assert (result.policies, result.num_tokens, result.reward) == (GOOD.policies, len(GOOD.completion_ids), GOOD.reward)
+    assert (result.policies, result.num_tokens, result.outcome) == (
+        GOOD.policies,
+        len(GOOD.completion_ids),
+        GOOD.reward,
+    )
 
 
 def test_two_equal_trajectories_have_two_handles_so_that_a_duplicate_does_not_take_the_first_ones_place() -> None:

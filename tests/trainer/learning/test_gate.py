@@ -70,7 +70,7 @@ def test_a_token_as_old_as_the_bound_is_fit() -> None:
 def test_what_is_fed_past_the_gate_is_a_violation_in_the_summary(unfit: Trajectory) -> None:
     """The number that promises freshness is measured on what was trained on, not on what was admitted."""
     progress = Progress().consumed(inspect((unfit,), CONSUMER, BOUND), num_tokens=3, num_dropped=0, step_s=1.0)
-    summary = progress.summary(accuracy_after=0.0, wall_s=1.0, bound=BOUND, num_remote_regions=0)
+    summary = progress.summary({}, wall_s=1.0, bound=BOUND, num_remote_regions=0)
     assert summary["staleness_violations"] == 3
     check_names(summary)
 
@@ -79,7 +79,7 @@ def test_a_stale_step_shows_in_the_largest_staleness_of_the_summary_for_good() -
     progress = Progress()
     for batch in ((STALE,), (of((CONSUMER, 2)),)):
         progress = progress.consumed(inspect(batch, CONSUMER, BOUND), 2, 0, 1.0)
-    assert progress.summary(accuracy_after=0, wall_s=0, bound=BOUND, num_remote_regions=0)["staleness_max"] == 3
+    assert progress.summary({}, wall_s=0, bound=BOUND, num_remote_regions=0)["staleness_max"] == 3
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 7), st.integers(1, 3)), max_size=6))

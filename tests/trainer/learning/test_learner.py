@@ -18,6 +18,7 @@ from periplus.values.trajectory import PolicyRun
 from tests.support.trainer.learning import make_job, sampled
 from tests.support.trainer.samples import CONSUMER, sample
 from trainer.learning import learner as learner_module
+from trainer.learning.batch import reward_of
 from trainer.learning.learner import Learner, minibatch_rows
 from trainer.learning.scoring import completion_logprobs
 from trainer.learning.step import actor_gradient
@@ -75,7 +76,7 @@ def _one_thread() -> Iterator[None]:
 )
 def test_every_algorithm_makes_what_is_rewarded_likelier(model: Any, options: dict[str, Any]) -> None:
     learner = build(model, algorithm=options)
-    before = np.mean([each.reward for each in sampled(model, 1000, num_groups=64)])
+    before = np.mean([reward_of(each) for each in sampled(model, 1000, num_groups=64)])
     for step in range(25):
         consumer = Policy(0, step)
         batch = [replace(each, policies=(PolicyRun(consumer, len(each.mask)),)) for each in sampled(model, step)]
@@ -85,7 +86,7 @@ def test_every_algorithm_makes_what_is_rewarded_likelier(model: Any, options: di
         assert report.mean_ratio == pytest.approx(1.0, abs=1e-4)
         assert report.mismatch.current.mean == pytest.approx(0.0, abs=1e-5)
         assert report.mismatch.current.num_tokens == report.num_tokens == sum(int(each.mask.sum()) for each in batch)
-    after = np.mean([each.reward for each in sampled(model, 1000, num_groups=64)])
+    after = np.mean([reward_of(each) for each in sampled(model, 1000, num_groups=64)])
     assert after > before + 0.1
 
 
@@ -124,6 +125,24 @@ LAYOUTS = (
     {"name": "reinforce_plus_plus", "kl_coefficient": 0.1},
 )
 each_layout = pytest.mark.parametrize("options", LAYOUTS, ids=lambda options: options["name"])
+
+
+@each_layout
+def test_samples_that_no_function_judged_change_no_bit_of_the_step(model: Any, options: dict[str, Any]) -> None:
+    batch = sampled(model, 0)
+    unjudged = [replace(batch[0], sample=77, reward=None), replace(batch[-1], group=999, reward=None)]
+    results = []
+    for given in (batch, [unjudged[0], *batch, unjudged[1]]):
+        actor = copy.deepcopy(model)
+        learner = build(actor, algorithm=options)
+        report = learner.step(given, consumer=CONSUMER, learning_rate=1e-2)
+        assert report is not None
+        results.append((everything(actor, learner), replace(report, samples=())))
+        assert {(each.group, each.sample): each.reward for each in report.samples} == {
+            (each.group, each.sample): each.reward for each in given
+        }
+    assert results[0] == results[1]
+    assert learner.step(unjudged, consumer=CONSUMER, learning_rate=1e-2) is None
 
 
 @each_layout

@@ -1,5 +1,7 @@
 """Tests of the consumption gate: which groups are trained on, which are waited for, and which are given up."""
 
+import pytest
+
 from periplus.values.policy import Policy
 from tests.support.ledger.checked import HOLD_S, CheckedLedger, answer, leases_of, of_kind
 from trainer.ledger.consumption import LOST_HOLD_STEPS
@@ -182,18 +184,29 @@ def test_a_group_whose_rewards_are_all_equal_is_replaced_where_groups_are_filter
     ledger = CheckedLedger(group_size=2, filter_uniform=True)
     leases = ledger.worker("a", 2)[:2]
     ledger.tell(BatchWanted())
-    effects = ledger.deliver(*leases, reward=1.0)
+    effects = ledger.deliver(*leases, outcome=1.0)
     assert [(x.group, x.why, len(x.results)) for x in of_kind(effects, GroupDropped)] == [(0, Drop.FILTERED, 2)]
     assert of_kind(effects, BatchReady) == []
     assert {x.start_at for x in leases_of(effects) if x.group > 1} == {Policy(0, 0)}
+
+
+@pytest.mark.parametrize(("second", "is_kept"), [(None, False), (1.0, False), (0.0, True)])
+def test_samples_that_no_function_judged_make_no_difference_to_the_filter(second: float | None, is_kept: bool) -> None:
+    ledger = CheckedLedger(group_size=3, filter_uniform=True)
+    leases = ledger.worker("a", 3)[:3]
+    ledger.tell(BatchWanted())
+    for lease, outcome in zip(leases, (1.0, None, second), strict=True):
+        effects = ledger.deliver(lease, outcome=outcome)
+    assert bool(of_kind(effects, BatchReady)) is is_kept
+    assert bool(of_kind(effects, GroupDropped)) is not is_kept
 
 
 def test_a_group_whose_rewards_differ_is_kept() -> None:
     ledger = CheckedLedger(group_size=2, filter_uniform=True)
     first, second, *_ = ledger.worker("a", 2)
     ledger.tell(BatchWanted())
-    ledger.deliver(first, reward=1.0)
-    assert len(of_kind(ledger.deliver(second, reward=0.0), BatchReady)) == 1
+    ledger.deliver(first, outcome=1.0)
+    assert len(of_kind(ledger.deliver(second, outcome=0.0), BatchReady)) == 1
 
 
 def test_filtering_ends_so_that_a_problem_set_without_signal_still_makes_steps() -> None:

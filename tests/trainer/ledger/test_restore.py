@@ -38,7 +38,7 @@ def stored(group: int, policy: Policy = PARENT, sample: int = 0, **changed: Any)
         "worker_id": "gone",
         "policies": (PolicyRun(policy, 2),),
         "num_tokens": 2,
-        "reward": 0.0,
+        "outcome": 0.0,
     }
     return Result(**{**fields, **changed})
 

@@ -64,7 +64,7 @@ def test_the_summary_adds_up_deltas_apart_from_full_states() -> None:
     full = replace(SENT, is_delta=False, payload_bytes=150_000)
     total = Progress().published(full).published(SENT).published(replace(SENT, num_changed=0, payload_bytes=200))
     total = total.proven(replace(PROOF, fallback=True)).proven(replace(PROOF, engine_checked=True, pause_s=0.5))
-    summary = total.summary(accuracy_after=1.0, wall_s=1.0, bound=0, num_remote_regions=2)
+    summary = total.summary({}, wall_s=1.0, bound=0, num_remote_regions=2)
     check_names(summary)
     assert (summary["delta_density"], summary["delta_bits_per_change"]) == (0.004, 12.0)
     assert summary["weights_ratio"] == 600_000 / 151_200
@@ -74,5 +74,5 @@ def test_the_summary_adds_up_deltas_apart_from_full_states() -> None:
 
 
 def test_a_run_without_deltas_has_no_density() -> None:
-    summary = Progress().summary(accuracy_after=1.0, wall_s=1.0, bound=0, num_remote_regions=0)
+    summary = Progress().summary({}, wall_s=1.0, bound=0, num_remote_regions=0)
     assert not {"delta_density", "delta_bits_per_change"} & summary.keys()

@@ -18,6 +18,7 @@ from trainer.intake.ledger_driver import LedgerDriver
 from trainer.learning.gate import inspect
 from trainer.reporting.progress import Progress
 from trainer.reporting.run_recorder import RunRecorder
+from trainer.reporting.silence import SilenceWatch
 from trainer.tracking.feeds import Trackers
 
 
@@ -66,6 +67,7 @@ def scene_in(folder: Path, progress: Progress | None = None) -> Scene:
         num_steps=job.steps,
         bound=job.staleness,
         problems={"problems_train": 7.0},
+        silence=SilenceWatch(job),
     )
     return Scene(recorder, run, link, driver)
 
@@ -134,6 +136,6 @@ def test_a_gateway_that_restarted_since_the_checkpoint_counts_on_from_its_sum(
     scene.link.wan_bytes_counted = first_count
     asyncio.run(scene.recorder.count_wan())
     assert scene.recorder.collect_progress().wan_bytes == in_all
-    scene.recorder.summary(0.5, num_remote_regions=1, digest=b"\1")
+    scene.recorder.summary({"accuracy": 0.5}, num_remote_regions=1, digest=b"\1")
     [summary] = scene.of_kind(RecordKind.SUMMARY)
     assert (summary.values["wan_bytes"], summary.values["accuracy_after"], summary.text) == (in_all, 0.5, "01")

@@ -82,7 +82,7 @@ def test_a_mixture_numbers_its_problems_through_and_tells_their_source(tmp_path:
     read = read_problems(DataSection.model_validate_json(json.dumps({"sources": sources})))
     found = [(item.index, item.source, item.prompt) for each in read for item in each.items]
     assert found == [(0, 0, "a0"), (1, 0, "a1"), (2, 1, "b0"), (3, 1, "b1")]
-    assert "3 rows read" not in read[0].summary
+    assert "2 rows read, and no more because of limit=2" in read[0].summary
     assert read[1].summary.endswith(
         "prompt from the first of prompt, question, problem, messages, answer from answer, other columns none"
     )
@@ -97,7 +97,7 @@ def test_a_mixture_numbers_its_problems_through_and_tells_their_source(tmp_path:
         ({"prompt": 5, "answer": "a"}, {}, ":1 has a prompt that is 5"),
         ({"prompt": "q", "answer": True}, {}, ":1 has an answer that is True"),
         ({"prompt": "q", "answer": None}, {}, ":1 has an answer that is None"),
-        ({"prompt": "q", "answer": " "}, {}, r":1 has an answer that is ' '.* filters: .*matches: '\\S'"),
+        ({"prompt": "q", "answer": " "}, {}, r":1 has an answer that is ' '.* data.filters=.*matches: '\\S'"),
         ({"prompt": "q", "answer": float("nan")}, {}, ":1 has an answer that is None"),
         ({"prompt": "q", "answer": "#### "}, {"answer_pattern": "#### (.*)"}, "finds only ''"),
         ({"prompt": "q", "answer": "5"}, {"answer_pattern": "#### (.*)"}, ":1 has an answer in which '#### "),
@@ -118,9 +118,9 @@ def test_a_mixture_numbers_its_problems_through_and_tells_their_source(tmp_path:
         (
             {"prompt": "q", "reward_model": {"ground_truth": "5"}},
             {},
-            "is answer_column: reward_model.ground_truth meant",
+            "is data.answer_column=reward_model.ground_truth meant",
         ),
-        ({"prompt": "q", "ground_truth": "5"}, {"answer_column": "a.b"}, "is answer_column: ground_truth meant"),
+        ({"prompt": "q", "ground_truth": "5"}, {"answer_column": "a.b"}, "is data.answer_column=ground_truth meant"),
         (
             {"prompt": "q", "answer": "5"},
             {"filters": [{"column": "prompt", "one_of": ["x"]}]},

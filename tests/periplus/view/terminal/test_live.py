@@ -49,6 +49,13 @@ def test_failures_of_reward_functions_are_shown() -> None:
     assert "7 reward failures" in plainly(replace(RUNNING, reward_failures=7))
 
 
+def test_a_notice_has_a_line_of_its_own_and_the_height_still_fits() -> None:
+    noticed = replace(RUNNING, notice="no sample of the first 3 steps has a reward above 0; " + "why " * 40)
+    text = plainly(noticed)
+    assert " no sample of the first 3 steps has a reward above 0" in text
+    assert len(text.splitlines()) <= 30
+
+
 @pytest.mark.parametrize("state", [ViewState(), state_after(0), state_after(1), RUNNING, state_after(120)])
 @pytest.mark.parametrize(("columns", "rows"), [(100, 30), (80, 24), (60, 32), (200, 60), (40, 10), (20, 5)])
 def test_the_live_view_never_grows_wider_than_the_terminal(state: ViewState, columns: int, rows: int) -> None:

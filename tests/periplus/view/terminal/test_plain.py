@@ -23,7 +23,12 @@ WHOLE = lines(list(sample_run.events()))
 def test_a_run_is_told_in_lines_without_escape_codes() -> None:
     assert all(line.isascii() and line.isprintable() for line in WHOLE)
     text = "\n".join(WHOLE)
-    for words in ["job chain-sum running", "phase warmup", "accuracy before: 31.8 % on 512 prompts", "step 120/120"]:
+    for words in [
+        "job chain-sum running",
+        "phase warmup",
+        "before training: accuracy 31.8 % on 512 prompts",
+        "step 120/120",
+    ]:
         assert words in text, words
     assert "staleness max 3/4" in text
     assert "WAN " in text

@@ -17,6 +17,7 @@ def described(**changes: Any) -> WorkerDescription:
         "max_tokens": 64,
         "dtype": "bfloat16",
         "breaks_on_parts": False,
+        "version": "0.32.0",
     }
     return WorkerDescription.from_json(value | changes)
 
@@ -32,6 +33,7 @@ def test_the_layout_is_that_of_the_shards() -> None:
         ({"problem": "weights are quantised"}, "weights are quantised"),
         ({"logprobs_mode": "raw_logprobs"}, "--logprobs-mode processed_logprobs"),
         ({"breaks_on_parts": True}, "--no-enable-chunked-prefill"),
+        ({"version": "0.28.1"}, "vLLM 0.28.1, and only versions from 0.32 to before 0.34"),
     ],
 )
 def test_a_vllm_that_cannot_serve_is_refused_with_how_to_start_it(changes: dict[str, Any], words: str) -> None:

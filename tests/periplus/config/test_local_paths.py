@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from periplus.config.local_paths import expanded_path
 from periplus.errors import ConfigError
 from periplus.job.job_file import changed_job, job_of, load_job
-from periplus.job.local_paths import expanded_path
 
 VARIABLES = {"DATA": "/data", "RUN_1": "one", "EMPTY": ""}
 
