@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from tests.support.examples import PERCENT
+from tests.support.cases.examples import PERCENT
 
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 RECORD = Path(".ci/proven")
 
-ALWAYS = ("pyproject.toml", "tests/conftest.py", "tests/support/examples.py")
+ALWAYS = ("pyproject.toml", "tests/conftest.py", "tests/support/cases/examples.py")
 """What every tier looks at: versions that are asked for, settings of pytest."""
 
 SUBJECTS = {

@@ -1,6 +1,7 @@
 """The layout that a newcomer relies on: rooms of a size that can be seen at once, and one meaning for each name."""
 
 import ast
+import functools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -46,16 +47,34 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@functools.cache
+def classes_and_fragments() -> tuple[Sequence[tuple[str, str]], Sequence[str]]:
+    """Return the product's public classes with their modules, and the docstrings that begin with "Of"."""
+    classes, fragments = [], []
+    for path in modules():
+        tree = parsed(path)
+        classes += [
+            (node.name, name_of(path))
+            for node in tree.body
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        ]
+        fragments += [
+            f"{name_of(path)}:{node.lineno}: {node.value.value[:60]!r}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+            if node.value.value.startswith("Of ")
+        ]
+    return classes, fragments
+
+
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
 def test_a_public_class_name_is_defined_once_in_the_product() -> None:
     found = defaultdict(list)
-    for path in modules():
-        for node in parsed(path).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found[node.name].append(name_of(path))
+    for name, place in classes_and_fragments()[0]:
+        found[name].append(place)
     assert len(found) > 500
     assert {name: places for name, places in found.items() if len(places) > 1} == {}
 
@@ -96,11 +115,4 @@ def test_modules_and_functions_are_short_enough_to_read() -> None:
 
 
 def test_no_docstring_is_a_fragment_that_begins_with_of() -> None:
-    found = [
-        f"{name_of(path)}:{node.lineno}: {node.value.value[:60]!r}"
-        for path in modules()
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        if node.value.value.startswith("Of ")
-    ]
-    assert found == []
+    assert list(classes_and_fragments()[1]) == []

@@ -31,8 +31,8 @@ from coordinator.state import ENDED_STATES, TRANSITIONS, Job, JobState, PlacedRo
 from periplus.errors import PeriplusError
 from periplus.values.policy import Policy
 from periplus.values.task import Role, TaskState
+from tests.support.cases.examples import examples
 from tests.support.coordinator.machine_run import KEYS, REGIONS, Run, hello, infeasible, record, report, request
-from tests.support.examples import examples
 
 _names = st.sampled_from(REGIONS)
 _states = st.sampled_from(TaskState)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from periplus.__main__ import run
 from periplus.net import rpc
 
 pytestmark = pytest.mark.processes
@@ -76,9 +77,14 @@ def test_a_busy_port_is_a_conflict_told_in_one_line(tmp_path: Path) -> None:
         ("--log-level", "loud"),
     ],
 )
-def test_a_bad_value_is_a_usage_error(tmp_path: Path, options: tuple[str, ...]) -> None:
-    text, code = _refused(tmp_path, *options)
+def test_a_bad_value_is_a_usage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = run(["agent", "--region", "us", "--coordinator", NOWHERE, *options])
+    text = capfd.readouterr().err
     assert code == 2, text
+    assert "Traceback" not in text
 
 
 def _refused(cwd: Path, *options: str) -> tuple[str, int]:

@@ -30,6 +30,7 @@ from rollout_worker.engines.slot_decoder import SlotDecoder
 from rollout_worker.engines.torch_engine import TorchEngine
 from rollout_worker.episodes.episode import EpisodeDesk, FailedLease
 from rollout_worker.episodes.sampler import MAX_FAILURES_IN_A_ROW
+from tests.support.cases.tiers import rest_is_slow
 from tests.support.faulty_files import FaultyFiles
 from tests.support.gateway.loopback import JOB, frame_spool, gateway, play
 from tests.support.publication.trainer import Author, published_by
@@ -216,7 +217,7 @@ LONG: Any = {"max_new_tokens": 400, "prompt_tokens": 8}
 """Completions that last for a large part of a second, if they do not end by chance."""
 
 
-@pytest.mark.parametrize("on_swap", ["keep_kv", "reprefill", "drain"])
+@pytest.mark.parametrize("on_swap", rest_is_slow(["keep_kv", "reprefill", "drain"]))
 def test_weights_change_within_completions_and_each_token_is_of_the_policy_that_its_run_names(
     model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_swap: str
 ) -> None:

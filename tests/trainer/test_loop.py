@@ -19,6 +19,7 @@ from periplus.values.probe_prompts import NUM_LOGPROBS
 from periplus.values.record import RecordKind
 from periplus.values.task import TaskState
 from tests.support.audit.files import audited
+from tests.support.cases.tiers import rest_is_slow
 from tests.support.tiny_job import REWARDS
 from tests.support.trainer.fake_link import FakeLink
 from tests.support.trainer.whole_run import PREPARED_S, Trainers
@@ -182,7 +183,7 @@ def test_samples_of_evaluations_can_be_looked_at(tmp_path: Path, trainers: Train
         gallery_of(RunDirectory(run.run_dir), SampleQuery(evaluation="gsm8k"))
 
 
-@pytest.mark.parametrize("staleness", [0, 1])
+@pytest.mark.parametrize("staleness", rest_is_slow([1, 0]))
 @pytest.mark.parametrize("name", get_args(AlgorithmSection.model_fields["name"].annotation))
 def test_every_algorithm_that_a_job_can_name_trains(
     tmp_path: Path, trainers: Trainers, name: str, staleness: int

@@ -19,7 +19,7 @@ from periplus.job.job_file import JobFile, load_job
 from periplus.values.record import RecordKind
 from periplus.values.task import Role
 from periplus.values.weight_state import SINGLE_FILE, read_safetensors, write_safetensors
-from tests.support.preflight import check_in_this_process
+from tests.support.coordinator.preflight import check_in_this_process
 from tests.support.tiny_job import task_of, tiny_job
 from trainer.config import TrainerConfig
 from trainer.data.model import BUILTIN, build_tokenizer, resolve_model_dir

@@ -53,6 +53,7 @@ def test_every_placement_is_tried_once() -> None:
     assert len(listed) == len(set(listed)) == best.num_placements
 
 
+@pytest.mark.slow
 def test_what_is_left_out_of_large_fleets_is_never_the_best() -> None:
     tried = 0
     for number in range(60):

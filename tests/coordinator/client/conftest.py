@@ -1,6 +1,6 @@
 import pytest
 
-from tests.support.preflight import check_in_this_process
+from tests.support.coordinator.preflight import check_in_this_process
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from periplus.audit.records import from_line
 from periplus.audit.run_reader import read_run
 from periplus.errors import CorruptFrame
 from tests.support.audit.files import audited, copy_run
-from tests.support.examples import examples
+from tests.support.cases.examples import examples
 
 pytestmark = pytest.mark.slow
 

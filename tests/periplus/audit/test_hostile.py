@@ -40,7 +40,7 @@ from periplus.values.weight_state import read_safetensors_file
 from tests.support.audit.files import audited, copy_run
 from tests.support.audit.forger import Forger
 from tests.support.audit.opened import OPENED
-from tests.support.examples import examples
+from tests.support.cases.examples import examples
 
 pytestmark = pytest.mark.slow
 

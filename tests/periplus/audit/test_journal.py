@@ -10,7 +10,7 @@ from periplus.audit import records
 from periplus.audit.journal import AuditJournal, ChainEnd, read_lines
 from periplus.audit.records import START_OF_CHAIN, EndEntry, LostEntry, chain_hash, from_line
 from periplus.errors import ConfigError, Conflict, DiskFull, NotFound, PeriplusError, StorageError
-from tests.support.examples import examples
+from tests.support.cases.examples import examples
 from tests.support.small_disk import small_disk
 
 RECORD = EndEntry(how="stopped")

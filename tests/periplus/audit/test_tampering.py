@@ -32,7 +32,12 @@ def test_a_forger_who_recomputes_every_hash_is_caught_by_what_the_records_mean(r
     assert not (tampering.is_sealable and counts.keys() & BY_THE_SEAL), counts
 
 
-@pytest.mark.parametrize("tampering", TAMPERINGS, ids=str)
+# Every fourth is quick: what a careless change breaks is the hash chain, whatever it changes.
+@pytest.mark.parametrize(
+    "tampering",
+    [pytest.param(each, marks=() if number % 4 == 0 else pytest.mark.slow) for number, each in enumerate(TAMPERINGS)],
+    ids=str,
+)
 def test_a_clumsy_hand_is_caught(run: Path, tampering: Tampering) -> None:
     forger = Forger(run)
     tampering.edit(forger)

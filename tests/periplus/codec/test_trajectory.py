@@ -24,7 +24,7 @@ from periplus.values.trajectory import (
     read_only,
     token_ids,
 )
-from tests.support.strategies import trajectories
+from tests.support.cases.strategies import trajectories
 
 MAX_BYTES = 1 << 20
 ONE = Trajectory(

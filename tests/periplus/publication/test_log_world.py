@@ -19,7 +19,7 @@ from periplus.publication import (
     derived_publication,
 )
 from periplus.values.policy import Policy
-from tests.support.examples import examples
+from tests.support.cases.examples import examples
 from tests.support.publication.log import ONE, ZERO, Reader, new_log, reader_of, records
 from tests.support.publication.signed import Signer, derived, digest_of
 

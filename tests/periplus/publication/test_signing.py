@@ -30,7 +30,7 @@ from periplus.publication import (
 from periplus.publication.signing import MAX_CERTIFICATES, SMALL_ORDER
 from periplus.publication.values import chunk_signed_bytes
 from periplus.values.policy import Policy
-from tests.support.examples import examples
+from tests.support.cases.examples import examples
 from tests.support.keys import AUTHORITY
 from tests.support.publication.signed import JOB, Signer, derived, trust
 

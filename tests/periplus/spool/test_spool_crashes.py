@@ -20,7 +20,7 @@ from periplus.spool import spool as spool_module
 from periplus.spool.format import Durability, Position
 from periplus.spool.reader import SpoolReader
 from periplus.spool.spool import Spool
-from tests.support.examples import examples
+from tests.support.cases.examples import examples
 from tests.support.faulty_files import FaultyFiles, Killed
 
 FOLDER = Path("spool")

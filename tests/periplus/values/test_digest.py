@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from periplus.values.digest import BLOCK_BYTES, TensorHasher, payload_digest, root, state_digest, tensor_digest
 from periplus.values.weight_state import Tensor, WeightState
-from tests.support.strategies import states
+from tests.support.cases.strategies import states
 
 RAMP = np.arange(BLOCK_BYTES * 2 + 3, dtype=np.uint64).astype(np.uint8)
 

@@ -13,7 +13,7 @@ from periplus.codec.trajectory import decode_columns, encode
 from periplus.errors import CorruptFrame
 from periplus.values.trajectories import Trajectories, validate_all
 from periplus.values.trajectory import Trajectory, TrajectoryLimits, validate
-from tests.support.strategies import trajectories
+from tests.support.cases.strategies import trajectories
 
 WIDE = TrajectoryLimits(vocab_size=1 << 24, max_prompt_tokens=4, max_completion_tokens=6)
 

@@ -23,7 +23,7 @@ from periplus.values.trajectory import (
     token_ids,
     validate,
 )
-from tests.support.strategies import trajectories
+from tests.support.cases.strategies import trajectories
 
 KEPT = (PolicyRun(Policy(1, 4), 1), PolicyRun(Policy(1, 5), 2, kept_kv=True))
 LIMITS = TrajectoryLimits(vocab_size=100, max_prompt_tokens=4, max_completion_tokens=3)

@@ -6,7 +6,7 @@ from periplus.codec.frame import CodecId, Frame
 from periplus.errors import CorruptFrame
 from periplus.values import transport_keys
 from periplus.values.transport_keys import FrameKey, SeenFrames, pack_keyed, unpack_keyed
-from tests.support.strategies import u64
+from tests.support.cases.strategies import u64
 
 MAX = 1 << 20
 

@@ -17,7 +17,7 @@ from periplus.values.weight_state import (
     read_safetensors_file,
     write_safetensors,
 )
-from tests.support.strategies import states
+from tests.support.cases.strategies import states
 
 SAME_DIRECTORY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 BF16 = Tensor("BF16", (2, 2), np.array([0x3F80, 0x7FC1, 0x8000, 0], "<u2"))

@@ -19,9 +19,9 @@ from periplus.values.safetensors_format import safetensors_head
 from periplus.values.weight_state import SINGLE_FILE, Tensor, WeightState, read_safetensors
 from periplus.weights import operations, reading
 from periplus.weights.files import DeltaWriter, FileHead, FileTail
+from tests.support.cases.examples import examples
+from tests.support.cases.strategies import states
 from tests.support.checkpoints import model, moved, next_model, tensor, write_checkpoint
-from tests.support.examples import examples
-from tests.support.strategies import states
 
 
 def silent(what: str, done: int, total: int) -> None: ...

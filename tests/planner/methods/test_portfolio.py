@@ -13,6 +13,7 @@ from planner.cost.tables.cost_tables import CostTables
 from planner.methods import portfolio
 from planner.methods.portfolio import METHODS, auto
 from planner.problem.goal import Problem
+from tests.support.cases.tiers import rest_is_slow
 from tests.support.planner.searches import problem
 
 
@@ -55,7 +56,7 @@ def test_a_stop_or_an_ended_budget_gives_the_best_so_far(algorithm: str) -> None
     assert outcome.best == told[-1]
 
 
-@pytest.mark.parametrize("name", ["streamrl", "hetrl_bounded", "areal_hex"])
+@pytest.mark.parametrize("name", rest_is_slow(["streamrl", "areal_hex", "hetrl_bounded"]))
 def test_no_heuristic_is_better_than_a_proved_answer(name: str) -> None:
     asked: Problem = problem()
     theirs = METHODS[name](CostTables(asked), seed=0, budget_s=1.0, now_s=ticking(2e-3))

@@ -112,6 +112,7 @@ def test_a_placement_that_is_within_the_limit_but_not_within_the_margin_is_none(
     assert refused.kind == "deadline"
 
 
+@pytest.mark.slow
 def test_an_infeasible_limit_says_what_the_margin_took() -> None:
     asked = problem(goal=Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=0.01))
     with pytest.raises(PlanInfeasible, match=r"at most 0\.01 s a step, planned within 0\.00.* for a margin of \d+ %"):

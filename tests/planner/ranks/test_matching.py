@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.ranks.matching import bottleneck
-from tests.support.examples import examples
+from tests.support.cases.examples import examples
 
 
 @settings(max_examples=examples(60), deadline=None)

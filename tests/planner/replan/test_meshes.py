@@ -18,7 +18,7 @@ from planner.problem.goal import STUDY
 from planner.problem.workload import TRAINING, Task
 from planner.replan.meshes import repairs, small_single_pool_meshes, two_pool_meshes
 from planner.replan.moves import num_moved
-from tests.support.examples import examples
+from tests.support.cases.examples import examples
 from tests.support.planner.replanning import problem
 
 GROUPS = (

@@ -11,7 +11,7 @@ from periplus.spool.format import Durability
 from periplus.values.transport_keys import FrameKey, KeyedFrame, SeenFrames
 from region_agent.gateway.hub import JobHub
 from region_agent.gateway.messages import LocalCommit, UpKind
-from tests.support.examples import examples
+from tests.support.cases.examples import examples
 from tests.support.faulty_files import FaultyFiles
 from tests.support.gateway.loopback import JOB, frame_spool, relayed, weight_cache
 

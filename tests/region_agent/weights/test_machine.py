@@ -37,7 +37,7 @@ from region_agent.weights.jobs import (
 )
 from region_agent.weights.machine import COPY_AGAIN_S, DOUBT_AGAIN_S, RETRY_S, WeightCacheMachine
 from region_agent.weights.reader_routes import RouteKind, RouteRates
-from tests.support.examples import examples
+from tests.support.cases.examples import examples
 from tests.support.gateway.simulated_weights import FakeLink, Fate, SimulatedDisk, anchor, bundle, delta, publication
 
 CHAIN_VERSIONS = 2

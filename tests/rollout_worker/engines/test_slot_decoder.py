@@ -17,6 +17,7 @@ from rollout_worker.engines.engine import Completion, CompletionEnd, RequestFail
 from rollout_worker.engines.layer_masks import check_architecture
 from rollout_worker.engines.slot_decoder import PREFILL_ROWS, SlotDecoder
 from rollout_worker.engines.tensor_memory import TensorMemory
+from tests.support.cases.examples import examples
 from tests.support.engines.models import (
     EOS,
     MOST_NEW,
@@ -76,7 +77,7 @@ def typed_model(request: pytest.FixtureRequest) -> Any:
     return qwen3().to(getattr(torch, request.param))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(30))
 @given(KEYS, st.data())
 def test_a_completion_is_bitwise_the_same_whoever_decodes_beside_it_and_whenever_it_came(
     typed_model: Any, keys: list[tuple[int, int]], data: st.DataObject
@@ -279,7 +280,7 @@ def test_a_request_that_begins_after_a_swap_is_one_run_of_the_new_weights() -> N
     assert [part.kept_kv for part in found.runs] == [False]
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(20))
 @given(st.booleans(), st.integers(1, 6), st.permutations(range(1, 9)), st.permutations(range(6)))
 def test_a_swap_leaves_a_completion_bitwise_independent_of_those_beside_it(
     prefill_again: bool, after: int, others: list[int], places: list[int]

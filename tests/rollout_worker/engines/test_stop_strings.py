@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from periplus.environment.completions import CompletionDecoder
 from rollout_worker.engines.stop_strings import StopStrings
-from tests.support.examples import examples
+from tests.support.cases.examples import examples
 
 CORPUS = ["the answer is 42. Ünïcödé 日本語 text, and END of it\n\nQuestion: what? </answer> " * 4]
 SPECIAL = ["<pad>", "<eos>"]

@@ -10,7 +10,7 @@ from periplus.values.trajectory import Trajectory
 from rollout_worker.episodes import framing
 from rollout_worker.episodes.framing import LINGER_S, LingeringResults, frames_of, parts_of
 from tests.periplus.values.test_trajectory import GOOD
-from tests.support import strategies
+from tests.support.cases import strategies
 
 
 @given(st.lists(strategies.trajectories(), max_size=12), st.integers(1, 30))

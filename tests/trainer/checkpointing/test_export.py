@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config
 from periplus.errors import Denied, DiskFull, StorageError, TrainingError
 from periplus.values.digest import state_digest
 from periplus.values.weight_state import INDEX_FILE, writing_safetensors
+from tests.support.cases.tiers import rest_is_slow
 from tests.support.processes.dying import GONE, before_each_call, die_at, in_a_child, num_calls
 from tests.support.small_disk import small_disk
 from tests.support.trainer.gloo import run_on_ranks
@@ -222,7 +223,7 @@ def export_on_ranks(folder: Path, published: bytes) -> str:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", rest_is_slow([2, 1, 4]))
 def test_ranks_that_share_a_model_export_it_together(tmp_path: Path, size: int) -> None:
     whole = small_qwen()
     assert run_on_ranks(export_on_ranks, size, tmp_path, digest_of(whole)) == [""] * size

@@ -19,5 +19,5 @@ def test_promises_hold_and_batches_keep_coming_whatever_bad_workers_do(seed: int
 def test_nothing_in_the_ledger_grows_with_the_number_of_events() -> None:
     """Every container stays within its bound in open leases, groups and workers."""
     run = of_seed(101, steps=10**6)
-    run.goes_on(100_000, patience_s=PATIENCE_S)
-    assert run.num_batches > 500
+    run.goes_on(30_000, patience_s=PATIENCE_S)
+    assert run.num_batches > 150

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from tests.support.examples import examples
+from tests.support.cases.examples import examples
 from tests.support.ledger.world import World
 from trainer.ledger.values import LedgerLimits
 

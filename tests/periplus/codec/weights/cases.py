@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from periplus.values.safetensors_format import ELEMENT_BYTES
 from periplus.values.weight_state import Tensor, WeightState
-from tests.support.strategies import states, tensors
+from tests.support.cases.strategies import states, tensors
 
 _MULTIPLIER = 0x9E3779B97F4A7C15
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from periplus.codec.weights.layout import StateLayout, TensorLayout, layout_of
 from periplus.values.safetensors_format import ELEMENT_BYTES
 from periplus.values.weight_state import WeightState
-from tests.support.strategies import states
+from tests.support.cases.strategies import states
 
 
 @given(states(), st.sampled_from([1 << 10, 1 << 12]))

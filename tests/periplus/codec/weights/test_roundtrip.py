@@ -14,7 +14,7 @@ from periplus.values.digest import state_digest
 from periplus.values.safetensors_format import ELEMENT_BYTES
 from periplus.values.weight_state import Tensor, WeightState, content_bytes
 from tests.periplus.codec.weights.cases import noise, pairs, special, step
-from tests.support.examples import examples
+from tests.support.cases.examples import examples
 
 
 def through(base: WeightState | None, new: WeightState) -> WeightState:

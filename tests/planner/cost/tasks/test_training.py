@@ -20,7 +20,7 @@ from planner.cost.tasks.training import (
 from planner.devices import layer
 from planner.problem.device_classes import DeviceClass, classes_of
 from planner.problem.workload import Task, Workload
-from tests.support.examples import examples
+from tests.support.cases.examples import examples
 from tests.support.planner.cost import GPU, MODEL, fleet, machines, region, workload
 
 TRAIN = Task.ACTOR_TRAINING

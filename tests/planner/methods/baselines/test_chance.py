@@ -57,6 +57,7 @@ def test_the_interpreters_own_generator_is_left_as_it_was() -> None:
     assert random.getstate() == before
 
 
+@pytest.mark.slow
 def test_breeding_improves_on_as_many_random_ones_as_it_begins_with() -> None:
     better = 0
     for number in (5, 7, 17):

@@ -19,6 +19,7 @@ from planner.methods.hetrl.settings import SETTINGS
 from planner.methods.opening.greedy_descent import Descent
 from planner.problem.goal import Goal, Objective, Problem
 from planner.problem.groupings import groupings
+from tests.support.cases.tiers import rest_is_slow
 from tests.support.planner.searches import problem, still
 
 CHEAP = Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=120.0)
@@ -32,14 +33,17 @@ def in_order(placement: Placement) -> list[tuple[tuple[str, ...], int]]:
 
 @pytest.mark.parametrize(
     "asked",
-    [
-        problem(),
-        problem(is_async=False),
-        problem(algorithm="ppo", is_async=False),
-        problem(algorithm="ppo"),
-        problem(goal=CHEAP),
-    ],
-    ids=["async", "sync", "sync ppo", "async ppo", "cost"],
+    rest_is_slow(
+        [
+            problem(),
+            problem(goal=CHEAP),
+            problem(is_async=False),
+            problem(algorithm="ppo", is_async=False),
+            problem(algorithm="ppo"),
+        ],
+        quick=2,
+    ),
+    ids=["async", "cost", "sync", "sync ppo", "async ppo"],
 )
 def test_random_placements_do_not_beat_the_bounds_of_their_arms(asked: Problem) -> None:
     cost_tables = CostTables(asked)

@@ -1,7 +1,6 @@
 """A real, tiny reward model in a process of its own."""
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from periplus.errors import ConfigError
 from periplus.job.job_file import load_job
 from periplus.job.reward_models import checkpoint_digest
 from rollout_worker.rewards.functions import model
+from tests.support.cases.tiers import rest_is_slow
 from tests.support.processes.rewards import Answered, play, reward, scores, scoring, text
 from trainer.data.characters import character_tokenizer
 
@@ -47,8 +47,9 @@ def entry(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.processes
-def test_completions_get_the_models_own_output_however_they_are_batched(checkpoint: Path) -> None:
-    async def scene(output: int) -> list[float]:
+@pytest.mark.parametrize("output", rest_is_slow([1, 0]))
+def test_completions_get_the_models_own_output_however_they_are_batched(checkpoint: Path, output: int) -> None:
+    async def scene() -> list[float]:
         async with scoring(reward(entry(checkpoint, output=output), timeout_s=60), "") as scorer:
             found = await scores(scorer, Answered("").item(0), COMPLETIONS)
             return [each.reward for each in found]
@@ -64,8 +65,7 @@ def test_completions_get_the_models_own_output_however_they_are_batched(checkpoi
             # One text without padding: its last token is the last of the row.
             hidden = loaded.model(ids).last_hidden_state
             expected.append(loaded.score(hidden)[0, -1].tolist())
-    for output in (0, 1):
-        assert play(partial(scene, output)) == pytest.approx([each[output] for each in expected], abs=1e-5)
+    assert play(scene) == pytest.approx([each[output] for each in expected], abs=1e-5)
 
 
 def test_another_checkpoint_than_the_jobs_is_refused(checkpoint: Path) -> None:

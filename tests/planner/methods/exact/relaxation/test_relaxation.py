@@ -24,6 +24,7 @@ from planner.methods.exact.subproblem.rent_lower_bounds import least_usd
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Goal, Objective, Problem, Rules
 from planner.problem.workload import TRAINING, Task
+from tests.support.cases.tiers import rest_is_slow
 
 TOLERANCE = 1e-6
 NARROW = 1 + 1e-7
@@ -55,9 +56,13 @@ def bound_s(data: ProblemArrays, node: Subproblem, most_s: float) -> float:
     return INFINITE if built is None else solve_relaxed(built.model).bound * built.scale_s
 
 
-@pytest.mark.parametrize("rules", [Rules(), Rules(generating=frozenset({"west"})), Rules(max_regions=1)])
-@pytest.mark.parametrize(("eta", "critic"), [(0, False), (1, False), (4, False), (1, True), (0, True)])
-@pytest.mark.parametrize("slower", [1.0, 50.0])
+@pytest.mark.parametrize(
+    "rules", rest_is_slow([Rules(), Rules(generating=frozenset({"west"})), Rules(max_regions=1)], quick=2)
+)
+@pytest.mark.parametrize(
+    ("eta", "critic"), rest_is_slow([(1, True), (0, False), (4, False), (1, False), (0, True)], quick=3)
+)
+@pytest.mark.parametrize("slower", rest_is_slow([1.0, 50.0]))
 def test_no_plan_is_faster_than_its_own_part_allows(
     make_problem: Callable[..., Problem], eta: int, critic: bool, rules: Rules, slower: float
 ) -> None:
@@ -86,7 +91,7 @@ def test_halves_of_a_window_hold_what_the_whole_holds(make_problem: Callable[...
 
 
 @pytest.mark.parametrize("eta", [0, 1, 4])
-@pytest.mark.parametrize("slower", [1.0, 50.0])
+@pytest.mark.parametrize("slower", rest_is_slow([1.0, 50.0]))
 def test_parts_by_the_longest_way_of_scoring_hold_what_the_whole_holds(
     make_problem: Callable[..., Problem], eta: int, slower: float
 ) -> None:
@@ -150,7 +155,7 @@ def test_floors_and_groups_alone_are_below_every_plan(
 
 
 @pytest.mark.parametrize(("eta", "critic"), [(0, False), (1, False), (4, False), (1, True)])
-@pytest.mark.parametrize("slower", [1.0, 50.0])
+@pytest.mark.parametrize("slower", rest_is_slow([1.0, 50.0]))
 def test_no_plan_is_cheaper_than_its_own_part_allows(
     make_problem: Callable[..., Problem], eta: int, critic: bool, slower: float
 ) -> None:

@@ -15,6 +15,7 @@ from planner.methods.exact.subproblem.remaining_candidates import Subproblem, re
 from planner.problem.goal import Problem
 from planner.problem.groupings import Tasks, groupings
 from planner.problem.workload import Task
+from tests.support.cases.tiers import rest_is_slow
 
 
 def chosen_among(data: ProblemArrays, node: Subproblem, most_s: float) -> dict[Tasks, set[Group]] | None:
@@ -24,7 +25,7 @@ def chosen_among(data: ProblemArrays, node: Subproblem, most_s: float) -> dict[T
     return {tasks: {at.block.columns[i].group for i in at.rows.tolist()} for tasks, at in found.meshes.items()}
 
 
-@pytest.mark.parametrize("num_blocks", [1, 2])
+@pytest.mark.parametrize("num_blocks", rest_is_slow([1, 2]))
 @pytest.mark.parametrize(("eta", "critic"), [(0, False), (1, False), (0, True), (1, True)])
 def test_what_is_left_unlisted_is_left_out_of_every_part(
     make_problem: Callable[..., Problem], eta: int, critic: bool, num_blocks: int
