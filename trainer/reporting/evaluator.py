@@ -71,7 +71,7 @@ def parts_of(job: JobFile, dataset: Dataset) -> tuple[EvaluationPart, ...]:
     held_out = EvaluationPart(
         name="", items=dataset.splits.held_out, num_samples=1, k=1, every_steps=job.eval.every_steps
     )
-    return held_out, *(
+    return *([held_out] if held_out.items else []), *(
         EvaluationPart(
             name=each.name,
             items=each.items_of(dataset.splits),

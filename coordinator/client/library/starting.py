@@ -1,7 +1,8 @@
 """Runs a local fleet for a script or a notebook: `periplus up` as a process of its own.
 
-The process ends with the client that `up` returns: with its `with` block, its `close`, or the script. If the script is killed, the process reads the end of its standard input and stops its
-services. It has a session of its own, so that the terminal's Ctrl-C reaches the script alone.
+The process ends with the client that `up` returns: with its `with` block, its `close`, or the script. If the script is
+killed, the process reads the end of its standard input and stops its services. It has a session of its own, so that the
+terminal's Ctrl-C reaches the script alone.
 """
 
 import os
@@ -47,9 +48,10 @@ def up(
 ) -> FleetClient:
     """Run a fleet on this machine, and return a connection to it.
 
-    The fleet ends with the connection: after its `with` block, at its `close`, or with the script. Jobs write their runs below `directory`. `regions` is a number or names. With `grid`, the network between them is
-    emulated: "continental", "intercontinental", "off", or the path of a grid file. Jobs that still run at
-    the end are stopped, with a checkpoint.
+    The fleet ends with the connection: after its `with` block, at its `close`, or with the script. Jobs that still run
+    at the end are stopped, with a checkpoint. Jobs write their runs below `directory`. `regions` is a number or names.
+    With `grid`, the network between them is emulated: "continental", "intercontinental", "off", or the path of a grid
+    file.
 
     Raises: Conflict if a fleet runs in the directory already, ConfigError, TimedOut, PeriplusError.
     """

@@ -41,15 +41,17 @@ def _lines(sample: ShownSample) -> Iterator[str]:
     what = f"{visible_text(sample.evaluation)} at step" if sample.evaluation else "step"
     yield (
         f"{what} {sample.step}  group {sample.group}  sample {sample.sample}{where}  "
-        f"reward {'not judged' if sample.reward is None else f'{sample.reward:g}'}  advantage {sample.advantage:+.3g}"
+        f"reward {'not judged' if sample.reward is None else f'{sample.reward:g}'}"
+        + ("" if sample.evaluation else f"  advantage {sample.advantage:+.3g}")
     )
     if sample.reward_parts:
         parts = ", ".join(f"{visible_text(name)} {value:g}" for name, value in sample.reward_parts.items())
         yield f"  reward parts: {parts}"
-    yield (
-        f"  {_tokens(sample.num_tokens)}, the oldest {_behind(sample.staleness)}; log-probabilities differ from the "
-        f"engine's by {sample.difference_mean:.3g} nats in the mean, {sample.difference_max:.3g} at most"
-    )
+    if not sample.evaluation:
+        yield (
+            f"  {_tokens(sample.num_tokens)}, the oldest {_behind(sample.staleness)}; log-probabilities differ from "
+            f"the engine's by {sample.difference_mean:.3g} nats in the mean, {sample.difference_max:.3g} at most"
+        )
     trajectory = sample.trajectory
     if trajectory is None:
         yield f"  not shown: {visible_text(sample.problem)}"
