@@ -26,7 +26,7 @@ from periplus.environment.job_environment import TrainerEnvironment, prompt_enco
 from periplus.environment.prompts import PromptEncoder
 from periplus.errors import PeriplusError
 from periplus.job.data_section import makes_problems
-from periplus.job.inputs import check_inputs, model_folder
+from periplus.job.inputs import adapter_base, check_inputs, model_folder, reference_folder
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 from periplus.job.model_section import NO_TEMPLATE
 from periplus.job.samples.correctness import correctness_of
@@ -95,10 +95,17 @@ def checked_inputs(job: JobFile, model_dir: Path | None, is_time_up: Callable[[]
 
         tokenizer = build_tokenizer()
     else:
-        from trainer.data.pretrained import check_checkpoint, load_tokenizer
+        from trainer.data.pretrained import check_checkpoint, check_reference, load_tokenizer
 
+        model_dir = adapter_base(model_dir) or model_dir
         check_checkpoint(model_dir, () if job.model.lora is None else job.model.lora.target_modules)
         tokenizer = load_tokenizer(model_dir)
+        if (reference := reference_folder(job)) is not None:
+            check_reference(reference, model_dir)
+    if job.optimizer.schedule_options or job.optimizer.schedule not in ("constant", "linear", "cosine"):
+        from trainer.recipe import learning_rate_of  # transformers, which has the schedule
+
+        learning_rate_of(job, 0)
     encoder, problems = prompt_encoder(job, tokenizer, model_dir), trainer_environment(job)
     check_set_prompts(problems, job, encoder)
     prompts = read_prompts(problems.environment, job, encoder, is_time_up)

@@ -10,13 +10,15 @@ neutral default here.
 
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
+from typing import Any, assert_never
 
 import torch
 from transformers import PretrainedConfig
 
+from periplus.job.inputs import reference_folder
 from periplus.job.job_file import JobFile
 from trainer.data.adapters import AdapterSettings, inject, round_base, trained_parameters
+from trainer.data.pretrained import load_weights
 from trainer.learning.advantages import AdvantageSettings
 from trainer.learning.critic import Critic
 from trainer.learning.forward.attention import is_packable, use_packed_attention
@@ -38,8 +40,9 @@ from trainer.learning.losses.objective import LossSettings
 from trainer.learning.losses.registry import ALGORITHMS
 from trainer.learning.losses.surrogate import Clip
 from trainer.learning.micro_batches import MicroBatchLimits
+from trainer.learning.muon import MuonWithAdamW
 from trainer.learning.ranks import Ranks
-from trainer.learning.schedule import Decay, learning_rate
+from trainer.learning.schedule import Decay, learning_rate, scheduled_rate
 from trainer.learning.step import Trained, UpdateSettings
 from trainer.learning.warmup import WarmupSettings
 
@@ -145,9 +148,9 @@ def build_learner(
 ) -> Learner:
     """Build the learner of a resolved job around the actor as it is now, on the actor's device.
 
-    A copy of the actor becomes the reference policy of the KL term, if the job has one. A copy of it is also the
-    backbone of the critic, if the algorithm has one. Adapters are added to the actor, if the job has some. To resume,
-    load the actor's weights, then the rest with `Learner.load_state_dict`.
+    The reference policy of the KL term, if the job has one, is the checkpoint that the job names or else a copy of the
+    actor. A copy of the actor is also the backbone of the critic, if the algorithm has one. Adapters are added to the
+    actor, if the job has some. To resume, load the actor's weights, then the rest with `Learner.load_state_dict`.
 
     `place` moves a PolicyScorer or Critic, in place, to where it is trained, such as to several devices. It is called
     for the copies before the actor, since a model that is divided cannot be copied.
@@ -157,7 +160,7 @@ def build_learner(
         round_base(actor)  # before it is copied, so that all copies are those of the base that readers have
     scorer = policy_scorer(job, actor)
     settings = learner_settings(job, actor)
-    reference = deepcopy(scorer).requires_grad_(False) if job.algorithm.kl_coefficient else None
+    reference = _reference(job, scorer) if job.algorithm.kl_coefficient else None
     if reference is not None:
         place(reference)
     critic = Critic(actor, compute_dtype=scorer.compute_dtype) if settings.algorithm.has_critic else None
@@ -167,12 +170,21 @@ def build_learner(
         inject(actor, adapters, job.seed)
     place(scorer)
     return Learner(
-        actor=Trained(model=scorer, optimizer=_adamw(job, scorer)),
-        critic=None if critic is None else Trained(model=critic, optimizer=_adamw(job, critic)),
+        actor=Trained(model=scorer, optimizer=_optimizer(job, scorer)),
+        critic=None if critic is None else Trained(model=critic, optimizer=_optimizer(job, critic)),
         reference=reference,
         settings=settings,
         ranks=ranks,
     )
+
+
+def _reference(job: JobFile, actor: PolicyScorer) -> PolicyScorer:
+    """Return the reference policy: a copy of the actor, or the checkpoint that the job names."""
+    folder = reference_folder(job)
+    if folder is None:
+        return deepcopy(actor).requires_grad_(False)
+    model = load_weights(folder).to(next(actor.parameters()).device)
+    return policy_scorer(job, model).requires_grad_(False)
 
 
 def adapter_settings(job: JobFile) -> AdapterSettings | None:
@@ -218,8 +230,17 @@ def learner_settings(job: JobFile, model: Any) -> LearnerSettings:
 
 
 def learning_rate_of(job: JobFile, step: int) -> float:
-    """Return the learning rate of step `step`, counted from 0."""
+    """Return the learning rate of step `step`, counted from 0. Raises: ConfigError for options that it cannot have."""
     optimizer = job.optimizer
+    if optimizer.schedule not in tuple(Decay):
+        return scheduled_rate(
+            step,
+            name=optimizer.schedule,
+            num_steps=job.steps,
+            peak=optimizer.lr,
+            ramp_steps=optimizer.warmup_steps,
+            options=optimizer.schedule_options,
+        )
     return learning_rate(
         step,
         num_steps=job.steps,
@@ -254,14 +275,19 @@ def _loss_settings(job: JobFile) -> LossSettings:
     )
 
 
-def _adamw(job: JobFile, model: torch.nn.Module) -> torch.optim.Optimizer:
-    optimizer = job.optimizer
-    return torch.optim.AdamW(
-        [parameter for _, parameter in trained_parameters(model)],
-        lr=optimizer.lr,
-        betas=optimizer.betas,
-        weight_decay=optimizer.weight_decay,
-    )
+def _optimizer(job: JobFile, model: torch.nn.Module) -> torch.optim.Optimizer:
+    chosen, named = job.optimizer, list(trained_parameters(model))
+    parameters = [parameter for _, parameter in named]
+    shared: dict[str, Any] = {"lr": chosen.lr, "weight_decay": chosen.weight_decay}
+    match chosen.name:
+        case "adamw":
+            return torch.optim.AdamW(parameters, betas=chosen.betas, **shared)
+        case "sgd":
+            return torch.optim.SGD(parameters, momentum=_or(chosen.momentum, 0.0), **shared)
+        case "muon":
+            return MuonWithAdamW(named, betas=chosen.betas, momentum=_or(chosen.momentum, 0.95), **shared)
+        case _:
+            assert_never(chosen.name)
 
 
 def _or(value: float | None, default: float) -> float:

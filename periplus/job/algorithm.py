@@ -76,8 +76,12 @@ class AlgorithmSection(Config):
     """Largest importance weight that is not set to 0, with importance_correction: masked. No unit. Default: 5."""
 
     kl_coefficient: float = Field(default=0.0, ge=0, le=100)
-    """Weight of the KL penalty towards the reference, which is the policy after the warm-up. 0 means no penalty, and no
-    reference policy is kept. Not allowed with dapo."""
+    """Weight of the KL penalty towards the reference, which is the policy after the warm-up unless kl_reference names
+    another. 0 means no penalty, and no reference policy is kept. Not allowed with dapo."""
+
+    kl_reference: str | None = Field(default=None, min_length=1)
+    """Checkpoint of the reference policy, a local directory or a name on the Hub, with the architecture and vocabulary
+    of the model. null: the policy after the warm-up."""
 
     kl_estimator: Literal["k1", "k2", "k3"] | None = None
     """Estimator of the KL divergence, from the log-ratio k to the reference: k1 = k, k2 = k^2 / 2,
@@ -268,7 +272,7 @@ def _kl(section: AlgorithmSection) -> list[str]:
         return [
             f"algorithm.{option} is set, but algorithm.kl_coefficient is 0: there is no penalty; set "
             f"algorithm.{option}=null, or algorithm.kl_coefficient above 0"
-            for option in ("kl_estimator", "kl_in")
+            for option in ("kl_estimator", "kl_in", "kl_reference")
             if getattr(section, option) is not None
         ]
     # The paper's objective has no such term.

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from periplus.config.local_paths import exists
 from periplus.environment.datasets.locate import data_files
 from periplus.errors import ConfigError, CorruptFrame, NotFound
 from periplus.job import reward_code
@@ -70,6 +71,9 @@ def check_inputs(job: JobFile) -> tuple[str, ...]:
             f"{job.sampling.max_new_tokens}, together {longest}, but the model {job.model.path!r} has only {positions} "
             "positions; lower one of the two"
         )
+    reference = reference_folder(job)
+    if reference is not None:
+        check_model_dir(reference)
     reward_code.read_code(job.reward, job.environment)  # it refuses what has changed since it was shown
     for number, source in enumerate(job.data.datasets):
         data_files(source, "data.path" if job.data.path is not None else f"data.sources.{number}.path")
@@ -88,6 +92,15 @@ def model_folder(job: JobFile) -> Path:
     return Path(job.model.path) if name is None else cached_folder(name, "model.path")
 
 
+def reference_folder(job: JobFile) -> Path | None:
+    """Return the folder of the checkpoint that a job names as its KL reference, or None. Raises: ConfigError."""
+    path = job.algorithm.kl_reference
+    if path is None:
+        return None
+    name = hub_name(path, None, "model", "algorithm.kl_reference")
+    return Path(path) if name is None else cached_folder(name, "algorithm.kl_reference")
+
+
 def check_model_dir(path: Path) -> Mapping[str, Any]:
     """Return the configuration of a model in a Hugging Face checkpoint directory.
 
@@ -99,12 +112,9 @@ def check_model_dir(path: Path) -> Mapping[str, Any]:
             f"model.path {str(path)!r} is not a directory; {_remote(path)}give a Hugging Face checkpoint "
             f"directory or {next(iter(BUILTIN_MODELS))}"
         )
-    # Before the check for files, because an adapter's directory usually lacks some of them too.
-    if (path / ADAPTER_FILE).exists():
-        raise ConfigError(
-            f"model.path {str(path)!r} is a LoRA adapter ({ADAPTER_FILE}), and adapters are not supported yet; merge "
-            "it into its base model (merge_and_unload in peft) and save the whole model"
-        )
+    # Before the check for files, because an adapter's directory usually lacks some of them.
+    if (base := adapter_base(path)) is not None:
+        return check_model_dir(base)
     wanted = {CONFIG_FILE: (CONFIG_FILE,), "*.safetensors": ("*.safetensors",), "a tokenizer": TOKENIZER_FILES}
     lacks = [what for what, names in wanted.items() if not any(any(path.glob(name)) for name in names)]
     if lacks:
@@ -115,6 +125,36 @@ def check_model_dir(path: Path) -> Mapping[str, Any]:
     tree = _config(path / CONFIG_FILE)
     refuse_config(tree, str(path / CONFIG_FILE), num_tensors=_num_tensors(path))
     return tree
+
+
+def adapter_base(path: Path) -> Path | None:
+    """Return the folder of the base model of a LoRA adapter's directory, or None if it is no adapter's.
+
+    The base is a directory, absolute or beside the adapter, or a name on the Hub. Raises: ConfigError if it is not
+    here, or if the adapter is of another kind than LoRA.
+    """
+    if not exists(path / ADAPTER_FILE):
+        return None
+    tree = _config(path / ADAPTER_FILE)
+    kind, named = tree.get("peft_type"), tree.get("base_model_name_or_path")
+    if kind != "LORA" or not isinstance(named, str):
+        raise ConfigError(
+            f"model.path {str(path)!r} is an adapter of the kind {kind!r} of the base model {named!r}; only LoRA "
+            "adapters that name their base model are supported: merge it (merge_and_unload in peft) and save the model"
+        )
+    beside = path / named
+    base = beside if exists(beside) else Path(named)
+    if not exists(base):
+        name = hub_name(named, None, "model", f"base_model_name_or_path of {path / ADAPTER_FILE}")
+        if name is None:
+            raise ConfigError(
+                f"model.path {str(path)!r} is a LoRA adapter of {named!r}, which does not exist here; put the base "
+                f"model there, or change base_model_name_or_path in its {ADAPTER_FILE}"
+            )
+        base = cached_folder(name, "model.path")
+    if exists(base / ADAPTER_FILE):
+        raise ConfigError(f"model.path {str(path)!r} is an adapter of the adapter {named!r}; merge that one first")
+    return base
 
 
 def refuse_config(tree: Mapping[str, Any], source: str, *, num_tensors: int) -> None:

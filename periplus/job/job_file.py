@@ -78,15 +78,19 @@ class SamplingSection(Config):
 class OptimizerSection(Config):
     """The optimizer that updates the weights."""
 
-    name: Literal["adamw"] = "adamw"
-    """AdamW on float32 weights."""
+    name: Literal["adamw", "sgd", "muon"] = "adamw"
+    """torch's optimizer of this name, on float32 weights. `muon` changes the matrices inside the layers, and AdamW the
+    rest: embeddings, output, norms and biases. It needs train.devices: 1."""
 
     lr: float = Field(default=1e-3, ge=0, le=1)
     """Peak learning rate of the reinforcement learning. 0 leaves the weights unchanged, to test everything else. No
     unit."""
 
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
-    """Decay rates of the first and of the second moment, each from 0 to below 1."""
+    """Decay rates of the first and of the second moment of AdamW, each from 0 to below 1."""
+
+    momentum: float | None = Field(default=None, ge=0, lt=1)
+    """Momentum of sgd and muon. null: 0 for sgd, 0.95 for muon."""
 
     weight_decay: float = Field(default=0.0, ge=0, le=1)
     """Decoupled weight decay, times the learning rate, a step."""
@@ -95,12 +99,24 @@ class OptimizerSection(Config):
     """Number of steps over which the learning rate rises linearly from 0. A shorter job ends during the rise. This is
     not the supervised warm-up, which is train.warmup."""
 
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    schedule: Literal[
+        "constant",
+        "linear",
+        "cosine",
+        "cosine_with_restarts",
+        "polynomial",
+        "inverse_sqrt",
+        "cosine_with_min_lr",
+        "warmup_stable_decay",
+    ] = "constant"
     """Learning rate after the rise. `constant` keeps it; `linear` and `cosine` lower it to its floor at the last step,
-    along a line or half a cosine."""
+    along a line or half a cosine. The others are those of transformers, with schedule_options."""
+
+    schedule_options: dict[str, JsonValue] = Field(default_factory=dict)
+    """Options of a schedule of transformers by their names there, such as num_cycles or num_decay_steps."""
 
     floor: float = Field(default=0.0, ge=0, le=1)
-    """Learning rate at the last step, as a fraction of lr. It is used only when the schedule is not constant."""
+    """Learning rate at the last step, as a fraction of lr, for the schedules linear and cosine."""
 
     max_grad_norm: float = Field(default=1.0, gt=0, le=1e12)
     """A gradient with a larger Euclidean norm is scaled down to this norm."""
@@ -437,6 +453,10 @@ def _with_locations(job: JobFile, folder: Path) -> JobFile:
         updates["chat_template"] = loading.read_text(
             Path(expanded_path(template, "model.chat_template")), MAX_TEMPLATE_CHARACTERS
         )
+    reference = job.algorithm.kl_reference
+    if reference is not None:
+        found = located(reference, None, "model", "algorithm.kl_reference")
+        reference = "@".join(filter(None, (found["path"], found.get("revision"))))
     folders = (folder, Path.cwd())
     data = {} if job.data.path is None else located(job.data.path, job.data.revision, "dataset", "data.path")
     sources = tuple(
@@ -446,6 +466,7 @@ def _with_locations(job: JobFile, folder: Path) -> JobFile:
     return job.model_copy(
         update={
             "model": job.model.model_copy(update=updates),
+            "algorithm": job.algorithm.model_copy(update={"kl_reference": reference}),
             "data": job.data.model_copy(update={**data, "sources": sources}),
             "eval": job.eval.model_copy(update={"sets": _located_sets(job)}),
             "environment": job.environment and reward_code.resolved_code(job.environment, folders),
@@ -525,6 +546,7 @@ def _disagreements(job: JobFile) -> list[str]:
             "model.lora and train.warmup are both given, but the warm-up would change the weights under the adapters, "
             "which no checkpoint holds; warm up in a job without model.lora, and give its final/ as model.path"
         )
+    refusals += _optimizer_refusals(job)
     if job.train.minibatches > job.train.groups_per_step:
         refusals.append(
             f"train.minibatches is {job.train.minibatches}, but train.groups_per_step is only "
@@ -549,6 +571,22 @@ def _disagreements(job: JobFile) -> list[str]:
         if job.output.trackers.count(name) > 1
     ]
     refusals += _region_refusals(job)
+    return refusals
+
+
+def _optimizer_refusals(job: JobFile) -> list[str]:
+    optimizer, refusals = job.optimizer, []
+    if optimizer.name == "muon" and job.train.devices > 1:
+        refusals.append(
+            f"optimizer.name is muon and train.devices is {job.train.devices}, but muon needs whole matrices on one "
+            "device; set train.devices=1, or optimizer.name=adamw"
+        )
+    if optimizer.momentum is not None and optimizer.name == "adamw":
+        refusals.append("optimizer.momentum is set, but adamw has optimizer.betas in its place; leave momentum out")
+    if optimizer.schedule_options and optimizer.schedule in ("constant", "linear", "cosine"):
+        refusals.append(
+            f"optimizer.schedule_options is set, but the schedule {optimizer.schedule} has none; leave it out"
+        )
     return refusals
 
 

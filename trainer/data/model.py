@@ -8,23 +8,24 @@ rename, so readers see all of it or nothing.
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
+from blake3 import blake3
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from periplus.errors import ConfigError
-from periplus.job.inputs import check_model_dir
+from periplus.errors import ConfigError, one_line
+from periplus.job.inputs import adapter_base, check_model_dir
 from periplus.job.job_file import BUILTIN_PREFIX
 from periplus.process.disk import partial_path
 from periplus.values.weight_state import SINGLE_FILE, write_safetensors
 from trainer.data.characters import ANSWER, BOS, EOS, PAD, UNKNOWN, character_tokenizer
 from trainer.data.pretrained import load_tokenizer, load_weights
-from trainer.publishing.publish import float32_state
+from trainer.publishing.publish import BUNDLE_FILES, float32_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +79,8 @@ BUILTIN: Mapping[str, Qwen3Recipe] = MappingProxyType(
 def resolve_model_dir(path_or_builtin: str, cache_dir: Path, seed: int) -> Path:
     """Return the checkpoint directory of a job's model, and create a built-in model that is not in the cache yet.
 
-    `seed` determines the weights of a built-in model. Raises: ConfigError if the argument names neither a built-in
-    model nor a Hugging Face checkpoint directory.
+    `seed` determines the weights of a built-in model. A LoRA adapter is merged into its base model, once. Raises:
+    ConfigError if the argument names neither a built-in model nor a Hugging Face checkpoint or adapter directory.
     """
     if path_or_builtin.startswith(BUILTIN_PREFIX):
         if path_or_builtin not in BUILTIN:
@@ -87,7 +88,8 @@ def resolve_model_dir(path_or_builtin: str, cache_dir: Path, seed: int) -> Path:
         return _create_builtin(path_or_builtin, cache_dir, seed)
     path = Path(path_or_builtin)
     check_model_dir(path)
-    return path
+    base = adapter_base(path)
+    return path if base is None else _merged(path, base, cache_dir)
 
 
 def load_model(directory: Path) -> tuple[Any, PreTrainedTokenizerFast]:
@@ -112,21 +114,53 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
+def _merged(adapter: Path, base: Path, cache_dir: Path) -> Path:
+    """Return the checkpoint of a base model with an adapter merged into it, in float32. The tokenizer is the base's."""
+    digest = blake3(str(base.resolve()).encode())
+    for file in sorted(file for pattern in ("adapter_*", "*.safetensors") for file in adapter.glob(pattern)):
+        digest.update(file.read_bytes())
+
+    def write(scratch: Path) -> None:
+        import peft  # only here, as it is slow to import
+
+        model = load_weights(base)
+        try:
+            model = peft.PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+        except Exception as error:  # the library raises what it likes for files that do not fit
+            raise ConfigError(
+                f"the adapter in {str(adapter)!r} does not fit its base model {str(base)!r}: {one_line(error)}"
+            ) from error
+        for name in BUNDLE_FILES:
+            if (base / name).is_file():
+                shutil.copyfile(base / name, scratch / name)
+        write_safetensors(scratch / SINGLE_FILE, float32_state(model))
+
+    return _created(cache_dir / f"merged-{digest.hexdigest(length=16)}", write)
+
+
 def _create_builtin(name: str, cache_dir: Path, seed: int) -> Path:
     recipe = BUILTIN[name]
-    target = cache_dir / f"{name.removeprefix('builtin:')}-r{recipe.recipe}-s{seed}"
-    if target.is_dir():
-        return target
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    scratch = partial_path(target)  # mkdtemp would make it unreadable for other users
-    try:
-        scratch.mkdir(exist_ok=True)
+
+    def write(scratch: Path) -> None:
         tokenizer = build_tokenizer()
         tokenizer.save_pretrained(scratch)
         model = _random_qwen3(recipe, tokenizer, seed)
         model.config.save_pretrained(scratch)
         model.generation_config.save_pretrained(scratch)
         write_safetensors(scratch / SINGLE_FILE, float32_state(model))
+
+    return _created(cache_dir / f"{name.removeprefix('builtin:')}-r{recipe.recipe}-s{seed}", write)
+
+
+def _created(target: Path, write: Callable[[Path], None]) -> Path:
+    """Return a directory of the cache, and have it written first if it is not there yet."""
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = partial_path(target)  # mkdtemp would make it unreadable for other users
+    try:
+        scratch.mkdir(exist_ok=True)
+        write(scratch)
         os.rename(scratch, target)
     except BaseException as error:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -114,6 +114,17 @@ def _refuse_untied(model: Any, state: WeightState, directory: Path) -> None:
             )
 
 
+def check_reference(reference: Path, directory: Path) -> None:
+    """Check that a reference model has the vocabulary of the model in `directory`. Raises: ConfigError."""
+    check_checkpoint(reference)
+    sizes = [getattr(_config(each), "vocab_size", None) for each in (reference, directory)]
+    if sizes[0] != sizes[1]:
+        raise ConfigError(
+            f"algorithm.kl_reference {str(reference)!r} has a vocabulary of {sizes[0]} tokens, and the model one of "
+            f"{sizes[1]}; give a checkpoint of the same tokenizer"
+        )
+
+
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
     """Load the tokenizer of a checkpoint.
 

@@ -131,6 +131,7 @@ VALUES: dict[str, list[Any]] = {
     "importance_high": [4.0],
     "kl_estimator": ["k1", "k2", "k3"],
     "kl_in": ["loss", "reward"],
+    "kl_reference": ["models/start"],
     "gamma": [0.9],
     "gae_lambda": [0.9],
     "value_clip": [0.1],

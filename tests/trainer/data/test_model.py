@@ -1,12 +1,15 @@
+import json
 import re
 from pathlib import Path
 
+import peft
 import pytest
 import torch
 
 from periplus.errors import ConfigError
 from trainer.data.characters import CHARACTERS, TEMPLATES
 from trainer.data.model import BUILTIN, build_tokenizer, load_model, resolve_model_dir
+from trainer.data.pretrained import load_tokenizer, load_weights
 
 NAME = "builtin:qwen3-tiny"
 
@@ -93,3 +96,35 @@ def test_the_saved_tokenizer_is_the_same(cache: Path) -> None:
     text = TEMPLATES[0] + "Hello, wörld\n"
     assert loaded(text)["input_ids"] == build_tokenizer()(text)["input_ids"]
     assert loaded.pad_token_id == 0
+
+
+def test_a_model_may_start_from_a_lora_adapter_which_is_merged_once(tmp_path: Path) -> None:
+    base = resolve_model_dir("builtin:qwen3-tiny", tmp_path / "cache", 0)
+    torch.manual_seed(0)
+    settings = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    adapted = peft.get_peft_model(load_weights(base), settings)
+    adapted.save_pretrained(tmp_path / "adapter")
+    configure(tmp_path / "adapter", base_model_name_or_path=str(base))
+    merged = resolve_model_dir(str(tmp_path / "adapter"), tmp_path / "cache", 0)
+    ids = torch.tensor([[1, 20, 30, 40]])
+    with torch.no_grad():
+        torch.testing.assert_close(load_weights(merged)(ids).logits, adapted.eval()(ids).logits, rtol=1e-4, atol=1e-5)
+    assert load_tokenizer(merged).eos_token_id == load_tokenizer(base).eos_token_id
+    assert resolve_model_dir(str(tmp_path / "adapter"), tmp_path / "cache", 0) == merged
+
+
+def test_an_adapter_without_its_base_or_of_another_kind_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text("{}")
+    configure(folder, peft_type="LORA", base_model_name_or_path="/nowhere/base")
+    with pytest.raises(ConfigError, match="LoRA adapter of '/nowhere/base', which does not exist here"):
+        resolve_model_dir(str(folder), tmp_path / "cache", 0)
+    configure(folder, peft_type="PREFIX_TUNING")
+    with pytest.raises(ConfigError, match="of the kind 'PREFIX_TUNING'"):
+        resolve_model_dir(str(folder), tmp_path / "cache", 0)
+
+
+def configure(folder: Path, **changes: str) -> None:
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
