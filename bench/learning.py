@@ -86,7 +86,7 @@ def open_run(job: JobFile, cache: Path) -> Run:
     sampler, _ = load_model(directory)
     engine = TorchEngine(
         model=sampler,
-        eos_id=tokenizer.eos_token_id,
+        end_ids=(tokenizer.eos_token_id,),
         pad_id=tokenizer.pad_token_id,
         num_slots=NUM_SLOTS,
         prompt_tokens=job.sampling.prompt_tokens,

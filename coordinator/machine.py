@@ -349,7 +349,7 @@ def _resume_advice(job: Job) -> str:
 def _rollout_reported(draft: _Draft, job_id: str, report: TaskReport) -> None:
     job = draft.state.jobs[job_id]
     rollouts = [status for status in job.tasks.values() if status.role is Role.ROLLOUT]
-    # A failed worker was restarted by its agent as often as it may be. As long as one is left, the job goes on slower.
+    # A failed worker was restarted by its agent as often as that may help. As long as one is left, the job goes on.
     if all(status.report is not None and status.report.state is TaskState.FAILED for status in rollouts):
         log_file = f"; its log is {report.files.log}" if report.files else ""
         advice = f"; {_resume_advice(job)}" if job.files else ""

@@ -53,7 +53,7 @@ from rollout_worker.messages import (
 from rollout_worker.outbox import Outbox
 from rollout_worker.reconnection import RETRY_S, Outage
 from rollout_worker.rewards.building import RewardPlace, build_scorer
-from rollout_worker.rewards.scorer import RewardScorer
+from rollout_worker.rewards.scorer import MAX_FAILURES_IN_A_ROW, RewardScorer
 from rollout_worker.weights.compile import compile_decoder
 from rollout_worker.weights.engine_updater import EngineUpdater, SwapSettings
 from rollout_worker.weights.incoming import ReceivedBundle
@@ -89,9 +89,9 @@ class Worker:
     async def run(self) -> None:
         """Work until the trainer says that the job is done.
 
-        Raises: Denied if the region does not run the job's own code; ConfigError if a reward function cannot be loaded;
-        Unreachable when the gateway stays away; EngineDied; PeriplusError when the engine or the weights are broken for
-        good.
+        Raises: Denied if the region does not run the job's own code; ConfigError if a reward function cannot be loaded,
+        or has only ever failed; Unreachable when the gateway stays away; EngineDied; PeriplusError when the engine or
+        the weights are broken for good.
         """
         with tempfile.TemporaryDirectory(prefix="periplus-bundle-") as scratch:
             async with asyncio.TaskGroup() as tasks:
@@ -173,6 +173,7 @@ class Worker:
                 code_folder=scratch / CODE_FOLDER,
                 num_threads=self._config.task.num_threads,
                 may_run_unsandboxed=self._config.task.allows_unsandboxed,
+                most_first_failures=min(MAX_FAILURES_IN_A_ROW, self._config.step_share),
             )
             scorer = build_scorer(self._job.reward, loaded.environment, environment_lock, place)
             section = self._job.environment
@@ -238,8 +239,8 @@ class Worker:
         sampling = self._job.sampling
         return EpisodeSettings(
             seed=self._job.seed,
-            training=training_draws(sampling, loaded.encoder.tokenizer),
-            evaluation=evaluation_draws(sampling, self._job.eval.sampling, loaded.encoder.tokenizer),
+            training=training_draws(sampling, loaded.encoder.decoder),
+            evaluation=evaluation_draws(sampling, self._job.eval.sampling, loaded.encoder.decoder),
             worker_id=self._worker_id,
             limits=TrajectoryLimits(
                 vocab_size=loaded.engine.vocab_size,
@@ -247,7 +248,7 @@ class Worker:
                 max_completion_tokens=sampling.max_new_tokens,
             ),
             sets=tuple(
-                evaluation_draws(sampling, each.sampling, loaded.encoder.tokenizer)
+                evaluation_draws(sampling, each.sampling, loaded.encoder.decoder)
                 for each in self._job.eval.sets.values()
             ),
         )

@@ -29,7 +29,7 @@ from periplus.job.data_section import makes_problems
 from periplus.job.inputs import check_inputs, model_folder
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 from periplus.job.model_section import NO_TEMPLATE
-from trainer.data.characters import character_tokenizer
+from trainer.data.characters import EOS, character_tokenizer
 from trainer.data.dataset import Prompt, check_set_prompts, counted, excluded_by_sets, read_prompts, split_prompts
 from trainer.tracking.packages import check_trackers
 
@@ -46,6 +46,9 @@ BUDGET_S comes on top."""
 
 MAX_SHOWN_CHARACTERS = 4000
 """Characters of the first prompt that a dry run shows at most. Chosen by hand: two pages."""
+
+MAX_SHOWN_END = 64
+"""Characters of what ends a turn that a warning shows at most. Chosen by hand."""
 
 MAX_SHOWN_TOKENS = 256
 """Tokens of the first prompt that a dry run shows at most. Chosen by hand."""
@@ -69,8 +72,10 @@ class CharacterTokenizer:
     def __init__(self) -> None:
         self._inner: Tokenizer = character_tokenizer()
 
-    def __call__(self, text: str) -> dict[str, list[int]]:
-        return {"input_ids": self._inner.encode(text).ids}
+        self.eos_token_id = self._inner.token_to_id(EOS)
+
+    def __call__(self, text: str, *, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        return {"input_ids": self._inner.encode(text, add_special_tokens=add_special_tokens).ids}
 
 
 def checked_inputs(job: JobFile, model_dir: Path | None, is_time_up: Callable[[], bool] = lambda: False) -> Inputs:
@@ -93,7 +98,7 @@ def checked_inputs(job: JobFile, model_dir: Path | None, is_time_up: Callable[[]
 
         check_checkpoint(model_dir, () if job.model.lora is None else job.model.lora.target_modules)
         tokenizer = load_tokenizer(model_dir)
-    encoder, problems = prompt_encoder(job, tokenizer), trainer_environment(job)
+    encoder, problems = prompt_encoder(job, tokenizer, model_dir), trainer_environment(job)
     check_set_prompts(problems, job, encoder)
     prompts = read_prompts(problems.environment, job, encoder, is_time_up)
     return Inputs(encoder=encoder, problems=problems, prompts=prompts)
@@ -111,6 +116,7 @@ def answer(job_json: str) -> dict[str, Any]:
             split_prompts(inputs.prompts, job, excluded_by_sets(inputs.problems))
         counts = counted(inputs.prompts, inputs.problems, job)
         return {
+            "remarks": framing_remarks(job, inputs.encoder),
             "prompts": len(inputs.prompts),
             "problems": len(inputs.problems.environment),
             "counts": counts.sentence(job.sampling.prompt_tokens),
@@ -120,6 +126,20 @@ def answer(job_json: str) -> dict[str, Any]:
         }
     except PeriplusError as error:
         return {"reason": errors.reason(error), "message": str(error)}
+
+
+def framing_remarks(job: JobFile, encoder: PromptEncoder) -> tuple[str, ...]:
+    """Return a warning if the chat template ends a turn of the model with what does not end a completion."""
+    (token, text), decoder = encoder.turn_end, encoder.decoder
+    if not text or token in decoder.ends or any(stop in text for stop in job.sampling.stop):
+        return ()
+    said = (text if token is None else decoder.token_text(token))[:MAX_SHOWN_END]
+    ends = ", ".join(map(decoder.token_text, sorted(decoder.ends)))
+    return (
+        f"the chat template ends a turn of the model with {said!r}, which is none of its end tokens ({ends}): "
+        f"completions that end like this go on to sampling.max_new_tokens; set sampling.stop=[{json.dumps(said)}], or "
+        "name the token as eos_token_id in the model's generation_config.json",
+    )
 
 
 def _shown(inputs: Inputs) -> dict[str, Any]:

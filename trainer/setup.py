@@ -5,6 +5,7 @@ in a new fork. It takes seconds to minutes and blocks, so it runs in a thread an
 callback. Nothing here knows of the gateway or the ledger.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from periplus.job.inputs import model_folder
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 from periplus.job.model_section import NO_TEMPLATE
 from periplus.job.reward_code import read_code
+from periplus.process.telemetry import event
 from periplus.values.policy import Lineage, Policy
 from periplus.values.record import RecordKind
 from trainer.checkpointing import checkpoint
@@ -27,11 +29,13 @@ from trainer.data.pretrained import load_weights
 from trainer.distributed.leader import Leader
 from trainer.distributed.process_group import device_of_rank
 from trainer.learning.warmup import warm_up
-from trainer.preflight import checked_inputs
+from trainer.preflight import checked_inputs, framing_remarks
 from trainer.publishing import publish
 from trainer.publishing.publish import Bundle
 from trainer.recipe import policy_scorer, warmup_settings
 from trainer.reporting.progress import Progress
+
+log = logging.getLogger(__name__)
 
 Say = Callable[[RecordKind, str, dict[str, float]], None]
 """Callback that reports progress: kind of the record, text for a person, values by metric name. It may raise, to stop
@@ -77,6 +81,8 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
     model_dir = resolve_model_dir(place, config.cache_dir, job.seed)
     # Cheap checks first: a job that does not fit is refused before weights are read.
     inputs = checked_inputs(job, model_dir)
+    for remark in framing_remarks(job, inputs.encoder):
+        event(log, logging.WARNING, "completions_may_not_end", why=remark)
     dataset = Dataset(
         environment=inputs.problems.environment,
         splits=split_prompts(inputs.prompts, job, excluded_by_sets(inputs.problems)),

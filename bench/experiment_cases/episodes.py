@@ -84,7 +84,7 @@ async def _play(
         for name, p in model.named_parameters()
     }
     engine = TorchEngine(
-        model=model, eos_id=EOS, pad_id=0, num_slots=num_slots, prompt_tokens=8 + BUDGET, max_new_tokens=BUDGET
+        model=model, end_ids=(EOS,), pad_id=0, num_slots=num_slots, prompt_tokens=8 + BUDGET, max_new_tokens=BUDGET
     )
     serving = Serving()
     serving.sound(V0)

@@ -207,7 +207,7 @@ async def _checked(chain_: Chain, model_name: str, scenes: Sequence[Scene], scal
     counts: Counter[str] = Counter()
     for scene in scenes:
         model = random_model(model_name).requires_grad_(False)
-        inner = TorchEngine(model=model, eos_id=2, pad_id=0, num_slots=4, prompt_tokens=32, max_new_tokens=8)
+        inner = TorchEngine(model=model, end_ids=(2,), pad_id=0, num_slots=4, prompt_tokens=32, max_new_tokens=8)
         engine = AdapterEngine(inner, scale)
         try:
             await engine.swap(_whole(chain_, 1), Policy(0, 1), OnSwap.KEEP_KV)

@@ -32,9 +32,9 @@ _SHOWN_CHARACTERS = 300
 class CheckedJob:
     """What the checks of a job found, as texts for a person.
 
-    `left` has a warning if no test covers the model's architecture or most problems are left out, and a sentence for
-    each check that was left to the trainer. `shown` describes what the job applies: the data that was read, how many
-    problems are left out, how prompts are framed, and the first prompt with its tokens.
+    `left` has warnings, such as that no test covers the model's architecture or that most problems are left out, and a
+    sentence for each check that was left to the trainer. `shown` describes what the job applies: the data that was
+    read, how many problems are left out, how prompts are framed, and the first prompt with its tokens.
     """
 
     left: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ def check_job(job: JobFile) -> CheckedJob:
     found = _ask_child(job)
     if "reason" in found:
         raise errors.from_reason(str(found["reason"]), str(found["message"]))
-    left = list(remarks)
+    left = [*remarks, *found["remarks"]]
     counts = str(found["counts"])
     # The child stops early on a large data set, so that submitting stays fast.
     if found["prompts"] < found["problems"]:

@@ -1,8 +1,8 @@
-"""Tries a job's reward functions on the machine that submits it, in a child process of the worker's package.
+"""Tries a job's reward functions or environment where it is submitted, in a child process of the worker's package.
 
 What a function says of the first problem's own answer is shown: a right answer that gets no reward is the commonest
-mistake. A function of the user's own that cannot be loaded refuses the job. Other functions may lack a library or a
-sandbox here that workers have, so that their failures are only told.
+mistake. A function or an environment of the user's own that cannot be loaded, raises, or returns no value refuses the
+job. Other functions may lack a library or a sandbox here that workers have, so that their failures are only told.
 """
 
 import json
@@ -22,10 +22,10 @@ slow. Chosen by hand."""
 def try_rewards(job: JobFile) -> tuple[str, ...]:
     """Return sentences on what the job's reward functions say of the first problem's own answer.
 
-    There are none where the environment alone scores. Raises: ConfigError if a function of the user's own cannot be
-    loaded; PeriplusError.
+    There are none where an environment of the runtime's alone scores. Raises: ConfigError if one of the user's own is
+    refused; PeriplusError.
     """
-    if job.reward.is_verifier_alone:
+    if job.reward.is_verifier_alone and (job.environment is None or job.environment.path is None):
         return ()
     # -P keeps a folder named `rollout_worker` in the current directory from being imported in place of the package.
     command = [sys.executable, "-P", "-m", "rollout_worker.rewards.check"]

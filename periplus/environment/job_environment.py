@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from periplus.environment import gym_tasks
+from periplus.environment.completions import end_token_ids
 from periplus.environment.datasets.listed import ListedProblems, problem_file, read_problem_file
 from periplus.environment.datasets.problems import read_problems, read_set
 from periplus.environment.environment import Environment
@@ -113,10 +114,18 @@ def worker_environment(job: JobFile, folder: Path) -> Environment:
     return ProblemSets(main=main, sets=sets)
 
 
-def prompt_encoder(job: JobFile, tokenizer: Any) -> PromptEncoder:
-    """Return the encoder of a job's prompts with its model's tokenizer."""
+def prompt_encoder(job: JobFile, tokenizer: Any, folder: Path | None) -> PromptEncoder:
+    """Return the encoder of a job's prompts, given the tokenizer and the folder of its model.
+
+    `folder` is None for a built-in model that has not been made yet.
+    """
     model = job.model
-    return PromptEncoder(tokenizer=tokenizer, template=model.chat_template, arguments=model.chat_template_kwargs)
+    return PromptEncoder(
+        tokenizer=tokenizer,
+        template=model.chat_template,
+        arguments=model.chat_template_kwargs,
+        end_ids=end_token_ids(folder, tokenizer),
+    )
 
 
 def _made(job: JobFile) -> Environment:

@@ -261,7 +261,8 @@ class FailureSection(Config):
     """Largest number of seconds that a step waits for older samples."""
 
     max_worker_restarts: int = Field(default=3, ge=0, le=1000)
-    """Number of times that one worker is restarted before it counts as failed."""
+    """Number of times that one worker is restarted before it counts as failed. One that finds a mistake in the job,
+    such as a reward function that only ever fails, is not restarted."""
 
 
 class CheckpointSection(Config):

@@ -32,7 +32,7 @@ class WeightedFunction(Config):
 
 
 class VerifierReward(WeightedFunction):
-    """The environment's own rule; an exact match with the answer for problems of a data file."""
+    """The environment's own rule; for problems of a data file it is that of `exact`."""
 
     name: Literal["verifier"]
     """The kind of the function."""
@@ -46,7 +46,8 @@ class MathReward(WeightedFunction):
 
 
 class ExactReward(WeightedFunction):
-    """1 if the whole completion equals the problem's answer, up to white space around it, else 0."""
+    """1 if the completion's final answer equals the problem's answer, up to white space around it, else 0. The final
+    answer is the last section `<answer>`, else what follows the thoughts (`</think>`), else the whole completion."""
 
     name: Literal["exact"]
     """The kind of the function."""
@@ -115,7 +116,8 @@ class CodeReward(WeightedFunction):
 
     tests_column: str = Field(default="tests", min_length=1, max_length=256)
     """Column of the data with a problem's tests: a list whose entries are statements such as `assert f(1) == 2`, or
-    mappings with the texts `input` and `output` of standard input and output."""
+    mappings with the texts `input` and `output` of standard input and output. A text is one statement, or a list as
+    JSON."""
 
     partial: bool = True
     """Whether a part of the tests gives a part of the reward; otherwise only all of them give 1."""
@@ -162,7 +164,8 @@ class OwnReward(WeightedFunction):
         pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$", max_length=256
     )
     """Import path of the function, such as my_rewards:score. It is called as `score(prompts, completions, **columns)`
-    with lists of equal length, and returns a list with a number or None for each completion."""
+    with lists of equal length, and gets `completion_ids` and `trainer_state` too if it names them or has `**`. It
+    returns a list with a number or None for each completion."""
 
 
 def kind_of(entry: Any) -> str | None:

@@ -39,7 +39,7 @@ class RewardSection(Config, json_schema_extra=_with_shorthand):
     shorthand: ClassVar[str | None] = "name"
 
     name: _Name | None = None
-    """The one reward function, with its defaults: `verifier` (the environment's own rule; an exact match for a data
+    """The one reward function, with its defaults: `verifier` (the environment's own rule; that of `exact` for a data
     file), `math`, `exact`, `format` or `code`. `shuffled` permutes the rewards of a batch at random among its samples;
     it is a control run, in which nothing can be learnt. Default: verifier, or what `functions` says."""
 
@@ -57,7 +57,8 @@ class RewardSection(Config, json_schema_extra=_with_shorthand):
     on_failure: Literal["value", "fail"] = "value"
     """What becomes of a sample for which a function crashed, hung or raised an error. `value` counts failure_value as
     the function's value and trains on the sample. `fail` draws the sample anew, up to failure.max_sample_attempts
-    times, and then drops its whole group. Both are counted as reward_failures."""
+    times, and then drops its whole group. Both are counted as reward_failures. A function that has never given a value
+    ends the job."""
 
     failure_value: float = Field(default=0.0, ge=-1000, le=1000)
     """Value of a function that failed, with on_failure: value."""

@@ -169,21 +169,26 @@ def authority_key_of(task: AssignedTask | TaskSpec) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOutcome:
-    """How the process of a task ended: the content of its status file."""
+    """How the process of a task ended: the content of its status file.
+
+    `is_final` says that another start of the process would fail in the same way.
+    """
 
     state: TaskState
     message: str
+    is_final: bool = False
 
     def to_json(self) -> str:
         """Return the outcome as the JSON text of a status file."""
-        return json.dumps({"state": self.state.value, "message": self.message})
+        return json.dumps({"state": self.state.value, "message": self.message, "is_final": self.is_final})
 
     @classmethod
     def of_exit(cls, exit_code: int, status: str) -> "TaskOutcome":
         """Return the outcome of a process from its exit code and the text of its status file, which may be empty."""
         try:
             data = json.loads(status)
-            return cls(state=TaskState(data["state"]), message=str(data["message"]))
+            state, message = TaskState(data["state"]), str(data["message"])
+            return cls(state=state, message=message, is_final=bool(data.get("is_final", False)))
         except (ValueError, KeyError, TypeError):
             pass
         if exit_code == EXIT_SUCCEEDED:

@@ -208,6 +208,7 @@ class ViewState:
     delta_bytes: float = 0.0
     full_weights_bytes: float = 0.0
     dropped_samples: int = 0
+    reward_failures: int = 0
     staleness_violations: int = 0
     weight_digest_mismatches: int = 0
     last_step_policy: Policy | None = None
@@ -333,6 +334,7 @@ def _fold_step(state: ViewState, record: Record, step: int) -> ViewState:
         delta_bytes=state.delta_bytes + values.get("delta_bytes", 0.0),
         full_weights_bytes=state.full_weights_bytes + values.get("full_weights_bytes", 0.0),
         dropped_samples=state.dropped_samples + int(values.get("dropped_samples", 0)),
+        reward_failures=state.reward_failures + int(values.get("reward_failures", 0)),
         staleness_violations=state.staleness_violations + int(values.get("staleness_violations", 0)),
         weight_digest_mismatches=state.weight_digest_mismatches + int(values.get("weight_digest_mismatches", 0)),
     )

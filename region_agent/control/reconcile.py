@@ -7,7 +7,8 @@ yields nothing new. Invariants:
 - A task id has at most one process.
 - Nothing is started that is not desired or that is to stop.
 - A process that must go is first asked to stop (SIGTERM), and killed only after `grace_s`.
-- A rollout worker that died is restarted after a pause that doubles each time, at most `max_restarts` times.
+- A rollout worker that died is restarted after a pause that doubles each time, at most `max_restarts` times. One that
+  says that it would fail again is not.
 - A trainer that died is not restarted here, because a new trainer needs a new fork, and only the coordinator grants
   forks.
 
@@ -183,7 +184,7 @@ def _superseded(process: Process, wanted: LocalTask) -> bool:
 
 def _mends(process: Process, wanted: LocalTask) -> bool:
     assert process.outcome is not None
-    failed = process.outcome.state is TaskState.FAILED
+    failed = process.outcome.state is TaskState.FAILED and not process.outcome.is_final
     return failed and not wanted.stopping and wanted.role is Role.ROLLOUT and process.restarts < wanted.max_restarts
 
 

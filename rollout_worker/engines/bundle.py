@@ -16,6 +16,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from periplus.environment.completions import end_token_ids
 from periplus.environment.environment import Environment
 from periplus.environment.job_environment import prompt_encoder, worker_environment
 from periplus.environment.prompts import PromptEncoder
@@ -49,7 +50,7 @@ async def load_bundle(files: Mapping[str, bytes], scratch: Path, job: JobFile) -
     """Write the bundle's files into the folder `scratch`, and build from them. Raises: ConfigError."""
     tokenizer, environment = await asyncio.to_thread(_unpacked, files, scratch, job)
     engine = await build_engine(scratch, tokenizer, job)
-    return LoadedBundle(engine=engine, encoder=prompt_encoder(job, tokenizer), environment=environment)
+    return LoadedBundle(engine=engine, encoder=prompt_encoder(job, tokenizer, scratch), environment=environment)
 
 
 def _unpacked(files: Mapping[str, bytes], scratch: Path, job: JobFile) -> tuple[Any, Environment]:
@@ -94,7 +95,7 @@ def _torch_engine(folder: Path, tokenizer: Any, job: JobFile) -> TorchEngine:
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation=attention).eval()
     return TorchEngine(
         model=model.requires_grad_(False).to(device),
-        eos_id=tokenizer.eos_token_id,
+        end_ids=end_token_ids(folder, tokenizer),
         pad_id=tokenizer.pad_token_id,
         num_slots=job.engine.max_requests or NUM_SLOTS,
         prompt_tokens=context_tokens(job),
@@ -117,7 +118,7 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
             return await served_engine(
                 job.engine.url,
                 limits=limits,
-                eos_id=tokenizer.eos_token_id,
+                end_ids=end_token_ids(folder, tokenizer),
                 num_slots=num_slots,
                 on_swap=on_swap,
                 api_key=os.environ.get("VLLM_API_KEY"),
@@ -153,7 +154,7 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
     return VllmEngine(
         backend=backend,
         limits=limits,
-        eos_id=tokenizer.eos_token_id,
+        end_ids=end_token_ids(folder, tokenizer),
         num_slots=num_slots,
         computes_in_bfloat16=dtype == "bfloat16",
     )

@@ -104,7 +104,7 @@ class SlotDecoder:
         self,
         *,
         model: Any,
-        eos_id: int,
+        end_ids: Sequence[int],
         pad_id: int,
         num_slots: int,
         prompt_tokens: int,
@@ -115,7 +115,7 @@ class SlotDecoder:
         if num_slots < MIN_SLOTS:
             raise ValueError(f"num_slots is {num_slots}; at least {MIN_SLOTS} are needed")
         self._model = model
-        self._eos_id, self._pad_id = eos_id, pad_id
+        self._end_ids, self._pad_id = frozenset(end_ids), pad_id
         self._lag = 0 if device.type == "cpu" else LAG
         # A slot may go on for `_lag` tokens after its request's last one, which need columns too.
         self._width_P, self._width_K = prompt_tokens, prompt_tokens + max_new_tokens + self._lag
@@ -124,7 +124,7 @@ class SlotDecoder:
         cache_dtype = torch.float32 if use_slot_attention(model) else None
         self._cache = SlotCache(self._num_layers, num_slots, self._width_K, device, cache_dtype)
         self._rows: list[_Row | None] = [None] * num_slots
-        self._records = SlotRecords(num_slots, max_new_tokens, eos_id)
+        self._records = SlotRecords(num_slots, max_new_tokens, end_ids)
         self._waiting: deque[SampleRequest] = deque()
         # Requests that were under way when a forward pass failed: they are generated again, one at a time.
         self._suspects: deque[SampleRequest] = deque()
@@ -306,9 +306,11 @@ class SlotDecoder:
     def _choose(self, logits_RV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         running = self._running()
         too_early = [row.slot for row in running if self._position_R[row.slot] < row.request.min_new_tokens]
-        if too_early and 0 <= self._eos_id < logits_RV.shape[1]:
+        if too_early:
+            ends = [token for token in sorted(self._end_ids) if token < logits_RV.shape[1]]
             logits_RV = logits_RV.clone()
-            logits_RV[self._on_device(too_early), self._eos_id] = -torch.inf
+            for slot in too_early:
+                logits_RV[slot, ends] = -torch.inf
         # Sorting the vocabulary is left out while nobody needs it. It changes no row that draws from all tokens.
         restricts = any(row.request.top_k or row.request.top_p < 1 for row in running if not row.request.greedy)
         uniform_R = self._on_device(uniforms(self._keys_R, self._position_R))
@@ -350,7 +352,7 @@ class SlotDecoder:
         return ended
 
     def _end_of(self, token: int, *, is_stopped: bool) -> CompletionEnd:
-        if token == self._eos_id:
+        if token in self._end_ids:
             return CompletionEnd.EOS
         return CompletionEnd.STOP if is_stopped else CompletionEnd.LENGTH
 

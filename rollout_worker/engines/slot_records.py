@@ -20,10 +20,11 @@ Slots = npt.NDArray[np.int64]
 
 
 class SlotRecords:
-    """Records of `num_slots` slots, each of at most `max_new_tokens` tokens. `eos_id` ends a completion."""
+    """Records of `num_slots` slots, each of at most `max_new_tokens` tokens. The tokens
+    `end_ids` end a completion."""
 
-    def __init__(self, num_slots: int, max_new_tokens: int, eos_id: int) -> None:
-        self._eos_id = eos_id
+    def __init__(self, num_slots: int, max_new_tokens: int, end_ids: Sequence[int]) -> None:
+        self._end_ids = np.array(sorted(end_ids), dtype=np.int64)
         self._tokens_RN = np.zeros((num_slots, max_new_tokens), dtype=np.int64)
         self._logprobs_RN = np.zeros((num_slots, max_new_tokens), dtype=np.float32)
         self._num_tokens_R = np.zeros(num_slots, dtype=np.int64)
@@ -51,7 +52,9 @@ class SlotRecords:
         gaps_S = now_s - self._last_token_s_R[slots_S]
         self._longest_gap_s_R[slots_S] = np.maximum(self._longest_gap_s_R[slots_S], gaps_S)
         self._last_token_s_R[slots_S] = now_s
-        ended_S: npt.NDArray[np.bool_] = (tokens_S == self._eos_id) | (places_S + 1 == self._limit_R[slots_S])
+        ended_S: npt.NDArray[np.bool_] = (tokens_S[:, None] == self._end_ids).any(axis=1) | (
+            places_S + 1 == self._limit_R[slots_S]
+        )
         return ended_S
 
     def change_policy(self, slot: int, policy: Policy, *, kept_kv: bool) -> None:

@@ -1,8 +1,9 @@
 """Finds the token with which a completion's text first contains a stop string: the same way for every engine.
 
-The text is that of the tokens without special ones, as a scorer sees it. A completion ends at the token that completes
-a stop string, and keeps this token and those before it, because the policy sampled them; a scorer gets the text before
-the stop string.
+The text is the one that a scorer sees: with special tokens, but without end tokens and padding. A completion ends at
+the token that completes a stop string, and keeps this token and those before it, because the policy sampled them; a
+scorer gets the text before the stop string. A stop string that is a special token is found by the token's id too, so
+that padding, which has no text, can be one.
 
 One token may change the text of earlier ones (a character of several bytes, a space that the first token of a text
 loses), so that a text cannot be added up from the texts of its tokens. A `StopWatch` therefore decodes the last tokens
@@ -11,7 +12,8 @@ completion.
 """
 
 from collections.abc import Sequence
-from typing import Any
+
+from periplus.environment.completions import CompletionDecoder
 
 CONTEXT_CHARACTERS = 16
 """Characters at the beginning of a shortened text in which no stop string is looked for, because without the tokens
@@ -22,16 +24,16 @@ the bytes of one character. Chosen by hand: several times these."""
 class StopStrings:
     """The texts that end a completion. The first `min_new_tokens` tokens are not looked at.
 
-    `tokenizer` is one of transformers, or something that decodes like one. The engine may use it in a thread of its
-    own, so that no other thread should use the same object.
+    The engine may use `decoder` in a thread of its own, so that no other thread should use the same tokenizer.
     """
 
-    def __init__(self, tokenizer: Any, texts: Sequence[str], min_new_tokens: int = 0) -> None:
+    def __init__(self, decoder: CompletionDecoder, texts: Sequence[str], min_new_tokens: int = 0) -> None:
         if not texts or not all(texts):
             raise ValueError(f"stop strings are {list(texts)!r}; give at least one, and none that is empty")
         self.texts, self.min_new_tokens = tuple(texts), min_new_tokens
-        self._tokenizer = tokenizer
-        self._textless = frozenset(getattr(tokenizer, "all_special_ids", ()))
+        self._decoder = decoder
+        found = (decoder.special_id(text) for text in texts)
+        self.special_ids = frozenset(token for token in found if token is not None)
 
     def watch(self) -> "StopWatch":
         """Return what looks for these texts in one completion."""
@@ -39,11 +41,11 @@ class StopStrings:
 
     def has_no_text(self, token: int) -> bool:
         """Return whether the text of a completion does not show this token."""
-        return token in self._textless
+        return token in self._decoder.hidden
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of these tokens, without special ones."""
-        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+        """Return the text of these tokens, without end tokens and padding."""
+        return self._decoder.text(token_ids)
 
     def before(self, token_ids: Sequence[int]) -> str:
         """Return a completion's text up to where its first stop string begins; all of it if it has none."""
@@ -67,7 +69,11 @@ class StopWatch:
     def completes(self, token: int) -> bool:
         """Add the next token, and return whether a stop string is complete with it."""
         self._num_seen += 1
-        if self._num_seen <= self._strings.min_new_tokens or self._strings.has_no_text(token):
+        if self._num_seen <= self._strings.min_new_tokens:
+            return False
+        if token in self._strings.special_ids:
+            return True
+        if self._strings.has_no_text(token):
             return False
         self._window.append(token)
         text = self._strings.decode(self._window)

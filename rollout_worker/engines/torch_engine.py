@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -68,12 +68,19 @@ class _Swap:
 class TorchEngine:
     """Generates with `model`, a Hugging Face causal language model (`Any`, because transformers has no strict types).
 
-    `eos_id` ends a completion and `pad_id` fills prompts. `num_slots` requests decode at once. Prompts have at most
-    `prompt_tokens` tokens, completions at most `max_new_tokens`. The model decides device and type.
+    The tokens `end_ids` end a completion, and `pad_id` fills prompts. `num_slots` requests decode at once. Prompts have
+    at most `prompt_tokens` tokens, completions at most `max_new_tokens`. The model decides device and type.
     """
 
     def __init__(
-        self, *, model: Any, eos_id: int, pad_id: int, num_slots: int, prompt_tokens: int, max_new_tokens: int
+        self,
+        *,
+        model: Any,
+        end_ids: Sequence[int],
+        pad_id: int,
+        num_slots: int,
+        prompt_tokens: int,
+        max_new_tokens: int,
     ) -> None:
         check_architecture(model.config)
         self._model = model
@@ -88,7 +95,7 @@ class TorchEngine:
         self._memory = TensorMemory({name: parameter.detach() for name, parameter in model.named_parameters()})
         self._decoder = SlotDecoder(
             model=model,
-            eos_id=eos_id,
+            end_ids=end_ids,
             pad_id=pad_id,
             num_slots=num_slots,
             prompt_tokens=prompt_tokens,

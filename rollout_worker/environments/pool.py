@@ -20,7 +20,7 @@ from typing import Any
 from periplus.environment.environment import Item, Message
 from periplus.environment.turns.protocol import TurnOutcome
 from periplus.errors import RewardCrashed, RewardRaised, RewardTimedOut
-from periplus.values.trajectory import is_reward
+from periplus.values.trajectory import MAX_REWARD, is_reward
 from rollout_worker.rewards.child import ChildLost, RewardChild
 
 PROCESS_MODULE = "rollout_worker.environments.process"
@@ -57,7 +57,10 @@ class ProcessEpisode:
         said = await self._call({"step": completion})
         reward = said["reward"]
         if not is_reward(reward):
-            raise RewardRaised(f"{self._path} gave the reward {reward!r}; rewards are numbers of at most a million")
+            raise RewardRaised(
+                f"{self._path} gave the reward {reward!r}; a reward is a number from -{MAX_REWARD:.0f} to "
+                f"{MAX_REWARD:.0f}"
+            )
         return TurnOutcome(reward=reward, messages=_messages(said["messages"]), is_done=said["done"])
 
     async def _call(self, message: Any) -> Mapping[str, Any]:

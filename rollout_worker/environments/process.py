@@ -13,7 +13,7 @@ import asyncio
 import importlib
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rollout_worker.rewards.keeper import die_with_parent
@@ -36,6 +36,8 @@ class Player:
         if not isinstance(said, tuple | list) or len(said) != 3:
             raise TypeError(f"step returned {said!r:.80}; it returns (messages, reward, done)")
         messages, reward, done = said
+        if isinstance(reward, str | bytes):
+            raise TypeError(f"step returned the reward {reward!r:.80}, which is no number")
         added = _messages(messages, "tool")
         if not (done or added):
             raise ValueError("step returned no message, and the episode is not done")
@@ -51,6 +53,8 @@ async def _awaited(value: Any) -> Any:
 
 def _messages(said: Any, role: str) -> list[dict[str, str]]:
     """Return messages of what a method said: None, one text, or a list of texts and mappings."""
+    if said is not None and (isinstance(said, bytes | Mapping) or not isinstance(said, Iterable)):
+        raise TypeError(f"{said!r:.80} stands for messages; they are None, a text, or a list of texts and mappings")
     listed = [] if said is None else [said] if isinstance(said, str) else list(said)
     return [
         {"role": role, "content": each} if isinstance(each, str) else {"role": each["role"], "content": each["content"]}
@@ -63,14 +67,14 @@ def main() -> None:
     die_with_parent()
     pipes = taken_pipes()
     messages = pipes.messages()
+    setup = next(messages)
     try:
-        setup = next(messages)
         sys.path[:0] = [setup["folder"]]
         module, _, name = setup["path"].partition(":")
         environment = getattr(importlib.import_module(module), name)
         environment(**setup["config"])  # settings that it does not take show here
     except Exception as error:  # the root of foreign code: a user's module may raise anything
-        pipes.say({"refused": text_of(error)})
+        pipes.say({"refused": text_of(error, setup["folder"])})
         return
     pipes.say({"ready": True})
     with asyncio.Runner() as runner:
@@ -79,5 +83,5 @@ def main() -> None:
             try:
                 said = player.answer(call)
             except Exception as error:  # the root of foreign code: an environment may raise anything
-                said = {"raised": text_of(error)}
+                said = {"raised": text_of(error, setup["folder"])}
             pipes.say(said)

@@ -1,24 +1,24 @@
-"""How the tokens of a job's completions are drawn, from the job's settings and a tokenizer for its stop strings."""
+"""How the tokens of a job's completions are drawn, from the job's settings and a decoder for its stop strings."""
 
 import copy
-from typing import Any
 
+from periplus.environment.completions import CompletionDecoder
 from periplus.job.job_file import SamplingSection
 from periplus.job.sampling_section import EvalSampling
 from rollout_worker.engines.stop_strings import StopStrings
 from rollout_worker.episodes.episode import DrawSettings
 
 
-def training_draws(sampling: SamplingSection, tokenizer: Any) -> DrawSettings:
+def training_draws(sampling: SamplingSection, decoder: CompletionDecoder) -> DrawSettings:
     """Return how completions are drawn that are trained on."""
     return DrawSettings(
         temperature=sampling.temperature,
         max_new_tokens=sampling.max_new_tokens,
-        stop=_strings(tokenizer, sampling.stop, 0),
+        stop=_strings(decoder, sampling.stop, 0),
     )
 
 
-def evaluation_draws(sampling: SamplingSection, evaluation: EvalSampling, tokenizer: Any) -> DrawSettings:
+def evaluation_draws(sampling: SamplingSection, evaluation: EvalSampling, decoder: CompletionDecoder) -> DrawSettings:
     """Return how the completions of an evaluation are drawn; what it leaves open is as in training."""
     stop = sampling.stop if evaluation.stop is None else evaluation.stop
     return DrawSettings(
@@ -27,10 +27,10 @@ def evaluation_draws(sampling: SamplingSection, evaluation: EvalSampling, tokeni
         top_p=evaluation.top_p,
         top_k=evaluation.top_k,
         min_new_tokens=evaluation.min_new_tokens,
-        stop=_strings(tokenizer, stop, evaluation.min_new_tokens),
+        stop=_strings(decoder, stop, evaluation.min_new_tokens),
     )
 
 
-def _strings(tokenizer: Any, texts: tuple[str, ...], min_new_tokens: int) -> StopStrings | None:
+def _strings(decoder: CompletionDecoder, texts: tuple[str, ...], min_new_tokens: int) -> StopStrings | None:
     # Engines decode in a thread of their own, and a tokenizer is not promised to serve two threads.
-    return StopStrings(copy.deepcopy(tokenizer), texts, min_new_tokens) if texts else None
+    return StopStrings(copy.deepcopy(decoder), texts, min_new_tokens) if texts else None

@@ -103,10 +103,10 @@ class FinishedEpisode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a scorer sees of a finished episode: the problem, and the completion as text without special tokens.
+    """What a scorer sees of a finished episode: the problem, and the text of the completion.
 
-    The text ends before the first stop string. `num_tokens` is the completion's length in tokens, those of its end
-    token and its stop string included.
+    The text has no end tokens and no padding, and ends before the first stop string. `num_tokens` is the completion's
+    length in tokens, those of its end token and its stop string included.
     """
 
     item: Item
@@ -133,10 +133,7 @@ class EpisodeDesk:
     def answer(self, finished: FinishedEpisode) -> Answer:
         """Return what is to be scored. Raises: anything that the environment or the tokenizer raises."""
         token_ids, stop = finished.completion.token_ids, self._draws(finished.lease).stop
-        if stop is None:
-            text = self._encoder.tokenizer.decode(token_ids, skip_special_tokens=True)
-        else:
-            text = stop.before(token_ids)
+        text = self._encoder.decoder.text(token_ids) if stop is None else stop.before(token_ids)
         num_tokens = len(token_ids)
         return Answer(item=self._environment.item(finished.lease.item), text=text, num_tokens=num_tokens)
 

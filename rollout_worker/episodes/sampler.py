@@ -31,7 +31,7 @@ from rollout_worker.engines.engine import CompletionEnd, Engine, EngineDied, Req
 from rollout_worker.episodes.episode import EpisodeDesk, FailedLease, FinishedEpisode, request_id_of
 from rollout_worker.episodes.framing import LingeringResults, frames_of
 from rollout_worker.episodes.queue import LeaseQueue, QueuedLease
-from rollout_worker.episodes.scoring import SampleScore, Scorer, turn_score
+from rollout_worker.episodes.scoring import SampleScore, ScoredSample, Scorer, turn_score
 from rollout_worker.episodes.turns import TurnDriver
 from rollout_worker.messages import SamplingStarted, WorkerMessage
 from rollout_worker.outbox import Outbox
@@ -242,7 +242,14 @@ class Sampler:
             return turn_score(finished.turn_rewards)
         async with self._desk_lock:
             answer = await asyncio.to_thread(self._desk.answer, finished)
-        return await self._scorer.score(answer.item, answer.text, num_tokens=answer.num_tokens)
+        lease, completion = finished.lease, finished.completion
+        sample = ScoredSample(
+            group=lease.group,
+            sample=lease.sample,
+            token_ids=tuple(completion.token_ids),
+            version=max((run.policy.version for run in completion.runs), default=0),
+        )
+        return await self._scorer.score(answer.item, answer.text, num_tokens=answer.num_tokens, sample=sample)
 
     async def _send(self) -> None:
         while True:
@@ -264,7 +271,8 @@ class Sampler:
         await self._out.put(failed)
         self._num_failed_in_a_row += 1
         if self._num_failed_in_a_row >= MAX_FAILURES_IN_A_ROW:
+            at_fault = "reward function" if failed.reward_failure else "engine or the environment of this worker"
             raise PeriplusError(
-                f"{self._num_failed_in_a_row} samples in a row failed (the last one: {failed.why}); the engine or the "
-                "environment of this worker is broken; see its log"
+                f"{self._num_failed_in_a_row} samples in a row failed (the last one: {failed.why}); the {at_fault} is "
+                "broken; see the worker's log"
             )

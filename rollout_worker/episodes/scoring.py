@@ -24,6 +24,23 @@ class SampleScore:
     failures: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredSample:
+    """Which sample is scored, by group and number in it, the tokens of its completion, and the newest version of them.
+
+    Scores of named functions do not depend on it; functions of the user's own may ask for tokens and version.
+    """
+
+    group: int = 0
+    sample: int = 0
+    token_ids: tuple[int, ...] = ()
+    version: int = 0
+
+
+UNKNOWN_SAMPLE = ScoredSample()
+"""What a scorer is told of a completion that is no sample of a run."""
+
+
 def turn_score(rewards: Sequence[float]) -> SampleScore:
     """Return the score of an episode whose environment has given these rewards: their sum, with each as a part."""
     parts = {f"turn_{number}": reward for number, reward in enumerate(rewards, start=1)}
@@ -33,7 +50,9 @@ def turn_score(rewards: Sequence[float]) -> SampleScore:
 class Scorer(Protocol):
     """Scores completions. Many calls may be under way at the same time."""
 
-    async def score(self, item: Item, completion: str, *, num_tokens: int) -> SampleScore:
+    async def score(
+        self, item: Item, completion: str, *, num_tokens: int, sample: ScoredSample = UNKNOWN_SAMPLE
+    ) -> SampleScore:
         """Return the score of a decoded completion of a problem, which has `num_tokens` tokens.
 
         Raises: anything; it costs this sample alone.
@@ -50,7 +69,9 @@ class EnvironmentScorer:
     def __init__(self, environment: Environment, environment_lock: asyncio.Lock) -> None:
         self._environment, self._lock = environment, environment_lock
 
-    async def score(self, item: Item, completion: str, *, num_tokens: int) -> SampleScore:
+    async def score(
+        self, item: Item, completion: str, *, num_tokens: int, sample: ScoredSample = UNKNOWN_SAMPLE
+    ) -> SampleScore:
         """Return the environment's score, which has no parts."""
         async with self._lock:
             return SampleScore(reward=float(await asyncio.to_thread(self._environment.score, item.index, completion)))

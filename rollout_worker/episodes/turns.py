@@ -6,8 +6,8 @@
 Tokens that were sampled stay as they are: a next turn's prompt is the prompt, what was sampled, and the tokens that the
 chat template puts between (periplus/environment/prompts.py). An episode ends when the environment says so, after the
 job's greatest number of turns, or when the tokens of sampling.max_new_tokens are used up. It never ends with tokens of
-the environment. A turn that ends by its length or by a stop string is judged by the environment like any other, and is
-the last one.
+the environment. A turn that ends by its length, or within a text by a stop string, is judged by the environment like
+any other, and is the last one. A stop string that is a special token ends a turn as an end token does.
 
 While an environment works on a turn, its episode has no slot in the engine, and other episodes go on. Weights may
 change between turns and within them; runs say which policy sampled what, and the environment's tokens belong to the run
@@ -148,10 +148,11 @@ class TurnDriver:
                 return transcript.ended(turn.end)
             outcome = await environment.step(await self._locked(partial(self._text, request, turn)))
             transcript.rewards.append(outcome.reward)
-            if turn.end is not CompletionEnd.EOS or outcome.is_done or len(transcript.rewards) == self._max_turns:
+            is_last = outcome.is_done or len(transcript.rewards) == self._max_turns
+            if is_last or not _has_ended(request, turn):
                 return transcript.ended(turn.end)
             exchanges.append(tuple(outcome.messages))
-            added = await self._locked(lambda: self._encoder.continuation(item, exchanges))
+            added = await self._locked(partial(self._encoder.continuation, item, exchanges, turn.token_ids[-1]))
             if len(transcript.token_ids) + len(added) >= request.max_new_tokens:
                 return transcript.ended(CompletionEnd.LENGTH)
             transcript.add_context(added)
@@ -183,8 +184,14 @@ class TurnDriver:
     def _text(self, request: SampleRequest, turn: Completion) -> str:
         if request.stop is not None:
             return request.stop.before(turn.token_ids)
-        return str(self._encoder.tokenizer.decode(turn.token_ids, skip_special_tokens=True))
+        return self._encoder.decoder.text(turn.token_ids)
 
     async def _locked(self, call: Callable[[], T]) -> T:
         async with self._lock:
             return await asyncio.to_thread(call)
+
+
+def _has_ended(request: SampleRequest, turn: Completion) -> bool:
+    """Return whether a turn ended with a token after which another turn may follow."""
+    is_special = request.stop is not None and turn.token_ids[-1] in request.stop.special_ids
+    return turn.end is CompletionEnd.EOS or (turn.end is CompletionEnd.STOP and is_special)

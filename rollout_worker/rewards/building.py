@@ -20,7 +20,14 @@ from rollout_worker.episodes.scoring import EnvironmentScorer
 from rollout_worker.rewards.child import RewardProgram
 from rollout_worker.rewards.functions import model, own
 from rollout_worker.rewards.pool import MAX_BATCH, RewardPool
-from rollout_worker.rewards.scorer import PartScorer, PoolPart, RewardScorer, VerifierPart, WeightedPart
+from rollout_worker.rewards.scorer import (
+    MAX_FAILURES_IN_A_ROW,
+    PartScorer,
+    PoolPart,
+    RewardScorer,
+    VerifierPart,
+    WeightedPart,
+)
 
 MEMORY_SHARE = 0.5
 """Share of the machine's memory that one reward process may allocate. Chosen by hand: it ends what allocates without
@@ -33,11 +40,17 @@ VERIFIER, CODE, MODEL = "verifier", "code", "model"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardPlace:
     """Where reward functions run: the folder of the user's own modules, the threads of a reward model's process, and
-    whether the region lets programs run where the kernel refuses a sandbox."""
+    whether the region lets programs run where the kernel refuses a sandbox.
+
+    `columns` are the columns of the data set, where they are known: functions that need others are refused.
+    `most_first_failures` is the number of failures after which a function that has never given a value ends the job.
+    """
 
     code_folder: Path | None
     num_threads: int = 1
     may_run_unsandboxed: bool = False
+    columns: tuple[str, ...] | None = None
+    most_first_failures: int = MAX_FAILURES_IN_A_ROW
 
 
 def build_scorer(
@@ -57,13 +70,18 @@ def build_scorer(
         pool = _pool(reward, group, place)
         pools.append(pool)
         for index, entry in enumerate(group):
-            part_of[label_of(entry)] = PoolPart(pool, index, needs_columns=kinds[index] in (OWN, CODE, MODEL))
+            kind = kinds[index]
+            part_of[label_of(entry)] = PoolPart(
+                pool, index, needs_columns=kind in (OWN, CODE, MODEL), needs_tokens=kind == OWN
+            )
     parts = [
         WeightedPart(label=label_of(entry), weight=entry.weight, part=part_of[label_of(entry)])
         for entry in reward.entries
     ]
     failure_value = reward.failure_value if reward.on_failure == "value" else None
-    return RewardScorer(parts=parts, pools=pools, failure_value=failure_value)
+    return RewardScorer(
+        parts=parts, pools=pools, failure_value=failure_value, most_first_failures=place.most_first_failures
+    )
 
 
 def _groups(entries: Sequence[WeightedFunction]) -> list[list[WeightedFunction]]:
@@ -78,7 +96,9 @@ def _groups(entries: Sequence[WeightedFunction]) -> list[list[WeightedFunction]]
 
 def _pool(reward: RewardSection, group: Sequence[WeightedFunction], place: RewardPlace) -> RewardPool:
     kind = kind_of(group[0])
-    shared = {"timeout_s": reward.timeout_s, "may_run_unsandboxed": place.may_run_unsandboxed}
+    shared: dict[str, Any] = {"timeout_s": reward.timeout_s, "may_run_unsandboxed": place.may_run_unsandboxed}
+    if kind == OWN:
+        shared |= {"columns": place.columns}
     functions = tuple((kind_of(entry) or "", {**entry.model_dump(mode="json"), **shared}) for entry in group)
     folder = place.code_folder if kind == OWN else None
     is_model = kind == MODEL

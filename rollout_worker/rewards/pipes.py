@@ -4,6 +4,7 @@ It imports little, since a worker may start many such processes at once.
 """
 
 import os
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,9 +35,13 @@ class Pipes:
             content = content[os.write(self._out, content) :]
 
 
-def text_of(error: Exception) -> str:
-    """Return an error's class and text, cut to ERROR_CHARACTERS."""
-    return f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
+def text_of(error: Exception, folder: str | None = None) -> str:
+    """Return an error's class and text, cut to ERROR_CHARACTERS, and where in the folder's files it was raised."""
+    text = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)) if folder else ():
+        if frame.filename.startswith(f"{folder}/"):
+            return f"{text} (line {frame.lineno} of {frame.filename.removeprefix(f'{folder}/')})"
+    return text
 
 
 def taken_pipes() -> Pipes:

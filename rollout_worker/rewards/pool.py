@@ -143,14 +143,14 @@ class RewardPool:
             else:
                 self._fail(
                     batch.pop(0),
-                    RewardRaised(f"{self.labels[function]} raised {str(said['raised'])[:ERROR_CHARACTERS]}"),
+                    RewardRaised(f"{self.labels[function]} raised {str(said['raised'])[: 2 * ERROR_CHARACTERS]}"),
                 )
 
     def _answer(self, waiting: _Waiting, value: Any) -> None:
         # A process sends each number as a float.
         if value is not None and not (isinstance(value, float) and is_reward(value)):
             gave = f"{self.labels[waiting.function]} gave {value!r:.80}"
-            error = RewardRaised(f"{gave}; a reward is a number from -{MAX_REWARD:g} to {MAX_REWARD:g}")
+            error = RewardRaised(f"{gave}; a reward is a number from -{MAX_REWARD:.0f} to {MAX_REWARD:.0f}")
             self._fail(waiting, error)
         elif not waiting.value.done():  # else whoever asked was cancelled
             waiting.value.set_result(value)

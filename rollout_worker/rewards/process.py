@@ -26,34 +26,34 @@ def main() -> None:
     die_with_parent()
     pipes = taken_pipes()
     messages = pipes.messages()
+    setup = next(messages)
     try:
-        setup = next(messages)
         _bound_memory(setup["memory_bytes"])
         sys.path[:0] = [setup["folder"]] if setup["folder"] else []
         functions = [build_function(kind, settings) for kind, settings in setup["functions"]]
     except Exception as error:  # the root of foreign code: a user's module may raise anything
-        pipes.say({"refused": text_of(error)})
+        pipes.say({"refused": text_of(error, setup.get("folder"))})
         return
     pipes.say({"ready": True})
     for call in messages:
         texts = [ScoredText.of_json(each) for each in call["texts"]]
-        for reply in _replies(functions[call["function"]], texts):
+        for reply in _replies(functions[call["function"]], texts, setup["folder"]):
             pipes.say({"call": call["call"], **reply})
 
 
-def _replies(function: Any, texts: list[ScoredText]) -> Iterator[dict[str, Any]]:
+def _replies(function: Any, texts: list[ScoredText], folder: str | None) -> Iterator[dict[str, Any]]:
     if isinstance(function, BatchFunction):
-        yield _reply(lambda: [_number(value) for value in function.score(texts)])
+        yield _reply(lambda: [_number(value) for value in function.score(texts)], folder)
         return
     for text in texts:
-        yield _reply(lambda text=text: [_number(function(text))])
+        yield _reply(lambda text=text: [_number(function(text))], folder)
 
 
-def _reply(values: Any) -> dict[str, Any]:
+def _reply(values: Any, folder: str | None) -> dict[str, Any]:
     try:
         return {"values": values()}
     except Exception as error:  # the root of foreign code: a reward function may raise anything
-        return {"raised": text_of(error)}
+        return {"raised": text_of(error, folder)}
 
 
 def _number(value: Any) -> float | None:

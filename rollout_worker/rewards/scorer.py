@@ -4,21 +4,35 @@
 
 A function that returns None has not judged it. One that failed gets the job's `failure_value` instead, with the kind of
 failure beside it, or the sample fails with it. If a function fails MAX_FAILURES_IN_A_ROW times in a row, not the
-completions but the function is at fault: from then on samples fail, until it gives a value again.
+completions but the function is at fault: from then on samples fail, until it gives a value again. A function that has
+never given a value, and has failed `most_first_failures` times, ends its worker with its own error, for good.
+
+Failures are logged: the first LOGGED_FIRST of each function, and then each LOGGED_EVERY-th.
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from periplus.environment.environment import Item
-from periplus.errors import RewardFailed
+from periplus.errors import ConfigError, RewardFailed
+from periplus.process.telemetry import event
 from periplus.values.reward_failure import failure_kind
-from rollout_worker.episodes.scoring import SampleScore, Scorer
+from rollout_worker.episodes.scoring import UNKNOWN_SAMPLE, SampleScore, ScoredSample, Scorer
 from rollout_worker.rewards.functions.completions import ScoredText
 from rollout_worker.rewards.pool import RewardPool
+
+log = logging.getLogger(__name__)
+
+LOGGED_FIRST, LOGGED_EVERY = 5, 100
+"""Which failures of a function are logged: the first ones, then each of so many, since one that always fails would fill
+the log. Chosen by hand."""
+
+LOGGED_CHARACTERS = 200
+"""Characters of the completion in the log's line of a failure. Chosen by hand."""
 
 MAX_FAILURES_IN_A_ROW = 64
 """Number of failures of one function in a row after which no value stands in for its own. Chosen by hand: four groups
@@ -35,14 +49,20 @@ class PartScorer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PoolPart:
-    """A function that runs in the processes of a pool. Without `needs_columns` it does not get the data set's row."""
+    """A function that runs in the processes of a pool.
+
+    It gets the data set's row only with `needs_columns`, and the token ids only with `needs_tokens`.
+    """
 
     pool: RewardPool
     function: int
     needs_columns: bool
+    needs_tokens: bool
 
     async def value(self, item: Item, text: ScoredText) -> float | None:
         """Return the function's value."""
+        if not self.needs_tokens:
+            text = replace(text, token_ids=())
         return await self.pool.call(self.function, text if self.needs_columns else _without_columns(text))
 
 
@@ -76,19 +96,30 @@ class RewardScorer:
     parts: Sequence[WeightedPart]
     pools: Sequence[RewardPool]
     failure_value: float | None
+    most_first_failures: int = MAX_FAILURES_IN_A_ROW
+    _has_worked: set[str] = field(default_factory=set)
+    _num_failures: Counter[str] = field(default_factory=Counter)
+    _hopeless: asyncio.Queue[ConfigError] = field(default_factory=asyncio.Queue)
     _failed_in_a_row: Counter[str] = field(default_factory=Counter)
 
     async def run(self) -> None:
-        """Run the processes of the functions until cancelled. Raises: ConfigError if they cannot be started."""
+        """Run the processes of the functions until cancelled.
+
+        Raises: ConfigError if they cannot be started, or if one of them has only ever failed.
+        """
         async with asyncio.TaskGroup() as tasks:
             for pool in self.pools:
                 tasks.create_task(pool.run())
+            raise await self._hopeless.get()
 
-    async def score(self, item: Item, completion: str, *, num_tokens: int) -> SampleScore:
+    async def score(
+        self, item: Item, completion: str, *, num_tokens: int, sample: ScoredSample = UNKNOWN_SAMPLE
+    ) -> SampleScore:
         """Return the weighted sum of the functions' values, with the values. Raises: RewardFailed; others' errors."""
-        text = scored_text(item, completion, num_tokens)
+        text = scored_text(item, completion, num_tokens, sample)
         # A job has few functions, and each of them has a time limit.
-        found = await asyncio.gather(*(self._value(each, item, text) for each in self.parts), return_exceptions=True)
+        asked = (self._value(each, item, text, sample) for each in self.parts)
+        found = await asyncio.gather(*asked, return_exceptions=True)
         values: dict[str, float] = {}
         failures: dict[str, str] = {}
         for each, value in zip(self.parts, found, strict=True):
@@ -101,20 +132,52 @@ class RewardScorer:
         reward = sum(each.weight * values[each.label] for each in self.parts if each.label in values)
         return SampleScore(reward=float(reward), parts=values, failures=failures)
 
-    async def _value(self, part: WeightedPart, item: Item, text: ScoredText) -> float | None:
+    async def _value(self, part: WeightedPart, item: Item, text: ScoredText, sample: ScoredSample) -> float | None:
         try:
             value = await part.part.value(item, text)
-        except RewardFailed:
+        except RewardFailed as error:
             self._failed_in_a_row[part.label] += 1
+            self._num_failures[part.label] += 1
+            self._log(part.label, error, item, text, sample)
+            self._end_if_hopeless(part.label, error)
             raise
         self._failed_in_a_row[part.label] = 0
+        self._has_worked.add(part.label)
         return value
 
+    def _log(self, label: str, error: RewardFailed, item: Item, text: ScoredText, sample: ScoredSample) -> None:
+        number = self._num_failures[label]
+        if number <= LOGGED_FIRST or number % LOGGED_EVERY == 0:
+            event(
+                log,
+                logging.WARNING,
+                "reward_function_failed",
+                function=label,
+                failures=number,
+                why=error,
+                item=item.index,
+                group=sample.group,
+                sample=sample.sample,
+                completion=repr(text.completion[:LOGGED_CHARACTERS]),
+            )
+
+    def _end_if_hopeless(self, label: str, error: RewardFailed) -> None:
+        number = self._num_failures[label]
+        if label not in self._has_worked and number == self.most_first_failures:
+            failed = "once" if number == 1 else f"all {number} times"
+            self._hopeless.put_nowait(
+                ConfigError(
+                    f"the reward function {label} has failed {failed} that it was called (the last time: {error}), and "
+                    "has never given a value; mend it and submit the job again"
+                )
+            )
+
     def _may_stand_in(self, label: str) -> bool:
-        return self._failed_in_a_row[label] < MAX_FAILURES_IN_A_ROW
+        has_hope = label in self._has_worked or self._num_failures[label] < self.most_first_failures
+        return has_hope and self._failed_in_a_row[label] < MAX_FAILURES_IN_A_ROW
 
 
-def scored_text(item: Item, completion: str, num_tokens: int) -> ScoredText:
+def scored_text(item: Item, completion: str, num_tokens: int, sample: ScoredSample) -> ScoredText:
     """Return what reward functions see of a problem and a completion of it."""
     return ScoredText(
         prompt=item.prompt,
@@ -123,6 +186,8 @@ def scored_text(item: Item, completion: str, num_tokens: int) -> ScoredText:
         num_tokens=num_tokens,
         messages=tuple(message.to_mapping() for message in item.messages),
         columns=item.columns,
+        token_ids=sample.token_ids,
+        version=sample.version,
     )
 
 

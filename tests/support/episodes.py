@@ -13,7 +13,7 @@ class Letters:
 
     chat_template = None
 
-    def __call__(self, prompt: str) -> dict[str, list[int]]:
+    def __call__(self, prompt: str, *, add_special_tokens: bool = True) -> dict[str, list[int]]:
         return {"input_ids": [3 + len(prompt) % 40, 4]}
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:

@@ -36,7 +36,7 @@ def tiny_model() -> Any:
 def tiny_engine(model: Any = None, *, max_new_tokens: int = 16) -> TorchEngine:
     """Return an engine of a tiny model, by default with random weights. Close it in the end."""
     return TorchEngine(
-        model=model or tiny_model(), eos_id=2, pad_id=0, num_slots=4, prompt_tokens=8, max_new_tokens=max_new_tokens
+        model=model or tiny_model(), end_ids=(2,), pad_id=0, num_slots=4, prompt_tokens=8, max_new_tokens=max_new_tokens
     )
 
 

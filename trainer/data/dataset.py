@@ -191,7 +191,7 @@ def warmup_examples(dataset: Dataset, encoder: PromptEncoder) -> tuple[Example, 
         examples.append(
             Example(
                 prompt_ids=encoder.encode(item),
-                completion_ids=(*(int(token) for token in answer), int(tokenizer.eos_token_id)),
+                completion_ids=(*(int(token) for token in answer), encoder.end_of_answers),
             )
         )
     return tuple(examples)

@@ -73,8 +73,8 @@ def check_checkpoint(directory: Path, adapter_targets: Sequence[str] = ()) -> No
     """Check that a checkpoint has a text model of a supported kind, and the tensors of that model. Reads no weights.
 
     `adapter_targets` are the names of layers that are to get adapters. Raises: ConfigError if the configuration is not
-    that of a causal language model, if the tensors' names, shapes or dtypes are not those of the model, or if it has no
-    such layers.
+    that of a causal language model, if the tensors' names, shapes or dtypes are not those of the model, if tensors that
+    the model ties differ in the files, or if it has no such layers.
     """
     model = _skeleton(directory)
     if not isinstance(getattr(model.config, "vocab_size", None), int):
@@ -94,9 +94,24 @@ def check_checkpoint(directory: Path, adapter_targets: Sequence[str] = ()) -> No
             f"{type(model).__name__} in {str(directory)!r} has tensors besides its parameters, which workers would not "
             f"get: {_listed(buffers)}; give a model of another architecture (docs/architectures.md)"
         )
+    state = read_safetensors(directory)
     # Models whose checkpoints transformers rewrites while loading have other names in their files.
     if not get_model_conversion_mapping(model, add_legacy=False):
-        misfit_of(model, read_safetensors(directory)).refuse(directory, type(model).__name__)
+        misfit_of(model, state).refuse(directory, type(model).__name__)
+    _refuse_untied(model, state, directory)
+
+
+def _refuse_untied(model: Any, state: WeightState, directory: Path) -> None:
+    """Refuse files with two different tensors where the model has one. transformers would drop either of them."""
+    wanted = dict.fromkeys(model.state_dict(), ())
+    held = {_model_name(name, wanted, model.base_model_prefix): tensor for name, tensor in state.items()}
+    for target, source in dict(model.all_tied_weights_keys or {}).items():
+        if target in held and source in held and held[target] != held[source]:
+            raise ConfigError(
+                f"{str(directory / 'config.json')!r} says that {target} is tied to {source} (tie_word_embeddings), but "
+                f"the files hold different tensors under these names; set tie_word_embeddings to false to train both, "
+                f"or remove {target} from the files if {source} is meant for both"
+            )
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:

@@ -304,6 +304,12 @@ class Learner:
         if self._critic is not None:
             critic = self._critic.model
             values_BU = self._scores(lambda part: state_values(critic, part), batch, width_T + 1)
+        # All ranks hold the same scores, so that all of them refuse the step.
+        _check_scores("the policy's log-probabilities", actor_BT, batch, "the weights of this run")
+        _check_scores(
+            "the reference model's log-probabilities", reference_BT, batch, "the model that the run began with"
+        )
+        _check_scores("the critic's values", values_BU, batch, "the critic's learning rate")
         if settings.reward_kl_coefficient:
             assert actor_BT is not None
             assert reference_BT is not None
@@ -406,6 +412,20 @@ def _check_finite(batch: Batch) -> None:
                 f"{MAX_REWARD:.0f}), or a log-probability that is not finite: the step was not applied; check the "
                 "reward function and the engine"
             )
+
+
+def _check_scores(what: str, scores: torch.Tensor | None, batch: Batch, where: str) -> None:
+    if scores is None:
+        return
+    bad_BT = ~torch.isfinite(scores[:, : batch.num_columns]) & batch.mask_BT
+    if bool(bad_BT.any()):
+        row, column = (int(index) for index in bad_BT.nonzero()[0])
+        sample = batch.samples[row]
+        raise NonFiniteLoss(
+            f"{what} are not finite at {int(bad_BT.sum())} of {batch.num_tokens} tokens (the first one is "
+            f"{float(scores[row, column])} at token {column} of group {sample.group} sample {sample.sample}): the step "
+            f"was not applied; check {where}"
+        )
 
 
 def _snapshot(trained: Trained) -> tuple[list[torch.Tensor], dict[str, Any]]:

@@ -118,7 +118,7 @@ async def running(
         engine = VllmEngine(
             backend=backend,
             limits=RequestLimits(vocab_size=config.vocab_size, prompt_tokens=prompt_tokens, max_new_tokens=new_tokens),
-            eos_id=None,
+            end_ids=(),
             num_slots=num_slots,
             computes_in_bfloat16=True,
         )

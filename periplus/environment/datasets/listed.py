@@ -1,8 +1,8 @@
 """Problems that are listed in memory, and the file in which they travel to workers.
 
 The file has one JSON object a line for each problem, with the fields of `Item`, whatever data set the problem came
-from. So a worker needs neither the data set nor what reads its format. A completion scores 1 if it equals the answer
-after white space is stripped from both ends, else 0.
+from. So a worker needs neither the data set nor what reads its format. A completion scores 1 if its final answer
+(final_answer.py) equals the answer after white space is stripped from both ends, else 0.
 """
 
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from periplus.environment.environment import EXACT, Item, Message
+from periplus.environment.final_answer import is_answer
 from periplus.errors import ConfigError
 
 
@@ -31,8 +32,8 @@ class ListedProblems:
         return self.items[index]
 
     def score(self, index: int, completion: str) -> float:
-        """Return EXACT if the completion equals the answer up to surrounding white space, else 0."""
-        return EXACT if completion.strip() == self.item(index).answer.strip() else 0.0
+        """Return EXACT if the completion's final answer is the answer up to surrounding white space, else 0."""
+        return EXACT if is_answer(completion, self.item(index).answer) else 0.0
 
 
 def problem_file(items: Sequence[Item]) -> bytes:

@@ -168,6 +168,7 @@ def _charts(steps: Sequence[Record], state: ViewState, summary: Mapping[str, obj
             "Reward", [ChartSeries(label="each step", points=rewards, style="faint"), smooth], unit="mean of the batch"
         ),
         *_reward_part_chart(steps, window),
+        *_failure_chart(of("reward_failures")),
         line_chart("Accuracy", [accuracy], unit="% of held-out prompts", tick=_percent_tick),
         *evaluation_charts(state.set_evaluations),
         line_chart("Loss", [*_raw_and_smooth(of("loss"), window)], unit="nats"),
@@ -262,6 +263,12 @@ def _reward_part_chart(steps: Sequence[Record], window: int) -> Iterator[str]:
     if series:
         more = f", {len(names)} parts in metrics.jsonl" if len(names) > len(series) else ""
         yield line_chart("Parts of the reward", series, unit=f"mean, unweighted{more}")
+
+
+def _failure_chart(failures: list[tuple[float, float]]) -> Iterator[str]:
+    if any(count for _, count in failures):
+        series = ChartSeries(label="each step", points=failures, colour="c2")
+        yield line_chart("Failures of reward functions", [series], unit="a step", from_zero=True)
 
 
 def _percent_tick(share: float) -> str:

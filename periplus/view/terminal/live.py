@@ -220,6 +220,8 @@ def _curve_panel(state: ViewState, elapsed_s: float, width: int, rows: int) -> P
     latest = Text(f"{points[-1].value:.3f}", style="bold cyan")
     drawn = panel(title, axes(points, (0, max(end, points[0].step + 1)), y_range, (width - 4, rows)))
     drawn.title = Text.assemble((title, TITLE), "  ", latest)
+    if state.reward_failures:
+        drawn.title.append(f"  {state.reward_failures:,} reward failures", style="bold red")
     return drawn
 
 

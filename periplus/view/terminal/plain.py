@@ -80,6 +80,7 @@ def _step(state: ViewState) -> str:
     words = [
         f"step {state.step}{total}",
         f"reward {state.rewards[-1].value:.3f}" if state.rewards else "",
+        f"{state.reward_failures:,} reward failures" if state.reward_failures else "",
         f"accuracy {units.percent(state.accuracies[-1].value)}" if state.accuracies else "",
         f"staleness max {units.short(state.values.get('staleness_max', state.staleness_max))}{bound}",
         f"{units.short(state.values.get('tokens_per_s'))} tokens/s",

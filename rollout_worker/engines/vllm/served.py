@@ -19,7 +19,7 @@ async def served_engine(
     urls: Sequence[str],
     *,
     limits: RequestLimits,
-    eos_id: int | None,
+    end_ids: Sequence[int],
     num_slots: int,
     on_swap: OnSwap,
     api_key: str | None = None,
@@ -50,7 +50,7 @@ async def served_engine(
         url: VllmEngine(
             backend=backend,
             limits=limits,
-            eos_id=eos_id,
+            end_ids=end_ids,
             num_slots=num_slots,
             computes_in_bfloat16=backend.computes_in_bfloat16,
         )

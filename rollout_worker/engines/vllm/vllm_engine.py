@@ -21,7 +21,7 @@ sampled from weights that may be half written.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +57,7 @@ ENDS = {ChunkEnd.STOP: CompletionEnd.EOS, ChunkEnd.LENGTH: CompletionEnd.LENGTH}
 class VllmEngine:
     """Fulfils `Engine` with a vLLM. `num_slots` requests decode at once.
 
-    `eos_id` ends a completion; if it is None, only its length does.
+    The tokens `end_ids` end a completion; without any, only its length does.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class VllmEngine:
         *,
         backend: VllmBackend,
         limits: RequestLimits,
-        eos_id: int | None,
+        end_ids: Sequence[int],
         num_slots: int,
         computes_in_bfloat16: bool,
     ) -> None:
         self._backend = backend
         self._limits = limits
-        self._stop_ids = () if eos_id is None else (eos_id,)
+        self._stop_ids = tuple(end_ids)
         self._num_slots = num_slots
         self._computes_in_bfloat16 = computes_in_bfloat16
         self._history = LabelHistory()

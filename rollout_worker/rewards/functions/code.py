@@ -1,6 +1,6 @@
 """The reward `code`: the share of a problem's tests that the program in the completion passes.
 
-A completion's program is its last fenced block, or all of it if it has none. Tests are of two kinds:
+program.py finds the program in a completion. Tests are of two kinds:
 
 - statements, such as `assert f(1) == 2`: program and tests run in one process of the sandbox. A test has passed if it
   raises nothing. What passed is told by a word that is drawn anew for each test, so that a program which ends early or
@@ -9,7 +9,7 @@ A completion's program is its last fenced block, or all of it if it has none. Te
   at the ends of lines and of the whole. Such a program never sees the expected output.
 """
 
-import re
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,10 +17,8 @@ from typing import Any
 from periplus import clock
 from periplus.environment.columns import value_at
 from rollout_worker.rewards.functions.completions import ScoredText, Settings, SingleFunction
+from rollout_worker.rewards.functions.program import program_of
 from rollout_worker.rewards.sandbox.run import RunLimits, SandboxRefused, run_program
-
-FENCED = re.compile(r"^```[^\n`]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
-"""A fenced block of Markdown."""
 
 SHARE = 0.8
 """Share of reward.timeout_s in which all runs of one program must end, so that the pool does not kill the process that
@@ -53,7 +51,7 @@ def build(settings: Settings) -> SingleFunction:
     isolated = _is_isolated(may_be_without=settings["may_run_unsandboxed"])
 
     def code(text: ScoredText) -> float:
-        tests = _tests(text, settings["tests_column"])
+        tests = tests_of(text.columns, settings["tests_column"])
         runs = _Runs(settings, isolated=isolated)
         program = program_of(text.completion)
         if isinstance(tests[0], str):
@@ -63,11 +61,6 @@ def build(settings: Settings) -> SingleFunction:
         return num_passed / len(tests) if settings["partial"] else float(num_passed == len(tests))
 
     return code
-
-
-def program_of(completion: str) -> str:
-    """Return the program in a completion: its last fenced block, or all of it."""
-    return str((FENCED.findall(completion) or [completion])[-1])
 
 
 class _Runs:
@@ -100,21 +93,36 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip().splitlines()]
 
 
-def _tests(text: ScoredText, column: str) -> Sequence[Any]:
-    tests = value_at(text.columns, column)
+def tests_of(columns: Mapping[str, Any], column: str) -> Sequence[Any]:
+    """Return the tests of a problem with these columns, where a text is one statement or a list as JSON.
+
+    Raises: ValueError if it has none, or others than it may.
+    """
+    tests = value_at(columns, column)
     if isinstance(tests, str):
-        tests = [tests]
+        tests = _listed(tests)
     are_statements = isinstance(tests, list) and all(isinstance(test, str) for test in tests)
     are_inputs = isinstance(tests, list) and all(
         isinstance(test, Mapping) and isinstance(test.get("input"), str) and isinstance(test.get("output"), str)
         for test in tests
     )
     if not tests or not (are_statements or are_inputs):
+        held = str(columns.get(column))[:80]
         raise ValueError(
-            f"the problem's column {column!r} holds {str(tests)[:80]!r}, but must be a list of statements, or of "
-            "mappings with the texts input and output"
+            f"the problem's column {column!r} holds {held!r}, but must be a list of statements, "
+            f"or of mappings with the texts input and output (the problem's columns: {', '.join(columns) or 'none'})"
         )
     return list(tests)
+
+
+def _listed(tests: str) -> Any:
+    # A list as text would be a statement that always holds.
+    if not tests.lstrip().startswith(("[", "{")):
+        return [tests]
+    try:
+        return json.loads(tests)
+    except ValueError:
+        return None
 
 
 def _is_isolated(*, may_be_without: bool) -> bool:

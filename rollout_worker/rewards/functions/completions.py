@@ -14,7 +14,8 @@ class ScoredText:
 
     `messages` is the conversation that the prompt consists of, as mappings with `role`, `content` and what else the
     data has; it is empty where the prompt is a text. `columns` are the other values of the data set's row. `num_tokens`
-    is the length of the completion in tokens, its end token included.
+    is the length of the completion in tokens, its end token included; `token_ids` are these tokens, and `version` is
+    the newest policy version that sampled one of them.
     """
 
     prompt: str
@@ -23,6 +24,8 @@ class ScoredText:
     num_tokens: int
     messages: tuple[Mapping[str, Any], ...] = ()
     columns: Mapping[str, Any] = field(default_factory=dict)
+    token_ids: tuple[int, ...] = ()
+    version: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the text as JSON values."""
@@ -33,12 +36,15 @@ class ScoredText:
             "num_tokens": self.num_tokens,
             "messages": [dict(message) for message in self.messages],
             "columns": dict(self.columns),
+            "token_ids": list(self.token_ids),
+            "version": self.version,
         }
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> "ScoredText":
         """Return the text of JSON values from `to_json`."""
-        return cls(**{**values, "messages": tuple(values["messages"])})
+        listed = {"messages": tuple(values["messages"]), "token_ids": tuple(values.get("token_ids", ()))}
+        return cls(**{**values, **listed})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,8 @@
 """The reward `math`: whether the completion's final answer is mathematically equal to the problem's (math-verify).
 
+Where the completion has thoughts or an answer section in tags, only its final answer is read (final_answer.py). What an
+answer section holds is read as a formula too, as the problem's answer is, since it need not stand between dollar signs.
+
 The library bounds each parse and each comparison by SIGALRM, which works only in a process's main thread; a reward
 process calls functions there. A completion that is not understood in that time is wrong, as it is for the library.
 What the alarm cannot stop, such as one long operation on whole numbers, the pool's own time limit ends.
@@ -10,15 +13,21 @@ What the alarm cannot stop, such as one long operation on whole numbers, the poo
 import functools
 import importlib
 import logging
+import re
 from typing import Any
 
+from periplus.environment.final_answer import after_thoughts, answer_section, final_answer
 from rollout_worker.rewards.functions.completions import ScoredText, Settings, SingleFunction
 
 ANSWERS_KEPT = 1 << 14
 """Number of parsed answers that are kept: a problem is scored once for each sample of its group. Chosen by hand."""
 
-SHARE = 3
-"""Parses and comparisons of one call: the answer, the completion, and whether they are equal."""
+SHARE = 5
+"""Parses and comparisons of one call: the answer, and twice the completion and whether they are equal."""
+
+
+FORMULA = re.compile(r"\\boxed|\\fbox|\$|\\\(|\\\[")
+"""What begins a formula that math-verify finds by itself."""
 
 
 def build(settings: Settings) -> SingleFunction:
@@ -29,13 +38,27 @@ def build(settings: Settings) -> SingleFunction:
     # Together they stay below the pool's limit. The alarm knows whole seconds only.
     limit_s = max(1, int(settings["timeout_s"] / SHARE))
 
+    def boxed(answer: str) -> Any:
+        # In a box it is read as LaTeX as well as a number or a word.
+        return library.parse(f"\\boxed{{{answer.strip()}}}", parsing_timeout=limit_s)
+
     @functools.lru_cache(maxsize=ANSWERS_KEPT)
     def gold(answer: str) -> Any:
-        # In a box it is read as LaTeX as well as a number or a word.
-        return library.parse(f"\\boxed{{{answer.rpartition('####')[2].strip()}}}", parsing_timeout=limit_s)
+        final = final_answer(answer)
+        return boxed((answer if final is None else final).rpartition("####")[2])
+
+    def is_right(answer: str, found: Any) -> bool:
+        return bool(found) and library.verify(gold(answer), found, timeout_seconds=limit_s)
 
     def math(text: ScoredText) -> float:
-        found = library.parse(text.completion, parsing_timeout=limit_s)
-        return float(bool(found) and library.verify(gold(text.answer), found, timeout_seconds=limit_s))
+        rest = after_thoughts(text.completion)
+        if rest is None:
+            return 0.0
+        section = answer_section(rest)
+        found = library.parse(rest if section is None else section, parsing_timeout=limit_s)
+        if is_right(text.answer, found):
+            return 1.0
+        is_bare = section is not None and not FORMULA.search(section)
+        return float(is_bare and is_right(text.answer, boxed(str(section))))
 
     return math

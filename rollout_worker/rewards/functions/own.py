@@ -1,10 +1,12 @@
 """A reward function of the user's own, called as TRL calls its reward functions.
 
-    score(prompts, completions, **columns) -> list of numbers, or None for a completion that it does not judge
+    score(prompts, completions, completion_ids, trainer_state, **columns) -> list of numbers or None, one a completion
 
-All arguments are lists with an entry for each completion. Where the problems are conversations, prompts are lists of
-messages and each completion is a list of one message, as in TRL; else both are texts. `answer` and the other columns of
-the data set come by name. A function without `**` gets only the columns that it names. It may be asynchronous.
+All arguments but `trainer_state` are lists with an entry for each completion. Where the problems are conversations,
+prompts are lists of messages and each completion is a list of one message, as in TRL; else both are texts.
+`completion_ids` are lists of token ids. `trainer_state.global_step` is the newest policy version that sampled one of
+the completions. `answer` and the other columns of the data set come by name. A function without `**` gets only what it
+names. It may be asynchronous. None is the value of a completion that the function does not judge.
 """
 
 import asyncio
@@ -12,6 +14,7 @@ import importlib
 import inspect
 import itertools
 from collections.abc import Iterable, Mapping, Sequence, Set
+from types import SimpleNamespace
 from typing import Any
 
 from rollout_worker.rewards.functions.completions import BatchFunction, ScoredText, Settings
@@ -19,25 +22,67 @@ from rollout_worker.rewards.functions.completions import BatchFunction, ScoredTe
 MAX_TEXTS = 64
 """Most completions in one call. Chosen by hand: enough that a call of a remote judge can ask for many at once."""
 
+ALWAYS = ("prompts", "completions", "completion_ids", "trainer_state", "answer")
+"""The arguments that a function may ask for whatever the data set."""
+
+METERS = ("log_extra", "log_metric")
+"""Arguments of TRL's that there are not: functions with which a reward function logs."""
+
 
 def build(settings: Settings) -> BatchFunction:
-    """Return the function that the path names. Raises: whatever its module raises; AttributeError, TypeError."""
-    module, _, name = settings["path"].partition(":")
+    """Return the function that the path names.
+
+    Raises: whatever its module raises; AttributeError; TypeError if it cannot be called, or if `columns` of the
+    settings lists the columns of the data set and it needs an argument that there is not.
+    """
+    path = settings["path"]
+    module, _, name = path.partition(":")
     function = getattr(importlib.import_module(module), name)
     if not callable(function):
-        raise TypeError(f"{settings['path']} is {function!r}, which cannot be called")
-    wanted = _wanted(function)
+        raise TypeError(f"{path} is {function!r}, which cannot be called")
+    parameters = inspect.signature(function).parameters.values()
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+    wanted = frozenset(each.name for each in parameters)
+    required = frozenset(map(_name, filter(_is_required, parameters)))
+    _check(path, required, settings.get("columns"))
 
     def score(texts: Sequence[ScoredText]) -> Sequence[Any]:
-        columns = _columns(texts)
-        if wanted is not None:
+        # A column that some rows of the data set lack may be in none of these.
+        columns = {**{name: [None] * len(texts) for name in required}, **_columns(texts)}
+        if not takes_any:
             columns = {key: value for key, value in columns.items() if key in wanted}
         values = function(**columns)
         if inspect.isawaitable(values):
             values = asyncio.run(_awaited(values))
-        return _listed(values, len(texts), settings["path"])
+        return _listed(values, len(texts), path)
 
     return BatchFunction(score=score, max_texts=MAX_TEXTS)
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return parameter.default is inspect.Parameter.empty and parameter.kind not in variadic
+
+
+def _name(parameter: inspect.Parameter) -> str:
+    if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+        raise TypeError(f"the parameter {parameter.name} stands before a /, but arguments come by name; remove the /")
+    return parameter.name
+
+
+def _check(path: str, required: frozenset[str], columns: Sequence[str] | None) -> None:
+    """Refuse a function that needs what it will never be given."""
+    if meters := sorted(required.intersection(METERS)):
+        raise TypeError(
+            f"{path} needs the argument {meters[0]}, which Periplus does not have; give it the default None, and print "
+            "what is to be logged"
+        )
+    if columns is not None and (unknown := sorted(required.difference(ALWAYS, columns))):
+        raise TypeError(
+            f"{path} needs the argument {unknown[0]}, which is no column of the data set (it has "
+            f"{', '.join(columns) or 'none beside prompt and answer'}), nor one of {', '.join(ALWAYS)}; rename the "
+            "parameter or the column, or give the parameter a default"
+        )
 
 
 def _listed(values: Any, num_texts: int, path: str) -> Sequence[Any]:
@@ -55,15 +100,7 @@ async def _awaited(values: Any) -> Any:
     return await values
 
 
-def _wanted(function: Any) -> frozenset[str] | None:
-    """Return the names of a function's arguments, or None if it takes any."""
-    parameters = inspect.signature(function).parameters.values()
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
-        return None
-    return frozenset(each.name for each in parameters)
-
-
-def _columns(texts: Sequence[ScoredText]) -> Mapping[str, list[Any]]:
+def _columns(texts: Sequence[ScoredText]) -> Mapping[str, Any]:
     """Return the arguments: a row that lacks a column which another row has holds None there."""
     names = sorted({name for text in texts for name in text.columns})
     are_conversations = all(text.messages for text in texts)
@@ -75,4 +112,6 @@ def _columns(texts: Sequence[ScoredText]) -> Mapping[str, list[Any]]:
             [{"role": "assistant", "content": text.completion}] if are_conversations else text.completion
             for text in texts
         ],
+        "completion_ids": [list(text.token_ids) for text in texts],
+        "trainer_state": SimpleNamespace(global_step=max((text.version for text in texts), default=0)),
     }

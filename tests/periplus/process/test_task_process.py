@@ -100,7 +100,8 @@ def test_the_outcome_of_work_is_the_last_word_and_the_exit_code(
 ) -> None:
     process = Process(tmp_path, work)
     exit_code, outcome, log = process.outcome()
-    assert (exit_code, outcome) == (code, TaskOutcome(state=state, message=message))
+    expected = TaskOutcome(state=state, message=message, is_final=work == "refuse")
+    assert (exit_code, outcome) == (code, expected), "only a refused job would fail again"
     assert "Traceback" not in log, "an error of ours is for a person, without a traceback"
 
 

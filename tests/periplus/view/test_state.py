@@ -124,10 +124,16 @@ def test_a_whole_run_ends_with_everything_known() -> None:
 
 
 def test_violations_and_mismatches_add_up() -> None:
-    values = {"staleness_violations": 2.0, "weight_digest_mismatches": 1.0, "dropped_samples": 3.0}
+    values = {
+        "staleness_violations": 2.0,
+        "weight_digest_mismatches": 1.0,
+        "dropped_samples": 3.0,
+        "reward_failures": 4.0,
+    }
     events = [RecordSeen(replace(step(i).record, values=values)) for i in (1, 2)]
     state = folded(*events)
     assert (state.staleness_violations, state.weight_digest_mismatches, state.dropped_samples) == (4, 2, 6)
+    assert state.reward_failures == 8
 
 
 def test_a_step_ends_the_phase_of_an_evaluation_before_it() -> None:

@@ -204,6 +204,13 @@ def test_a_trainer_is_never_started_again(outcome: TaskOutcome) -> None:
     assert report(process(trainer, outcome), trainer).state is outcome.state
 
 
+def test_a_worker_that_would_fail_again_is_not_restarted() -> None:
+    worker = task(Role.ROLLOUT)
+    refused = process(worker, TaskOutcome(state=TaskState.FAILED, message="no such file", is_final=True))
+    assert reconcile({"t": worker}, {"t": refused}, 1e6, LIMITS) == ()
+    assert report(refused, worker).state is TaskState.FAILED
+
+
 @pytest.mark.parametrize("role", Role)
 def test_a_task_that_succeeded_is_not_started_again_while_it_is_still_desired(role: Role) -> None:
     assert reconcile({"t": task(role)}, {"t": process(task(role), SUCCEEDED)}, 1e6, LIMITS) == ()

@@ -85,7 +85,7 @@ def play(scene: Callable[[AdapterEngine, Any], Awaitable[None]], scale: float = 
 
     async def run() -> None:
         served = small_qwen().requires_grad_(False)
-        inner = TorchEngine(model=served, eos_id=2, pad_id=0, num_slots=4, prompt_tokens=8, max_new_tokens=8)
+        inner = TorchEngine(model=served, end_ids=(2,), pad_id=0, num_slots=4, prompt_tokens=8, max_new_tokens=8)
         engine = AdapterEngine(inner, scale)
         try:
             async with asyncio.timeout(60):

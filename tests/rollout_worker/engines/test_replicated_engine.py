@@ -1,7 +1,7 @@
 """Several torch engines as one. Each samples the same tokens for the same request, so what has moved can be seen."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def play(
     scene: Callable[[ReplicatedEngine, dict[str, TorchEngine]], Awaitable[None]],
     number: int = 3,
     *,
-    eos_id: int = EOS,
+    end_ids: Sequence[int] = (EOS,),
     max_new_tokens: int = 12,
 ) -> None:
     """Run a scene with so many replicas at version 0, of which each has four slots."""
@@ -29,7 +29,7 @@ def play(
         replicas = {
             f"http://{name}:8000": TorchEngine(
                 model=qwen3(max_position_embeddings=1024),
-                eos_id=eos_id,
+                end_ids=end_ids,
                 pad_id=PAD,
                 num_slots=4,
                 prompt_tokens=WIDTH,
@@ -86,7 +86,7 @@ def test_requests_of_a_replica_that_dies_begin_again_on_another_one() -> None:
         await engine.swap(whole(qwen3()), Policy(0, 1), OnSwap.KEEP_KV)
         assert len(await engine.digest()) == 32
 
-    play(scene, eos_id=NEVER, max_new_tokens=LONG)
+    play(scene, end_ids=(), max_new_tokens=LONG)
 
 
 def test_when_the_last_replica_has_died_so_has_the_engine() -> None:
@@ -110,7 +110,7 @@ def test_abort_reaches_the_replica_that_has_the_request() -> None:
         await engine.drain()
         assert {task.result().end for task in (tasks[0], *tasks[2:])} == {CompletionEnd.LENGTH}
 
-    play(scene, eos_id=NEVER, max_new_tokens=LONG)
+    play(scene, end_ids=(), max_new_tokens=LONG)
 
 
 def test_replicas_with_different_weights_have_no_digest_and_no_logprobs() -> None:

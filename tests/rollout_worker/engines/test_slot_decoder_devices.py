@@ -23,7 +23,7 @@ ASKED = [request(g, s, max_new_tokens=MOST_NEW, greedy=g % 3 == 0) for g in rang
 def slots_there(model: Any) -> SlotDecoder:
     slots = SlotDecoder(
         model=model,
-        eos_id=EOS,
+        end_ids=(EOS,),
         pad_id=PAD,
         num_slots=6,
         prompt_tokens=WIDTH,

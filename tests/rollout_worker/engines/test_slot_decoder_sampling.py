@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from periplus.environment.completions import CompletionDecoder
 from rollout_worker.engines.engine import Completion, CompletionEnd, SampleRequest
 from rollout_worker.engines.stop_strings import StopStrings
 from tests.support.engines.models import EOS, MOST_NEW, PAD, decoder, qwen3, request
@@ -30,10 +31,10 @@ def model() -> Any:
 class Numbers:
     """Decodes tokens to their numbers; the end token has no text."""
 
-    all_special_ids = (EOS,)
+    eos_token_id = EOS
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        assert skip_special_tokens
+        assert not skip_special_tokens  # end tokens and padding are left out before
         return "".join(f"{token} " for token in ids if token != EOS)
 
 
@@ -41,8 +42,8 @@ def asked(**changed: Any) -> list[SampleRequest]:
     return [replace(request(group, max_new_tokens=MOST_NEW), **changed) for group in range(NUM_REQUESTS)]
 
 
-def run(model: Any, requests: Sequence[SampleRequest]) -> list[Completion]:
-    slots, found = decoder(model), {}
+def run(model: Any, requests: Sequence[SampleRequest], end_ids: Sequence[int] = (EOS,)) -> list[Completion]:
+    slots, found = decoder(model, end_ids=end_ids), {}
     for one in requests:
         slots.submit(one)
     while not slots.is_idle:
@@ -54,7 +55,7 @@ def run(model: Any, requests: Sequence[SampleRequest]) -> list[Completion]:
 
 def test_a_completion_ends_with_the_token_that_completes_a_stop_string(model: Any) -> None:
     # A text that ends a token with 3 and begins the next one with 1: two tokens complete it.
-    strings = StopStrings(Numbers(), ["3 1", "22 "])
+    strings = StopStrings(CompletionDecoder(tokenizer=Numbers()), ["3 1", "22 "])
     ends = set()
     for whole, found in zip(run(model, asked()), run(model, asked(stop=strings)), strict=True):
         texts = [strings.decode(whole.token_ids[:length]) for length in range(1, len(whole.token_ids) + 1)]
@@ -65,6 +66,18 @@ def test_a_completion_ends_with_the_token_that_completes_a_stop_string(model: An
         assert sum(each.num_tokens for each in found.runs) == expected
         ends.add(found.end)
     assert ends == {CompletionEnd.STOP, CompletionEnd.EOS, CompletionEnd.LENGTH}
+
+
+def test_each_of_several_end_tokens_ends_a_completion_and_none_comes_before_the_least_length(model: Any) -> None:
+    ends = (EOS, 5, 7)
+    whole = run(model, asked(), end_ids=())
+    found = run(model, asked(), ends)
+    for every, one in zip(whole, found, strict=True):
+        at = next((n for n, token in enumerate(every.token_ids, start=1) if token in ends), None)
+        assert one.token_ids == every.token_ids[:at]
+        assert one.end is (CompletionEnd.LENGTH if at is None else CompletionEnd.EOS)
+    assert {each.token_ids[-1] for each in found if each.end is CompletionEnd.EOS} == set(ends)
+    assert all(not set(each.token_ids[:6]) & set(ends) for each in run(model, asked(min_new_tokens=6), ends))
 
 
 def test_there_is_no_end_token_before_the_least_length_and_the_rest_is_drawn_as_without_it(model: Any) -> None:
@@ -112,7 +125,9 @@ def test_tokens_are_drawn_from_the_likeliest_ones_with_their_logprobs_among_thes
 def test_training_samples_are_bitwise_the_same_beside_those_of_an_evaluation(model: Any) -> None:
     evaluation = [
         replace(one, request_id=f"eval {one.request_id}", group=one.group + 1000)
-        for one in asked(top_k=3, top_p=0.5, min_new_tokens=4, stop=StopStrings(Numbers(), ["3 1"]))
+        for one in asked(
+            top_k=3, top_p=0.5, min_new_tokens=4, stop=StopStrings(CompletionDecoder(tokenizer=Numbers()), ["3 1"])
+        )
     ]
     mixed = [each for pair in zip(evaluation, asked(), strict=True) for each in pair]
     found = run(model, mixed)

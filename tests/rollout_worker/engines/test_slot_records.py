@@ -13,7 +13,7 @@ OLD, NEW = Policy(0, 3), Policy(0, 4)
 
 def begun(limit: int = 6) -> SlotRecords:
     """Records of four slots, of which slots 1 and 3 have begun."""
-    records = SlotRecords(num_slots=4, max_new_tokens=6, eos_id=EOS)
+    records = SlotRecords(num_slots=4, max_new_tokens=6, end_ids=(EOS,))
     for slot in (1, 3):
         records.begin(slot, limit, OLD)
     return records

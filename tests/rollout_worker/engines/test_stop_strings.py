@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from periplus.environment.completions import CompletionDecoder
 from rollout_worker.engines.stop_strings import StopStrings
 
 CORPUS = ["the answer is 42. Ünïcödé 日本語 text, and END of it\n\nQuestion: what? </answer> " * 4]
@@ -66,8 +67,10 @@ TEXTS = [
 
 def length_at_stop(tokenizer: Any, token_ids: Sequence[int], texts: Sequence[str], least: int = 0) -> int | None:
     """The number of tokens after which the whole text first contains a stop string, by decoding all of it each time."""
+    hidden = set(tokenizer.all_special_ids)
     for length in range(least + 1, len(token_ids) + 1):
-        text = tokenizer.decode(list(token_ids[least:length]), skip_special_tokens=True)
+        shown = [token for token in token_ids[least:length] if token not in hidden]
+        text = tokenizer.decode(shown, skip_special_tokens=False)
         if any(each in text for each in texts):
             return length
     return None
@@ -88,7 +91,7 @@ def test_a_watch_stops_at_the_token_that_the_whole_text_tells(name: str, data: s
     token_ids = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), max_size=250))
     token_ids += tokenizer(data.draw(st.sampled_from(["", *CORPUS, *TEXTS])))["input_ids"]
     least = data.draw(st.sampled_from([0, 0, 3, 40]))
-    found = watched(StopStrings(tokenizer, texts, least), token_ids)
+    found = watched(StopStrings(CompletionDecoder(tokenizer=tokenizer), texts, least), token_ids)
     assert found == length_at_stop(tokenizer, token_ids, texts, least)
 
 
@@ -97,8 +100,6 @@ def test_a_stop_string_far_behind_is_found_and_a_token_costs_the_same_however_lo
     tokenizer, most = TOKENIZERS[name](), 0
 
     class Counting:
-        all_special_ids = tokenizer.all_special_ids
-
         def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
             nonlocal most
             most = max(most, len(ids))
@@ -109,7 +110,7 @@ def test_a_stop_string_far_behind_is_found_and_a_token_costs_the_same_however_lo
     expected = length_at_stop(tokenizer, token_ids, ["END"])
     assert expected is not None
     assert expected > len(filler)
-    assert watched(StopStrings(Counting(), ["END"]), token_ids) == expected
+    assert watched(StopStrings(CompletionDecoder(tokenizer=Counting()), ["END"]), token_ids) == expected
     assert most < 100 < len(filler)
 
 
@@ -117,7 +118,7 @@ def test_a_stop_string_far_behind_is_found_and_a_token_costs_the_same_however_lo
 def test_the_scored_text_ends_before_the_stop_string(name: str) -> None:
     tokenizer = TOKENIZERS[name]()
     token_ids = tokenizer("the answer is 42. END of it")["input_ids"]
-    strings = StopStrings(tokenizer, ["END", "of"])
+    strings = StopStrings(CompletionDecoder(tokenizer=tokenizer), ["END", "of"])
     at_stop = token_ids[: watched(strings, token_ids)]
     assert strings.before(at_stop) == "the answer is 42. "
     assert strings.before([]) == ""
@@ -128,7 +129,7 @@ def test_the_scored_text_ends_before_the_stop_string(name: str) -> None:
 def test_a_stop_string_among_the_first_tokens_does_not_count() -> None:
     tokenizer = characters()
     token_ids = tokenizer("END of END of")["input_ids"]
-    strings = StopStrings(tokenizer, ["END"], min_new_tokens=3)
+    strings = StopStrings(CompletionDecoder(tokenizer=tokenizer), ["END"], min_new_tokens=3)
     assert watched(strings, token_ids) == len("END of END")
     assert strings.before(token_ids[: len("END of END")]) == "END of "
 
@@ -136,4 +137,14 @@ def test_a_stop_string_among_the_first_tokens_does_not_count() -> None:
 @pytest.mark.parametrize("texts", [(), ("",), ("a", "")])
 def test_no_text_and_an_empty_text_are_refused(texts: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="give at least one, and none that is empty"):
-        StopStrings(characters(), texts)
+        StopStrings(CompletionDecoder(tokenizer=characters()), texts)
+
+
+def test_a_stop_string_that_is_a_special_token_is_found_by_its_id() -> None:
+    tokenizer = byte_level()
+    pad = tokenizer.pad_token_id
+    strings = StopStrings(CompletionDecoder(tokenizer=tokenizer), ["<pad>"])
+    assert strings.special_ids == {pad}
+    said = tokenizer("the answer")["input_ids"]
+    assert watched(strings, [*said, pad, *said]) == len(said) + 1
+    assert strings.before([*said, pad]) == "the answer"

@@ -56,7 +56,7 @@ def play(scene: Callable[[TorchEngine], Awaitable[None]], model: Any = None, max
         served = qwen3() if model is None else model
         engine = TorchEngine(
             model=served,
-            eos_id=EOS if max_new_tokens == MOST_NEW else NEVER,
+            end_ids=(EOS,) if max_new_tokens == MOST_NEW else (),
             pad_id=PAD,
             num_slots=6,
             prompt_tokens=WIDTH,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from periplus.environment.completions import CompletionDecoder
 from periplus.environment.environment import Item
 from periplus.environment.prompts import PromptEncoder
 from periplus.errors import CorruptFrame
@@ -72,7 +73,9 @@ def test_a_request_is_keyed_by_its_lease_and_evaluation_is_greedy() -> None:
 
 STOPPING = replace(
     SETTINGS,
-    training=DrawSettings(temperature=0.5, max_new_tokens=4, stop=StopStrings(Letters(), [" 8"])),
+    training=DrawSettings(
+        temperature=0.5, max_new_tokens=4, stop=StopStrings(CompletionDecoder(tokenizer=Letters()), [" 8"])
+    ),
     evaluation=DrawSettings(temperature=0.6, max_new_tokens=3, top_p=0.9, top_k=5, min_new_tokens=1),
 )
 

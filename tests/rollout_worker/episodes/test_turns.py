@@ -175,6 +175,9 @@ class Framing(Digits):
     def __call__(self, text: str, *, add_special_tokens: bool = True) -> dict[str, list[int]]:
         return {"input_ids": [ord(letter) for letter in text]}
 
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        return "".join(map(chr, ids))
+
     def apply_chat_template(self, messages: list[dict[str, str]], **rest: object) -> str:
         from jinja2 import Template
 
@@ -186,7 +189,7 @@ FORGETS = "{% for m in messages[-2:] %}[{{ m.role }}]{{ m.content }}${% endfor %
 
 
 def test_the_template_is_rendered_after_the_end_token_and_sampled_tokens_stay() -> None:
-    encoder = PromptEncoder(tokenizer=Framing(APPENDS))
+    encoder = PromptEncoder(tokenizer=Framing(APPENDS), end_ids=(ord("$"), ord("%")))
     said = [
         (Message(role="tool", content="5"),),
         (Message(role="tool", content="6"), Message(role="user", content="?")),
@@ -197,6 +200,6 @@ def test_the_template_is_rendered_after_the_end_token_and_sampled_tokens_stay() 
 
 
 def test_a_template_that_does_not_only_append_is_refused() -> None:
-    encoder = PromptEncoder(tokenizer=Framing(FORGETS))
+    encoder = PromptEncoder(tokenizer=Framing(FORGETS), end_ids=(ord("$"),))
     with pytest.raises(ConfigError, match="only appends"):
         encoder.continuation(Item(index=0, prompt="go", answer=""), [(Message(role="tool", content="5"),)] * 2)

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from periplus.errors import ConfigError, RewardCrashed, RewardRaised, RewardTimedOut
+from periplus.errors import ConfigError, RewardCrashed, RewardRaised, RewardTimedOut, leaves
+from rollout_worker.rewards.building import RewardPlace, build_scorer
 from rollout_worker.rewards.child import RewardChild, RewardProgram
 from rollout_worker.rewards.pool import RewardPool
+from rollout_worker.rewards.scorer import RewardScorer
 from tests.support.processes.fake_engine import is_alive, wait_for
 from tests.support.processes.rewards import Answered, play, reward, scores, scoring, text
 
@@ -110,7 +112,7 @@ def test_an_error_can_be_sent_on_whatever_its_text(folder: Path) -> None:
             return await scores(scorer, Answered("").item(0), ["odd error"])
 
     (error,) = play(scene)
-    assert str(error).encode() == b"faulty:score raised ValueError: ?"
+    assert str(error).encode() == b"faulty:score raised ValueError: ? (line 18 of faulty.py)"
 
 
 def test_a_copy_of_the_process_that_a_function_makes_answers_nothing(folder: Path) -> None:
@@ -205,6 +207,7 @@ def test_a_function_that_always_fails_is_not_replaced_by_a_value_for_ever(folder
     async def scene() -> list[Any]:
         async with scoring(reward(OWN, processes=1), "", code_folder=folder) as scorer:
             item = Answered("").item(0)
+            await scores(scorer, item, ["fine"])
             early = await scores(scorer, item, ["raise"] * 60)
             late = await scores(scorer, item, ["raise"] * 8)
             healed = await scores(scorer, item, ["fine"])
@@ -212,6 +215,36 @@ def test_a_function_that_always_fails_is_not_replaced_by_a_value_for_ever(folder
 
     found = play(scene)
     assert [isinstance(each, RewardRaised) for each in found] == [False] * 63 + [True] * 5 + [False] * 2
+
+
+def test_a_function_that_has_only_ever_failed_ends_the_worker_with_its_own_error(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> list[Any]:
+        place = RewardPlace(code_folder=folder, most_first_failures=8)
+        scorer = build_scorer(reward(OWN), Answered(""), asyncio.Lock(), place)
+        assert isinstance(scorer, RewardScorer)
+        running = asyncio.create_task(scorer.run())
+        found = await scores(scorer, Answered("").item(0), ["raise"] * 8)
+        await asyncio.wait({running})
+        return [*found, *leaves(running.exception() or AssertionError())]
+
+    *found, error = play(scene)
+    assert [isinstance(each, RewardRaised) for each in found] == [False] * 7 + [True]
+    assert isinstance(error, ConfigError)
+    assert "faulty:score has failed all 8 times" in str(error)
+    assert "KeyError: 'no such thing' (line 12 of faulty.py)" in str(error)
+    fields = [vars(each)["fields"] for each in caplog.records if each.message == "reward_function_failed"]
+    assert [each["failures"] for each in fields] == [1, 2, 3, 4, 5]
+    assert fields[0] == {
+        "function": "faulty:score",
+        "failures": 1,
+        "why": fields[0]["why"],
+        "item": 0,
+        "group": 0,
+        "sample": 0,
+        "completion": "'raise'",
+    }
 
 
 def test_a_module_that_cannot_be_imported_is_told_with_its_error(folder: Path) -> None:

@@ -16,12 +16,14 @@ from rollout_worker.engines.tensor_memory import TensorMemory
 class DirectEngine:
     """Generates with a model on the CPU, one call after the other."""
 
-    def __init__(self, model: Any, *, eos_id: int, pad_id: int, prompt_tokens: int, max_new_tokens: int) -> None:
+    def __init__(
+        self, model: Any, *, end_ids: Sequence[int], pad_id: int, prompt_tokens: int, max_new_tokens: int
+    ) -> None:
         self.vocab_size = int(model.config.vocab_size)
         self._memory = TensorMemory({name: parameter.detach() for name, parameter in model.named_parameters()})
         self._decoder = SlotDecoder(
             model=model,
-            eos_id=eos_id,
+            end_ids=end_ids,
             pad_id=pad_id,
             num_slots=8,
             prompt_tokens=prompt_tokens,

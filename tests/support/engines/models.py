@@ -1,5 +1,6 @@
 """Tiny random models of several architectures, and requests for them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -116,11 +117,13 @@ def whole(model: Any) -> WholeState:
     return WholeState(layout=layout_of(state), state=state)
 
 
-def decoder(model: Any, *, num_slots: int = 6, policy: Policy | None = FIRST) -> SlotDecoder:
+def decoder(
+    model: Any, *, num_slots: int = 6, policy: Policy | None = FIRST, end_ids: Sequence[int] = (EOS,)
+) -> SlotDecoder:
     """Slots of the model, with weights of `policy`."""
     slots = SlotDecoder(
         model=model,
-        eos_id=EOS,
+        end_ids=end_ids,
         pad_id=PAD,
         num_slots=num_slots,
         prompt_tokens=WIDTH,

@@ -144,7 +144,7 @@ class FakeLink(GatewayLink):
         self._model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval().requires_grad_(False)
         self._engine = DirectEngine(
             self._model,
-            eos_id=self._tokenizer.eos_token_id,
+            end_ids=(self._tokenizer.eos_token_id,),
             pad_id=self._tokenizer.pad_token_id,
             prompt_tokens=self._job.sampling.prompt_tokens,
             max_new_tokens=1,
@@ -162,7 +162,7 @@ class FakeLink(GatewayLink):
             worker_id=worker_id,
             limits=limits,
         )
-        desk = EpisodeDesk(prompt_encoder(self._job, self._tokenizer), self._environment, settings)
+        desk = EpisodeDesk(prompt_encoder(self._job, self._tokenizer, None), self._environment, settings)
         requests = [each for each in desk.requests(leases) if isinstance(each, SampleRequest)]
         assert len(requests) == len(leases)
         finished = [

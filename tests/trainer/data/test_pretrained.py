@@ -255,3 +255,15 @@ def test_a_tokenizer_that_is_damaged_is_refused(copy: Path) -> None:
     (copy / "tokenizer.json").write_text('{"version": "1.0", "model": ')
     with pytest.raises(ConfigError, match="cannot be loaded"):
         load_tokenizer(copy)
+
+
+def test_files_with_two_tensors_where_the_model_has_one_are_refused_by_name(copy: Path) -> None:
+    embedding, head = "model.embed_tokens.weight", "lm_head.weight"
+    rewrite(copy, lambda state: state.update({head: state[embedding]}))
+    check_checkpoint(copy)  # equal ones are one
+    other = Tensor("F32", read_safetensors(copy)[head].shape, read_safetensors(copy)[head].data[::-1].copy())
+    rewrite(copy, lambda state: state.update({head: other}))
+    with pytest.raises(ConfigError, match=f"{head} is tied to {embedding} .*set tie_word_embeddings to false"):
+        check_checkpoint(copy)
+    configure(copy, tie_word_embeddings=False)
+    check_checkpoint(copy)

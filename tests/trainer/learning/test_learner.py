@@ -284,9 +284,21 @@ def test_a_critic_that_is_not_finite_keeps_the_actor_where_it_was(model: Any) ->
     state = learner.state_dict()
     state["critic"]["head.bias"].fill_(float("inf"))
     before = everything(model, learner)
-    with pytest.raises(NonFiniteLoss):
+    with pytest.raises(NonFiniteLoss, match="the critic's values are not finite"):
         learner.step(sampled(model, 1), consumer=CONSUMER, learning_rate=1e-2)
     assert everything(model, learner) == before
+
+
+@pytest.mark.parametrize("kl_in", ["loss", "reward"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "dapo"])  # dapo has no KL penalty
+def test_a_reference_that_is_not_finite_is_named(model: Any, name: str, kl_in: str) -> None:
+    learner = build(model, algorithm={"name": name, "kl_coefficient": 0.1, "kl_in": kl_in})
+    reference = learner.state_dict()["reference"]
+    next(reversed(reference.values())).fill_(float("nan"))
+    before = flat(weights(model))
+    with pytest.raises(NonFiniteLoss, match="the reference model's log-probabilities are not finite"):
+        learner.step(sampled(model, 1), consumer=CONSUMER, learning_rate=1e-2)
+    assert flat(weights(model)) == before
 
 
 @each_algorithm

@@ -43,6 +43,13 @@ def test_every_curve_and_table_is_there() -> None:
     assert "algorithm.group_size" in PAGE
 
 
+def test_failures_of_reward_functions_have_a_curve_if_there_are_any() -> None:
+    values = {"reward_failures": 3.0}
+    failed = Record(kind=RecordKind.STEP, policy=Policy(9, 1), time_s=0.0, values=values)
+    assert "Failures of reward functions" not in PAGE
+    assert "Failures of reward functions" in render_report({}, {}, [failed], {}, [])
+
+
 def test_the_page_needs_nothing_outside_itself() -> None:
     assert not re.search(r"https?:|//[a-z]|<script|<link|@import|url\(", PAGE)
     assert "prefers-color-scheme:dark" in PAGE

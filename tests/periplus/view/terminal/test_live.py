@@ -44,6 +44,11 @@ def test_the_picture_shows_what_an_operator_asks_for() -> None:
     assert text.count("0 ✓") == 2
 
 
+def test_failures_of_reward_functions_are_shown() -> None:
+    assert "reward failures" not in plainly(RUNNING)
+    assert "7 reward failures" in plainly(replace(RUNNING, reward_failures=7))
+
+
 @pytest.mark.parametrize("state", [ViewState(), state_after(0), state_after(1), RUNNING, state_after(120)])
 @pytest.mark.parametrize(("columns", "rows"), [(100, 30), (80, 24), (60, 32), (200, 60), (40, 10), (20, 5)])
 def test_the_live_view_never_grows_wider_than_the_terminal(state: ViewState, columns: int, rows: int) -> None:

@@ -41,6 +41,12 @@ def test_steps_are_written_every_ten_or_every_five_seconds_and_the_last_always()
     assert [line.split()[2] for line in written] == ["1/35", "11/35", "21/35", "31/35", "35/35"]
 
 
+def test_failures_of_reward_functions_are_written_with_the_steps() -> None:
+    values = {"reward_mean": 0.5, "reward_failures": 2.0}
+    (line,) = lines([RecordSeen(Record(kind=RecordKind.STEP, policy=Policy(0, 1), time_s=0.0, values=values))])
+    assert "reward 0.500  2 reward failures" in line
+
+
 def test_a_broken_promise_is_written_at_once() -> None:
     values = {"staleness_violations": 1.0, "reward_mean": 0.0}
     seen = [Record(kind=RecordKind.STEP, policy=Policy(0, v), time_s=0.0, values={"reward_mean": 0.0}) for v in (1, 2)]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from periplus.environment.completions import CompletionDecoder
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun
 from rollout_worker.engines.engine import CompletionEnd, SampleRequest
@@ -128,13 +129,15 @@ class Digits:
     """Decodes tokens to their digits."""
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        assert skip_special_tokens
+        assert not skip_special_tokens  # end tokens and padding are left out before
         return "".join(map(str, ids))
 
 
 def test_what_vllm_samples_after_a_stop_string_is_dropped_with_its_labels() -> None:
     labels = history((0, False), (1, True), (2, True))
-    state = OpenRequest(replace(open_request().request, stop=StopStrings(Digits(), ["67"])))
+    state = OpenRequest(
+        replace(open_request().request, stop=StopStrings(CompletionDecoder(tokenizer=Digits()), ["67"]))
+    )
     state.begin_leg()
     state.take(chunk(4, 5), 10.0)
     state.end_leg(spans((0, 0, 2)))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from periplus.environment.completions import CompletionDecoder
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun
 from rollout_worker.engines.engine import Completion, CompletionEnd, OnSwap, SampleRequest
@@ -33,10 +34,10 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningVllm]:
 class Numbers:
     """Decodes tokens to their numbers; the end token has no text."""
 
-    all_special_ids = (EOS,)
+    eos_token_id = EOS
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        assert skip_special_tokens
+        assert not skip_special_tokens  # end tokens and padding are left out before
         return "".join(f"{token} " for token in ids if token != EOS)
 
 
@@ -44,8 +45,8 @@ def asked(**changed: Any) -> list[SampleRequest]:
     return [replace(request(group, max_new_tokens=LENGTH), **changed) for group in range(16)]
 
 
-def sampled(vllm: RunningVllm, requests: Sequence[SampleRequest], eos_id: int | None = EOS) -> list[Completion]:
-    engine = engine_of(vllm.backend, eos_id=eos_id)
+def sampled(vllm: RunningVllm, requests: Sequence[SampleRequest], end_ids: Sequence[int] = (EOS,)) -> list[Completion]:
+    engine = engine_of(vllm.backend, end_ids=end_ids)
 
     async def work() -> list[Completion]:
         await engine.swap(vllm.model.whole(0), V0, OnSwap.KEEP_KV)
@@ -55,7 +56,7 @@ def sampled(vllm: RunningVllm, requests: Sequence[SampleRequest], eos_id: int | 
 
 
 def test_a_completion_ends_with_the_token_that_completes_a_stop_string(vllm: RunningVllm) -> None:
-    strings = StopStrings(Numbers(), ["3 1", "22 "])
+    strings = StopStrings(CompletionDecoder(tokenizer=Numbers()), ["3 1", "22 "])
     ends = set()
     for whole, found in zip(sampled(vllm, asked()), sampled(vllm, asked(stop=strings)), strict=True):
         texts = [strings.decode(whole.token_ids[:length]) for length in range(1, len(whole.token_ids) + 1)]
@@ -73,9 +74,9 @@ def test_a_completion_ends_with_the_token_that_completes_a_stop_string(vllm: Run
 def test_there_is_no_end_token_before_the_least_length(vllm: RunningVllm) -> None:
     least = 20
     # The end token is one that this model draws early.
-    drawn = Counter(token for each in sampled(vllm, asked(), eos_id=None) for token in each.token_ids[:least])
+    drawn = Counter(token for each in sampled(vllm, asked(), end_ids=()) for token in each.token_ids[:least])
     ((eos_id, _),) = drawn.most_common(1)
-    plain, found = sampled(vllm, asked(), eos_id), sampled(vllm, asked(min_new_tokens=least), eos_id)
+    plain, found = sampled(vllm, asked(), (eos_id,)), sampled(vllm, asked(min_new_tokens=least), (eos_id,))
     assert any(len(each.token_ids) < least for each in plain)
     assert all(len(each.token_ids) >= least and eos_id not in each.token_ids[: least - 1] for each in found)
     assert any(each.end is CompletionEnd.EOS for each in found)
@@ -83,7 +84,7 @@ def test_there_is_no_end_token_before_the_least_length(vllm: RunningVllm) -> Non
 
 def test_tokens_are_drawn_from_the_likeliest_ones_with_their_logprobs_among_these(vllm: RunningVllm) -> None:
     requests, differences = asked(top_k=6, top_p=0.8, temperature=0.7), []
-    for one, found in zip(requests, sampled(vllm, requests, eos_id=None), strict=True):
+    for one, found in zip(requests, sampled(vllm, requests, end_ids=()), strict=True):
         logits_TV = vllm.model.logits(0, one.prompt_ids + found.token_ids)[len(one.prompt_ids) - 1 : -1] / 0.7
         for token, logprob, logits_V in zip(found.token_ids, found.logprobs, logits_TV, strict=True):
             ranked = np.argsort(-logits_V)[:6]
@@ -101,7 +102,7 @@ def test_tokens_are_drawn_from_the_likeliest_ones_with_their_logprobs_among_thes
 
 def test_a_stop_in_the_middle_of_a_swap_loses_no_token_and_no_policy(vllm: RunningVllm) -> None:
     engine = engine_of(vllm.backend)
-    strings = StopStrings(Numbers(), ["22 "])
+    strings = StopStrings(CompletionDecoder(tokenizer=Numbers()), ["22 "])
 
     async def work() -> list[Completion]:
         await engine.swap(vllm.model.whole(0), V0, OnSwap.KEEP_KV)

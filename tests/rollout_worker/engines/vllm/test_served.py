@@ -74,7 +74,7 @@ async def connected(served: Served, *, has_scale_out: bool = True) -> AsyncItera
 async def both(served: Served) -> AsyncIterator[tuple[ReplicatedEngine, dict[str, VllmEngine]]]:
     """Both servers as one engine at version 0, and the engine of each by URL."""
     urls = [served.server.url, served.second.url]
-    engine = await served_engine(urls, limits=LIMITS, eos_id=None, num_slots=8, on_swap=OnSwap.KEEP_KV)
+    engine = await served_engine(urls, limits=LIMITS, end_ids=(), num_slots=8, on_swap=OnSwap.KEEP_KV)
     assert isinstance(engine, ReplicatedEngine)
     try:
         await engine.swap(served.model.whole(0), Policy(0, 0), OnSwap.KEEP_KV)
@@ -202,7 +202,7 @@ def test_a_job_uses_the_servers_that_answer(served: Served, caplog: pytest.LogCa
 
     async def work() -> None:
         engine = await served_engine(
-            [GONE, served.server.url], limits=LIMITS, eos_id=EOS, num_slots=4, on_swap=OnSwap.KEEP_KV
+            [GONE, served.server.url], limits=LIMITS, end_ids=(EOS,), num_slots=4, on_swap=OnSwap.KEEP_KV
         )
         assert isinstance(engine, VllmEngine)
         try:
@@ -211,7 +211,7 @@ def test_a_job_uses_the_servers_that_answer(served: Served, caplog: pytest.LogCa
         finally:
             await engine.close()
         with pytest.raises(Unreachable, match="is a vLLM server running there"):
-            await served_engine([GONE], limits=LIMITS, eos_id=EOS, num_slots=4, on_swap=OnSwap.KEEP_KV)
+            await served_engine([GONE], limits=LIMITS, end_ids=(EOS,), num_slots=4, on_swap=OnSwap.KEEP_KV)
 
     run(work())
     assert "engine_server_does_not_answer" in caplog.text
@@ -248,9 +248,9 @@ def test_a_server_without_labels_is_refused_at_the_start_of_a_job_that_keeps_cac
         urls = [served.server.url]
         why = f"engine.on_swap is keep_kv, but the vLLM server at {urls[0]} .*--enable-scale-out.*reprefill or drain"
         with pytest.raises(ConfigError, match=why):
-            await served_engine(urls, limits=LIMITS, eos_id=EOS, num_slots=4, on_swap=OnSwap.KEEP_KV)
+            await served_engine(urls, limits=LIMITS, end_ids=(EOS,), num_slots=4, on_swap=OnSwap.KEEP_KV)
         for on_swap in (OnSwap.REPREFILL, OnSwap.DRAIN):
-            engine = await served_engine(urls, limits=LIMITS, eos_id=EOS, num_slots=4, on_swap=on_swap)
+            engine = await served_engine(urls, limits=LIMITS, end_ids=(EOS,), num_slots=4, on_swap=on_swap)
             await engine.swap(served.model.whole(0), Policy(0, 0), on_swap)
             assert (await engine.submit(request(1))).runs[0].policy == Policy(0, 0)
             await engine.close()

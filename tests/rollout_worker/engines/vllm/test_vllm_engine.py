@@ -149,7 +149,7 @@ def test_logprobs_of_samples_are_those_of_the_distribution_that_they_were_drawn_
     at_zero: RunningVllm, temperature: float, greedy: bool
 ) -> None:
     asked = [request(group, temperature=temperature, greedy=greedy, max_new_tokens=40) for group in range(6)]
-    engine = engine_of(at_zero.backend, eos_id=EOS)
+    engine = engine_of(at_zero.backend, end_ids=(EOS,))
 
     async def work() -> list[Completion]:
         await engine.swap(at_zero.model.whole(0), Policy(0, 0), OnSwap.KEEP_KV)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from rollout_worker.rewards.functions import code
-from rollout_worker.rewards.functions.code import program_of
 from rollout_worker.rewards.functions.completions import ScoredText
 from rollout_worker.rewards.sandbox.run import RunLimits, RunResult, SandboxRefused, run_program
 
@@ -38,19 +37,6 @@ INPUTS = [{"input": "1 2\n", "output": "3\n"}, {"input": "5 5", "output": "10"}]
 def value(program: str, tests: Sequence[Any], **changes: Any) -> float:
     text = ScoredText(prompt="", completion=program, answer="", num_tokens=1, columns={"tests": list(tests)})
     return code.build({**SETTINGS, **changes})(text)
-
-
-@pytest.mark.parametrize(
-    ("completion", "program"),
-    [
-        ("x = 1", "x = 1"),
-        ("First:\n```python\nx = 1\n```\nBetter:\n```py\nx = 2\n```\nDone.", "x = 2\n"),
-        ("```\nx = 3\n```", "x = 3\n"),
-        ("```python\nnever closed", "```python\nnever closed"),
-    ],
-)
-def test_the_program_is_the_last_fenced_block_or_everything(completion: str, program: str) -> None:
-    assert program_of(completion) == program
 
 
 class TestSandboxed:
@@ -107,3 +93,10 @@ def test_where_the_kernel_refuses_no_program_runs_unless_the_region_allows_it(mo
         value("def double(x): return 2 * x", ASSERTS)
     assert value("def double(x): return 2 * x", ASSERTS, may_run_unsandboxed=True) == 1.0
     assert asked == [True, True, False]
+
+
+def test_tests_may_be_a_text_with_one_statement_or_with_a_list_as_json() -> None:
+    assert code.tests_of({"t": "assert f() == [1]"}, "t") == ["assert f() == [1]"]
+    assert code.tests_of({"t": '["assert f()", "assert g()"]'}, "t") == ["assert f()", "assert g()"]
+    with pytest.raises(ValueError, match="columns: t"):
+        code.tests_of({"t": "['assert f()']"}, "t")

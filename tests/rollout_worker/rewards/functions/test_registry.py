@@ -13,12 +13,12 @@ from rollout_worker.rewards.functions.registry import MODULES, build_function
 from tests.support.processes.rewards import reward, text
 
 
-def function(**entry: Any) -> Any:
-    """Build a function with the defaults of the job file."""
+def function(columns: Sequence[str] | None = None, /, **entry: Any) -> Any:
+    """Build a function with the defaults of the job file, for a data set with these columns."""
     (found,) = reward(entry).entries
     kind = kind_of(found)
     assert kind is not None
-    return build_function(kind, {**found.model_dump(mode="json"), "timeout_s": 30.0})
+    return build_function(kind, {**found.model_dump(mode="json"), "timeout_s": 30.0, "columns": columns})
 
 
 def values(built: Any, *completions: str, answer: str = "") -> list[float]:
@@ -34,6 +34,9 @@ def test_every_kind_of_the_job_file_but_the_verifier_has_a_module() -> None:
 def test_exact_ignores_white_space_around_and_case_only_if_told() -> None:
     assert values(function(name="exact"), " Paris\n", "paris", "Paris!", answer="Paris") == [1, 0, 0]
     assert values(function(name="exact", ignore_case=True), "PARIS", "Paris.", answer="paris ") == [1, 0]
+    tagged = "<think>London?</think><answer> Paris</answer>"
+    assert values(function(name="exact"), tagged, tagged, answer="Paris") == [1, 1]
+    assert values(function(name="exact"), tagged, answer="London") == [0]
 
 
 @pytest.mark.parametrize(
@@ -94,6 +97,15 @@ def test_length_falls_along_a_line_from_target_to_maximum() -> None:
         ("18", "19", 0),
         ("18", "", 0),
         ("18", "18 or 19", 0),
+        ("12", "<think>5 plus 7, so I get 15.</think><answer>12</answer>", 1),
+        ("15", "<think>5 plus 7, so I get 15.</think><answer>12</answer>", 0),
+        ("8", "<think>Is it \\boxed{7}?</think><answer>\\boxed{8}</answer>", 1),
+        ("7", "<think>Is it \\boxed{7}?</think><answer>\\boxed{8}</answer>", 0),
+        ("-4", "<think>so 3 </think>\n<answer>\n-4\n</answer>", 1),
+        ("x^2 - 1", "<answer>(x-1)(x+1)</answer>", 1),
+        ("18", "<answer>18 or 19</answer>", 0),
+        ("12", "It is 15.</think>It is 12.", 1),
+        ("15", "<think>It is 15.", 0),
     ],
 )
 def test_math_compares_final_answers_by_their_value(answer: str, completion: str, expected: float) -> None:
@@ -108,7 +120,16 @@ OWN = """
 def named(prompts, completions, answer):
     return [f"{p}{c}{a}" == "pca" for p, c, a in zip(prompts, completions, answer)]
 def everything(prompts, completions, **columns):
-    return [columns[name][0] for name in sorted(columns) if isinstance(columns[name][0], int)] * len(prompts)
+    lists = [columns[name] for name in sorted(columns) if name != "trainer_state"]
+    return [each[0] for each in lists if isinstance(each[0], int)] * len(prompts)
+def trl_style(prompts, completions, completion_ids, trainer_state, log_extra=None, **kwargs):
+    return [10 * trainer_state.global_step + sum(ids) for ids in completion_ids]
+def needs(completions, level):
+    return [0.0 if each is None else each for each in level]
+def logs(completions, log_metric):
+    return [0.0] * len(completions)
+def by_place(completions, /):
+    return [0.0] * len(completions)
 async def later(completions, **columns):
     return [None for _ in completions]
 def last(completions, prompts):
@@ -127,8 +148,8 @@ def own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_rewards", raising=False)
 
-    def build(name: str) -> BatchFunction:
-        found = function(path=f"own_rewards:{name}")
+    def build(name: str, columns: Sequence[str] | None = None) -> BatchFunction:
+        found = function(columns, path=f"own_rewards:{name}")
         assert isinstance(found, BatchFunction)
         return found
 
@@ -139,6 +160,23 @@ def test_a_function_of_ones_own_gets_lists_and_the_columns_that_it_names(own: An
     assert own("named").score([text("c", "a"), text("d", "a")]) == [True, False]
     assert own("everything").score([text("c", "a", columns={"level": 5, "id": "x"})]) == [5]
     assert own("later").score([text("c"), text("d")]) == [None, None]
+
+
+def test_the_further_arguments_of_trl_come_by_name(own: Any) -> None:
+    texts = [text("c", token_ids=(1, 2), version=3), text("d", token_ids=(4,), version=2)]
+    assert own("trl_style", []).score(texts) == [33, 34]
+
+
+def test_a_signature_that_can_never_work_is_refused_with_the_columns_that_there_are(own: Any) -> None:
+    with pytest.raises(
+        TypeError, match=r"needs the argument level, which is no column of the data set \(it has id, tests"
+    ):
+        own("needs", ["id", "tests"])
+    with pytest.raises(TypeError, match="needs the argument log_metric, which Periplus does not have"):
+        own("logs", [])
+    with pytest.raises(TypeError, match="completions stands before a /"):
+        own("by_place", [])
+    assert own("needs", ["level"]).score([text("c")]) == [0.0], "a row may lack a column"
 
 
 def test_a_conversation_comes_as_lists_of_messages(own: Any) -> None:

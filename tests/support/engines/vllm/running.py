@@ -78,9 +78,9 @@ async def watched(work: Coroutine[Any, Any, T]) -> tuple[T, float]:
     return task.result(), longest_s
 
 
-def engine_of(backend: Any, *, eos_id: int | None = None) -> VllmEngine:
+def engine_of(backend: Any, *, end_ids: Sequence[int] = ()) -> VllmEngine:
     """Return an engine whose completions are as long as their requests say, unless there is an end token."""
-    return VllmEngine(backend=backend, limits=LIMITS, eos_id=eos_id, num_slots=NUM_SLOTS, computes_in_bfloat16=True)
+    return VllmEngine(backend=backend, limits=LIMITS, end_ids=end_ids, num_slots=NUM_SLOTS, computes_in_bfloat16=True)
 
 
 def request(
