@@ -36,7 +36,7 @@ from trainer.data.mixture import item_order
 from trainer.data.model import load_model, resolve_model_dir
 from trainer.learning.batch import Sample
 from trainer.learning.warmup import warm_up
-from trainer.recipe import build_learner, learning_rate_of, policy_scorer, warmup_settings
+from trainer.recipe import build_learner, policy_scorer, warmup_settings
 
 RECIPE = Path(__file__).parents[1] / "examples" / "spelling.yaml"
 
@@ -182,7 +182,7 @@ def reinforce(run: Run, control: bool, verbose: bool) -> dict[str, Any]:
         if control:
             permuted = np.random.default_rng((job.seed, step)).permutation(rewards)
             samples = [replace(sample, reward=float(reward)) for sample, reward in zip(samples, permuted, strict=True)]
-        report = learner.step(samples, consumer=Policy(0, step), learning_rate=learning_rate_of(job, step))
+        report = learner.step(samples, consumer=Policy(0, step), learning_rate=job.learning_rate(step))
         assert report is not None
         published.append(publish(run.actor))
         end = time.process_time()

@@ -41,7 +41,6 @@ from trainer.learning.batch import sample_of
 from trainer.learning.gate import Inspection, admit, inspect
 from trainer.learning.learner import StepReport
 from trainer.publishing.publisher import Publisher
-from trainer.recipe import learning_rate_of
 from trainer.reporting.delivery import Sent
 from trainer.reporting.evaluator import Evaluator
 from trainer.reporting.run_recorder import RunRecorder
@@ -143,7 +142,7 @@ class TrainingLoop:
         fit, _ = admit(trajectories, consumer, bound, lineage)
         chosen = {id(trajectory) for trajectory in fit}
         trained = tuple(kept for kept in batch.kept if id(kept.trajectory) in chosen)
-        rate = learning_rate_of(self._job, consumer.version)
+        rate = self._job.learning_rate(consumer.version)
         train_started_s = self._now()
         report = await asyncio.to_thread(self._train, trained, consumer, rate)
         train_s = self._now() - train_started_s

@@ -39,7 +39,6 @@ from trainer.learning.losses.registry import ALGORITHMS
 from trainer.learning.losses.surrogate import Clip
 from trainer.learning.micro_batches import MicroBatchLimits
 from trainer.learning.ranks import Ranks
-from trainer.learning.schedule import Decay, learning_rate
 from trainer.learning.step import Trained, UpdateSettings
 from trainer.learning.warmup import WarmupSettings
 
@@ -214,19 +213,6 @@ def learner_settings(job: JobFile, model: Any) -> LearnerSettings:
         reward_kl_coefficient=algorithm.kl_coefficient if algorithm.kl_in == "reward" else 0.0,
         reward_kl_estimator=estimator,
         mismatch_alarm=job.train.logprob_mismatch_alarm,
-    )
-
-
-def learning_rate_of(job: JobFile, step: int) -> float:
-    """Return the learning rate of step `step`, counted from 0."""
-    optimizer = job.optimizer
-    return learning_rate(
-        step,
-        num_steps=job.steps,
-        peak=optimizer.lr,
-        ramp_steps=optimizer.warmup_steps,
-        decay=Decay(optimizer.schedule),
-        floor=optimizer.floor,
     )
 
 

@@ -57,6 +57,7 @@ def task_from_pb(message: control_pb2.Task) -> LocalTask:
         chain_versions=job.network.chain_versions,
         stopping=message.stopping,
         authority_key=message.authority_key.hex(),
+        allows_other_problems=message.allows_other_problems,
     )
 
 

@@ -176,6 +176,7 @@ class Supervisor:
             status_file=str(scratch / STATUS_FILE),
             num_threads=settings.num_threads[task.role],
             authority_key=task.authority_key,
+            allows_other_problems=task.allows_other_problems,
             allows_own_code=settings.allows_own_code,
             allows_unsandboxed=settings.allows_unsandboxed,
         )

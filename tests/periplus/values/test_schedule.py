@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.learning.schedule import Decay, learning_rate
+from periplus.values.schedule import Decay, learning_rate
 
 
 def rates(decay: Decay, floor: float = 0.0) -> list[float]:
