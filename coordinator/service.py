@@ -20,6 +20,7 @@ from periplus.job.job_file import JobFile
 from periplus.net.convert import policy_from_pb
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from periplus.publication import Certificate
+from periplus.values.task import is_path_component
 
 HELLO_DEADLINE_S = 10.0
 """Seconds from the opening of a session to its hello; chosen by hand: three intercontinental round trips, and slack."""
@@ -72,6 +73,8 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         job = JobFile.from_json(request.job_json)
         if bool(request.resume_from) != request.HasField("resume_policy"):
             raise ConfigError("resume_from and resume_policy go together: a run directory, and the policy found in it")
+        if request.resume_job_id and not is_path_component(request.resume_job_id):
+            raise ConfigError(f"resume_job_id {request.resume_job_id[:80]!r} is no name of a run's directory")
         # The id is a proposal: the machine ignores it for a repeated request and for a resumed job.
         job_id = self._make_job_id(job.name)
         wanted = JobRequest(

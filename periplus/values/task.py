@@ -80,6 +80,11 @@ class AssignedTask:
     allows_other_problems: bool = False
 
 
+def is_path_component(name: str) -> bool:
+    """Return whether a job's id can be the name of its run's directory, and leads nowhere else."""
+    return name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"}
+
+
 def resume_command(run_dir: str) -> str:
     """Return the command line with which an operator resumes a run."""
     return f"periplus job submit --resume {shlex.quote(run_dir)}"

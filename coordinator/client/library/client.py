@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from coordinator.client.address import VARIABLE, coordinator_address, local_fleet
+from coordinator.client.address import VARIABLE, coordinator_address, local_fleet, token_of
 from coordinator.client.library.calls import BlockingCoordinator, answering
 from coordinator.client.library.submitted_job import JobStatus, SubmittedJob, job_status
 from coordinator.client.preflight import check_job
@@ -124,7 +124,7 @@ def connect(address: str | None = None) -> Client:
     """
     given = address if address is not None else os.environ.get(VARIABLE) or None
     found = coordinator_address(given)
-    coordinator = answering(found)
+    coordinator = answering(found, token_of(found))
     if coordinator is None:
         nobody = f"no coordinator answers at {found}"
         if given is None and local_fleet() is None:
