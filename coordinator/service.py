@@ -18,6 +18,7 @@ from coordinator.writer import AgentSession, Writer
 from periplus.errors import ConfigError, TimedOut, Unreachable, WireError
 from periplus.job.job_file import JobFile
 from periplus.net.convert import policy_from_pb
+from periplus.net.peers import is_other_machine, leads_nowhere_else, peer_host
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from periplus.publication import Certificate
 from periplus.values.task import is_path_component
@@ -51,6 +52,12 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         """Serve one agent, from its hello to the end of the stream."""
         first = await _first(request_iterator)
         hello, session = convert.hello_from_pb(first.hello), AgentSession()
+        if leads_nowhere_else(hello.gateway_address) and is_other_machine(context.peer()):
+            raise ConfigError(
+                f"the gateway of {hello.region} says that it is reached at {hello.gateway_address}, where no other "
+                f"machine finds it, but its agent is at {peer_host(context.peer())}; give the agent --listen HOST:PORT "
+                "with an address of its network, or --advertise HOST:PORT"
+            )
         try:
             await self._writer.apply(RegionJoined(hello, first.sequence), session)
             welcome = control_pb2.Welcome(heartbeat_s=self._heartbeat_s, coordinator_version=self._version)

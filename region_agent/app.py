@@ -247,7 +247,7 @@ class Agent:
         region = self._config.region
         try:
             address = await self._resolver.resolve(order.gateway_address)
-            measured = await probe(address, region, order.payload_bytes, clock.monotonic_s)
+            measured = await probe(address, region, order.dst_region, order.payload_bytes, clock.monotonic_s)
         except PeriplusError as error:
             event(log, logging.WARNING, "probe_failed", dst=order.dst_region, why=error)
             return

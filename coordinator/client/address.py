@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 
 from coordinator.local_fleet.records import FleetRecord, chosen_fleet, living_fleets, records_folder
+from periplus.config.local_paths import home_folder
 from periplus.net.tokens import VARIABLE as TOKEN_VARIABLE
 from periplus.net.tokens import read_token
 
@@ -48,4 +49,4 @@ def local_fleet() -> FleetRecord | None:
 
 
 def _living_fleets() -> tuple[FleetRecord, ...]:
-    return living_fleets(records_folder(os.environ, Path.home()), socket.gethostname())
+    return living_fleets(records_folder(os.environ, home_folder()), socket.gethostname())

@@ -27,6 +27,7 @@ from coordinator.state import JobState
 from periplus import clock
 from periplus.audit.run_reader import audit_run
 from periplus.config import finite_json
+from periplus.config.local_paths import home_folder
 from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, NotFound, PeriplusError, explained_error
 from periplus.job.job_file import JobFile
 from periplus.job.resumption import ResumePoint, newest_checkpoint
@@ -107,7 +108,7 @@ class _Demo:
             work_dir=settings.work_dir,
             token_file=self._token_file,
             # The demo's job is its own user's, who names its directory on the command line.
-            allow_dirs=(Path.home(), settings.work_dir / settings.job.output.dir),
+            allow_dirs=(home_folder(), settings.work_dir / settings.job.output.dir),
         )
         self._fleet = LocalFleet(layout, services, self._doing)
         self._interrupted = asyncio.Event()

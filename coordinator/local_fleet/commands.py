@@ -13,6 +13,7 @@ from coordinator.local_fleet.records import records_folder, token_file
 from coordinator.local_fleet.up import UpSettings, run_up
 from periplus import clock
 from periplus.cli.option_types import DirectoryToWrite
+from periplus.config.local_paths import home_folder
 from periplus.errors import ConfigError
 from periplus.values.task import REGION_NAME
 from periplus.view.terminal.listing import Output, output_option
@@ -77,13 +78,13 @@ def up_command(
     """
     threads = {"--worker-threads": worker_threads, "--trainer-threads": trainer_threads}
     options = tuple(word for name, num in threads.items() if num is not None for word in (name, str(num)))
-    records, work_dir = records_folder(os.environ, Path.home()), directory.resolve()
+    records, work_dir = records_folder(os.environ, home_folder()), directory.resolve()
     fleet = LocalFleetSettings(
         regions=emulated_regions(regions, wan) if wan else plain_regions(regions),
         wan=wan,
         work_dir=work_dir,
         token_file=token_file(work_dir, records),
-        allow_dirs=(Path.home(), *allow_dirs),
+        allow_dirs=(home_folder(), *allow_dirs),
         agent_options=options,
     )
     settings = UpSettings(

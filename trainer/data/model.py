@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from periplus.errors import ConfigError
+from periplus.errors import ConfigError, Denied
 from periplus.job.inputs import check_model_dir
 from periplus.job.job_file import BUILTIN_PREFIX
-from periplus.process.disk import partial_path
+from periplus.process.disk import NO_ROOM, partial_path
 from periplus.values.weight_state import SINGLE_FILE, write_safetensors
 from trainer.data.characters import ANSWER, BOS, EOS, PAD, UNKNOWN, character_tokenizer
 from trainer.data.pretrained import load_tokenizer, load_weights
@@ -117,9 +117,9 @@ def _create_builtin(name: str, cache_dir: Path, seed: int) -> Path:
     target = cache_dir / f"{name.removeprefix('builtin:')}-r{recipe.recipe}-s{seed}"
     if target.is_dir():
         return target
-    cache_dir.mkdir(parents=True, exist_ok=True)
     scratch = partial_path(target)  # mkdtemp would make it unreadable for other users
     try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
         scratch.mkdir(exist_ok=True)
         tokenizer = build_tokenizer()
         tokenizer.save_pretrained(scratch)
@@ -132,6 +132,11 @@ def _create_builtin(name: str, cache_dir: Path, seed: int) -> Path:
         shutil.rmtree(scratch, ignore_errors=True)
         if isinstance(error, OSError) and target.is_dir():  # another process has created the same model
             return target
+        if isinstance(error, OSError) and error.errno not in NO_ROOM:
+            raise Denied(
+                f"cannot write {target}, where built-in models are kept: {error.strerror or error}; set XDG_CACHE_HOME "
+                "to a folder that the trainer may write"
+            ) from error
         raise
     return target
 
