@@ -25,6 +25,7 @@ from coordinator.writer import Writer
 from periplus import clock
 from periplus.job.job_file import JobFile
 from periplus.net import rpc
+from periplus.net.tokens import TokenGuard
 from periplus.pb.v1 import control_pb2_grpc
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
 from periplus.process.telemetry import event as log_event
@@ -48,10 +49,11 @@ async def run(config: CoordinatorConfig, ready_file: Path | None, stop_on_stdin_
     """Serve until the process is asked to stop, and return what asked it.
 
     Raises: Conflict if the port is taken, Unreachable if the WAN emulator does not answer, ConfigError if the
-    authority's key or the ready file cannot be written.
+    authority's key or the ready file cannot be written or the token file not used.
     """
     log_event(log, logging.INFO, "coordinator_config", **config.model_dump())
-    server = rpc.server()
+    guard = TokenGuard(config.token_file) if config.token_file else None
+    server = rpc.server(guard.check if guard else None)
     address = rpc.bind(server, config.listen)
     async with address_resolver(config.region, config.wan or None) as resolver:
         await resolver.announce(address)

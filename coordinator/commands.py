@@ -56,6 +56,11 @@ def authority(file: Path) -> int:
     "Without this option each start makes a new key.",
 )
 @click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File of mode 0600 with the token that every call must carry  [default: everybody is answered]",
+)
+@click.option(
     "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="File to write the address to once it serves."
 )
 @click.option("--stop-on-stdin-eof", is_flag=True, help="Stop when standard input closes, as when the parent ends.")
@@ -67,12 +72,15 @@ def run(
     region: str,
     wan: str,
     authority_key: Path | None,
+    token_file: Path | None,
     ready_file: Path | None,
     stop_on_stdin_eof: bool,
     log_level: str,
 ) -> int:
     """Run a coordinator in the foreground. Logs go to standard error."""
     telemetry.configure(log_level, sys.stderr)
-    config = resolve(CoordinatorConfig(listen=listen, region=region, wan=wan, authority_key=authority_key))
+    config = resolve(
+        CoordinatorConfig(listen=listen, region=region, wan=wan, authority_key=authority_key, token_file=token_file)
+    )
     reason = asyncio.run(app.run(config, ready_file, stop_on_stdin_eof))
     return errors.EXIT_INTERRUPTED if reason is ShutdownReason.SIGINT else errors.EXIT_OK

@@ -23,6 +23,9 @@ class CoordinatorConfig(Config):
     authority_key: Path | None = None
     """File of the job authority's private key, made if it does not exist; None makes a new key at each start."""
 
+    token_file: Path | None = None
+    """File of the token that every call must carry, agents' sessions too; None answers everybody."""
+
     heartbeat_s: float = Field(default=1.0, gt=0, le=60)
     """Seconds between an agent's heartbeats; the coordinator sends this value in its welcome."""
 

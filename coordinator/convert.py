@@ -207,6 +207,7 @@ def _task_to_pb(task: AssignedTask) -> control_pb2.Task:
         plan_json=task.plan_json,
         stopping=task.stopping,
         authority_key=bytes.fromhex(task.authority_key),
+        allows_other_problems=task.allows_other_problems,
     )
 
 

@@ -18,8 +18,10 @@ from coordinator.writer import AgentSession, Writer
 from periplus.errors import ConfigError, TimedOut, Unreachable, WireError
 from periplus.job.job_file import JobFile
 from periplus.net.convert import policy_from_pb
+from periplus.net.peers import is_other_machine, leads_nowhere_else, peer_host
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from periplus.publication import Certificate
+from periplus.values.task import is_path_component
 
 HELLO_DEADLINE_S = 10.0
 """Seconds from the opening of a session to its hello; chosen by hand: three intercontinental round trips, and slack."""
@@ -50,6 +52,12 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         """Serve one agent, from its hello to the end of the stream."""
         first = await _first(request_iterator)
         hello, session = convert.hello_from_pb(first.hello), AgentSession()
+        if leads_nowhere_else(hello.gateway_address) and is_other_machine(context.peer()):
+            raise ConfigError(
+                f"the gateway of {hello.region} says that it is reached at {hello.gateway_address}, where no other "
+                f"machine finds it, but its agent is at {peer_host(context.peer())}; give the agent --listen HOST:PORT "
+                "with an address of its network, or --advertise HOST:PORT"
+            )
         try:
             await self._writer.apply(RegionJoined(hello, first.sequence), session)
             welcome = control_pb2.Welcome(heartbeat_s=self._heartbeat_s, coordinator_version=self._version)
@@ -72,6 +80,8 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         job = JobFile.from_json(request.job_json)
         if bool(request.resume_from) != request.HasField("resume_policy"):
             raise ConfigError("resume_from and resume_policy go together: a run directory, and the policy found in it")
+        if request.resume_job_id and not is_path_component(request.resume_job_id):
+            raise ConfigError(f"resume_job_id {request.resume_job_id[:80]!r} is no name of a run's directory")
         # The id is a proposal: the machine ignores it for a repeated request and for a resumed job.
         job_id = self._make_job_id(job.name)
         wanted = JobRequest(
@@ -81,6 +91,7 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
             resume_from=request.resume_from,
             resume_policy=policy_from_pb(request.resume_policy) if request.resume_from else None,
             resume_job_id=request.resume_job_id,
+            allows_other_problems=request.allows_other_problems,
         )
         request_id = request.request_id or job_id
         state = await self._writer.apply(JobSubmitted(request_id, job_id, wanted))

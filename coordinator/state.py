@@ -171,6 +171,7 @@ class JobRequest:
 
     To resume a run, `resume_from` is its directory, `resume_job_id` its id, and `resume_policy` gives the version of
     its newest checkpoint and the highest fork that wrote there. For a new job they are empty or None.
+    `allows_other_problems` lets the run go on with other problems than it had.
     """
 
     name: str
@@ -179,6 +180,7 @@ class JobRequest:
     resume_from: str = ""
     resume_policy: Policy | None = None
     resume_job_id: str = ""
+    allows_other_problems: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -417,4 +419,5 @@ def _task(state: State, job: Job, task_id: str, role: Role) -> AssignedTask:
         # more.
         stopping=job.cancelling and role is Role.TRAINER,
         authority_key=state.authority_key,
+        allows_other_problems=job.request.allows_other_problems,
     )

@@ -24,6 +24,7 @@ from periplus import clock
 from periplus.errors import PeriplusError
 from periplus.net import rpc
 from periplus.net.resolver import AddressResolver
+from periplus.net.tokens import read_token
 from periplus.pb.v1 import control_pb2, gateway_pb2_grpc
 from periplus.process.backoff import Backoff
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
@@ -73,7 +74,7 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
     """Serve one region until asked to stop, and return what asked for it.
 
     Raises: Conflict if another agent serves the region, ConfigError if the coordinator refuses this agent's settings,
-    Unreachable.
+    Denied if it refuses the token, Unreachable.
     """
     server = rpc.server()
     hubs, traffic = Hubs(config.region), Traffic()
@@ -134,7 +135,7 @@ class Agent:
         self._desired: dict[str, LocalTask] = {}
         self._stopping = False
         self._reported: dict[str, TaskReport] = {}
-        self._ended_files: dict[tuple[str, int], RunFiles] = {}  # (task id, fork) of ended trainers
+        self._ended_files: dict[tuple[str, int], RunFiles | None] = {}  # (task id, fork) of ended trainers
         self._upstreams: dict[str, tuple[str, asyncio.Task[None]]] = {}  # by job: home gateway, its connection
         self._cache_tasks: dict[str, asyncio.Task[None]] = {}
         self._openings = StoreOpenings(config, self._open_hub)
@@ -145,6 +146,7 @@ class Agent:
                 region=config.region,
                 gateway=address,
                 work_dir=config.work_dir.absolute(),
+                allow_dirs=tuple(each.absolute() for each in config.allow_dirs),
                 num_threads={Role.TRAINER: config.trainer_threads, Role.ROLLOUT: config.worker_threads},
                 python_of={engine.name: engine.python for engine in offered.engines},
                 allows_own_code=config.allow_code,
@@ -161,7 +163,8 @@ class Agent:
             probe=self._on_probe,
             certificate=self._certificates.answered,
         )
-        self._session = CoordinatorSession(config.coordinator, resolver, handlers)
+        token = read_token(config.token_file) if config.token_file else ""
+        self._session = CoordinatorSession(config.coordinator, resolver, handlers, token)
 
     async def run(self, stop_on_stdin_eof: bool, on_ready: Callable[[], None]) -> ShutdownReason:
         """Serve until a stop signal comes, or until the coordinator refuses this agent for good, and return the reason.
@@ -244,7 +247,7 @@ class Agent:
         region = self._config.region
         try:
             address = await self._resolver.resolve(order.gateway_address)
-            measured = await probe(address, region, order.payload_bytes, clock.monotonic_s)
+            measured = await probe(address, region, order.dst_region, order.payload_bytes, clock.monotonic_s)
         except PeriplusError as error:
             event(log, logging.WARNING, "probe_failed", dst=order.dst_region, why=error)
             return
@@ -371,12 +374,17 @@ class Agent:
         for task_id, process in ended.items():
             # A resumed run keeps its task id, so the fork tells its trainers apart.
             key = task_id, process.task.fork
-            if key not in self._ended_files:
+            if self._supervisor.refusal(process.task):
+                self._ended_files[key] = None  # nothing is written where no run may lie
+            elif key not in self._ended_files:
                 run, ended_report = self._supervisor.run_directory(process.task), report(process, None)
                 checkpoint, page = await asyncio.to_thread(conclude, run, process.task, ended_report)
-                self._ended_files[key] = replace(self._files(process), checkpoint=checkpoint, report=page)
+                files = self._files(process)
+                self._ended_files[key] = files and replace(files, checkpoint=checkpoint, report=page)
 
-    def _files(self, process: Process) -> RunFiles:
+    def _files(self, process: Process) -> RunFiles | None:
+        if self._supervisor.refusal(process.task):
+            return None
         run, log_file = self._supervisor.run_directory(process.task), self._supervisor.log_file(process.task)
         return RunFiles(run_dir=str(run.root), log=str(log_file))
 

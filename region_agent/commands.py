@@ -75,6 +75,19 @@ def agent() -> None:
     help="Where the gateway keeps what is not committed  [default: .periplus/REGION in the work directory]",
 )
 @click.option(
+    "--allow-dir",
+    "allow_dirs",
+    multiple=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Another directory below which runs of jobs may lie, beside the work directory; repeatable.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File of the token that the coordinator wants (`coordinator run --token-file`).",
+)
+@click.option(
     "--wan",
     default="",
     metavar="HOST:PORT",
@@ -119,6 +132,8 @@ def run(
     advertise: str,
     work_dir: Path,
     state_dir: Path | None,
+    allow_dirs: tuple[Path, ...],
+    token_file: Path | None,
     wan: str,
     cores: int | None,
     memory_gib: float | None,
@@ -145,6 +160,8 @@ def run(
             "advertise": advertise,
             "work_dir": str(work_dir),
             "state_dir": str(state_dir or work_dir / SHARED / quote(region, safe="")),
+            "allow_dirs": [str(each) for each in allow_dirs],
+            "token_file": str(token_file) if token_file else None,
             "wan": wan,
             "num_cores": cores if cores is not None else os.cpu_count() or 1,
             "memory_bytes": _memory_bytes(memory_gib),

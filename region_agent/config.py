@@ -43,6 +43,12 @@ class AgentConfig(Config):
     time.
     """
 
+    token_file: Path | None = None
+    """File of the token that the coordinator wants of its callers; None if it wants none."""
+
+    allow_dirs: tuple[Path, ...] = ()
+    """Directories, beside `work_dir`, below which the runs of jobs may lie."""
+
     wan: str
     """host:port of the WAN emulator's control socket; empty on real networks."""
 

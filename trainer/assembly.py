@@ -4,11 +4,12 @@ The parts are the audit's journal, the store of frames, the ledger and its servi
 weights, the checkpointer and the training loop. Only the journal and the store are opened here.
 
 A restored run is continued here too. The ledger gets the lineage of the new fork and the groups that were open. Frames
-of earlier forks that were kept and not consumed are replayed into it before any worker's message is handled.
+of earlier forks that were kept and not consumed are replayed into it before any worker's message is handled. A run that
+goes on with other problems drops the open groups and replays nothing, since both are of the problems before.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ from periplus.job.run_directory import RunDirectory
 from periplus.job.samples.correctness import correctness_of
 from periplus.job.samples.texts import TOKENIZER_FILE
 from periplus.publication import PublisherKey
-from periplus.spool.format import Durability
+from periplus.spool.format import Durability, Position
 from periplus.spool.spool import Spool
 from periplus.values.probe_prompts import probe_prompts
 from periplus.values.trajectory import TrajectoryLimits
@@ -33,7 +34,9 @@ from trainer.checkpointing.checkpointer import Checkpointer, replayable
 from trainer.config import TrainerConfig
 from trainer.data.dataset import training_sources
 from trainer.data.mixture import item_order
+from trainer.data.problem_digests import digest_of_all
 from trainer.disk_wait import DiskWait
+from trainer.intake.committed import KeptTrajectory
 from trainer.intake.frame_retention import Retention
 from trainer.intake.frames import FrameIntake
 from trainer.intake.gateway import GatewayLink
@@ -143,7 +146,7 @@ def assembled(
         )
         # The fork's first line precedes every line that the replay leads to.
         _begin(config, prepared, run, journal)
-        ledger_service.replay(replayable(store, limits))
+        ledger_service.replay(_frames_to_replay(store, limits, prepared))
         loop = TrainingLoop(
             config,
             prepared,
@@ -210,12 +213,19 @@ def ledger_of(job: JobFile, prepared: Prepared) -> Ledger:
         prepared.policy,
         _no_items if job.evaluates_alone else item_order(training_sources(prepared.dataset, job), job.seed),
         next_group=restored.next_group if restored else 0,
-        open_groups=restored.open_groups if restored else (),
+        open_groups=restored.open_groups if restored and not prepared.has_other_problems else (),
     )
 
 
 def _no_items(group: int) -> int:
     raise AssertionError(f"group {group} of a job that evaluates alone")
+
+
+def _frames_to_replay(
+    store: Spool, limits: TrajectoryLimits, prepared: Prepared
+) -> Iterator[tuple[Position, int, Sequence[KeptTrajectory]]]:
+    for position, num_bytes, kept in replayable(store, limits):
+        yield position, num_bytes, () if prepared.has_other_problems else kept
 
 
 def _begin(config: TrainerConfig, prepared: Prepared, run: RunDirectory, journal: WriteAheadJournal) -> None:
@@ -243,5 +253,10 @@ def _begin(config: TrainerConfig, prepared: Prepared, run: RunDirectory, journal
             seed=job.seed,
             algorithm=job.algorithm.name,
             settings=blake3(config_text(job).encode()).digest(),
+            problems=digest_of_all(prepared.problems),
+            other_problems=prepared.has_other_problems,
         )
     )
+    if restored is not None and prepared.has_other_problems:
+        for group in restored.open_groups:
+            journal.write(audit.DropEntry(group=group, why="other_problems", samples=()))

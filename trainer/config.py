@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from periplus.config.local_paths import home_folder
 from periplus.job.job_file import JobFile
 from periplus.values.task import TaskSpec, authority_key_of
 
@@ -24,7 +25,7 @@ class TrainerConfig:
     @classmethod
     def of_task(cls, task: TaskSpec) -> "TrainerConfig":
         """Return the configuration for a task. Raises: ConfigError if the task holds no valid job."""
-        cache_home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        cache_home = os.environ.get("XDG_CACHE_HOME") or home_folder() / ".cache"
         return cls(
             task=task,
             job=JobFile.from_json(task.job_json),

@@ -42,8 +42,8 @@ from trainer.learning.losses.surrogate import Clip
 from trainer.learning.micro_batches import MicroBatchLimits
 from trainer.learning.muon import MuonWithAdamW
 from trainer.learning.ranks import Ranks
-from trainer.learning.schedule import Decay, learning_rate, scheduled_rate
 from trainer.learning.step import Trained, UpdateSettings
+from trainer.learning.transformers_schedule import scheduled_rate
 from trainer.learning.warmup import WarmupSettings
 
 WARMUP_LOSS_WINDOW = 5
@@ -231,23 +231,16 @@ def learner_settings(job: JobFile, model: Any) -> LearnerSettings:
 
 def learning_rate_of(job: JobFile, step: int) -> float:
     """Return the learning rate of step `step`, counted from 0. Raises: ConfigError for options that it cannot have."""
-    optimizer = job.optimizer
-    if optimizer.schedule not in tuple(Decay):
-        return scheduled_rate(
-            step,
-            name=optimizer.schedule,
-            num_steps=job.steps,
-            peak=optimizer.lr,
-            ramp_steps=optimizer.warmup_steps,
-            options=optimizer.schedule_options,
-        )
-    return learning_rate(
+    rate, optimizer = job.learning_rate(step), job.optimizer
+    if rate is not None:
+        return rate
+    return scheduled_rate(
         step,
+        name=optimizer.schedule,
         num_steps=job.steps,
         peak=optimizer.lr,
         ramp_steps=optimizer.warmup_steps,
-        decay=Decay(optimizer.schedule),
-        floor=optimizer.floor,
+        options=optimizer.schedule_options,
     )
 
 

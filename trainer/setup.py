@@ -6,7 +6,7 @@ callback. Nothing here knows of the gateway or the ledger.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from trainer.data.counts import ProblemCounts
 from trainer.data.dataset import Dataset, counted, evaluation_sets, excluded_by_sets, split_prompts, warmup_examples
 from trainer.data.model import resolve_model_dir
 from trainer.data.pretrained import load_weights
+from trainer.data.problem_digests import CountedDigest, check_same_problems, problem_digests
 from trainer.distributed.leader import Leader
 from trainer.distributed.process_group import device_of_rank
 from trainer.learning.warmup import warm_up
@@ -49,7 +50,8 @@ class Prepared:
     `leader` has all ranks change the weights of `model` in place, publish and save them. `restored` is the manifest of
     the checkpoint that the run continues, or None. `model_files` maps names to contents of the files that transformers
     needs beside the weights. `bundle` is what workers need beside the weights. `counts` says how many problems are left
-    out.
+    out. `problems` are the digests of all problems, and `has_other_problems` says that a restored run goes on with
+    other ones than it had.
     """
 
     model: Any
@@ -59,6 +61,8 @@ class Prepared:
     bundle: Bundle
     dataset: Dataset
     counts: ProblemCounts
+    problems: tuple[CountedDigest, ...]
+    has_other_problems: bool
     policy: Policy
     lineage: Lineage
     restored: Manifest | None
@@ -91,20 +95,22 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
     counts = counted(inputs.prompts, inputs.problems, job)
     if not job.evaluates_alone:
         say(RecordKind.PHASE, counts.sentence(job.sampling.prompt_tokens), counts.values())
+    problems = problem_digests(job, inputs.problems, inputs.prompts, dataset.splits)
+    manifest = None if config.resume_from is None else checkpoint.newest(config.resume_from / "checkpoints")
+    has_other_problems = manifest is not None and _has_other_problems(manifest, problems, config, say)
     say(RecordKind.PHASE, "loading the model", {})
     model, tokenizer = load_weights(model_dir), inputs.encoder.tokenizer
     if job.train.devices == 1:
         # Several devices get their shares of the weights from the host's memory.
         model.to(device_of_rank(0, 1))
-    fork, manifest = config.task.fork, None
+    fork = config.task.fork
     policy, lineage, progress = Policy(fork, 0), Lineage(fork), Progress()
-    if config.resume_from is not None:
+    if manifest is not None:
         say(RecordKind.PHASE, "restoring the checkpoint", {})
-        manifest = checkpoint.newest(config.resume_from / "checkpoints")
         # The version goes on where the checkpoint was, in a fork of its own.
         policy = Policy(fork, manifest.policy.version)
         lineage = manifest.lineage.restored(fork, manifest.policy)
-        progress = Progress.of_mapping(manifest.progress)
+        progress = Progress.of_mapping(manifest.progress).resumed(with_other_problems=has_other_problems)
     elif job.train.warmup is not None:
         progress = _warm_up(model, inputs.encoder, dataset, job, say, now)
     # After the warm-up: the KL reference and the critic start from the actor as it is here.
@@ -120,6 +126,8 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
         leader=leader,
         dataset=dataset,
         counts=counts,
+        problems=problems,
+        has_other_problems=has_other_problems,
         policy=policy,
         lineage=lineage,
         restored=manifest,
@@ -128,6 +136,16 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
             model_dir, inputs.problems.file, read_code(job.reward, job.environment), inputs.problems.set_files
         ),
     )
+
+
+def _has_other_problems(manifest: Manifest, problems: Sequence[CountedDigest], config: TrainerConfig, say: Say) -> bool:
+    """Return whether the run goes on with other problems, and say so. Raises: ConfigError if it must not."""
+    differences = check_same_problems(manifest.problems, problems, may_differ=config.task.allows_other_problems)
+    if differences:
+        why = "; ".join(differences)
+        event(log, logging.WARNING, "other_problems", why=f"held-out problems may have been trained on: {why}")
+        say(RecordKind.PHASE, f"held-out problems may have been trained on: {why}", {})
+    return bool(differences)
 
 
 def _warm_up(

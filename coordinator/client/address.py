@@ -1,7 +1,8 @@
 """Finds the address of the coordinator that a command or a script asks when nobody names one.
 
 A name that was given wins. Without one it is the local fleet of this user on this machine (`periplus up`), and without
-a fleet the address at which `periplus coordinator` listens by default.
+a fleet the address at which `periplus coordinator` listens by default. The token that a local fleet wants lies
+beside its note.
 """
 
 import os
@@ -9,6 +10,9 @@ import socket
 from pathlib import Path
 
 from coordinator.local_fleet.records import FleetRecord, chosen_fleet, living_fleets, records_folder
+from periplus.config.local_paths import home_folder
+from periplus.net.tokens import VARIABLE as TOKEN_VARIABLE
+from periplus.net.tokens import read_token
 
 DEFAULT_ADDRESS = "127.0.0.1:7070"
 """Where a coordinator listens that was started without options."""
@@ -28,7 +32,21 @@ def coordinator_address(given: str | None) -> str:
     return found.coordinator if found else DEFAULT_ADDRESS
 
 
+def token_of(address: str) -> str:
+    """Return the token for the coordinator at `address`: that of a local fleet of this user, or PERIPLUS_TOKEN's.
+
+    It is empty if there is neither. Raises: NotFound, Denied, ConfigError if the fleet's token cannot be read.
+    """
+    for fleet in _living_fleets():
+        if fleet.coordinator == address.replace("localhost:", "127.0.0.1:") and fleet.token_file:
+            return read_token(Path(fleet.token_file))
+    return os.environ.get(TOKEN_VARIABLE, "")
+
+
 def local_fleet() -> FleetRecord | None:
     """Return the local fleet of this user on this machine, or None. Raises: Conflict if several run."""
-    fleets = living_fleets(records_folder(os.environ, Path.home()), socket.gethostname())
-    return chosen_fleet(fleets, Path.cwd())
+    return chosen_fleet(_living_fleets(), Path.cwd())
+
+
+def _living_fleets() -> tuple[FleetRecord, ...]:
+    return living_fleets(records_folder(os.environ, home_folder()), socket.gethostname())

@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 
 from coordinator.client import listing, runs
-from coordinator.client.address import DEFAULT_ADDRESS, VARIABLE, coordinator_address
+from coordinator.client.address import DEFAULT_ADDRESS, VARIABLE, coordinator_address, token_of
 from coordinator.client.audit import audit_command
 from coordinator.client.code_agreement import agree_to_code, show_code
 from coordinator.client.connection import Coordinator, connect, job_state, raise_outcome, view_event
@@ -300,7 +300,7 @@ def _ask(given: str | None, call: Callable[[Coordinator], Awaitable[T]]) -> T:
     address = coordinator_address(given)
 
     async def connected() -> T:
-        async with connect(address) as remote:
+        async with connect(address, token_of(address)) as remote:
             return await call(remote)
 
     return asyncio.run(connected())

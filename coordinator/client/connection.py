@@ -18,6 +18,7 @@ from coordinator.state import INFEASIBLE_PREFIX, JobState
 from periplus.errors import PeriplusError, PlanInfeasible, TimedOut, Unreachable
 from periplus.net import rpc
 from periplus.net.convert import record_from_pb
+from periplus.net.tokens import metadata_of
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from periplus.view.state import Event, FleetSeen, JobChanged, LinkSeen, RecordSeen, RegionSeen, TaskRole, TaskSeen
 
@@ -31,6 +32,7 @@ class Coordinator:
 
     address: str
     _stub: Any
+    _metadata: tuple[tuple[str, str], ...] = ()
 
     async def submit(self, request: control_pb2.SubmitJobRequest) -> control_pb2.Job:
         """Submit a job and return it. A lost answer is asked for once more; the request's id prevents a second job."""
@@ -65,24 +67,27 @@ class Coordinator:
         """Yield the job's events after a sequence number, until the job has ended."""
         with rpc.remote_errors(self.address):
             request = control_pb2.WatchJobRequest(job_id=job_id, after_sequence=after_sequence)
-            async for event in self._stub.WatchJob(request):
+            async for event in self._stub.WatchJob(request, metadata=self._metadata):
                 yield event
 
     async def _call(self, method: str, request: Any) -> Any:
         with rpc.remote_errors(self.address):
-            return await getattr(self._stub, method)(request, timeout=rpc.CALL_DEADLINE_S)
+            return await getattr(self._stub, method)(request, timeout=rpc.CALL_DEADLINE_S, metadata=self._metadata)
 
 
 @asynccontextmanager
-async def connect(address: str) -> AsyncIterator[Coordinator]:
-    """Connect to a coordinator that answers. Raises: Unreachable if none answers within CONNECT_DEADLINE_S."""
+async def connect(address: str, token: str = "") -> AsyncIterator[Coordinator]:
+    """Connect to a coordinator that answers, with its token if it wants one.
+
+    Raises: Unreachable if none answers within CONNECT_DEADLINE_S.
+    """
     async with rpc.channel(address) as channel:
         if not await _connected(channel):
             raise Unreachable(
                 f"no coordinator answers at {address}; start one with `periplus up`, which runs a fleet on this "
                 "machine, or with `periplus coordinator`, or name another with --coordinator or PERIPLUS_COORDINATOR"
             )
-        yield Coordinator(address, control_pb2_grpc.CoordinatorStub(channel))
+        yield Coordinator(address, control_pb2_grpc.CoordinatorStub(channel), metadata_of(token))
 
 
 async def _connected(channel: grpc.aio.Channel) -> bool:

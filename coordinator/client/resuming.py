@@ -36,6 +36,11 @@ def _resumed(
     click.echo(f"resumes {found.checkpoint.job_id} from its checkpoint {found.checkpoint.policy}", err=True)
     for change in found.changes:
         click.echo(f"  changes {change.key} from {change.before} to {change.after}", err=True)
+    if found.rates is not None:
+        was, goes_on = found.rates
+        step = found.checkpoint.policy.version
+        shown = ["a rate by its schedule" if rate is None else f"{rate:.3g}" for rate in (was, goes_on)]
+        click.echo(f"  the learning rate at step {step} was {shown[0]} and goes on with {shown[1]}", err=True)
     return found.job, found.checkpoint
 
 
@@ -45,3 +50,4 @@ def set_resumption(request: control_pb2.SubmitJobRequest, checkpoint: ResumePoin
     request.resume_from = str(checkpoint.run_dir)
     request.resume_policy.CopyFrom(common_pb2.Policy(fork=policy.fork, version=policy.version))
     request.resume_job_id = checkpoint.job_id
+    request.allows_other_problems = checkpoint.allows_other_problems

@@ -27,10 +27,12 @@ from coordinator.state import JobState
 from periplus import clock
 from periplus.audit.run_reader import audit_run
 from periplus.config import finite_json
+from periplus.config.local_paths import home_folder
 from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, NotFound, PeriplusError, explained_error
 from periplus.job.job_file import JobFile
 from periplus.job.resumption import ResumePoint, newest_checkpoint
 from periplus.job.run_directory import RunDirectory, append_line, read_lines, write_atomically
+from periplus.net.tokens import read_token
 from periplus.pb.v1 import control_pb2
 from periplus.values.record import RecordKind
 from periplus.view import units
@@ -74,7 +76,7 @@ async def run_demo(settings: DemoSettings) -> int:
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="periplus-demo-") as scratch:
         services = Services(Path(scratch))
-        demo = _Demo(settings, services, console)
+        demo = _Demo(settings, services, Path(scratch), console)
         try:
             return await demo.run()
         # The services stop before their logs are moved, so that the logs are complete. What is left of the run can be
@@ -95,11 +97,19 @@ def _final_digest(run: RunDirectory) -> str:
 
 
 class _Demo:
-    def __init__(self, settings: DemoSettings, services: Services, console: Console) -> None:
+    def __init__(self, settings: DemoSettings, services: Services, scratch: Path, console: Console) -> None:
         self._settings = settings
         self._services = services
         self._console = console
-        layout = LocalFleetSettings(regions=settings.regions, wan=settings.wan, work_dir=settings.work_dir)
+        self._token_file = scratch / "token"
+        layout = LocalFleetSettings(
+            regions=settings.regions,
+            wan=settings.wan,
+            work_dir=settings.work_dir,
+            token_file=self._token_file,
+            # The demo's job is its own user's, who names its directory on the command line.
+            allow_dirs=(home_folder(), settings.work_dir / settings.job.output.dir),
+        )
         self._fleet = LocalFleet(layout, services, self._doing)
         self._interrupted = asyncio.Event()
         self.num_interrupts = 0
@@ -116,7 +126,7 @@ class _Demo:
         if not await self._unless_interrupted(starting):
             return EXIT_INTERRUPTED
         addresses = starting.result()
-        async with connect(addresses.coordinator) as remote:
+        async with connect(addresses.coordinator, read_token(self._token_file)) as remote:
             joining = asyncio.ensure_future(self._fleet.await_regions(remote))
             if not await self._unless_interrupted(joining):
                 return EXIT_INTERRUPTED

@@ -9,10 +9,11 @@ from pathlib import Path
 import click
 
 from coordinator.local_fleet.fleet import LocalFleetSettings
-from coordinator.local_fleet.records import records_folder
+from coordinator.local_fleet.records import records_folder, token_file
 from coordinator.local_fleet.up import UpSettings, run_up
 from periplus import clock
 from periplus.cli.option_types import DirectoryToWrite
+from periplus.config.local_paths import home_folder
 from periplus.errors import ConfigError
 from periplus.values.task import REGION_NAME
 from periplus.view.terminal.listing import Output, output_option
@@ -48,6 +49,14 @@ hand."""
     show_default=True,
     help="Directory to which each job's output.dir is relative.",
 )
+@click.option(
+    "--allow-dir",
+    "allow_dirs",
+    multiple=True,
+    type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
+    metavar="DIR",
+    help="Another directory below which runs may lie, beside --dir and your home; repeatable.",
+)
 @click.option("--worker-threads", type=click.IntRange(min=1), help="Compute threads of each rollout worker.")
 @click.option("--trainer-threads", type=click.IntRange(min=1), help="Compute threads of each trainer.")
 @click.option("--stop-on-stdin-eof", is_flag=True, help="Stop when standard input closes, as when the parent ends.")
@@ -56,6 +65,7 @@ def up_command(
     regions: str,
     wan: str,
     directory: Path,
+    allow_dirs: tuple[Path, ...],
     worker_threads: int | None,
     trainer_threads: int | None,
     stop_on_stdin_eof: bool,
@@ -68,15 +78,18 @@ def up_command(
     """
     threads = {"--worker-threads": worker_threads, "--trainer-threads": trainer_threads}
     options = tuple(word for name, num in threads.items() if num is not None for word in (name, str(num)))
+    records, work_dir = records_folder(os.environ, home_folder()), directory.resolve()
     fleet = LocalFleetSettings(
         regions=emulated_regions(regions, wan) if wan else plain_regions(regions),
         wan=wan,
-        work_dir=directory.resolve(),
+        work_dir=work_dir,
+        token_file=token_file(work_dir, records),
+        allow_dirs=(home_folder(), *allow_dirs),
         agent_options=options,
     )
     settings = UpSettings(
         fleet=fleet,
-        records=records_folder(os.environ, Path.home()),
+        records=records,
         hostname=socket.gethostname(),
         as_json=Output(output) is Output.JSON,
         stop_on_stdin_eof=stop_on_stdin_eof,

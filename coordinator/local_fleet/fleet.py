@@ -12,7 +12,8 @@ from pathlib import Path
 from coordinator.client.connection import Coordinator
 from coordinator.local_fleet.services import AGENT, Services
 from periplus import clock
-from periplus.errors import TimedOut
+from periplus.errors import Denied, TimedOut
+from periplus.net.tokens import make_token
 
 JOIN_DEADLINE_S = 120.0
 """Seconds for all regions to join and all links to be measured; chosen by hand: an idle machine needs a few."""
@@ -29,12 +30,15 @@ class LocalFleetSettings:
     """What a local fleet consists of.
 
     `wan` is the grid of the WAN emulator, or empty for the loopback network as it is. Output directories of jobs are
-    relative to `work_dir`. `agent_options` are further options of every agent's command line.
+    relative to `work_dir`, and runs lie below it, the user's home, or `allow_dirs`. Every call needs the token in
+    `token_file`, which the fleet makes. `agent_options` are further options of every agent's command line.
     """
 
     regions: tuple[str, ...]
     wan: str
     work_dir: Path
+    token_file: Path
+    allow_dirs: tuple[Path, ...] = ()
     agent_options: tuple[str, ...] = ()
 
 
@@ -54,12 +58,28 @@ class LocalFleet:
         self._services = services
         self._say = say
 
+    @property
+    def _token(self) -> tuple[str, str]:
+        return "--token-file", str(self._settings.token_file)
+
     async def start(self) -> FleetAddresses:
-        """Start all services and return their addresses. Raises: PeriplusError if one ends, TimedOut."""
+        """Start all services and return their addresses. Raises: PeriplusError if one ends, TimedOut, Denied."""
+        self._make_token()
         wan = await self._start_emulator() if self._settings.wan else ""
         coordinator = await self._start_coordinator(wan)
         await self._start_agents(coordinator, wan)
         return FleetAddresses(coordinator=coordinator, wan=wan)
+
+    def _make_token(self) -> None:
+        file = self._settings.token_file
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_token(file)
+        except OSError as error:
+            raise Denied(
+                f"cannot write {file}, the token of the fleet's own user: {error.strerror}; set XDG_STATE_HOME to a "
+                "folder that you may write"
+            ) from error
 
     async def _start_emulator(self) -> str:
         settings = self._settings
@@ -73,7 +93,9 @@ class LocalFleet:
     async def _start_coordinator(self, wan: str) -> str:
         self._say("starting the coordinator")
         place = ["--region", self._settings.regions[0], "--wan", wan] if wan else []
-        ready = await self._services.start("coordinator", ["coordinator", "run", "--listen", ANY_PORT, *place])
+        ready = await self._services.start(
+            "coordinator", ["coordinator", "run", "--listen", ANY_PORT, *self._token, *place]
+        )
         return ready["coordinator"]
 
     async def _start_agents(self, coordinator: str, wan: str) -> None:
@@ -84,6 +106,7 @@ class LocalFleet:
         )
         agent = ["agent", "run", "--coordinator", coordinator, "--work-dir", str(settings.work_dir)]
         # Jobs here are of the person who owns this machine, and so is the code that travels with them.
+        agent += [*self._token, *(word for each in settings.allow_dirs for word in ("--allow-dir", str(each)))]
         agent += ["--allow-code", *(["--wan", wan] if wan else []), *settings.agent_options]
         await asyncio.gather(
             *(self._services.start(f"{AGENT}{region}", [*agent, "--region", region]) for region in regions)

@@ -20,6 +20,9 @@ from periplus.process.disk import replacing
 SCHEMA = "periplus.local-fleet/1"
 """Name and version of the format of a fleet's file, and of what `periplus up -o json` prints."""
 
+TOKEN_SUFFIX = ".token"
+"""End of the name of the file with a fleet's token, which otherwise has the name of the fleet's own file."""
+
 _NAME_BYTES = 8
 _START_FIELD = 19
 """Position of the start time among the fields of /proc/PID/stat that follow the program's name."""
@@ -30,7 +33,8 @@ class FleetRecord:
     """Where a fleet listens and what it is.
 
     `process_start` is the start of its process in ticks since the host's boot, as text: with it a later process of the
-    same id is told apart. `wan` is the control address of the WAN emulator, or empty.
+    same id is told apart. `wan` is the control address of the WAN emulator, or empty. `token_file` holds the token that
+    its coordinator wants of callers, or is empty for a fleet of an earlier build.
     """
 
     coordinator: str
@@ -40,6 +44,7 @@ class FleetRecord:
     process_id: int
     process_start: str
     hostname: str
+    token_file: str = ""
 
     def to_json(self) -> str:
         """Return the record as one line of JSON with its schema."""
@@ -59,6 +64,7 @@ class FleetRecord:
             process_id=int(tree["process_id"]),
             process_start=str(tree["process_start"]),
             hostname=str(tree["hostname"]),
+            token_file=str(tree.get("token_file", "")),
         )
 
 
@@ -86,12 +92,14 @@ def announced(record: FleetRecord, folder: Path) -> Iterator[None]:
 
     Raises: Denied if the file cannot be written.
     """
-    path = folder / f"{hashlib.blake2b(record.directory.encode(), digest_size=_NAME_BYTES).hexdigest()}.json"
+    path = folder / f"{_file_name(record.directory)}.json"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for other, found in _records(folder):
-            if found.hostname == record.hostname and not _lives(found):
+            if other != path and found.hostname == record.hostname and not _lives(found):
                 other.unlink(missing_ok=True)
+                # Only a token beside its fleet's file is removed: a record may name any path.
+                other.with_suffix(TOKEN_SUFFIX).unlink(missing_ok=True)
         with replacing(path) as file:
             file.write(record.to_json().encode() + b"\n")
     except OSError as error:
@@ -104,6 +112,15 @@ def announced(record: FleetRecord, folder: Path) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def token_file(directory: Path, folder: Path) -> Path:
+    """Return the file for the token of the fleet in a directory, beside the fleet's own file."""
+    return (folder / _file_name(str(directory))).with_suffix(TOKEN_SUFFIX)
+
+
+def _file_name(directory: str) -> str:
+    return hashlib.blake2b(directory.encode(), digest_size=_NAME_BYTES).hexdigest()
 
 
 def living_fleets(folder: Path, hostname: str) -> tuple[FleetRecord, ...]:

@@ -7,6 +7,7 @@ stop by themselves. A service that ends by itself ends the fleet with an error.
 """
 
 import asyncio
+import contextlib
 import signal
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from coordinator.state import ENDED_STATES
 from periplus import clock
 from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, PeriplusError
 from periplus.job.resumption import newest_checkpoint
+from periplus.net.tokens import read_token
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop
 from periplus.values.task import resume_command
 from periplus.view import units
@@ -62,6 +64,8 @@ async def run_up(settings: UpSettings) -> int:
             await asyncio.gather(asked, serving, return_exceptions=True)
             _count_signals(hurries)
             await services.stop(lambda: bool(hurries))
+            with contextlib.suppress(OSError):
+                settings.fleet.token_file.unlink(missing_ok=True)
         up.say_what_is_left()
     return EXIT_INTERRUPTED if asked.result() is ShutdownReason.SIGINT else EXIT_OK
 
@@ -83,7 +87,7 @@ class _Up:
         """Start the fleet, tell where it listens, and check its services without end. Raises: PeriplusError."""
         fleet = LocalFleet(self._settings.fleet, self._services, self._doing)
         addresses = await fleet.start()
-        async with connect(addresses.coordinator) as remote:
+        async with connect(addresses.coordinator, self._token()) as remote:
             await fleet.await_regions(remote)
         self._coordinator = addresses.coordinator
         record = self._record(addresses)
@@ -92,6 +96,9 @@ class _Up:
             while True:
                 self._services.check()
                 await asyncio.sleep(CHECK_S)
+
+    def _token(self) -> str:
+        return read_token(self._settings.fleet.token_file)
 
     def _record(self, addresses: FleetAddresses) -> FleetRecord:
         process_id, start = own_process()
@@ -102,6 +109,7 @@ class _Up:
             process_id=process_id,
             process_start=start,
             hostname=self._settings.hostname,
+            token_file=str(self._settings.fleet.token_file),
         )
 
     def _tell(self, record: FleetRecord) -> None:
@@ -120,7 +128,7 @@ class _Up:
         if not self._coordinator:
             return
         try:
-            async with connect(self._coordinator) as remote:
+            async with connect(self._coordinator, self._token()) as remote:
                 self._running_jobs = await _running_jobs(remote)
         except PeriplusError:  # the fleet stops anyway; the run directories tell what is left
             return

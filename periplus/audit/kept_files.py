@@ -232,6 +232,10 @@ def _unsealed_forks(walk: Walk, evidence: Evidence, kept: KeptEvidence) -> None:
     if older:
         which = ", ".join(map(str, older[:SHOWN])) + (" ..." if len(older) > SHOWN else "")
         kept.notes.append(f"not recorded by the version that wrote fork {which}: seals, and the hash of config.yaml")
+    for fork in walk.history.forks:
+        if fork.opened.other_problems:
+            what = "other problems than the fork before it, as its resumption allowed"
+            kept.notes.append(f"fork {fork.number} has {what}: held-out problems may have been trained on")
     newest = walk.history.forks[-1] if walk.history.forks else None
     if evidence.authorities and newest is not None and newest.at >= walk.seals.num_sealed:
         kept.notes.append(f"fork {newest.number} is after the last signature: nobody signed that it began")

@@ -9,6 +9,8 @@ version, tokens]`, with a fourth number 1 if the engine kept the key-value cache
     open        A trainer starts a new fork. `resumed_at` is the first line that the checkpoint it starts from does not
                 cover (that manifest's `audit.n`), and `manifest` is the hash of that manifest. Both are null at a fresh
                 start, and when the parent's history is in another file.
+                `problems` is the digest of the problems that are trained on and held out, and `other_problems` says
+                that they are not the parent's, which the resumption allowed; earlier builds wrote neither.
     lease       A worker got the right to produce one sample.
     result      A sample came back, and this is the verdict. `frame` is the place of its bytes, or null if they were not
                 kept (which never holds for an accepted sample); `index` is its place in that frame.
@@ -156,6 +158,8 @@ class OpenEntry:
     seed: int
     algorithm: str
     settings: bytes | None = None  # 32 bytes; None in schema 1 alone
+    problems: bytes | None = None  # 32 bytes; None in journals of earlier builds
+    other_problems: bool = False
     schema: str = SCHEMA
 
 
@@ -330,7 +334,9 @@ def to_line(n: int, prev: bytes, time_s: float, record: Entry) -> bytes:
     """Return the bytes of a line, without its newline. `time_s` counts seconds since 1970."""
     kind, fields = _TABLES[type(record)]
     if _is_unsealed_open(record):
-        kind, fields = _UNSEALED_OPEN
+        fields = _UNSEALED_OPEN
+    elif isinstance(record, OpenEntry) and record.problems is None:
+        fields = _EARLIER_OPEN
     elif isinstance(record, EvalEntry) and record.newest is not None:
         fields = _EVAL_SPAN
     body = "".join([f',"{f.key}":{f.to_text(getattr(record, f.attribute))}' for f in fields])
@@ -352,7 +358,9 @@ def from_line(line: bytes, where: str) -> JournalLine:
         # The kind decides which keys there must be; the schema of an `open` line decides about the older form.
         record_type, fields = _KINDS[checked_label(data["kind"])]
         if record_type is OpenEntry and data["schema"] == UNSEALED_SCHEMA:
-            fields = _UNSEALED_OPEN[1]
+            fields = _UNSEALED_OPEN
+        elif record_type is OpenEntry and "problems" not in data:
+            fields = _EARLIER_OPEN
         elif record_type is EvalEntry and "newest" in data:
             fields = _EVAL_SPAN
         values = {f.attribute: f.of_json(data[f.key]) for f in fields}
@@ -474,6 +482,10 @@ def _hex(key: str, of_json: Callable[[Any], Any]) -> _Field:
     return _Field(key, key, digest_text, of_json)
 
 
+def _bool(key: str) -> _Field:
+    return _Field(key, key, lambda value: "true" if value else "false", checked_boolean)
+
+
 def _pol(key: str) -> _Field:
     return _Field(key, key, policy_text, lambda value: Policy(*pair_of(value)))
 
@@ -499,6 +511,8 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
             _int("seed"),
             _str("algorithm"),
             _Field("settings", "settings", digest_text, digest32),
+            _hex("problems", digest32),
+            _bool("other_problems"),
         ),
     ),
     LeaseEntry: (
@@ -541,7 +555,7 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
         "consume",
         (
             _pol("policy"),
-            _Field("trained", "trained", lambda value: "true" if value else "false", checked_boolean),
+            _bool("trained"),
             _WHY,
             _USED,
             _Field("root", "root", digest_text, digest16),
@@ -558,6 +572,7 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
     EndEntry: ("end", (_str("how", of_json=_ending),)),
     SealEntry: ("seal", (_hex("key", digest32), _hex("certificate", signature64), _hex("signature", signature64))),
 }
-_UNSEALED_OPEN = ("open", _TABLES[OpenEntry][1][:-1])
+_EARLIER_OPEN = _TABLES[OpenEntry][1][:-2]
+_UNSEALED_OPEN = _EARLIER_OPEN[:-1]
 _EVAL_SPAN = (_pol("policy"), _pol("newest"), _USED)
 _KINDS = {kind: (record_type, fields) for record_type, (kind, fields) in _TABLES.items()}

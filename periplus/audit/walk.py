@@ -188,6 +188,7 @@ class Walk:
             if opened.fork <= fork.number:
                 self._say(Code.FORK_NOT_NEW, f"fork {opened.fork} opens after fork {fork.number}")
         parent = self._parent(opened)
+        self._problems(parent, opened)
         # An `open` line that names no line to branch from sees its parent whole, if there is one.
         branch_at = FOREVER if opened.resumed_at is None else opened.resumed_at
         first = Policy(opened.fork, opened.parent.version if opened.parent else 0)
@@ -250,6 +251,19 @@ class Walk:
                     before=old,
                     after=new,
                 )
+
+    def _problems(self, parent: Fork | None, opened: OpenEntry) -> None:
+        old, new = parent.opened.problems if parent else None, opened.problems
+        if parent is None or old is None or new is None or old == new or opened.other_problems:
+            return
+        self._say(
+            Code.SETTINGS_CHANGED,
+            f"fork {opened.fork} has other problems than fork {parent.number}, and its resumption did not allow that: "
+            "held-out problems may have been trained on",
+            name="problems",
+            before=old.hex(),
+            after=new.hex(),
+        )
 
     # ---- leases and results ---------------------------------------------------------------------------------------
 

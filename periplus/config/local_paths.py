@@ -1,4 +1,4 @@
-"""Expands `~` and environment variables in the paths of a job file, where the job is submitted."""
+"""Expands `~` and environment variables in the paths of a job file, where the job is submitted, and finds the home."""
 
 import os
 import re
@@ -8,6 +8,17 @@ from pathlib import Path
 from periplus.errors import ConfigError
 
 _VARIABLE = re.compile(r"\$(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[^}]*)\})", re.ASCII)
+
+
+def home_folder() -> Path:
+    """Return the user's home, or a folder that cannot exist for a user without one, as in some containers.
+
+    Whoever writes below it says which variable names another folder.
+    """
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/nonexistent")
 
 
 def expanded_path(path: str, key: str, variables: Mapping[str, str] = os.environ) -> str:

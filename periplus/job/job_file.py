@@ -37,6 +37,7 @@ from periplus.job.other_trainers.known_elsewhere import KNOWN_ELSEWHERE
 from periplus.job.other_trainers.unsupported import UNSUPPORTED
 from periplus.job.reward_section import RewardSection
 from periplus.job.sampling_section import StopStrings
+from periplus.values.schedule import Decay, learning_rate
 
 SCHEMA = "periplus.job/1"
 """Name and version of the job file's schema."""
@@ -366,6 +367,20 @@ class JobFile(Config):
     def code_digests(self) -> dict[str, str]:
         """The digest of each file of the user's own code, by the path under which it travels."""
         return {**(self.environment.code_digests if self.environment else {}), **self.reward.code_digests}
+
+    def learning_rate(self, step: int) -> float | None:
+        """Return the learning rate of step `step`, counted from 0; None if transformers has the job's schedule."""
+        optimizer = self.optimizer
+        if optimizer.schedule not in tuple(Decay):
+            return None
+        return learning_rate(
+            step,
+            num_steps=self.steps,
+            peak=optimizer.lr,
+            ramp_steps=optimizer.warmup_steps,
+            decay=Decay(optimizer.schedule),
+            floor=optimizer.floor,
+        )
 
     def to_json(self) -> str:
         """Return the job with its schema as one line of JSON, the form in which it is sent to the services."""

@@ -54,12 +54,14 @@ class ResumePoint:
 
     `policy` is the checkpoint's policy. `highest_fork` is the highest fork of any trainer that wrote records there,
     even if it saved no checkpoint; the next fork must be higher, also from a coordinator that does not know the job.
+    `allows_other_problems` lets the trainer go on although its problems are not those of the checkpoint.
     """
 
     run_dir: Path
     job_id: str
     policy: Policy
     highest_fork: int
+    allows_other_problems: bool = False
 
     @property
     def resume_policy(self) -> Policy:
@@ -78,11 +80,16 @@ class JobChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumption:
-    """How a run is resumed: the job, the checkpoint, and the changes from the run's own job."""
+    """How a run is resumed: the job, the checkpoint, and the changes from the run's own job.
+
+    `rates` are the learning rates of the last step that was done and of the next one, if the changes give the next one
+    another rate than the run's own job would.
+    """
 
     job: JobFile
     checkpoint: ResumePoint
     changes: tuple[JobChange, ...]
+    rates: tuple[float | None, float | None] | None = None
 
 
 def resumption(run_dir: Path, file: Path | None, overrides: Sequence[str], *, may_change: bool) -> Resumption:
@@ -107,7 +114,17 @@ def resumption(run_dir: Path, file: Path | None, overrides: Sequence[str], *, ma
     _check_steps(run_dir, run, checkpoint.policy.version, job.steps)
     if Path(job.output.dir).is_absolute():  # the run may have been moved
         job = in_directory_of(checkpoint, job)
-    return Resumption(job=job, checkpoint=checkpoint, changes=changes)
+    checkpoint = replace(checkpoint, allows_other_problems=may_change)
+    rates = _changed_rates(recorded, job, checkpoint.policy.version)
+    return Resumption(job=job, checkpoint=checkpoint, changes=changes, rates=rates)
+
+
+def _changed_rates(before: JobFile, after: JobFile, version: int) -> tuple[float | None, float | None] | None:
+    shapes = [(job.optimizer, job.steps) for job in (before, after)]
+    last, planned = (before.learning_rate(step) for step in (version - 1, version))
+    if version == 0 or shapes[0] == shapes[1] or planned == (rate := after.learning_rate(version)) is not None:
+        return None
+    return last, rate
 
 
 def in_directory_of(checkpoint: ResumePoint, job: JobFile) -> JobFile:

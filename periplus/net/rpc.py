@@ -5,15 +5,15 @@ an `ErrorDetail` in the trailing metadata. A client wraps its calls in `remote_e
 detail becomes the same PeriplusError class again, and one without becomes Unreachable or TimedOut. Keepalive is set on
 both sides, because by default gRPC notices a frozen peer after minutes or never.
 
-All channels and server ports are opened here. The transport is plain TCP: there is no TLS and no identity (SECURITY.md
-says what that means).
+All channels and server ports are opened here. The transport is plain TCP: there is no TLS and no identity, but for the
+token of a local fleet (SECURITY.md says what that means). No channel uses a proxy, whatever the environment names.
 """
 
 import asyncio
 import errno
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -63,6 +63,7 @@ _CHANNEL_OPTIONS = [
     *_SIZES,
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_reconnect_backoff_ms", 5_000),
+    ("grpc.enable_http_proxy", 0),
 ]
 _SERVER_OPTIONS = [
     *_KEEPALIVE,
@@ -70,6 +71,14 @@ _SERVER_OPTIONS = [
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.so_reuseport", 0),
 ]
+
+
+Admission = Callable[[Iterable[tuple[str, str | bytes]]], None]
+"""Raises a PeriplusError for the metadata of a call that is not served."""
+
+
+def _admit_all(metadata: Iterable[tuple[str, str | bytes]]) -> None:
+    pass
 
 
 def channel(address: str) -> grpc.aio.Channel:
@@ -82,9 +91,12 @@ def blocking_channel(address: str) -> grpc.Channel:
     return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
 
 
-def server() -> grpc.aio.Server:
-    """Return a server that translates errors. Add servicers to it, and give it an address with `bind`."""
-    return grpc.aio.server(interceptors=[ErrorInterceptor()], options=_SERVER_OPTIONS)
+def server(admit: Admission | None = None) -> grpc.aio.Server:
+    """Return a server that translates errors. Add servicers to it, and give it an address with `bind`.
+
+    `admit` is called with the metadata of each call before anything else, and raises the error that refuses it.
+    """
+    return grpc.aio.server(interceptors=[ErrorInterceptor(admit or _admit_all)], options=_SERVER_OPTIONS)
 
 
 def bind(server_: grpc.aio.Server, address: str) -> str:
@@ -196,8 +208,12 @@ def ungrouped() -> Iterator[None]:
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """Ends a call that raised an error with the error's gRPC status and detail.
 
-    An exception that is not a PeriplusError is logged and sent as a plain PeriplusError.
+    An exception that is not a PeriplusError is logged and sent as a plain PeriplusError. `admit` may raise for the
+    metadata of a call, of whatever method, before its handler runs.
     """
+
+    def __init__(self, admit: Admission) -> None:
+        self._admit = admit
 
     async def intercept_service(
         self,
@@ -217,6 +233,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
             async def unary(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
                 async with _aborting(context):
+                    self._admit(context.invocation_metadata() or ())
                     return await inner(request, context)
 
             return make(unary, handler.request_deserializer, handler.response_serializer)
@@ -227,6 +244,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
         async def stream(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
             async with _aborting(context):
+                self._admit(context.invocation_metadata() or ())
                 # A handler may be a generator of answers, or a coroutine that writes them itself.
                 responses = inner_stream(request, context)
                 if isinstance(responses, AsyncIterator):

@@ -219,6 +219,11 @@ _ALL = (
     Metric("problems_left_out", "problems", "Problems left out for any of these three reasons."),
     Metric("problems_train", "problems", "Problems that the job trains on."),
     Metric("problems_warmup", "problems", "Problems set aside for the supervised warm-up."),
+    Metric(
+        "changes_of_problems",
+        "resumptions",
+        "Resumptions that went on with other problems: held-out problems may have been trained on.",
+    ),
     Metric("problems_held_out", "problems", "Problems held out for evaluations."),
     Metric("warmup_examples", "examples", "Examples the warm-up trained on."),
     Metric("wall_s", "s", "Time from launch to the end, warm-up included."),

@@ -63,6 +63,7 @@ class AssignedTask:
 
     With `stopping` the process must save its state and end. `authority_key` is the public key of the coordinator's job
     authority in hexadecimal; readers of the job's weights accept only trainers that this authority certified.
+    `allows_other_problems` lets a resumed run go on with other problems than it had.
     """
 
     task_id: str
@@ -76,6 +77,12 @@ class AssignedTask:
     plan_json: str
     stopping: bool
     authority_key: str
+    allows_other_problems: bool = False
+
+
+def is_path_component(name: str) -> bool:
+    """Return whether a job's id can be the name of its run's directory, and leads nowhere else."""
+    return name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"}
 
 
 def resume_command(run_dir: str) -> str:
@@ -115,7 +122,9 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """Everything that the process of a task needs to know; `authority_key` is that of the `AssignedTask`.
+    """Everything that the process of a task needs to know.
+
+    `authority_key` and `allows_other_problems` are those of the `AssignedTask`.
 
     `allows_own_code` and `allows_unsandboxed` are the region's policy: whether reward functions of a user's own may run
     there, and whether programs that a model wrote may run where the kernel refuses a sandbox.
@@ -134,6 +143,7 @@ class TaskSpec:
     status_file: str
     num_threads: int
     authority_key: str
+    allows_other_problems: bool = False
     allows_own_code: bool = False
     allows_unsandboxed: bool = False
 

@@ -67,6 +67,7 @@ class Summary:
     wan_bytes_from: WanCounter | None = None
     problems_train: int | None = None
     problems_left_out: int | None = None
+    changes_of_problems: int | None = None
 
     def values(self) -> dict[str, float]:
         """Return the measured numbers under their registered names, for the summary record."""
@@ -116,6 +117,7 @@ def summary_from(values: Mapping[str, float], regions: Sequence[str]) -> Summary
         wan_bytes_from=None if count("wan_bytes") is None else WanCounter.GATEWAYS,
         problems_train=count("problems_train"),
         problems_left_out=count("problems_left_out"),
+        changes_of_problems=count("changes_of_problems"),
     )
 
 
@@ -158,6 +160,7 @@ def _rows(summary: Summary) -> list[tuple[str, Text]]:
     )
     if before is not None and after is not None:
         accuracy.append(f"   {(after - before) * 100:+.1f} points", style="dim")
+    doubt = Text("held-out problems may have been trained on", style="bold red")
     staleness = Text.assemble(
         (_known(units.short(summary.staleness_max)), "bold"), (f" of {summary.staleness_bound}", "dim")
     )
@@ -170,6 +173,7 @@ def _rows(summary: Summary) -> list[tuple[str, Text]]:
         ("warm-up", Text(warmup)),
         ("accuracy", accuracy),
         ("held-out reward", Text(_rewards(summary))),
+        *([("", doubt)] if summary.changes_of_problems else []),
         ("throughput", Text(_exact(summary.tokens_per_s, "tokens/s"))),
         ("published weights", Text(_weights(summary))),
         ("longest engine pause", Text(_milliseconds(summary.pause_s))),

@@ -7,7 +7,7 @@ from periplus.job.job_file import JobFile
 from periplus.net.convert import run_files_to_pb
 from periplus.pb.v1 import control_pb2
 from periplus.spool.format import Durability
-from periplus.values.task import PUBLIC_KEY_BYTES, Role, TaskReport, TaskState
+from periplus.values.task import PUBLIC_KEY_BYTES, Role, TaskReport, TaskState, is_path_component
 from region_agent.control.inventory import OfferedInventory
 from region_agent.control.reconcile import LocalTask
 from region_agent.gateway.traffic import Traffic
@@ -25,9 +25,11 @@ _STATE = {
 def task_from_pb(message: control_pb2.Task) -> LocalTask:
     """Convert one desired task.
 
-    Raises: ConfigError for an invalid job, WireError for an unknown role or a key of the wrong length, which a
-    coordinator of another version may send.
+    Raises: ConfigError for an invalid job, WireError for a job id that is no name of a directory, and for an unknown
+    role or a key of the wrong length, which a coordinator of another version may send.
     """
+    if not is_path_component(message.job_id):
+        raise WireError(f"the job id {message.job_id[:80]!r} is not one component of a path; who sends such orders?")
     if message.role not in _ROLE:
         raise WireError(
             f"task {message.task_id} has the role {message.role}; is the coordinator newer than this agent?"
@@ -57,6 +59,7 @@ def task_from_pb(message: control_pb2.Task) -> LocalTask:
         chain_versions=job.network.chain_versions,
         stopping=message.stopping,
         authority_key=message.authority_key.hex(),
+        allows_other_problems=message.allows_other_problems,
     )
 
 

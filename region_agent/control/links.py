@@ -8,7 +8,7 @@ gRPC stream carries on this path.
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from periplus.errors import Unreachable
+from periplus.errors import ConfigError, Unreachable
 from periplus.net import rpc
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
 from region_agent.gateway.service import REGION_KEY
@@ -30,8 +30,13 @@ class LinkMeasurement:
     sent_bytes: int
 
 
-async def probe(address: str, region: str, payload_bytes: int, now: Callable[[], float]) -> LinkMeasurement:
-    """Measure the path to the gateway at `address`, as the gateway of `region`. Raises: Unreachable, TimedOut."""
+async def probe(
+    address: str, region: str, dst_region: str, payload_bytes: int, now: Callable[[], float]
+) -> LinkMeasurement:
+    """Measure the path to the gateway of `dst_region` at `address`, as the gateway of `region`.
+
+    Raises: ConfigError if another region's gateway answers, Unreachable, TimedOut.
+    """
     async with rpc.channel(address) as channel:
         with rpc.remote_errors(address):
             call = gateway_pb2_grpc.GatewayStub(channel).Probe(
@@ -42,8 +47,13 @@ async def probe(address: str, region: str, payload_bytes: int, now: Callable[[],
             for sequence in range(NUM_PINGS):
                 start_s = now()
                 await call.write(gateway_pb2.ProbeChunk(sequence=sequence))
-                await _next(acks, address)
+                ack = await _next(acks, address)
                 round_trips.append(now() - start_s)
+                if ack.region not in ("", dst_region):  # gateways of earlier builds do not say it
+                    raise ConfigError(
+                        f"the gateway at {address} is of {ack.region}, not of {dst_region}: nothing was measured; "
+                        f"give the agent of {dst_region} an --advertise at which {region} reaches it"
+                    )
             # The payload is a whole number of chunks, at least one; only the last one is acknowledged.
             start_s = now()
             num_chunks = max(1, -(-payload_bytes // PROBE_CHUNK_BYTES))

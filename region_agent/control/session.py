@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 import grpc.aio
 
-from periplus.errors import ConfigError, Conflict, Fenced, PeriplusError, StateError, TimedOut, Unreachable
+from periplus.errors import ConfigError, Conflict, Denied, Fenced, PeriplusError, StateError, TimedOut, Unreachable
 from periplus.net import rpc
 from periplus.net.attempt import failure_of
 from periplus.net.resolver import AddressResolver
+from periplus.net.tokens import metadata_of
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from periplus.process.backoff import Backoff
 from periplus.process.telemetry import event
@@ -68,13 +69,15 @@ class SessionHandlers:
 class CoordinatorSession:
     """One agent's session, across reconnections.
 
-    `send` may be called at any time; `connected` is set while a session is open.
+    `send` may be called at any time; `connected` is set while a session is open. `token` is what the coordinator wants
+    of its callers, or empty.
     """
 
-    def __init__(self, address: str, resolver: AddressResolver, handlers: SessionHandlers) -> None:
+    def __init__(self, address: str, resolver: AddressResolver, handlers: SessionHandlers, token: str = "") -> None:
         self._address = address
         self._resolver = resolver
         self._handlers = handlers
+        self._metadata = metadata_of(token)
         self._outbox: deque[control_pb2.AgentMessage] = deque()
         self._filled = asyncio.Event()
         self._closing = False
@@ -96,7 +99,8 @@ class CoordinatorSession:
     async def run(self, jitter: Callable[[], float]) -> None:
         """Keep a session open until closed. `jitter()` is uniform in [0, 1).
 
-        Raises: Conflict when another agent serves this region, ConfigError when the coordinator refuses its settings.
+        Raises: Conflict when another agent serves this region, ConfigError when the coordinator refuses its settings,
+        Denied when it refuses its token.
         """
         failures = 0
         while True:
@@ -114,7 +118,7 @@ class CoordinatorSession:
         address = await self._resolver.resolve(self._address)
         async with rpc.channel(address) as channel:
             with rpc.remote_errors(self._address):
-                call = control_pb2_grpc.CoordinatorStub(channel).Session()
+                call = control_pb2_grpc.CoordinatorStub(channel).Session(metadata=self._metadata)
                 messages = aiter(call)
                 # Nothing is sent from the outbox before the coordinator has welcomed this agent and given the session
                 # its epoch.
@@ -181,5 +185,5 @@ class CoordinatorSession:
 
 def _is_final(error: PeriplusError, *, welcomed: bool) -> bool:
     """Return whether no other attempt can help: the hello was refused, or another agent serves the region."""
-    refused = isinstance(error, ConfigError) and not welcomed
+    refused = isinstance(error, ConfigError | Denied) and not welcomed
     return refused or (isinstance(error, Conflict) and not isinstance(error, Fenced))

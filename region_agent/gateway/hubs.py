@@ -10,7 +10,7 @@ class Hubs:
     """Table of hubs. The agent opens a job's hub when a task of the job is desired here, and drops it afterwards."""
 
     def __init__(self, region: str) -> None:
-        self._region = region
+        self.region = region
         self._hubs: dict[str, JobHub] = {}
 
     def get(self, job_id: str) -> JobHub:
@@ -20,13 +20,13 @@ class Hubs:
         """
         hub = self._hubs.get(job_id)
         if hub is None:
-            raise NotFound(f"job {job_id!r} is not known to the gateway of {self._region}; is it planned there?")
+            raise NotFound(f"job {job_id!r} is not known to the gateway of {self.region}; is it planned there?")
         return hub
 
     def open(self, job_id: str, frames: FrameSpool, weight_cache: WeightCache) -> JobHub:
         """Open a hub for a job that has none. The caller must run the weight cache's task (`WeightCache.run`)."""
         assert job_id not in self._hubs
-        hub = self._hubs[job_id] = JobHub(job_id, self._region, frames, weight_cache)
+        hub = self._hubs[job_id] = JobHub(job_id, self.region, frames, weight_cache)
         return hub
 
     def drop(self, job_id: str) -> JobHub:

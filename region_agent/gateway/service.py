@@ -204,7 +204,9 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
         async for chunk in request_iterator:
             received_bytes += len(chunk.data)
             if not chunk.data or chunk.last:
-                yield gateway_pb2.ProbeAck(sequence=chunk.sequence, received_bytes=received_bytes)
+                yield gateway_pb2.ProbeAck(
+                    sequence=chunk.sequence, received_bytes=received_bytes, region=self._hubs.region
+                )
 
 
 @contextlib.contextmanager

@@ -24,12 +24,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from periplus.errors import explained_error
+from periplus.errors import Denied, explained_error
 from periplus.job.run_directory import RunDirectory, start_line
 from periplus.process.disk import NO_ROOM
 from periplus.process.telemetry import event
 from periplus.values.task import Role, TaskOutcome, TaskSpec, TaskState
 from region_agent.control.reconcile import Action, AskToStop, Forget, Kill, LocalTask, Process, Start
+from region_agent.launchers.allowed_paths import check_run_path
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +52,14 @@ class WorkerSettings:
     """Settings that all processes of the region share. `gateway` is the host:port of the region's gateway.
 
     `num_threads` are the compute threads of a process by its role. `python_of` has the interpreter of rollout workers
-    by engine; without one, it is the agent's own. The last two are the region's policy on code, as in a `TaskSpec`.
+    by engine; without one, it is the agent's own. Runs lie below `work_dir` or one of `allow_dirs`. The last two are
+    the region's policy on code, as in a `TaskSpec`.
     """
 
     region: str
     gateway: str
     work_dir: Path
+    allow_dirs: tuple[Path, ...] = ()
     num_threads: Mapping[Role, int]
     python_of: Mapping[str, str] = field(default_factory=dict)
     allows_own_code: bool = False
@@ -111,6 +114,14 @@ class Supervisor:
             return RunDirectory(Path(task.resume_from))
         return RunDirectory(self._settings.work_dir / task.output_dir / task.job_id)
 
+    def refusal(self, task: LocalTask) -> str:
+        """Return why a task's run may not lie where the task says, or an empty text."""
+        try:
+            check_run_path(self.run_directory(task).root, (self._settings.work_dir, *self._settings.allow_dirs))
+        except (Denied, OSError, RuntimeError) as error:  # a loop of symbolic links
+            return str(error)
+        return ""
+
     def log_file(self, task: LocalTask) -> Path:
         """Return the path of a task's log. Its successive processes append to the same file."""
         name = task.task_id.removeprefix(f"{task.job_id}/").replace(":", "-").replace("/", "-")
@@ -149,6 +160,10 @@ class Supervisor:
         )
         # Recorded before the attempt, so that a failure to start is reported and retried as any other end.
         self.processes[task.task_id] = running
+        if why := self.refusal(task):
+            outcome = TaskOutcome(state=TaskState.FAILED, message=why, is_final=True)
+            self.processes[task.task_id] = replace(running, outcome=outcome, ended_at_s=now_s)
+            return
         try:
             self._spawn(task, restarts)
         except OSError as error:
@@ -176,6 +191,7 @@ class Supervisor:
             status_file=str(scratch / STATUS_FILE),
             num_threads=settings.num_threads[task.role],
             authority_key=task.authority_key,
+            allows_other_problems=task.allows_other_problems,
             allows_own_code=settings.allows_own_code,
             allows_unsandboxed=settings.allows_unsandboxed,
         )

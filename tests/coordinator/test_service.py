@@ -278,3 +278,16 @@ def test_a_stopping_coordinator_sends_agents_and_watchers_away() -> None:
             assert job.job_id.startswith("sums-")
 
     asyncio.run(run())
+
+
+def test_an_agent_of_another_machine_must_be_reachable_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.service.is_other_machine", lambda peer: True)
+
+    async def scene(address: str) -> None:
+        with pytest.raises(ConfigError, match=r"localhost:1, where no other machine finds it.*--advertise HOST:PORT"):
+            async with FakeAgent(address, "localhost"):
+                pass
+        async with FakeAgent(address, "eu") as eu:
+            assert eu.epoch == 1
+
+    play(scene)

@@ -1,6 +1,7 @@
 """A run that was stopped or killed goes on from its checkpoint in a new fork, to the same bits if it is synchronous."""
 
 import asyncio
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,14 +12,17 @@ from typing import Any
 
 import pytest
 
+from periplus.errors import ConfigError
 from periplus.job.run_directory import RunDirectory
 from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
 from periplus.values.task import TaskState
 from tests.support.audit.files import audited
 from tests.support.processes.dying import GONE, in_a_child
+from tests.support.tiny_job import NUM_PROBLEMS
 from tests.support.trainer.whole_run import Run, Trainers
 from trainer.checkpointing import checkpoint
+from trainer.data.problem_digests import DIVISION
 from trainer.setup import prepare
 
 KILLED: dict[str, Any] = {"steps": 3, "checkpoint": {"every_steps": 1, "keep": 2}, "eval": {"num_prompts": 4}}
@@ -134,3 +138,44 @@ def test_critic_reference_and_their_optimizers_survive_a_resume(tmp_path: Path, 
     stopped = trainers.start(tmp_path / "a", **settings).finish(stop_after=1)
     resumed = trainers.start(tmp_path / "b", fork=1, resume_from=stopped.run_dir, **settings)
     assert resumed.finish().digest == trainers.train(tmp_path / "whole", **settings).digest
+
+
+def test_a_run_whose_data_file_has_grown_is_refused_by_name_and_counts_before_its_weights_are_read(
+    tmp_path: Path, trainers: Trainers
+) -> None:
+    stopped = trainers.start(tmp_path / "a", steps=3).finish(stop_after=1)
+    with pytest.raises(ConfigError, match=r"grown\.jsonl had 40 problems \(blake3 .*\) and has 41 problems") as raised:
+        trainers.start(tmp_path / "a", steps=3, fork=1, resume_from=stopped.run_dir, data=grown(tmp_path))
+    assert "--change" in str(raised.value)
+    assert DIVISION in str(raised.value), "other problems are held out now"
+
+
+def test_a_run_goes_on_with_other_problems_if_that_is_allowed_and_says_so_ever_after(
+    tmp_path: Path, trainers: Trainers
+) -> None:
+    folder = tmp_path / "a"
+    stopped = trainers.start(folder, steps=3).finish(stop_after=1)
+    how: dict[str, Any] = {"steps": 3, "resume_from": stopped.run_dir, "data": grown(tmp_path)}
+    trainers.start(folder, fork=1, allows_other_problems=True, **how).finish(stop_after=2)
+    resumed = trainers.start(folder, fork=2, **how).finish()
+    assert resumed.summary["changes_of_problems"] == 1
+    report = audited(folder / "run")
+    assert report.findings == ()
+    assert [note for note in report.notes if note.startswith("fork 1 has other problems")]
+    opened = [line["other_problems"] for line in resumed.journal() if line["kind"] == "open"]
+    assert opened == [False, True, False]
+
+
+def test_a_data_file_that_was_moved_holds_the_same_problems(tmp_path: Path, trainers: Trainers) -> None:
+    stopped = trainers.start(tmp_path / "a", steps=2).finish(stop_after=1)
+    moved = (tmp_path / "a" / "problems.jsonl").rename(tmp_path / "moved.jsonl")
+    data = {"path": str(moved), "solution_column": "solution"}
+    resumed = trainers.start(tmp_path / "b", steps=2, fork=1, resume_from=stopped.run_dir, data=data)
+    assert resumed.finish().summary["changes_of_problems"] == 0
+
+
+def grown(folder: Path) -> dict[str, str]:
+    """Return the data section of a file with one problem more than the tiny job has."""
+    lines = [json.dumps({"prompt": f"{number}?", "solution": "a"}) for number in range(NUM_PROBLEMS + 1)]
+    (folder / "grown.jsonl").write_text("\n".join(lines))
+    return {"path": str(folder / "grown.jsonl"), "solution_column": "solution"}

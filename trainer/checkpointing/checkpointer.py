@@ -93,6 +93,7 @@ class Checkpointer:
             open_groups=ledger.open_groups,
             batches_root=self._batches_root,
             parent=self._newest,
+            problems=self._prepared.problems,
         )
         await self._journal.flush()
         # Waits as long as the disk is full, and training with it.

@@ -17,6 +17,7 @@ from blake3 import blake3
 from periplus.errors import ConfigError
 from periplus.values.policy import Lineage, Policy
 from periplus.values.row_parts import PartedTensor, parted_tensors
+from trainer.data.problem_digests import CountedDigest
 from trainer.publishing.shard_digest import TensorDigests
 
 SCHEMA = "periplus.checkpoint/1"
@@ -56,6 +57,7 @@ class Manifest:
     - `audit_line`: number of the first line of the audit that the checkpoint does not cover.
     - `next_group`, `open_groups`: the ledger's next group, and the groups that were open.
     - `batches_root`: running hash over all batches of the history.
+    - `problems`: digests of the run's problems; none in the first manifests.
     - `digest`: BLAKE3 hash of the manifest's own bytes. `directory`: where the checkpoint is.
     """
 
@@ -70,6 +72,7 @@ class Manifest:
     next_group: int
     open_groups: tuple[int, ...]
     batches_root: bytes
+    problems: tuple[CountedDigest, ...]
     digest: bytes
     directory: Path
 
@@ -83,6 +86,7 @@ class Content:
     - `next_group`, `open_groups`: the ledger's next group, and the groups that are open (trainer/ledger/machine.py).
     - `batches_root`: running hash over all batches of the history.
     - `parent`: the previous checkpoint of this history; None for the first.
+    - `problems`: digests of the run's problems.
     """
 
     job_id: str
@@ -95,6 +99,7 @@ class Content:
     open_groups: Sequence[int]
     batches_root: bytes
     parent: Manifest | None
+    problems: Sequence[CountedDigest] = ()
 
 
 def manifest_json(
@@ -123,6 +128,7 @@ def manifest_json(
         "next_group": content.next_group,
         "open_groups": list(content.open_groups),
         "batches_root": content.batches_root.hex(),
+        "problems": [[each.name, each.count, each.digest] for each in content.problems],
         "progress": dict(content.progress),
         "weights": weights.hex(),
         "frozen": {name: ["BF16", list(shape), digest.hex()] for name, (shape, digest) in sorted(frozen.items())},
@@ -163,6 +169,9 @@ def read_manifest(path: Path) -> Manifest:
             open_groups=tuple(data["open_groups"]),
             batches_root=bytes.fromhex(data["batches_root"]),
             # Of the bytes in the file, which is what the next manifest and the audit name.
+            problems=tuple(
+                CountedDigest(name=name, count=count, digest=digest) for name, count, digest in data.get("problems", ())
+            ),
             digest=blake3(text).digest(),
             directory=path.parent,
         )

@@ -18,10 +18,10 @@ import torch
 from blake3 import blake3
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from periplus.errors import ConfigError, one_line
+from periplus.errors import ConfigError, Denied, one_line
 from periplus.job.inputs import adapter_base, check_model_dir
 from periplus.job.job_file import BUILTIN_PREFIX
-from periplus.process.disk import partial_path
+from periplus.process.disk import NO_ROOM, partial_path
 from periplus.values.weight_state import SINGLE_FILE, write_safetensors
 from trainer.data.characters import ANSWER, BOS, EOS, PAD, UNKNOWN, character_tokenizer
 from trainer.data.pretrained import load_tokenizer, load_weights
@@ -156,9 +156,9 @@ def _created(target: Path, write: Callable[[Path], None]) -> Path:
     """Return a directory of the cache, and have it written first if it is not there yet."""
     if target.is_dir():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
     scratch = partial_path(target)  # mkdtemp would make it unreadable for other users
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         scratch.mkdir(exist_ok=True)
         write(scratch)
         os.rename(scratch, target)
@@ -166,6 +166,11 @@ def _created(target: Path, write: Callable[[Path], None]) -> Path:
         shutil.rmtree(scratch, ignore_errors=True)
         if isinstance(error, OSError) and target.is_dir():  # another process has created the same model
             return target
+        if isinstance(error, OSError) and error.errno not in NO_ROOM:
+            raise Denied(
+                f"cannot write {target}, where built-in and merged models are kept: {error.strerror or error}; set "
+                "XDG_CACHE_HOME to a folder that the trainer may write"
+            ) from error
         raise
     return target
 

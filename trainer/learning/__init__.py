@@ -16,6 +16,5 @@ and critic, and a report. Nothing here may know of leases, files or the network.
     gate           refuses groups with tokens that are too stale, before the step
     mismatch       compares the engine's log-probabilities with the trainer's, after the step
     sample_figures one line of figures for each sample of a step, for those who look at samples
-    schedule       the learning rate of a step
     warmup         supervised training before the first step
 """

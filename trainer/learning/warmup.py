@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from periplus.values.schedule import Decay, learning_rate
 from periplus.values.trajectory import StopReason
 from trainer.data.dataset import Example
 from trainer.learning.batch import Batch, Sample, collate
 from trainer.learning.forward.scorer import PolicyScorer
 from trainer.learning.micro_batches import MicroBatchLimits, micro_batches
-from trainer.learning.schedule import Decay, learning_rate
 from trainer.learning.scoring import completion_logprobs
 
 

@@ -24,6 +24,7 @@ class Progress:
     - `staleness_max`, `pause_s`: largest values so far, not sums.
     - `remote_trajectory_bytes`, `remote_trajectory_json_bytes`: size of trajectories from other regions, as they were
       received and as JSON.
+    - `changes_of_problems`: resumptions after which the run had other problems than before.
     - `previous_wall_s`, `wan_bytes`: wall time and bytes between regions up to the last checkpoint.
     """
 
@@ -51,6 +52,11 @@ class Progress:
     remote_trajectory_json_bytes: float = 0.0
     previous_wall_s: float = 0.0
     wan_bytes: float = 0.0
+    changes_of_problems: float = 0.0
+
+    def resumed(self, *, with_other_problems: bool) -> "Progress":
+        """Add a resumption, after which the run may have other problems."""
+        return replace(self, changes_of_problems=self.changes_of_problems + with_other_problems)
 
     def consumed(self, trained: Inspection, num_tokens: int, num_dropped: int, step_s: float) -> "Progress":
         """Add a batch that was trained on. `trained` is the inspection of exactly what the optimizer saw."""
@@ -148,6 +154,7 @@ class Progress:
             "weight_fallbacks": self.weight_fallbacks,
             "weight_checks": self.weight_checks,
             "pause_s": self.pause_s,
+            "changes_of_problems": self.changes_of_problems,
         }
         evaluated = {
             "accuracy_before": self.accuracy_before,

@@ -14,6 +14,7 @@ import grpc
 from coordinator.client.connection import CONNECT_DEADLINE_S
 from periplus.errors import StateError, TimedOut, Unreachable
 from periplus.net import rpc
+from periplus.net.tokens import metadata_of
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
 
 
@@ -22,9 +23,10 @@ class BlockingCoordinator:
     or StateError once the connection is closed.
     """
 
-    def __init__(self, address: str, channel: grpc.Channel) -> None:
+    def __init__(self, address: str, channel: grpc.Channel, token: str = "") -> None:
         self.address = address
         self._channel = channel
+        self._metadata = metadata_of(token)
         self._is_closed = False
         self._stub: Any = control_pb2_grpc.CoordinatorStub(channel)
 
@@ -62,7 +64,9 @@ class BlockingCoordinator:
         self._check_open()
         with rpc.blocking_remote_errors(self.address):
             stream = self._stub.WatchJob(
-                control_pb2.WatchJobRequest(job_id=job_id, past_only=past_only), timeout=timeout_s
+                control_pb2.WatchJobRequest(job_id=job_id, past_only=past_only),
+                timeout=timeout_s,
+                metadata=self._metadata,
             )
             try:
                 yield from stream
@@ -78,7 +82,7 @@ class BlockingCoordinator:
     def _call(self, method: str, request: Any) -> Any:
         self._check_open()
         with rpc.blocking_remote_errors(self.address):
-            return getattr(self._stub, method)(request, timeout=rpc.CALL_DEADLINE_S)
+            return getattr(self._stub, method)(request, timeout=rpc.CALL_DEADLINE_S, metadata=self._metadata)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -87,12 +91,15 @@ class BlockingCoordinator:
             )
 
 
-def answering(address: str) -> BlockingCoordinator | None:
-    """Return the calls to a coordinator that answers within CONNECT_DEADLINE_S, or None if none does."""
+def answering(address: str, token: str = "") -> BlockingCoordinator | None:
+    """Return the calls to a coordinator that answers within CONNECT_DEADLINE_S, or None if none does.
+
+    `token` is what it wants of its callers, or empty.
+    """
     channel = rpc.blocking_channel(address)
     try:
         if _is_connected(channel):
-            return BlockingCoordinator(address, channel)
+            return BlockingCoordinator(address, channel, token)
     except BaseException:
         channel.close()
         raise

@@ -7,11 +7,12 @@ import json
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from coordinator.client.address import VARIABLE, coordinator_address, local_fleet
+from coordinator.client.address import VARIABLE, coordinator_address, local_fleet, token_of
 from coordinator.client.library.calls import BlockingCoordinator, answering
 from coordinator.client.library.submitted_job import JobStatus, SubmittedJob, job_status
 from coordinator.client.preflight import check_job
@@ -58,28 +59,35 @@ class Client:
 
         The job is a mapping with the keys of a job file, a `JobFile`, or the path of a job file. `overrides` such as
         "steps=3" replace keys of it. Relative paths of model and data start at the working directory. A job whose
-        reward functions are code of one's own (docs/rewards.md) sends it to other machines, and needs `allow_code`.
+        reward functions or environment are code of one's own sends it to other machines, and needs `allow_code`.
 
         Raises: ConfigError for a job that cannot run, Unreachable.
         """
         return self._submit(_job_file(job, overrides), allow_code=allow_code)
 
     def resume(
-        self, run_dir: str | os.PathLike[str], *, overrides: Sequence[str] = (), allow_code: bool = False
+        self,
+        run_dir: str | os.PathLike[str],
+        *,
+        overrides: Sequence[str] = (),
+        allow_code: bool = False,
+        allow_other_problems: bool = False,
     ) -> SubmittedJob:
         """Resume a run from its newest checkpoint, and return its job. `overrides` change the run's own job.
 
-        `allow_code` agrees that the job's own code is sent, as for `submit`.
+        `allow_code` agrees that the job's own code is sent, as for `submit`. `allow_other_problems` lets the run go on
+        although its data has changed, so that held-out problems may have been trained on.
 
         Raises: NotFound if there is no checkpoint, Conflict if the run is being written, ConfigError, Unreachable.
         """
         found = resumption(Path(run_dir), None, overrides, may_change=bool(overrides))
-        return self._submit(found.job, found.checkpoint, allow_code=allow_code)
+        checkpoint = replace(found.checkpoint, allows_other_problems=allow_other_problems)
+        return self._submit(found.job, checkpoint, allow_code=allow_code)
 
     def _submit(self, job: JobFile, checkpoint: ResumePoint | None = None, *, allow_code: bool) -> SubmittedJob:
-        if job.reward.has_own_code and not allow_code:
+        if job.has_own_code and not allow_code:
             raise ConfigError(
-                f"this job sends code of its own to other machines: {', '.join(job.reward.code)}; read it, and agree "
+                f"this job sends code of its own to other machines: {', '.join(job.code_digests)}; read it, and agree "
                 "with allow_code=True"
             )
         unchecked = check_job(job).left
@@ -116,7 +124,7 @@ def connect(address: str | None = None) -> Client:
     """
     given = address if address is not None else os.environ.get(VARIABLE) or None
     found = coordinator_address(given)
-    coordinator = answering(found)
+    coordinator = answering(found, token_of(found))
     if coordinator is None:
         nobody = f"no coordinator answers at {found}"
         if given is None and local_fleet() is None:

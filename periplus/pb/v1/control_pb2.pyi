@@ -701,6 +701,7 @@ class Task(_message.Message):
     PLAN_JSON_FIELD_NUMBER: _builtins.int
     STOPPING_FIELD_NUMBER: _builtins.int
     AUTHORITY_KEY_FIELD_NUMBER: _builtins.int
+    ALLOWS_OTHER_PROBLEMS_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     job_id: _builtins.str
     role: Global___Role.ValueType
@@ -719,6 +720,8 @@ class Task(_message.Message):
     """finish: checkpoint, then exit"""
     authority_key: _builtins.bytes
     """Ed25519, raw: whose certificates readers of this job's weights accept"""
+    allows_other_problems: _builtins.bool
+    """as in SubmitJobRequest"""
     def __init__(
         self,
         *,
@@ -733,10 +736,11 @@ class Task(_message.Message):
         plan_json: _builtins.str = ...,
         stopping: _builtins.bool = ...,
         authority_key: _builtins.bytes = ...,
+        allows_other_problems: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority_key", b"authority_key", "fork", b"fork", "job_id", b"job_id", "job_json", b"job_json", "plan_json", b"plan_json", "resume_from", b"resume_from", "role", b"role", "stopping", b"stopping", "task_id", b"task_id", "trainer_gateway", b"trainer_gateway", "trainer_region", b"trainer_region"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_other_problems", b"allows_other_problems", "authority_key", b"authority_key", "fork", b"fork", "job_id", b"job_id", "job_json", b"job_json", "plan_json", b"plan_json", "resume_from", b"resume_from", "role", b"role", "stopping", b"stopping", "task_id", b"task_id", "trainer_gateway", b"trainer_gateway", "trainer_region", b"trainer_region"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -865,12 +869,15 @@ class SubmitJobRequest(_message.Message):
     RESUME_FROM_FIELD_NUMBER: _builtins.int
     RESUME_POLICY_FIELD_NUMBER: _builtins.int
     RESUME_JOB_ID_FIELD_NUMBER: _builtins.int
+    ALLOWS_OTHER_PROBLEMS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """a repeat with the same id returns the first answer"""
     job_json: _builtins.str
     resume_from: _builtins.str
     """run directory; empty for a fresh start"""
     resume_job_id: _builtins.str
+    allows_other_problems: _builtins.bool
+    """go on although the problems differ from those before"""
     @_builtins.property
     def resume_policy(self) -> _common_pb2.Policy:
         """newest of the run in it: the fork that is granted lies above"""
@@ -883,10 +890,11 @@ class SubmitJobRequest(_message.Message):
         resume_from: _builtins.str = ...,
         resume_policy: _common_pb2.Policy | None = ...,
         resume_job_id: _builtins.str = ...,
+        allows_other_problems: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resume_policy", b"resume_policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_json", b"job_json", "request_id", b"request_id", "resume_from", b"resume_from", "resume_job_id", b"resume_job_id", "resume_policy", b"resume_policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_other_problems", b"allows_other_problems", "job_json", b"job_json", "request_id", b"request_id", "resume_from", b"resume_from", "resume_job_id", b"resume_job_id", "resume_policy", b"resume_policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1002,17 +1002,21 @@ class ProbeAck(_message.Message):
 
     SEQUENCE_FIELD_NUMBER: _builtins.int
     RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
+    REGION_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     received_bytes: _builtins.int
+    region: _builtins.str
+    """of the gateway that answers"""
     def __init__(
         self,
         *,
         sequence: _builtins.int = ...,
         received_bytes: _builtins.int = ...,
+        region: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["received_bytes", b"received_bytes", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["received_bytes", b"received_bytes", "region", b"region", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,13 +1,15 @@
 """A command that is given no address asks the local fleet, and the default address when none runs."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from coordinator.client.address import DEFAULT_ADDRESS, coordinator_address
-from coordinator.local_fleet.records import FleetRecord, announced, own_process, records_folder
+from coordinator.client.address import DEFAULT_ADDRESS, coordinator_address, token_of
+from coordinator.local_fleet.records import FleetRecord, announced, own_process, records_folder, token_file
 from periplus.__main__ import run as periplus
+from periplus.net.tokens import make_token, read_token
 from tests.support.coordinator.loopback import Command, play_commands
 
 
@@ -58,3 +60,15 @@ def test_commands_find_the_fleet_without_an_address(
             assert "127.0.0.1:2; start one with `periplus up`" in capsys.readouterr().err
 
     play_commands(scene)
+
+
+def test_the_token_of_a_local_fleet_is_found_by_its_address(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
+    monkeypatch.setenv("PERIPLUS_TOKEN", "of another")
+    file = token_file(Path("/runs"), state)
+    fleet = replace(fleet_at("127.0.0.1:9", "here"), token_file=str(file))
+    with announced(fleet, state):
+        make_token(file)
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert token_of("127.0.0.1:9") == token_of("localhost:9") == read_token(file)
+        assert token_of("127.0.0.1:10") == "of another"

@@ -40,9 +40,15 @@ any_record = st.one_of(
             seed=integers,
             algorithm=texts,
             settings=settings,
+            problems=problems,
+            other_problems=other,
             schema=st.just(schema),
         )
-        for schema, settings in ((records.SCHEMA, hashes), (records.UNSEALED_SCHEMA, st.none()))
+        for schema, settings, problems, other in (
+            (records.SCHEMA, hashes, hashes, st.booleans()),
+            (records.SCHEMA, hashes, st.none(), st.just(False)),
+            (records.UNSEALED_SCHEMA, st.none(), st.none(), st.just(False)),
+        )
     ),
     st.builds(
         records.LeaseEntry,

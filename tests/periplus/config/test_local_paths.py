@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from periplus.config.local_paths import expanded_path
+from periplus.config.local_paths import expanded_path, home_folder
 from periplus.errors import ConfigError
 from periplus.job.job_file import changed_job, job_of, load_job
 
@@ -114,3 +114,12 @@ def test_a_job_may_spell_true_as_python_does_and_a_word_for_it_is_refused(home: 
     file.write_bytes(file.read_bytes().decode("utf-8-sig").encode("utf-16"))
     with pytest.raises(ConfigError, match="save the file as UTF-8"):
         load_job(file)
+
+
+def test_a_user_without_a_home_has_a_folder_that_nobody_can_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    assert home_folder() == Path.home()
+    monkeypatch.setattr(Path, "home", home)
+    assert not home_folder().exists()

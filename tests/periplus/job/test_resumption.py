@@ -183,3 +183,11 @@ def test_a_damaged_manifest_is_said(run: Path, text: str) -> None:
 def test_the_next_fork_lies_above_every_trainer_that_wrote_there(run: Path) -> None:
     (run / "metrics.jsonl").write_text('{"fork": 0}\n{"fork": 3}\nno record\n{"fork": 7')
     assert newest_checkpoint(run).resume_policy == Policy(3, 10)
+
+
+def test_a_change_that_bends_the_schedule_names_the_rate_before_and_after(tmp_path: Path) -> None:
+    run = left_run(tmp_path / "runs" / "sums-1", (0, 10), optimizer={"schedule": "linear", "lr": 0.1})
+    assert go_on(run).rates is None
+    rates = go_on(run, "steps=40", change=True).rates
+    assert rates == pytest.approx((0.1 * (1 - 9 / 20), 0.1 * (1 - 10 / 40)))
+    assert go_on(run, "eval.every_steps=9", change=True).rates is None

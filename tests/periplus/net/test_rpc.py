@@ -255,6 +255,14 @@ def test_a_task_that_is_cancelled_while_its_call_fails_ends_as_cancelled() -> No
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("variable", ["http_proxy", "https_proxy", "grpc_proxy"])
+def test_no_proxy_of_the_environment_stands_between_services(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "http://127.0.0.1:1")
+    assert isinstance(over_loopback(publish, NotFound("reached")), NotFound)
+
+
 def test_a_write_on_a_call_that_has_ended_is_unreachable() -> None:
     async def write_late(stub: Stub) -> None:
         call = stub.Rollout()

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from periplus import clock
-from periplus.errors import TimedOut, Unreachable
+from periplus.errors import ConfigError, TimedOut, Unreachable
 from periplus.net import rpc
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc, wan_pb2_grpc
 from periplus.wan import grid
@@ -67,7 +67,7 @@ def test_a_probe_measures_what_is_emulated(mbit_per_s: float, rtt_s: float, payl
             gateway() as home,
             route_to(home.address, control) as route,
         ):
-            measured = await probe(route, "far", payload_bytes, clock.monotonic_s)
+            measured = await probe(route, "far", "home", payload_bytes, clock.monotonic_s)
             assert measured.rtt_s == pytest.approx(rtt_s, rel=0.15, abs=0.003)
             assert measured.throughput_bits_per_s == pytest.approx(mbit_per_s * 1e6, rel=0.15)
             assert measured.sent_bytes == payload_bytes
@@ -78,7 +78,16 @@ def test_a_probe_measures_what_is_emulated(mbit_per_s: float, rtt_s: float, payl
 def test_a_probe_of_nothing_measures_one_chunk() -> None:
     async def scene() -> None:
         async with gateway() as home:
-            assert (await probe(home.address, "far", 0, clock.monotonic_s)).sent_bytes == PROBE_CHUNK_BYTES
+            assert (await probe(home.address, "far", "home", 0, clock.monotonic_s)).sent_bytes == PROBE_CHUNK_BYTES
+
+    play(scene)
+
+
+def test_the_gateway_of_another_region_is_not_measured() -> None:
+    async def scene() -> None:
+        async with gateway() as home:
+            with pytest.raises(ConfigError, match=r"is of home, not of elsewhere.*--advertise"):
+                await probe(home.address, "far", "elsewhere", 1 << 20, clock.monotonic_s)
 
     play(scene)
 
@@ -88,7 +97,7 @@ def test_a_gateway_that_is_not_there_is_unreachable() -> None:
         async with gateway() as home:
             pass
         with pytest.raises(Unreachable):
-            await probe(home.address, "far", 1 << 20, clock.monotonic_s)
+            await probe(home.address, "far", "home", 1 << 20, clock.monotonic_s)
 
     play(scene)
 
@@ -105,7 +114,7 @@ def test_a_link_that_carries_nothing_is_timed_out(monkeypatch: pytest.MonkeyPatc
         ):
             await wan.set_link("far", "home", LinkProperty.DROP, 1)
             with pytest.raises(TimedOut):
-                await probe(route, "far", 1 << 20, clock.monotonic_s)
+                await probe(route, "far", "home", 1 << 20, clock.monotonic_s)
 
     play(scene)
 

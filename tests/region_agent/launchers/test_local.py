@@ -100,6 +100,27 @@ def test_a_process_that_succeeds_leaves_its_log_and_no_scratch(
     assert supervisor.processes == {}
 
 
+def test_a_run_outside_the_allowed_directories_starts_nothing_and_fails_for_good(tmp_path: Path) -> None:
+    work, more = tmp_path / "work", tmp_path / "more"
+    settings = WorkerSettings(
+        region="a", gateway="a:1", work_dir=work, allow_dirs=(more,), num_threads=dict.fromkeys(Role, 1)
+    )
+    made = Supervisor(settings, dict.fromkeys(Role, WORKER))
+    for refused in (
+        replace(task("succeed"), output_dir=str(tmp_path / "out")),
+        replace(task("succeed"), output_dir="../out"),
+        replace(task("succeed"), role=Role.TRAINER, resume_from=str(tmp_path / "out" / "j")),
+    ):
+        made.perform(Start(refused, 0), 1.0)
+        ended = made.processes["j/rollout:0"].outcome
+        assert ended is not None
+        assert (ended.state, ended.is_final) == (TaskState.FAILED, True)
+        assert str(work) in ended.message
+        assert str(more) in ended.message
+    assert list(tmp_path.iterdir()) == [], "nothing was made there"
+    assert not made.refusal(replace(task("succeed"), output_dir=str(more / "out")))
+
+
 def test_a_trainer_that_resumes_works_where_its_run_lies_whatever_the_work_directory(
     supervisor: Supervisor, tmp_path: Path
 ) -> None:

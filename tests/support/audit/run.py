@@ -132,6 +132,7 @@ class AuditRun:
                 seed=3,
                 algorithm="grpo",
                 settings=blake3(run.config.read_bytes()).digest() if self.is_sealed else None,
+                problems=bytes(32) if self.is_sealed else None,
                 schema=audit.SCHEMA if self.is_sealed else audit.UNSEALED_SCHEMA,
             )
         )

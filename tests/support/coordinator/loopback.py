@@ -14,6 +14,7 @@ from coordinator.config import CoordinatorConfig
 from periplus.__main__ import run as periplus
 from periplus.job.job_file import JobFile
 from periplus.net import rpc
+from periplus.net.tokens import TokenGuard
 from periplus.pb.v1 import common_pb2, control_pb2, control_pb2_grpc
 
 DEADLINE_S = 90.0
@@ -134,8 +135,8 @@ async def _status(call: Session, address: str) -> Exception:
 
 
 @asynccontextmanager
-async def coordinator(authority_key: Path | None = None) -> AsyncIterator[str]:
-    server = rpc.server()
+async def coordinator(authority_key: Path | None = None, token_file: Path | None = None) -> AsyncIterator[str]:
+    server = rpc.server(TokenGuard(token_file).check if token_file else None)
     address = rpc.bind(server, "127.0.0.1:0")
     async with serving(CoordinatorConfig(listen=address, authority_key=authority_key), server):
         yield address

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -125,6 +125,7 @@ class Trainers:
         order: int = 0,
         fork: int = 0,
         resume_from: Path | None = None,
+        allows_other_problems: bool = False,
         link_class: type[FakeLink] = FakeLink,
         say: Callable[[str], None] = lambda phase: None,
         **overrides: Any,
@@ -132,7 +133,7 @@ class Trainers:
         """Prepare a trainer of a tiny job. `order` seeds who answers when; `say` is told what the trainer waits for."""
         folder.mkdir(exist_ok=True)
         job = tiny_job(folder, **overrides)
-        task = task_of(job, Role.TRAINER, folder, fork=fork)
+        task = replace(task_of(job, Role.TRAINER, folder, fork=fork), allows_other_problems=allows_other_problems)
         config = TrainerConfig(task=task, job=job, cache_dir=self.cache_dir, resume_from=resume_from)
         run_directory = RunDirectory(folder / "run")
         run_directory.create()

@@ -6,7 +6,7 @@ import peft
 import pytest
 import torch
 
-from periplus.errors import ConfigError
+from periplus.errors import ConfigError, Denied
 from trainer.data.characters import CHARACTERS, TEMPLATES
 from trainer.data.model import BUILTIN, build_tokenizer, load_model, resolve_model_dir
 from trainer.data.pretrained import load_tokenizer, load_weights
@@ -96,6 +96,12 @@ def test_the_saved_tokenizer_is_the_same(cache: Path) -> None:
     text = TEMPLATES[0] + "Hello, wörld\n"
     assert loaded(text)["input_ids"] == build_tokenizer()(text)["input_ids"]
     assert loaded.pad_token_id == 0
+
+
+def test_a_cache_that_cannot_be_written_names_the_variable_to_set(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Denied, match=r"cannot write .*Not a directory.*XDG_CACHE_HOME"):
+        resolve_model_dir(NAME, tmp_path / "file" / "models", seed=0)
 
 
 def test_a_model_may_start_from_a_lora_adapter_which_is_merged_once(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+from periplus.errors import Denied
+
 Bits = npt.NDArray[np.unsignedinteger[Any]]
 Ints = npt.NDArray[np.int64]
 Positions = npt.NDArray[np.uint32]
@@ -35,9 +37,14 @@ _F = TypeVar("_F", bound=Callable[..., object])
 def kernel(function: _F) -> _F:
     """Compile a function at its first call, cache it on disk, and release the lock while it runs.
 
-    The type stays the same.
+    The type stays the same. Raises: Denied if numba finds no folder for its cache.
     """
-    return cast(_F, numba.njit(cache=True, nogil=True)(function))
+    try:
+        return cast(_F, numba.njit(cache=True, nogil=True)(function))
+    except RuntimeError as error:  # neither beside this file nor in the user's home may it write
+        raise Denied(
+            f"numba cannot keep its compiled code: {error}; set NUMBA_CACHE_DIR to a folder that you may write"
+        ) from error
 
 
 def readonly(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -105,6 +105,21 @@ def test_code_of_ones_own_is_sent_only_if_it_is_agreed_to(tmp_path: Path, monkey
     play(lambda address: asyncio.to_thread(script, address))
 
 
+def test_an_environment_of_ones_own_needs_the_same_agreement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_game.py").write_text("class Game:\n    pass\n")
+    (tmp_path / "problems.jsonl").write_text('{"prompt": "1?", "answer": "1"}\n')
+    monkeypatch.chdir(tmp_path)
+    job = {"name": "own", "environment": {"path": "my_game:Game"}, "data": {"path": "problems.jsonl"}}
+
+    def script(address: str) -> None:
+        with connect(address) as client:
+            with pytest.raises(ConfigError, match=r"sends code of its own .*my_game\.py.* allow_code=True"):
+                client.submit(job)
+            assert client.jobs() == ()
+
+    play(lambda address: asyncio.to_thread(script, address))
+
+
 def test_an_object_is_held_to_the_rules_between_keys() -> None:
     job = JobFile.model_validate({**JOB, "train": {"groups_per_step": 2, "minibatches": 4}})
 

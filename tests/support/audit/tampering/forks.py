@@ -13,6 +13,10 @@ def the_bound_changes_midway(forger: Forger) -> None:
     forger.edit(at(forger, records.OpenEntry, fork=1), bound=5)
 
 
+def the_problems_change_unsaid(forger: Forger) -> None:
+    forger.edit(at(forger, records.OpenEntry, fork=1), problems=bytes([1]) * 32)
+
+
 def the_bound_is_another_than_the_jobs(forger: Forger) -> None:
     for index in forger.indices(lambda r: isinstance(r, records.OpenEntry)):
         forger.edit(index, bound=5)
@@ -54,6 +58,7 @@ def another_setting_of_the_job(forger: Forger) -> None:
 
 TAMPERINGS = (
     Tampering(the_bound_changes_midway, (Code.SETTINGS_CHANGED,)),
+    Tampering(the_problems_change_unsaid, (Code.SETTINGS_CHANGED,)),
     Tampering(the_bound_is_another_than_the_jobs, (Code.SETTINGS_CHANGED,)),
     Tampering(a_fork_has_the_wrong_parent, (Code.VERSION_GAP,)),
     Tampering(a_fork_starts_from_what_is_no_checkpoint, (Code.PARENT_UNKNOWN,)),

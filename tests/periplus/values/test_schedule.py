@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from periplus.errors import ConfigError
-from trainer.learning.schedule import Decay, learning_rate, scheduled_rate
+from periplus.values.schedule import Decay, learning_rate
 
 
 def rates(decay: Decay, floor: float = 0.0) -> list[float]:
@@ -30,18 +29,3 @@ def test_the_rate_stays_within_zero_and_the_peak_even_past_the_end(
     rate = learning_rate(step, num_steps=num_steps, peak=3e-4, ramp_steps=ramp_steps, decay=decay, floor=floor)
     assert 0 <= rate <= 3e-4 * (1 + 1e-9)
     assert learning_rate(step, num_steps=num_steps, peak=0.0, ramp_steps=ramp_steps, decay=decay, floor=floor) == 0
-
-
-def test_a_schedule_of_transformers_has_its_options_and_no_step_of_rate_zero_at_the_start() -> None:
-    def rate(step: int, **options: float) -> float:
-        return scheduled_rate(step, name="cosine_with_restarts", num_steps=12, peak=2.0, ramp_steps=2, options=options)
-
-    assert [rate(step) for step in range(3)] == pytest.approx([1.0, 2.0, 2.0])
-    # Two cycles over the ten steps after the ramp: the second begins at the peak again.
-    assert rate(7, num_cycles=2) == pytest.approx(2.0)
-    assert rate(7) < 1.1
-
-
-def test_an_option_that_the_schedule_does_not_have_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"polynomial of transformers refuses optimizer\.schedule_options .*'cycles'"):
-        scheduled_rate(0, name="polynomial", num_steps=5, peak=1.0, ramp_steps=0, options={"cycles": 3})

@@ -1,0 +1,74 @@
+"""The token of a coordinator that answers only those who can read a file: its own user, on one machine.
+
+The file holds one line of text that the system's random source made, and only its owner may read it. Callers send the
+token as metadata of each call. It crosses no network in the clear, because such a coordinator listens on the loopback
+interface; a token does not replace an encrypted transport elsewhere.
+"""
+
+import hmac
+import os
+import secrets
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from periplus.errors import ConfigError, Denied, NotFound
+
+VARIABLE = "PERIPLUS_TOKEN"
+"""Environment variable with the token of a coordinator whose file a command does not find by itself."""
+
+KEY = "periplus-token"
+"""Name of the metadata that carries the token."""
+
+_TOKEN_BYTES = 32
+"""Random bytes of a token: 256 bits, which nobody guesses."""
+
+_MODE_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+class TokenGuard:
+    """Refuses calls without the token of a file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._token = read_token(file).encode()
+
+    def check(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+        """Check a call's metadata. Raises: Denied unless it has the token."""
+        sent = [value for key, value in metadata if key == KEY]
+        given = sent[0] if sent else ""
+        if not hmac.compare_digest(given.encode() if isinstance(given, str) else given, self._token):
+            raise Denied(
+                f"this coordinator answers only those who can read {self._file}: call it as the user who started it, "
+                f"or set {VARIABLE} to what the file holds"
+            )
+
+
+def metadata_of(token: str) -> tuple[tuple[str, str], ...]:
+    """Return the metadata of a call with this token, which may be empty."""
+    return ((KEY, token),) if token else ()
+
+
+def make_token(file: Path) -> None:
+    """Write a new token into a new file that its owner alone may read. An older file is replaced. Raises: OSError."""
+    file.unlink(missing_ok=True)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as opened:
+        opened.write(secrets.token_hex(_TOKEN_BYTES) + "\n")
+
+
+def read_token(file: Path) -> str:
+    """Return the token of a file. Raises: NotFound, Denied, ConfigError if others may read the file or it is empty."""
+    try:
+        with file.open(encoding="ascii") as opened:
+            mode, text = os.fstat(opened.fileno()).st_mode, opened.read().strip()
+    except FileNotFoundError as error:
+        how = f"(umask 077; openssl rand -hex 32 >{file})"
+        raise NotFound(f"the token file {file} does not exist; make one with {how}") from error
+    except (OSError, ValueError) as error:
+        raise Denied(f"cannot read the token file {file}: {error}; only the user who made it may") from error
+    if mode & _MODE_OF_OTHERS:
+        raise ConfigError(f"others than its owner may use the token file {file}; chmod 600 it, and make a new token")
+    if not text:
+        raise ConfigError(f"the token file {file} is empty; write a long random text into it")
+    return text
