@@ -154,7 +154,7 @@ def assembled(
             checkpointer=checkpointer,
             publisher=publisher,
             recorder=recorder,
-            evaluator=Evaluator(job, prepared.dataset, ledger_service, recorder, now),
+            evaluator=Evaluator(job, prepared.dataset, ledger_service, recorder, samples, now),
             samples=samples,
             now=now,
         )
@@ -208,10 +208,14 @@ def ledger_of(job: JobFile, prepared: Prepared) -> Ledger:
         limits,
         prepared.lineage,
         prepared.policy,
-        item_order(training_sources(prepared.dataset, job), job.seed),
+        _no_items if job.evaluates_alone else item_order(training_sources(prepared.dataset, job), job.seed),
         next_group=restored.next_group if restored else 0,
         open_groups=restored.open_groups if restored else (),
     )
+
+
+def _no_items(group: int) -> int:
+    raise AssertionError(f"group {group} of a job that evaluates alone")
 
 
 def _begin(config: TrainerConfig, prepared: Prepared, run: RunDirectory, journal: WriteAheadJournal) -> None:

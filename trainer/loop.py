@@ -103,6 +103,7 @@ class TrainingLoop:
         await self._recorder.count_wan()
         # Without a certified key nothing can be published; from here on workers can start.
         await self._publisher.first(self._prepared.bundle, certificate)
+        held_out: Mapping[str, float] | None = None
         # A run that was resumed after a step has its first accuracy from before.
         if self._recorder.steps == 0:
             held_out = await self._evaluate("before", stop)
@@ -120,7 +121,8 @@ class TrainingLoop:
         await self._save(stopped=False)
         if not await self._evaluator.finish(stop):
             return TaskState.STOPPED
-        held_out = await self._evaluate("after", stop)
+        if self._job.steps or held_out is None:  # without a step nothing has changed since the evaluation before
+            held_out = await self._evaluate("after", stop)
         if held_out is None:
             return TaskState.STOPPED
         await self._finish(held_out)

@@ -146,7 +146,7 @@ def framing_remarks(job: JobFile, encoder: PromptEncoder) -> tuple[str, ...]:
 
 def _shown(inputs: Inputs) -> dict[str, Any]:
     """Return what a dry run shows: which data was read, how prompts are framed, and the first one."""
-    encoder, first = inputs.encoder, inputs.problems.environment.item(0)
+    encoder, first = inputs.encoder, inputs.problems.first
     return {
         "read": list(inputs.problems.read),
         "framing": encoder.description,

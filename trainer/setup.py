@@ -89,7 +89,8 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
         sets=evaluation_sets(inputs.problems, job),
     )
     counts = counted(inputs.prompts, inputs.problems, job)
-    say(RecordKind.PHASE, counts.sentence(job.sampling.prompt_tokens), counts.values())
+    if not job.evaluates_alone:
+        say(RecordKind.PHASE, counts.sentence(job.sampling.prompt_tokens), counts.values())
     say(RecordKind.PHASE, "loading the model", {})
     model, tokenizer = load_weights(model_dir), inputs.encoder.tokenizer
     if job.train.devices == 1:

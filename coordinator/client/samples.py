@@ -23,11 +23,12 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 @click.command("samples")
 @click.argument("job", metavar="JOB")
-@click.option("--step", type=click.IntRange(min=1), help="Samples of this step.  [default: the newest]")
+@click.option("--step", type=click.IntRange(min=0), help="Samples of this step.  [default: the newest]")
 @click.option("--worst", is_flag=True, help="Order by reward, the lowest first; of all steps without --step.")
 @click.option("--best", is_flag=True, help="Order by reward, the highest first; of all steps without --step.")
 @click.option("--region", default="", metavar="REGION", help="Only samples of workers in this region.")
 @click.option("--group", type=click.IntRange(min=0), help="Only samples of this group; of all steps without --step.")
+@click.option("--set", "evaluation", default="", metavar="NAME", help="Samples of an evaluation set, or held-out.")
 @click.option("--page", type=click.IntRange(min=1), default=1, show_default=True, help="Which page to show.")
 @click.option("--size", type=click.IntRange(1, 1000), default=8, show_default=True, help="Samples a page.")
 @click.option(
@@ -61,20 +62,21 @@ def samples_command(
     best: bool,
     region: str,
     group: int | None,
+    evaluation: str,
     page: int,
     size: int,
     output: str,
     runs_dir: Path,
     coordinator: str,
 ) -> None:
-    """Show samples that a run was trained on: prompt, completion, reward, advantage, policies and staleness.
+    """Show samples that a run was trained on, or evaluated with: prompt, completion, reward, policies, staleness.
 
     JOB is a job's id or its beginning, or a run directory. Nothing needs to run.
     """
     if worst and best:
         raise click.UsageError("give --worst or --best, not both")
     order = SampleOrder.WORST if worst else SampleOrder.BEST if best else SampleOrder.STEP
-    query = SampleQuery(step=step, order=order, group=group, region=region, page=page, size=size)
+    query = SampleQuery(step=step, order=order, group=group, region=region, evaluation=evaluation, page=page, size=size)
     gallery = gallery_of(run_directory(job, runs_dir, coordinator), query)
     match output:
         case "json":

@@ -210,6 +210,11 @@ def _check_key(model: type[Config], path: Sequence[str], source: str, known_else
         # keys.
         if section is None:
             base, key = _base(field.annotation), ".".join(path[: i + 1])
+            if base is Mapping and len(path) > i + 2:  # of sections by names of the user's own
+                _check_key(typing.get_args(_bare(field.annotation).annotation)[1], path[i + 2 :], source, {})
+                return
+            if base is Mapping:
+                return
             if i + 1 < len(path) and base is tuple:
                 raise ConfigError(f"{source}: {key} is a list, which an override gives as a whole")
             if i + 1 < len(path) and base is not dict:

@@ -13,8 +13,8 @@ from periplus.environment import gym_tasks
 from periplus.environment.completions import end_token_ids
 from periplus.environment.datasets.listed import ListedProblems, problem_file, read_problem_file
 from periplus.environment.datasets.problems import read_problems, read_set
-from periplus.environment.environment import Environment
-from periplus.environment.problem_sets import ProblemSets
+from periplus.environment.environment import Environment, Item
+from periplus.environment.problem_sets import ProblemSets, item_of
 from periplus.environment.prompts import PromptEncoder
 from periplus.environment.turns.registry import load_turn_tasks
 from periplus.job.data_section import makes_problems
@@ -46,6 +46,11 @@ class TrainerEnvironment:
     read: tuple[str, ...] = ()
     sets: tuple[Environment, ...] = ()
     set_files: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def first(self) -> Item:
+        """The first problem: of the job's own ones, or of its first evaluation set if it has none."""
+        return self.environment.item(0 if len(self.main) else item_of(1, 0))
 
 
 def trainer_environment(job: JobFile) -> TrainerEnvironment:

@@ -20,6 +20,9 @@ DEFAULT_SET_PROMPTS = 256
 """Problems that an environment makes for a set, unless the job says how many. Chosen by hand: the 95 % interval of an
 accuracy is then at most 0.12 wide."""
 
+HELD_OUT = "held-out"
+"""The name under which samples of the held-out problems are shown beside those of sets."""
+
 SetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
 
 
@@ -79,6 +82,10 @@ def eval_disagreements(section: EvalSection, *, max_new_tokens: int, plays_episo
     `plays_episodes`: the job's environment has several turns.
     """
     refusals = eval_sampling_disagreements(section.sampling, "eval.sampling", max_new_tokens=max_new_tokens)
+    if HELD_OUT in section.sets:
+        refusals.append(
+            f"eval.sets has a set named {HELD_OUT}, as the held-out problems are called; choose another name"
+        )
     for name, each in section.sets.items():
         key = f"eval.sets.{name}"
         if each.data is not None and each.environment is not None:

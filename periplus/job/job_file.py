@@ -320,8 +320,9 @@ class JobFile(Config):
     """Largest staleness of a token that is trained on, in versions: the version that the step starts from minus the
     version that sampled the token. 0 makes training synchronous."""
 
-    steps: int = Field(default=200, ge=1, le=MAX_COUNT)
-    """Number of training steps of the reinforcement learning."""
+    steps: int = Field(default=200, ge=0, le=MAX_COUNT)
+    """Number of training steps of the reinforcement learning. With 0 the job warms up, if it has train.warmup, and
+    evaluates once; without problems of its own it evaluates the sets of eval.sets alone."""
 
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of all random numbers of the job."""
@@ -333,6 +334,12 @@ class JobFile(Config):
     failure: FailureSection = FailureSection()
     checkpoint: CheckpointSection = CheckpointSection()
     output: OutputSection = OutputSection()
+
+    @property
+    def evaluates_alone(self) -> bool:
+        """Whether the job has no problems of its own, but only those of evaluation sets."""
+        has_problems = bool(self.data.datasets) or self.environment is not None
+        return self.steps == 0 and bool(self.eval.sets) and not has_problems and self.train.warmup is None
 
     @property
     def has_own_code(self) -> bool:
@@ -484,7 +491,13 @@ def resolve(job: JobFile, source: str = "job") -> JobFile:
 
 def _disagreements(job: JobFile) -> list[str]:
     refusals = []
-    refusals += data_disagreements(job.data, has_environment=makes_problems(job.environment))
+    if not job.evaluates_alone:
+        refusals += data_disagreements(job.data, has_environment=makes_problems(job.environment))
+    refusals += [
+        f"eval.sets.{name} has no problems of its own, and the job holds none out; give it data or an environment"
+        for name, each in job.eval.sets.items()
+        if job.evaluates_alone and each.data is None and each.environment is None
+    ]
     refusals += model_disagreements(job.model)
     if job.environment:
         if not _is_finite(job.environment.config):

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from periplus import errors
 from periplus.environment.environment import Environment, Item
-from periplus.environment.job_environment import trainer_environment
+from periplus.environment.job_environment import TrainerEnvironment, trainer_environment
 from periplus.errors import ConfigError, PeriplusError, RewardFailed, RewardTimedOut, explained_error, leaves
 from periplus.job.job_file import JobFile
 from periplus.job.reward_code import read_code
@@ -43,22 +43,23 @@ def answer(job_json: str) -> dict[str, Any]:
     """Return the JSON object that the child process prints, for a job given as JSON."""
     try:
         job = JobFile.from_json(job_json)
-        environment = trainer_environment(job).environment
+        problems = trainer_environment(job)
         with tempfile.TemporaryDirectory(prefix="periplus-reward-code-") as folder:
             for name, content in read_code(job.reward, job.environment).items():
                 (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
                 (Path(folder) / name).write_bytes(content)
-            return {"tried": asyncio.run(_tried(job, environment, Path(folder)))}
+            return {"tried": asyncio.run(_tried(job, problems, Path(folder)))}
     except PeriplusError as error:
         return {"reason": errors.reason(error), "message": str(error)}
 
 
-async def _tried(job: JobFile, environment: Environment, folder: Path) -> list[dict[str, Any]]:
-    item = environment.item(0)
+async def _tried(job: JobFile, problems: TrainerEnvironment, folder: Path) -> list[dict[str, Any]]:
+    environment, item = problems.environment, problems.first
     if job.environment is not None and job.environment.path is not None:
         return [await _try_environment(job, environment, item, folder)]
     num_read = min(len(environment), PROBLEMS_READ) if job.environment is None else 1
-    read = [environment.item(index).columns for index in range(num_read)]
+    # A job that evaluates alone has no problems of its own.
+    read = [environment.item(index).columns for index in range(num_read)] or [item.columns]
     columns = tuple(sorted({name for each in read for name in each}))
     for entry in job.reward.entries:
         if isinstance(entry, CodeReward):

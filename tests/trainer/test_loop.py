@@ -6,6 +6,7 @@ from typing import get_args
 
 import pytest
 
+from periplus.errors import NotFound
 from periplus.job.algorithm import AlgorithmSection
 from periplus.job.run_directory import RunDirectory
 from periplus.job.samples.gallery import gallery_of
@@ -166,6 +167,20 @@ def test_filtered_groups_are_not_trained_on_when_they_cannot_be_replaced_either(
     assert all(record.values["filtered_samples"] == 4 * 32 for record in steps)
     assert run.digest == trainers.untrained_digest(tmp_path)
     assert audited(run.run_dir).findings == ()
+
+
+def test_samples_of_evaluations_can_be_looked_at(tmp_path: Path, trainers: Trainers) -> None:
+    run = trainers.train(tmp_path / "a", eval={"num_prompts": 8})
+    for version in (0, 2):
+        query = SampleQuery(step=version, evaluation="held-out", size=100)
+        samples = gallery_of(RunDirectory(run.run_dir), query).samples
+        assert {(sample.step, sample.evaluation, sample.staleness) for sample in samples} == {(version, "held-out", 0)}
+        assert len(samples) == 8
+        assert all(sample.prompt and sample.pieces and not sample.problem for sample in samples)
+        assert {piece.staleness for sample in samples for piece in sample.pieces} == {0}
+    assert len(gallery_of(RunDirectory(run.run_dir), SampleQuery(evaluation="held-out")).samples) == 8
+    with pytest.raises(NotFound, match="has held-out at version 0, held-out at version 2"):
+        gallery_of(RunDirectory(run.run_dir), SampleQuery(evaluation="gsm8k"))
 
 
 @pytest.mark.parametrize("staleness", rest_is_slow([1, 0]))

@@ -84,6 +84,8 @@ def read_prompts(
         # Only after a prompt was checked, so that there is always one.
         if is_time_up():
             break
+    if not prompts:
+        return prompts
     longest, width = max(prompts, key=lambda prompt: prompt.num_tokens), job.sampling.prompt_tokens
     if job.data.drop_long_prompts and any(prompt.num_tokens <= width for prompt in prompts):
         return prompts
@@ -142,7 +144,7 @@ def counted(prompts: Sequence[Prompt], problems: TrainerEnvironment, job: JobFil
         evaluated=len(fitting) - len(allowed),
         repeated=len(allowed) - len(set(allowed)),
         warmup=job.train.warmup.num_examples if job.train.warmup else 0,
-        held_out=job.eval.num_prompts,
+        held_out=0 if job.evaluates_alone else job.eval.num_prompts,
     )
 
 
@@ -151,6 +153,8 @@ def split_prompts(prompts: Sequence[Prompt], job: JobFile, excluded: frozenset[s
 
     Raises: ConfigError if there are too few.
     """
+    if job.evaluates_alone:
+        return Splits(warmup=(), train=(), held_out=())
     num_warmup = job.train.warmup.num_examples if job.train.warmup else 0
     usable = [
         index

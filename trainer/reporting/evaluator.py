@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from periplus.environment.set_scores import Estimate, scores_of
+from periplus.job.eval_section import HELD_OUT
 from periplus.job.job_file import JobFile
 from periplus.job.samples.correctness import correctness_of
 from periplus.process.telemetry import EVAL_REWARD_PART_MEAN
@@ -26,9 +27,11 @@ from periplus.values.policy import Policy
 from periplus.values.record import RecordKind
 from periplus.values.trajectory import StopReason, Trajectory
 from trainer.data.dataset import Dataset
+from trainer.intake.committed import KeptTrajectory
 from trainer.intake.ledger_service import LedgerService
 from trainer.reporting.batch_figures import reward_parts
 from trainer.reporting.run_recorder import RunRecorder
+from trainer.reporting.sample_recorder import SampleRecorder
 
 OF_SETS = frozenset(
     (
@@ -68,7 +71,7 @@ def parts_of(job: JobFile, dataset: Dataset) -> tuple[EvaluationPart, ...]:
     held_out = EvaluationPart(
         name="", items=dataset.splits.held_out, num_samples=1, k=1, every_steps=job.eval.every_steps
     )
-    return held_out, *(
+    return *([held_out] if held_out.items else []), *(
         EvaluationPart(
             name=each.name,
             items=each.items_of(dataset.splits),
@@ -89,12 +92,14 @@ class Evaluator:
         dataset: Dataset,
         ledger_service: LedgerService,
         recorder: RunRecorder,
+        samples: SampleRecorder,
         now: Callable[[], float],
     ) -> None:
         self._correct = correctness_of(job)
         self._parts = parts_of(job, dataset)
         self._ledger_service = ledger_service
         self._recorder = recorder
+        self._samples = samples
         self._now = now
         self._due: set[str] = set()
         self._running: _Background | None = None
@@ -108,8 +113,7 @@ class Evaluator:
         kept = await self._ledger_service.evaluation(_items(self._parts), stop)
         if kept is None:
             return None
-        trajectories = [each.trajectory for each in kept]
-        return self._record(self._parts, trajectories, when, policy, self._now() - began_s)
+        return self._record(self._parts, kept, when, policy, self._now() - began_s)
 
     async def between_steps(self, policy: Policy) -> None:
         """Record the evaluation in the background if it has ended, and begin what is due at the present policy."""
@@ -133,11 +137,10 @@ class Evaluator:
         kept = await self._ledger_service.background_evaluation(stop)
         if kept is not None:
             self._running = None
-            trajectories = [each.trajectory for each in kept]
-            self._record(running.parts, trajectories, "during", running.policy, self._now() - running.began_s)
+            self._record(running.parts, kept, "during", running.policy, self._now() - running.began_s)
 
     def _record(
-        self, parts: Sequence[EvaluationPart], found: Sequence[Trajectory], when: str, policy: Policy, eval_s: float
+        self, parts: Sequence[EvaluationPart], found: Sequence[KeptTrajectory], when: str, policy: Policy, eval_s: float
     ) -> Mapping[str, float]:
         """Record each part, and return the values of the held-out problems, none if they are not among the parts."""
         held_out: dict[str, float] = {}
@@ -145,7 +148,8 @@ class Evaluator:
         remaining = list(found)
         for part in parts:
             own = _taken(remaining, part)
-            values = self._values(part, own) | {"eval_s": eval_s}
+            self._samples.evaluation(part.name or HELD_OUT, policy, own)
+            values = self._values(part, [each.trajectory for each in own]) | {"eval_s": eval_s}
             if part.name:
                 self._recorder.record(RecordKind.EVAL_SET, part.name, values, policy=policy)
             else:
@@ -188,10 +192,10 @@ def _items(parts: Sequence[EvaluationPart]) -> tuple[int, ...]:
     return tuple(item for part in parts for item in part.items for _ in range(part.num_samples))
 
 
-def _taken(remaining: list[Trajectory], part: EvaluationPart) -> list[Trajectory]:
+def _taken(remaining: list[KeptTrajectory], part: EvaluationPart) -> list[KeptTrajectory]:
     """Remove the samples of a part from the start of `remaining`, and return them."""
     items = frozenset(part.items)
-    count = next((at for at, each in enumerate(remaining) if each.item not in items), len(remaining))
+    count = next((at for at, each in enumerate(remaining) if each.trajectory.item not in items), len(remaining))
     own = remaining[:count]
     del remaining[:count]
     return own

@@ -74,12 +74,21 @@ class SampleRecorder:
 
         `trained` are the trajectories that the optimizer saw, and `figures` those of the same samples in any order.
         """
-        if self._has_failed:
-            return
-        block = block_of_step(policy, trained, figures, self._offset_of, self._regions)
-        self._unwritten.append((policy, pack_block(block)))
-        with contextlib.suppress(DiskFull):
-            self._write()
+        self._keep(sample_block(policy, trained, figures, self._offset_of, self._regions))
+
+    def evaluation(self, name: str, policy: Policy, kept: Sequence[KeptTrajectory]) -> None:
+        """Write the block of an evaluation that began at `policy`, as `step` does for a step. `name` is its set's."""
+        figures = [
+            SampleFigures(each.trajectory.group, each.trajectory.sample, each.trajectory.reward, 0.0, 0.0, 0.0)
+            for each in kept
+        ]
+        self._keep(sample_block(policy, kept, figures, self._offset_of, self._regions, name))
+
+    def _keep(self, block: StepBlock) -> None:
+        if not self._has_failed:
+            self._unwritten.append((block.policy, pack_block(block)))
+            with contextlib.suppress(DiskFull):
+                self._write()
 
     async def write_pending(self) -> None:
         """Write the blocks that found no room before, and wait until all are written.
@@ -130,17 +139,20 @@ class SampleRecorder:
         self._file, self._file_bytes = path, (0 if begins else self._file_bytes) + len(block)
 
 
-def block_of_step(
+def sample_block(
     policy: Policy,
     trained: Sequence[KeptTrajectory],
     figures: Sequence[SampleFigures],
     offset_of: Callable[[Position], int | None],
     regions: Mapping[str, str],
+    evaluation: str = "",
 ) -> StepBlock:
     """Return the block of the step that made `policy`, with its rows in the order of `figures`.
 
-    Staleness is counted from the version that the step started from, which is one less than that of `policy`.
+    Staleness is counted from the version that the step started from, which is one less than that of `policy`. With
+    `evaluation` it is the block of an evaluation, and staleness is counted from `policy`.
     """
+    from_version = policy.version - (not evaluation)
     kept_by_sample = {(kept.trajectory.group, kept.trajectory.sample): kept for kept in trained}
     numbers: dict[str, int] = {}
     rows = empty_rows(len(figures))
@@ -149,16 +161,16 @@ def block_of_step(
         trajectory, offset = kept.trajectory, offset_of(kept.frame)
         region = regions.get(trajectory.worker_id)
         # Policies rise within a sample, so its first token is its oldest.
-        oldest = trajectory.policies[0].policy.version if trajectory.policies else policy.version - 1
+        oldest = trajectory.policies[0].policy.version if trajectory.policies else from_version
         row["group"], row["sample"] = found.group, found.sample
         row["epoch"], row["sequence"], row["index"] = kept.frame.epoch, kept.frame.sequence, kept.index
         row["offset"] = UNKNOWN_OFFSET if offset is None else offset
         row["reward"], row["advantage"] = wire_reward(found.reward), found.advantage
         row["difference_mean"], row["difference_max"] = found.difference_mean, found.difference_max
         row["tokens"] = len(trajectory.completion_ids)
-        row["staleness"] = min(policy.version - 1 - oldest, _MAX_STALENESS)
+        row["staleness"] = max(0, min(from_version - oldest, _MAX_STALENESS))
         row["region"] = NO_REGION if region is None else numbers.setdefault(region, len(numbers))
-    return StepBlock(policy=policy, regions=tuple(numbers), rows=rows)
+    return StepBlock(policy=policy, regions=tuple(numbers), rows=rows, evaluation=evaluation)
 
 
 def _newest_frame(path: Path) -> Position:

@@ -1,7 +1,8 @@
-"""Runs a local fleet for the time of a script's `with` block: `periplus up` as a process of its own.
+"""Runs a local fleet for a script or a notebook: `periplus up` as a process of its own.
 
-The process ends with the block. If the script is killed, the process reads the end of its standard input and stops its
-services. It has a session of its own, so that the terminal's Ctrl-C reaches the script alone.
+The process ends with the client that `up` returns: with its `with` block, its `close`, or the script. If the script is
+killed, the process reads the end of its standard input and stops its services. It has a session of its own, so that the
+terminal's Ctrl-C reaches the script alone.
 """
 
 import os
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import IO
 
 from coordinator.client.library.client import Client, connect
@@ -24,7 +25,19 @@ _ERROR = "error: "
 """Beginning of the message with which a command fails."""
 
 
-@contextmanager
+class FleetClient(Client):
+    """A connection to a fleet of its own, which ends with it. `ending` stops the fleet."""
+
+    def __init__(self, client: Client, ending: ExitStack) -> None:
+        super().__init__(client._coordinator)
+        self._ending = ending
+
+    def close(self) -> None:
+        """Close the connection and end the fleet. Jobs that still run are stopped, with a checkpoint."""
+        super().close()
+        self._ending.close()
+
+
 def up(
     directory: str | os.PathLike[str] = ".",
     *,
@@ -32,12 +45,13 @@ def up(
     grid: str = "",
     worker_threads: int | None = None,
     trainer_threads: int | None = None,
-) -> Iterator[Client]:
-    """Run a fleet on this machine while the `with` block lasts, and yield a connection to it.
+) -> FleetClient:
+    """Run a fleet on this machine, and return a connection to it.
 
-    Jobs write their runs below `directory`. `regions` is a number or names. With `grid`, the network between them is
-    emulated: "continental", "intercontinental", "off", or the path of a grid file. Jobs that still run when the block
-    ends are stopped, with a checkpoint.
+    The fleet ends with the connection: after its `with` block, at its `close`, or with the script. Jobs that still run
+    at the end are stopped, with a checkpoint. Jobs write their runs below `directory`. `regions` is a number or names.
+    With `grid`, the network between them is emulated: "continental", "intercontinental", "off", or the path of a grid
+    file.
 
     Raises: Conflict if a fleet runs in the directory already, ConfigError, TimedOut, PeriplusError.
     """
@@ -45,12 +59,11 @@ def up(
     words = ["--dir", os.fspath(directory), "--regions", names, "-o", "json", "--stop-on-stdin-eof"]
     options = {"--grid": grid, "--worker-threads": worker_threads, "--trainer-threads": trainer_threads}
     words += [word for name, value in options.items() if value not in ("", None) for word in (name, str(value))]
-    with (
-        tempfile.TemporaryFile() as said,
-        _running(words, said) as process,
-        connect(_ready(process, said).coordinator) as client,
-    ):
-        yield client
+    with ExitStack() as starting:
+        said = starting.enter_context(tempfile.TemporaryFile())
+        process = starting.enter_context(_running(words, said))
+        client = connect(_ready(process, said).coordinator)
+        return FleetClient(client, starting.pop_all())
 
 
 @contextmanager

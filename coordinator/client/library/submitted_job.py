@@ -98,18 +98,28 @@ class SubmittedJob:
         order: str = "step",
         region: str = "",
         group: int | None = None,
+        evaluation: str = "",
         page: int = 1,
         size: int = 8,
     ) -> list[dict[str, Any]]:
-        """Return samples that the job was trained on, as dicts with the keys of `periplus job samples -o json`.
+        """Return samples of the job as dicts with the keys of `periplus job samples -o json`.
 
-        They are those of `step`, by default of the newest step; `order` is step, best or worst, where the last two
-        order by reward, over all steps if neither step nor group is given. `page` counts from 1. They are read from the
-        run's directory, so call this on the trainer's host.
+        The job was trained on them at `step`, by default the newest one. `order` is step, best or worst, where the last
+        two order by reward, over all steps if neither step nor group is given. With `evaluation` they are those of an
+        evaluation set, or of the held-out problems as "held-out", and `step` is the version that was evaluated. `page`
+        counts from 1. They are read from the run's directory, so call this on the trainer's host.
 
         Raises: ValueError for another order; NotFound without samples that match, or without the directory here.
         """
-        query = SampleQuery(step=step, order=SampleOrder(order), region=region, group=group, page=page, size=size)
+        query = SampleQuery(
+            step=step,
+            order=SampleOrder(order),
+            region=region,
+            group=group,
+            evaluation=evaluation,
+            page=page,
+            size=size,
+        )
         root = self.run_dir
         if not root.is_dir():
             raise NotFound(

@@ -122,8 +122,11 @@ def _gallery(
 def _nothing(run: RunDirectory, index: SampleIndex, query: SampleQuery, num_matching: int) -> str:
     if num_matching:
         return f"there is no page {query.page}: {num_matching} samples match, {query.size} a page"
+    if query.evaluation:
+        had = sorted({f"{block.evaluation} at version {block.policy.version}" for block in index.evaluations})
+        return f"no sample of an evaluation matches; {run.root} has {', '.join(had) or 'none yet'}"
     if not index.blocks:
-        return f"{run.root} has no samples yet: no step of it has been trained"
+        return f"{run.root} has no samples yet: no step of it has been trained; --set shows those of evaluations"
     first, last = index.blocks[0].policy.version, index.blocks[-1].policy.version
     regions = sorted({region for block in index.blocks for region in block.regions})
     kept = np.flatnonzero(index.has_frames(index.blocks))

@@ -32,10 +32,12 @@ a step of any usual size leaves."""
 class SampleIndex:
     """The blocks of a run's surviving steps, in the order of their versions, and which of their rows have frames.
 
-    `oldest` is the first position that the store of frames may still have; rows before it have none.
+    `evaluations` are the blocks of evaluations, in the order in which they ended. `oldest` is the first position that
+    the store of frames may still have; rows before it have none.
     """
 
     blocks: Sequence[StepBlock]
+    evaluations: Sequence[StepBlock]
     oldest: Position | None
 
     @property
@@ -63,7 +65,9 @@ def read_index(run: RunDirectory) -> SampleIndex:
     with explained(run.samples):
         names = sorted(filter(is_block_file, os.listdir(run.samples)))
     blocks = [block for name in names for block in read_blocks(_content(run.samples / name))]
-    return SampleIndex(blocks=surviving(blocks), oldest=_oldest_frame(run.trajectories))
+    steps = [block for block in blocks if not block.evaluation]
+    evaluations = [block for block in blocks if block.evaluation]
+    return SampleIndex(blocks=surviving(steps), evaluations=evaluations, oldest=_oldest_frame(run.trajectories))
 
 
 def surviving(blocks: Sequence[StepBlock]) -> tuple[StepBlock, ...]:

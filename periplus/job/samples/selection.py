@@ -30,6 +30,8 @@ class SampleQuery:
     """What a user wants to see.
 
     - `step`: of this step only. Without it: of all steps if an order by reward or a group is given, else of the newest.
+    - `evaluation`: of the newest evaluation of this set, or of the one that began at `step`; "held-out" for
+      held-out problems. Without it: samples that were trained on.
     - `group`, `region`: only these; None and an empty text mean all.
     - `page` counts from 1; each has `size` samples.
     """
@@ -38,6 +40,7 @@ class SampleQuery:
     order: SampleOrder = SampleOrder.STEP
     group: int | None = None
     region: str = ""
+    evaluation: str = ""
     page: int = 1
     size: int = 8
 
@@ -85,6 +88,9 @@ def choose(index: SampleIndex, query: SampleQuery) -> SamplePage:
 
 
 def _blocks(index: SampleIndex, query: SampleQuery) -> Sequence[StepBlock]:
+    if query.evaluation:
+        of_set = [block for block in index.evaluations if block.evaluation == query.evaluation]
+        return [block for block in of_set if query.step in (None, block.policy.version)][-1:]
     if query.is_of_all_steps:
         return index.blocks
     if query.step is None:

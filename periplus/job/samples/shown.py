@@ -13,6 +13,7 @@ import numpy as np
 from periplus.errors import PeriplusError
 from periplus.job.samples.reward_parts import reward_parts_of
 from periplus.job.samples.selection import ChosenSample
+from periplus.job.samples.step_blocks import StepBlock
 from periplus.job.samples.texts import DecodedText, TokensToDecode
 from periplus.values.policy import Policy
 from periplus.values.trajectory import Trajectory, reward_of_wire
@@ -43,13 +44,14 @@ class ShownPiece:
 class ShownSample:
     """A sample of a step, with the figures of its row.
 
-    `step` is the version that the step made, and `fork` the fork that took it. `reward` is the one that was
-    trained on, or None if no function judged the sample, which is then not trained on.
-    `difference_mean` and `difference_max` are of |log pi_trainer - log pi_engine| in nats. `trajectory` is None if it
-    cannot be read, and `problem` then says why.
+    `step` is the version that the step made, or at which the `evaluation` of this name began; `fork` is the fork that
+    took it. `reward` is the one that was trained on, or None if no function judged the sample, which is then not
+    trained on. `difference_mean` and `difference_max` are of |log pi_trainer - log pi_engine| in nats. `trajectory` is
+    None if it cannot be read, and `problem` then says why.
     """
 
     step: int
+    evaluation: str
     fork: int
     group: int
     sample: int
@@ -82,6 +84,7 @@ def shown_sample(chosen: ChosenSample, trajectory: Trajectory | PeriplusError, t
     found = None if isinstance(trajectory, PeriplusError) else trajectory
     return ShownSample(
         step=block.policy.version,
+        evaluation=block.evaluation,
         fork=block.policy.fork,
         group=int(row["group"]),
         sample=int(row["sample"]),
@@ -96,7 +99,7 @@ def shown_sample(chosen: ChosenSample, trajectory: Trajectory | PeriplusError, t
         trajectory=found,
         problem=str(trajectory) if isinstance(trajectory, PeriplusError) else "",
         prompt=text.prompt if text else None,
-        pieces=_pieces(found, text, block.policy.version - 1) if found else (),
+        pieces=_pieces(found, text, _consumer_version(block)) if found else (),
     )
 
 
@@ -104,6 +107,7 @@ def sample_tree(sample: ShownSample) -> Tree:
     """Return the JSON of a sample, without the fields of a trajectory that could not be read."""
     tree: Tree = {
         "step": sample.step,
+        "evaluation": sample.evaluation,
         "fork": sample.fork,
         "group": sample.group,
         "sample": sample.sample,
@@ -146,6 +150,11 @@ def _piece_tree(piece: ShownPiece, trajectory: Trajectory) -> Tree:
         "ids": trajectory.completion_ids[part].tolist(),
         "logprobs": None if piece.is_context else logprobs,
     }
+
+
+def _consumer_version(block: StepBlock) -> int:
+    """Return the version from which staleness counts: the one before a step, or the one that was evaluated."""
+    return block.policy.version - (not block.evaluation)
 
 
 def _places(trajectory: Trajectory) -> list[int]:

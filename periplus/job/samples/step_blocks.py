@@ -1,14 +1,15 @@
-"""Format of the files in `samples/` of a run directory: a block for each training step, with a row for each sample.
+"""Format of the files in `samples/` of a run directory: a block for each training step and for each evaluation.
 
-    block   magic "PSMP", u8 layout, u8 0, u16 number of regions, u32 fork, u64 version, u32 number of rows,
-            u32 bytes of the regions, CRC-32 of the 28 bytes before and of all that follows                   32 bytes
-            regions, as UTF-8 with a line break after each
-            rows (ROW), 64 bytes each
+    block   magic "PSMP", u8 layout, u8 kind (0: a step, 1: an evaluation), u16 number of names, u32 fork, u64 version,
+            u32 number of rows, u32 bytes of the names, CRC-32 of the 28 bytes before and of all that follows  32 bytes
+            names, as UTF-8 with a line break after each: of an evaluation what was evaluated, then the regions
+            rows (ROW), one for each sample, 64 bytes each
 
-All numbers are little-endian. The policy of a block is the one that the step made, so that its version is the `step` of
-metrics.jsonl. A file is named `<fork>-<version of its first block>.steps`, with leading zeros, so that names sort as
-blocks do. Blocks are only appended. A block that a killed process left half-written fails its checksum; what stands
-behind it in its file is not read. A trainer begins a new file at its start, so nothing ever follows a torn block.
+All numbers are little-endian. The policy of a block is the one that the step made, or at which the evaluation began,
+so that its version is the `step` of metrics.jsonl. A file is named `<fork>-<version of its first block>.steps`, with
+leading zeros, so that names sort as blocks do. Blocks are only appended. A block that a killed process left
+half-written fails its checksum; what stands behind it in its file is not read. A trainer begins a new file at its
+start, so nothing ever follows a torn block.
 
 Rows have a fixed size and whole files are at most a few MiB, so that all rewards of a run with a million samples are
 read in tens of milliseconds, without an index of their own.
@@ -70,11 +71,16 @@ _NAME = re.compile(r"(\d{10})-(\d{14})\.steps")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepBlock:
-    """The samples of one step. `policy` is the one that the step made; `rows` is an array of ROW."""
+    """The samples of one step or evaluation; `rows` is an array of ROW.
+
+    `policy` is the one that the step made, or at which the evaluation began. `evaluation` is the name of the evaluation
+    set, "held-out" for held-out problems, or empty for a step.
+    """
 
     policy: Policy
     regions: tuple[str, ...]
     rows: Rows
+    evaluation: str = ""
 
     def region_of(self, row: int) -> str:
         """Return the region of a row's worker, or an empty text if it is not known."""
@@ -94,12 +100,11 @@ def is_block_file(name: str) -> bool:
 
 def pack_block(block: StepBlock) -> bytes:
     """Return the bytes of a block."""
-    regions = "".join(f"{region}\n" for region in block.regions).encode()
-    policy = block.policy
-    head = _HEAD.pack(
-        _MAGIC, _LAYOUT, 0, len(block.regions), policy.fork, policy.version, len(block.rows), len(regions)
-    )
-    rest = regions + block.rows.astype(ROW).tobytes()
+    names = (block.evaluation, *block.regions) if block.evaluation else block.regions
+    encoded = "".join(f"{name}\n" for name in names).encode()
+    kind, policy = bool(block.evaluation), block.policy
+    head = _HEAD.pack(_MAGIC, _LAYOUT, kind, len(names), policy.fork, policy.version, len(block.rows), len(encoded))
+    rest = encoded + block.rows.astype(ROW).tobytes()
     return head + _CRC.pack(zlib.crc32(rest, zlib.crc32(head))) + rest
 
 
@@ -108,21 +113,22 @@ def read_blocks(data: bytes) -> Iterator[StepBlock]:
     at, view = 0, memoryview(data)
     names: dict[bytes, tuple[str, ...]] = {}
     while at + _BLOCK_HEAD_BYTES <= len(data):
-        magic, layout, _, num_regions, fork, version, num_rows, num_region_bytes = _HEAD.unpack_from(data, at)
-        regions_at = at + _BLOCK_HEAD_BYTES
-        rows_at = regions_at + num_region_bytes
+        magic, layout, kind, num_names, fork, version, num_rows, num_name_bytes = _HEAD.unpack_from(data, at)
+        names_at = at + _BLOCK_HEAD_BYTES
+        rows_at = names_at + num_name_bytes
         end = rows_at + num_rows * ROW.itemsize
         if magic != _MAGIC or layout != _LAYOUT or end > len(data):
             return
         (checksum,) = _CRC.unpack_from(data, at + _HEAD.size)
-        if zlib.crc32(view[regions_at:end], zlib.crc32(view[at : at + _HEAD.size])) != checksum:
+        if zlib.crc32(view[names_at:end], zlib.crc32(view[at : at + _HEAD.size])) != checksum:
             return
-        encoded = data[regions_at:rows_at]
+        encoded = data[names_at:rows_at]
         # Almost all blocks have the same regions.
         if encoded not in names:
-            names[encoded] = tuple(encoded.decode(errors="replace").split("\n")[:num_regions])
+            names[encoded] = tuple(encoded.decode(errors="replace").split("\n")[:num_names])
+        evaluation, regions = (names[encoded][0], names[encoded][1:]) if kind and num_names else ("", names[encoded])
         rows = np.frombuffer(data, ROW, num_rows, rows_at)
-        yield StepBlock(policy=Policy(fork, version), regions=names[encoded], rows=rows)
+        yield StepBlock(policy=Policy(fork, version), regions=regions, rows=rows, evaluation=evaluation)
         at = end
 
 

@@ -34,7 +34,9 @@ def samples_page(gallery: Gallery) -> str:
     query = gallery.query
     last_page = -(-gallery.num_matching // query.size)
     lede = (
-        f"{gallery.num_matching:,} samples match, of {gallery.num_samples:,} that were trained on. "
+        f"{gallery.num_matching:,} samples match"
+        + ("" if query.evaluation else f", of {gallery.num_samples:,} that were trained on")
+        + ". "
         f"Page {query.page:,} of {last_page:,}."
     )
     note = f'<p class="lede">{escape(visible_text(gallery.no_text))}</p>' if gallery.no_text else ""
@@ -52,7 +54,8 @@ def _card(sample: ShownSample, most: int) -> str:
 
 def _parts(sample: ShownSample, most: int) -> Iterator[str]:
     where = f" &middot; {_text(sample.region)}" if sample.region else ""
-    yield f"<h3>Step {sample.step} &middot; group {sample.group} &middot; sample {sample.sample}{where}</h3>"
+    what = f"{_text(sample.evaluation)}, step" if sample.evaluation else "Step"
+    yield f"<h3>{what} {sample.step} &middot; group {sample.group} &middot; sample {sample.sample}{where}</h3>"
     yield f'<dl class="figures">{"".join(_figures(sample))}</dl>'
     trajectory = sample.trajectory
     if trajectory is None:

@@ -25,29 +25,33 @@ def samples_text(gallery: Gallery) -> str:
     """Return the text of a page of samples."""
     query = gallery.query
     last_page = -(-gallery.num_matching // query.size)
-    head = (
-        f"{gallery.num_matching:,} samples match, of {gallery.num_samples:,} that were trained on; "
-        f"page {query.page} of {last_page:,}"
-    )
+    head = f"{gallery.num_matching:,} samples match{_of(gallery)}; page {query.page} of {last_page:,}"
     lines = [head, *([gallery.no_text] if gallery.no_text else [])]
     for sample in gallery.samples:
         lines += ["", *_lines(sample)]
     return "\n".join(lines)
 
 
+def _of(gallery: Gallery) -> str:
+    return "" if gallery.query.evaluation else f", of {gallery.num_samples:,} that were trained on"
+
+
 def _lines(sample: ShownSample) -> Iterator[str]:
     where = f"  {visible_text(sample.region)}" if sample.region else ""
+    what = f"{visible_text(sample.evaluation)} at step" if sample.evaluation else "step"
     yield (
-        f"step {sample.step}  group {sample.group}  sample {sample.sample}{where}  "
-        f"reward {'not judged' if sample.reward is None else f'{sample.reward:g}'}  advantage {sample.advantage:+.3g}"
+        f"{what} {sample.step}  group {sample.group}  sample {sample.sample}{where}  "
+        f"reward {'not judged' if sample.reward is None else f'{sample.reward:g}'}"
+        + ("" if sample.evaluation else f"  advantage {sample.advantage:+.3g}")
     )
     if sample.reward_parts:
         parts = ", ".join(f"{visible_text(name)} {value:g}" for name, value in sample.reward_parts.items())
         yield f"  reward parts: {parts}"
-    yield (
-        f"  {_tokens(sample.num_tokens)}, the oldest {_behind(sample.staleness)}; log-probabilities differ from the "
-        f"engine's by {sample.difference_mean:.3g} nats in the mean, {sample.difference_max:.3g} at most"
-    )
+    if not sample.evaluation:
+        yield (
+            f"  {_tokens(sample.num_tokens)}, the oldest {_behind(sample.staleness)}; log-probabilities differ from "
+            f"the engine's by {sample.difference_mean:.3g} nats in the mean, {sample.difference_max:.3g} at most"
+        )
     trajectory = sample.trajectory
     if trajectory is None:
         yield f"  not shown: {visible_text(sample.problem)}"

@@ -15,13 +15,13 @@ from tests.support.trainer.kept_samples import REGIONS, SampleWriter, trajectory
 from trainer.intake.committed import KeptTrajectory
 from trainer.learning.sample_figures import SampleFigures
 from trainer.reporting import sample_recorder
-from trainer.reporting.sample_recorder import block_of_step
+from trainer.reporting.sample_recorder import sample_block
 
 
 def block_of(trajectory: Trajectory, policy: Policy, offset: int | None = 99) -> StepBlock:
     kept = KeptTrajectory(trajectory, b"", Position(3, 4), 5)
     figures = SampleFigures(trajectory.group, trajectory.sample, 0.25, -1.0, 0.5, 2.0)
-    return block_of_step(policy, [kept], [figures], lambda position: offset, REGIONS)
+    return sample_block(policy, [kept], [figures], lambda position: offset, REGIONS)
 
 
 def test_a_row_says_where_its_trajectory_is_and_what_the_trainer_found() -> None:

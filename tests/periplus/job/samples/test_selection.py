@@ -37,7 +37,9 @@ def index_of(steps: list[list[tuple[int, float, int]]], oldest: int | None) -> t
             rows["sequence"][place], rows["epoch"][place] = sequence, 1
             plain.append(One(step, place, group, reward, region, sequence))
         blocks.append(StepBlock(policy=Policy(0, step), regions=REGIONS, rows=rows))
-    return SampleIndex(blocks=tuple(blocks), oldest=None if oldest is None else Position(1, oldest)), plain
+    return SampleIndex(
+        blocks=tuple(blocks), evaluations=(), oldest=None if oldest is None else Position(1, oldest)
+    ), plain
 
 
 def expected(plain: list[One], query: SampleQuery, num_steps: int, oldest: int | None) -> list[One]:
@@ -96,6 +98,6 @@ def test_of_many_samples_with_one_reward_the_newest_are_shown() -> None:
     rows = empty_rows(100_000)
     rows["sequence"], rows["epoch"] = np.arange(100_000), 1
     block = StepBlock(policy=Policy(0, 1), regions=(), rows=rows)
-    index = SampleIndex(blocks=(block,), oldest=Position(1, 0))
+    index = SampleIndex(blocks=(block,), evaluations=(), oldest=Position(1, 0))
     page = choose(index, SampleQuery(order=SampleOrder.BEST, size=3))
     assert [each.row for each in page.samples] == [99_999, 99_998, 99_997]
