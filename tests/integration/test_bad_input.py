@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from periplus.__main__ import run
+from tests.support.coordinator.preflight import check_in_this_process
 
 ROOT = Path(__file__).parents[2]
 JOB = str(ROOT / "examples" / "spelling.yaml")
@@ -102,8 +103,13 @@ def check_answer(code: int, said: str, expected: int, words: tuple[str, ...]) ->
 
 @pytest.mark.parametrize(("arguments", "code", "words"), CASES)
 def test_bad_input_is_answered_with_one_message_and_its_code(
-    arguments: tuple[str, ...], code: int, words: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...],
+    code: int,
+    words: tuple[str, ...],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    check_in_this_process(monkeypatch)
     check_answer(run(arguments), capfd.readouterr().err, code, words)
 
 

@@ -227,10 +227,10 @@ def test_weights_change_within_completions_and_each_token_is_of_the_policy_that_
             await it.publish_first()
             await it.proven()
             models = {Policy(0, 0): deepcopy(it.model)}
-            for _ in range(12):
+            for _ in range(8):
                 it.lease("w", 0)
             found: list[Trajectory] = []
-            while len(found) < 12:
+            while len(found) < 8:
                 match await it.next(LeasesStarted, ProofReceived, FrameReceived):
                     case FrameReceived() as frame:
                         found += trajectories(frame)

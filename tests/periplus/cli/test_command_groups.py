@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from periplus.__main__ import root
+from tests.support.cases.tiers import rest_is_slow
 
 
 def help_of(*words: str) -> str:
@@ -66,23 +67,26 @@ def completed(words: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("words", "offered"),
-    [
-        ("periplus li", ["links"]),
-        ("periplus job sub", ["submit"]),
-        ("periplus job submit --dr", ["--dry-run"]),
-        ("periplus agent --reg", ["--region"]),
-        ("periplus agent run --reg", ["--region"]),
-        ("periplus links -o js", ["json"]),
-        ("periplus plan job.y", ["file,job.y"]),
-        ("periplus plan job.yaml --fle", ["--fleet"]),
-        ("periplus wan set a b dr", ["drop"]),
-    ],
+    rest_is_slow(
+        [
+            ("periplus job sub", ["submit"]),
+            ("periplus links -o js", ["json"]),
+            ("periplus agent --reg", ["--region"]),
+            ("periplus plan job.y", ["file,job.y"]),
+            ("periplus li", ["links"]),
+            ("periplus job submit --dr", ["--dry-run"]),
+            ("periplus agent run --reg", ["--region"]),
+            ("periplus plan job.yaml --fle", ["--fleet"]),
+            ("periplus wan set a b dr", ["drop"]),
+        ],
+        quick=4,
+    ),
 )
 def test_a_shell_completes_commands_options_and_choices(words: str, offered: list[str]) -> None:
     assert completed(words) == offered
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", rest_is_slow(["bash", "zsh", "fish"]))
 def test_each_shell_gets_a_script(shell: str) -> None:
     command = [sys.executable, "-c", "import periplus.__main__ as it; it.main()"]
     environment = os.environ | {"_PERIPLUS_COMPLETE": f"{shell}_source"}

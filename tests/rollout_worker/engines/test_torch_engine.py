@@ -28,6 +28,7 @@ from rollout_worker.engines.engine import (
     WholeState,
 )
 from rollout_worker.engines.torch_engine import TorchEngine
+from tests.support.cases.tiers import rest_is_slow
 from tests.support.engines.models import EOS, MOST_NEW, PAD, VOCAB, WIDTH, qwen3, request, state_of, whole
 
 NEVER = -1
@@ -168,7 +169,7 @@ def test_weights_of_another_model_are_refused_and_nothing_changes() -> None:
     play(scene)
 
 
-@pytest.mark.parametrize("on_swap", OnSwap)
+@pytest.mark.parametrize("on_swap", rest_is_slow(OnSwap))
 def test_a_write_that_fails_reaches_the_caller_and_nothing_is_sampled_until_a_whole_state_mends_it(
     on_swap: OnSwap,
 ) -> None:
@@ -223,7 +224,7 @@ def test_a_cancelled_request_leaves_nothing_to_the_next_one_of_its_id() -> None:
     async def scene(engine: TorchEngine) -> None:
         first = long_request(3)
         expected = await engine.submit(first)
-        for pause_s in (0.0, 0.0, 0.02):
+        for pause_s in (0.0, 0.02):
             running = asyncio.ensure_future(engine.submit(first))
             await asyncio.sleep(pause_s)
             running.cancel()

@@ -60,7 +60,7 @@ def bound_s(data: ProblemArrays, node: Subproblem, most_s: float) -> float:
     "rules", rest_is_slow([Rules(), Rules(generating=frozenset({"west"})), Rules(max_regions=1)], quick=2)
 )
 @pytest.mark.parametrize(
-    ("eta", "critic"), rest_is_slow([(1, True), (0, False), (4, False), (1, False), (0, True)], quick=3)
+    ("eta", "critic"), rest_is_slow([(1, True), (0, False), (4, False), (1, False), (0, True)], quick=2)
 )
 @pytest.mark.parametrize("slower", rest_is_slow([1.0, 50.0]))
 def test_no_plan_is_faster_than_its_own_part_allows(
