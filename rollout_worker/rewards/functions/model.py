@@ -40,16 +40,20 @@ def build(settings: Settings) -> BatchFunction:
     num_outputs = int(model.config.num_labels)
     if settings["output"] >= num_outputs:
         raise ValueError(f"output is {settings['output']}, but the model in {folder} has {num_outputs} outputs")
-    # The last token of a padded row is found by the padding token's id.
+    # The last token of a padded row is found by the padding token's id, which must be that of the tokenizer.
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    if model.config.get_text_config().pad_token_id is None:
-        model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
 
     def score(texts: Sequence[ScoredText]) -> Sequence[float]:
         read = [text_of(text, tokenizer, settings["template"]) for text in texts]
         inputs_BT = tokenizer(
-            read, return_tensors="pt", padding=True, truncation=True, max_length=settings["max_tokens"]
+            read,
+            return_tensors="pt",
+            padding=True,
+            truncation=True,
+            max_length=settings["max_tokens"],
+            add_special_tokens=not is_framed(tokenizer, settings["template"]),
         ).to(settings["device"])
         with torch.inference_mode():
             logits: list[float] = model(**inputs_BT).logits[:, settings["output"]].float().tolist()
@@ -62,8 +66,13 @@ def text_of(text: ScoredText, tokenizer: Any, template: str | None) -> str:
     """Return what the model reads of a problem and a completion of it."""
     if template is not None:
         return template.replace("{completion}", text.completion).replace("{prompt}", text.prompt)
-    if not getattr(tokenizer, "chat_template", None):
+    if not is_framed(tokenizer, template):
         return text.prompt + text.completion
     asked = [dict(message) for message in text.messages] or [{"role": "user", "content": text.prompt}]
     said = [*asked, {"role": "assistant", "content": text.completion}]
     return str(tokenizer.apply_chat_template(said, tokenize=False))
+
+
+def is_framed(tokenizer: Any, template: str | None) -> bool:
+    """Return whether the tokenizer's chat template frames the text. It writes the special tokens, such as BOS, too."""
+    return template is None and bool(getattr(tokenizer, "chat_template", None))
