@@ -13,6 +13,9 @@ from typing import Any
 
 from rollout_worker.rewards.functions.completions import BatchFunction, ScoredText, Settings
 
+SHOWN = 5
+"""Largest number of tensor names in one message. Chosen by hand."""
+
 MAX_TEXTS = 16
 """Most completions in one pass of the model. It bounds memory; larger batches are hardly faster on a CPU. Chosen by
 hand."""
@@ -35,7 +38,16 @@ def build(settings: Settings) -> BatchFunction:
     torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     tokenizer.truncation_side, tokenizer.padding_side = "left", "right"
-    model: Any = AutoModelForSequenceClassification.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+    model: Any
+    model, found = AutoModelForSequenceClassification.from_pretrained(
+        folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
+    )
+    # transformers fills what the files lack with random numbers, such as the head of a model that is no classifier.
+    if lacking := sorted(found["missing_keys"]):
+        raise ValueError(
+            f"the files in {folder} lack {', '.join(lacking[:SHOWN])} of {type(model).__name__}; give a sequence "
+            "classifier, such as a reward model, and not a language model"
+        )
     model = model.eval().requires_grad_(False).to(settings["device"])
     num_outputs = int(model.config.num_labels)
     if settings["output"] >= num_outputs:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers.processors import TemplateProcessing
 from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
@@ -74,6 +75,16 @@ def test_another_checkpoint_than_the_jobs_is_refused(checkpoint: Path) -> None:
     (found,) = reward(entry(checkpoint, digest="0" * 64)).entries
     with pytest.raises(ValueError, match=f"has the digest .*, but the job was submitted with {'0' * 64}"):
         model.build(found.model_dump(mode="json"))
+
+
+def test_a_language_model_is_no_reward_model(checkpoint: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "language-model"
+    shutil.copytree(checkpoint, folder)
+    weights = load_file(folder / "model.safetensors")
+    del weights["score.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"lack score.weight of Qwen3ForSequenceClassification; give a sequence class"):
+        model.build(reward(entry(folder)).entries[0].model_dump(mode="json"))
 
 
 def test_a_job_fixes_the_digest_of_its_reward_model(checkpoint: Path, tmp_path: Path) -> None:
