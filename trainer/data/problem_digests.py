@@ -1,8 +1,9 @@
 """Digests of a run's problems: a run that is resumed with other problems may train on those that were held out.
 
-A digest covers the prompts and answers of one data set or evaluation set in their order. One more covers how the
-prompts are divided into those for warm-up, training and evaluation, which also depends on the model's tokens, on
-`sampling.prompt_tokens` and on the evaluation sets. Checkpoints hold them, and the audit a digest of them all.
+A digest covers the prompts and answers of one data set or evaluation set in their order, and the other columns if the
+job's rewards may read them, such as the tests of programs. One more covers how the prompts are divided into those for
+warm-up, training and evaluation, which also depends on the model's tokens, on `sampling.prompt_tokens` and on the
+evaluation sets. Checkpoints hold them, and the audit a digest of them all.
 """
 
 import json
@@ -11,12 +12,13 @@ from dataclasses import dataclass
 
 from blake3 import blake3
 
-from periplus.environment.environment import Environment
+from periplus.environment.environment import Item
 from periplus.environment.job_environment import TrainerEnvironment
 from periplus.environment.splits import Splits
 from periplus.errors import ConfigError
 from periplus.job.data_section import makes_problems
 from periplus.job.job_file import JobFile
+from periplus.job.reward_functions import CodeReward, OwnReward
 from trainer.data.dataset import Prompt
 
 DIVISION = "the division into warm-up, training and held-out problems"
@@ -47,12 +49,12 @@ def problem_digests(
         assert job.environment is not None
         own = [_digest(f"the environment {job.environment.name}", ([prompt.text] for prompt in prompts))]
     else:
-        rows: list[list[list[str]]] = [[] for _ in job.data.datasets]
+        rows: list[list[Sequence[object]]] = [[] for _ in job.data.datasets]
         for item in map(problems.main.item, range(len(problems.main))):
-            rows[item.source].append([item.prompt, item.answer, item.solution])
+            rows[item.source].append(_row(item, job))
         own = [_digest(f"data set {each.path}", found) for each, found in zip(job.data.datasets, rows, strict=True)]
     sets = [
-        _digest(f"evaluation set {name}", _texts(found))
+        _digest(f"evaluation set {name}", (_row(item, job) for item in map(found.item, range(len(found)))))
         for name, found in zip(job.eval.sets, problems.sets, strict=True)
         if found is not problems.main
     ]
@@ -98,8 +100,10 @@ def _differences(before: Sequence[CountedDigest], now: Sequence[CountedDigest]) 
         yield f"{DIVISION} is another one"
 
 
-def _texts(problems: Environment) -> Iterable[Sequence[str]]:
-    return ([item.prompt, item.answer] for item in map(problems.item, range(len(problems))))
+def _row(item: Item, job: JobFile) -> Sequence[object]:
+    messages = [message.to_mapping() for message in item.messages]
+    reads_columns = any(isinstance(each, CodeReward | OwnReward) for each in job.reward.entries)
+    return [item.prompt, item.answer, item.solution, messages, dict(item.columns) if reads_columns else {}]
 
 
 def _digest(name: str, rows: Iterable[Sequence[object]]) -> CountedDigest:

@@ -28,6 +28,7 @@ class SilenceWatch:
     _num_truncated: float = 0.0
     _num_failures: float = 0.0
     _highest: float | None = None
+    _lowest: float | None = None
     _advantages_differ: bool = False
 
     def seen(self, values: Mapping[str, float], rewards: Sequence[float], *, has_signal: bool) -> str | None:
@@ -47,6 +48,7 @@ class SilenceWatch:
         self._num_failures += values.get("reward_failures", 0.0)
         if rewards:
             self._highest = max(rewards) if self._highest is None else max(self._highest, *rewards)
+            self._lowest = min(rewards) if self._lowest is None else min(self._lowest, *rewards)
         self._advantages_differ |= has_signal
         return self._text() if self._num_steps == self._num_looked_at else None
 
@@ -55,9 +57,9 @@ class SilenceWatch:
         return min(FIRST_STEPS, self.job.steps)
 
     def _text(self) -> str | None:
-        if not self._num_samples:
-            return None
         first = f"the first {self._num_looked_at} steps" if self._num_looked_at > 1 else "the first step"
+        if not self._num_samples:
+            return f"every sample of {first} was dropped, so nothing was trained on; the log says why"
         is_cut, longest = self._num_truncated >= self._num_samples, self.job.sampling.max_new_tokens
         cut = (
             f"every completion of {first} was cut off at sampling.max_new_tokens={longest}: the model does not end its "
@@ -66,9 +68,12 @@ class SilenceWatch:
         failure_value = self.job.reward.failure_value
         if not self._num_judged:
             return f"no reward function judged a sample of {first}, so nothing was trained on; {LOOK}"
-        if self._highest is not None and self._highest <= failure_value and self._num_failures:
+        # Rewards may all be low and differ, as penalties and the scores of reward models do.
+        is_low = self._highest is not None and self._highest <= failure_value
+        is_low &= self._lowest == self._highest or not self._advantages_differ
+        if is_low and self._num_failures >= self._num_samples:
             return f"no sample of {first} has a reward above {failure_value:g}: the reward functions fail; see the log"
-        if self._highest is not None and self._highest <= failure_value:
+        if is_low:
             why = cut if is_cut else f"are the answers in the form that the reward reads? {LOOK}"
             return f"no sample of {first} has a reward above {failure_value:g}; {why}"
         if is_cut:

@@ -31,6 +31,11 @@ def said(folder: Path, steps: int = 10, **job: Any) -> Any:
         ({"uniform_samples": 8.0}, [1.0] * 8, False, "all samples are judged alike"),
         ({}, [1.0] * 8, False, "all samples are judged alike"),
         ({}, [0.0, 1.0] * 4, True, None),
+        # Rewards below 0 that differ, as those of a penalty or a reward model, and the whitened ones of PPO.
+        ({}, [-3.0, -1.0] * 4, True, None),
+        ({}, [0.0] * 8, True, "no sample of the first 3 steps has a reward above 0"),
+        ({"reward_failures": 1.0}, [0.0] * 8, False, "are the answers in the form"),
+        ({"num_samples": 0.0}, [], False, "every sample of the first 3 steps was dropped"),
     ],
 )
 def test_what_all_first_steps_have_in_common_is_said_once(
