@@ -28,13 +28,15 @@ LEAST_S = 0.05
 """Seconds that a run needs at least, since starting an interpreter takes 15 ms. Chosen by hand."""
 
 HARNESS = """\
-import os, sys
+import os, sys, types
 def _run():
     source, tests = {source!r}, {tests!r}
     # All that is called after the program has run is looked up before, since the program may replace it.
     call, build, failure, write, out = exec, compile, BaseException, os.write, os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    names = {{"__name__": "program"}}
+    # A module, since dataclasses and pickle look for the one that a class names.
+    module = sys.modules["program"] = types.ModuleType("program")
+    names = module.__dict__
     call(build(source, "program", "exec"), names)
     for word, test in tests:
         try:

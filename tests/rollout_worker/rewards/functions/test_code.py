@@ -50,6 +50,15 @@ class TestSandboxed:
         assert value("def double(x): return", ASSERTS) == 0.0
         assert value("syntax error", ASSERTS) == 0.0
 
+    def test_classes_that_look_for_their_module_find_it(self) -> None:
+        program = (
+            "from __future__ import annotations\nimport dataclasses, pickle\n"
+            "@dataclasses.dataclass\nclass Pair:\n    left: int\n    right: int = 2\n"
+        )
+        assert (
+            value(program, ["assert Pair(1).right == 2", "assert pickle.loads(pickle.dumps(Pair(1))).left == 1"]) == 1
+        )
+
     def test_what_a_program_prints_is_compared_for_each_input(self) -> None:
         right = "print(sum(map(int, input().split())))"
         assert value(right, INPUTS) == 1.0
