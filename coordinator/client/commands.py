@@ -131,6 +131,8 @@ def submit(
             await _until_ended(remote, submitted.job_id)
         # A watch ends on an event; the files and the reason are read from the job as it is after its end.
         ended = await remote.job(submitted.job_id)
+        if ended.notice and not watch:  # a watch has shown it
+            _say(f"NOTICE: {ended.notice}")
         _print_job(ended, form)
         await _say_what_is_left(remote, ended)
         raise_outcome(ended)

@@ -20,21 +20,23 @@ CONFIG_FILES = ("generation_config.json", "config.json")
 def end_token_ids(folder: Path | None, tokenizer: Any) -> tuple[int, ...]:
     """Return the ids of all tokens that end a completion, in ascending order.
 
-    `folder` has the checkpoint's configuration files; None if there are none. Ids that the tokenizer lacks are left
-    out.
+    `folder` has the checkpoint's configuration files; None if there are none. Ids beyond the model's vocabulary, which
+    may be longer than the tokenizer's, are left out.
     """
     named = [getattr(tokenizer, "eos_token_id", None)]
+    sizes = [len(tokenizer)] if hasattr(tokenizer, "__len__") else []
     for file in () if folder is None else (folder / name for name in CONFIG_FILES):
         try:
             tree = json.loads(file.read_bytes())
         except (OSError, ValueError):  # it need not be there, and other checks refuse a damaged one
             continue
         for section in (tree, tree.get("text_config") if isinstance(tree, dict) else None):
-            value = section.get("eos_token_id") if isinstance(section, dict) else None
-            named += value if isinstance(value, list) else [value]
+            if isinstance(section, dict):
+                value = section.get("eos_token_id")
+                named += value if isinstance(value, list) else [value]
+                sizes += [size for size in (section.get("vocab_size"),) if isinstance(size, int)]
     known = {each for each in named if isinstance(each, int) and not isinstance(each, bool)}
-    size = len(tokenizer) if hasattr(tokenizer, "__len__") else None
-    return tuple(sorted(each for each in known if each >= 0 and (size is None or each < size)))
+    return tuple(sorted(each for each in known if each >= 0 and (not sizes or each < max(sizes))))
 
 
 @dataclass(frozen=True, kw_only=True)

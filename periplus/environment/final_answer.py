@@ -12,7 +12,7 @@ import re
 
 _END_OF_THOUGHTS = re.compile(r"<\s*/\s*think\s*>", re.IGNORECASE)
 _THOUGHTS = re.compile(r"<\s*think\s*>", re.IGNORECASE)
-_SECTION = re.compile(r"<\s*answer\s*>", re.IGNORECASE)
+_SECTION = re.compile(r"<\s*answer(?:\s[^<>]*)?>", re.IGNORECASE)
 _END_OF_SECTION = re.compile(r"<\s*/\s*answer\s*>", re.IGNORECASE)
 
 

@@ -36,8 +36,13 @@ def scores_text(values: Mapping[str, float]) -> str:
 def held_out_text(values: Mapping[str, float]) -> str:
     """Return a text such as `accuracy 40.0 %, mean reward 0.412`, of what is known of an evaluation."""
     accuracy = values.get("accuracy")
-    words = ("" if accuracy is None else f"accuracy {units.percent(accuracy)}", _reward(values))
-    return ", ".join(filter(None, words)) or "no sample was judged"
+    missing = values.get("missing_samples")
+    words = (
+        "" if accuracy is None else f"accuracy {units.percent(accuracy)}",
+        _reward(values) or ("" if accuracy is not None else "no sample was judged"),
+        f"{missing:.0f} missing" if missing else "",
+    )
+    return ", ".join(filter(None, words))
 
 
 def _reward(values: Mapping[str, float]) -> str:

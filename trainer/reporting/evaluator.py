@@ -36,7 +36,7 @@ from trainer.reporting.sample_recorder import SampleRecorder
 OF_SETS = frozenset(
     (
         *(f"{name}{end}" for name in ("mean_at_k", "pass_at_k") for end in ("", "_low", "_high")),
-        *("k", "samples_per_prompt", "truncated_samples", "missing_samples"),
+        *("k", "samples_per_prompt", "truncated_samples"),
     )
 )
 """Figures that are recorded of evaluation sets alone."""

@@ -206,8 +206,6 @@ class RunRecorder:
             "completion_tokens": float(num_tokens),
             "dropped_samples": float(num_dropped),
             "unjudged_samples": float(len(trained) - len(rewards)),
-            "reward_mean": float(np.mean(rewards)) if rewards else 0.0,
-            "reward_std": float(np.std(rewards)) if rewards else 0.0,
             "tokens_per_s": num_tokens / max(values["step_s"], 1e-9),
             "staleness_max": float(found.staleness_max),
             "staleness_mean": found.staleness_mean,
@@ -215,6 +213,8 @@ class RunRecorder:
             "staleness_violations": float(found.violations),
             "weight_digest_mismatches": self._progress.weight_digest_mismatches - self._mismatches_recorded,
         }
+        if rewards:  # a mean of nothing would be a reward that no sample got
+            values |= {"reward_mean": float(np.mean(rewards)), "reward_std": float(np.std(rewards))}
         values |= figures_of_batch(trained, self._driver.regions, values["step_s"])
         self._mismatches_recorded = self._progress.weight_digest_mismatches
         if report is not None:

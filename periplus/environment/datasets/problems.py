@@ -29,6 +29,9 @@ MAX_KEPT_REFUSALS = 1000
 """Number of wrong rows after which a data set is not read further. Chosen by hand."""
 
 
+MESSAGES_AS_TEXT = re.compile(r"""\s*\[\s*\{\s*['"](role|content)['"]\s*:""")
+"""How a text begins that is a list of messages, as a CSV file or a column of JSON texts has them."""
+
 MISSING = object()
 """What a row has in a column that it lacks."""
 
@@ -151,6 +154,11 @@ def _messages(prompt: Any, column: str) -> tuple[Message, ...]:
     if isinstance(prompt, str) and not isinstance(prompt, BinaryValue):
         if not prompt.strip():
             raise ValueError(f"has an empty {column}")
+        if MESSAGES_AS_TEXT.match(prompt):
+            raise ValueError(
+                f"has a {column} that is a list of messages written as text, {shortened(prompt)}; write the list "
+                "itself, as JSON Lines and Parquet hold it"
+            )
         return (Message(role="user", content=prompt),)
     if not isinstance(prompt, list) or not prompt:
         raise ValueError(f"has a {column} that is {_shown(prompt)}, but must be text or a list of messages")
@@ -245,8 +253,9 @@ def _meets(values: Mapping[str, Any], condition: RowFilter) -> bool:
     value = value_at(values, condition.column)
     if value is None:
         return False
+    # Pandas writes whole numbers as floats where a column lacks values. True is no 1, as in JSON.
     if condition.one_of is not None and not any(
-        value == each and type(value) is type(each) for each in condition.one_of
+        value == each and isinstance(value, bool) == isinstance(each, bool) for each in condition.one_of
     ):
         return False
     is_scalar = isinstance(value, str | int | float) and not isinstance(value, bool | BinaryValue)

@@ -214,7 +214,7 @@ def _table(path: Path) -> Iterator[Row | WrongRow]:
     number = 0
     try:
         for batch in _parquet_batches(path) if path.suffix == ".parquet" else _arrow_batches(path):
-            for values in batch.to_pylist():
+            for values in _widened(batch).to_pylist():
                 yield Row(f"{path}, row {number}", {name: _plain(value) for name, value in values.items()})
                 number += 1
     except UnicodeDecodeError as error:  # Arrow does not check its texts
@@ -230,6 +230,21 @@ def _parquet_batches(path: Path) -> Iterator[Any]:
 
     with parquet.ParquetFile(path) as file:
         yield from file.iter_batches(BATCH_ROWS)
+
+
+def _widened(batch: Any) -> Any:
+    """Return the batch with columns of narrow floats as the numbers that a person wrote: 0.1 is 0.1 as float32 too."""
+    import numpy as np
+    import pyarrow
+    from pyarrow import types
+
+    for at, field in enumerate(batch.schema):
+        if types.is_float16(field.type) or types.is_float32(field.type):
+            narrow = np.float16 if types.is_float16(field.type) else np.float32
+            # The shortest text that the narrow type reads back as this value.
+            values = [None if each is None else float(str(narrow(each))) for each in batch.column(at).to_pylist()]
+            batch = batch.set_column(at, field.name, pyarrow.array(values, pyarrow.float64()))
+    return batch
 
 
 def _arrow_batches(path: Path) -> Iterator[Any]:

@@ -59,7 +59,8 @@ class Correctness:
         """A sentence for a person."""
         what = "the reward" if self.label is None else f"the value of {self.label}"
         if self.at_least is None:
-            return f"right: not known, since the best value of {what} is not; set reward.correct to report accuracy"
+            best = f"the best value of {self.label or what}"
+            return f"right: not known, since {best} is not; set reward.correct to report accuracy"
         return f"right: {what} is {self.at_least:g} or more"
 
 

@@ -92,6 +92,23 @@ def test_submit_and_watch_ends_with_the_job(job_file: Path, capsys: pytest.Captu
     play_commands(scene)
 
 
+def test_who_waits_for_a_job_is_told_its_notice(job_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def scene(address: str, command: Command) -> None:
+        async with FakeAgent(address, "eu") as eu:
+            waiting = asyncio.create_task(command("job", "submit", str(job_file), "--wait"))
+            await eu.until_desired()
+            job_id = next(iter(eu.desired)).split("/")[0]
+            await eu.report(f"{job_id}/trainer", control_pb2.TASK_STATE_RUNNING)
+            notice = step_record(job_id, 1)
+            notice.kind, notice.text = "notice", "no sample has a reward"
+            await eu.send(step=notice)
+            await eu.report(f"{job_id}/trainer", control_pb2.TASK_STATE_SUCCEEDED)
+            assert await waiting == 0
+            assert "NOTICE: no sample has a reward" in capsys.readouterr().err
+
+    play_commands(scene)
+
+
 def test_a_run_is_resumed_from_its_newest_checkpoint(
     job_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,7 @@ from periplus.environment.final_answer import final_answer, is_answer
         ("<think>15</think><answer>12", "12"),
         ("<think><answer>15</answer></think><answer>12</answer>", "12"),
         ("<think><answer>15</answer></think>12", "12"),
+        ('<think>15</think><answer type="number">12</answer>', "12"),
         ("<think>15", None),
         ("<think>15<answer>12</answer>", "12"),
         ("<think>12</think>", ""),

@@ -115,6 +115,10 @@ def test_all_end_tokens_of_a_checkpoint_count(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 1, "text_config": {"eos_token_id": [3]}}))
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 2, 10_000, None]}))
     assert end_token_ids(tmp_path, tokenizer) == (0, 1, 2, 3)
+    # The model may have more tokens than the tokenizer.
+    beyond = len(tokenizer) + 1
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": beyond, "vocab_size": beyond + 1}))
+    assert end_token_ids(tmp_path, tokenizer) == (0, 2, beyond)
 
 
 def test_the_text_of_a_completion_has_special_tokens_without_ends_and_padding() -> None:

@@ -1,7 +1,7 @@
 """What a run's records hold, and what a full disk costs them."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,11 @@ def test_a_steps_record_has_the_counts_since_the_last_one_and_its_own_mismatches
     assert first.values["tokens_per_s"] == len(trajectory.completion_ids) / 2.0
     assert first.staleness_tokens == {0: len(trajectory.completion_ids)}
     assert scene.recorder.steps == 2
+    assert first.values["reward_mean"] == trajectory.reward
+    unjudged = [replace(trajectory, reward=None)]
+    scene.recorder.step(Policy(0, 3), None, unjudged, found, num_dropped=0, values={"step_s": 2.0})
+    record = scene.of_kind(RecordKind.STEP)[-1]
+    assert (record.values["unjudged_samples"], "reward_mean" in record.values) == (1, False)
 
 
 def test_bytes_of_other_regions_are_in_the_sums_of_a_checkpoint_once(tmp_path: Path) -> None:

@@ -110,6 +110,8 @@ def test_a_mixture_numbers_its_problems_through_and_tells_their_source(tmp_path:
             "ends with a message of the assistant.* leave it out of prompt",
         ),
         ({"prompt": [], "answer": "5"}, {}, "text or a list of messages"),
+        ({"prompt": '[{"role": "user", "content": "q"}]', "answer": "5"}, {}, "a list of messages written as text"),
+        ({"prompt": "[{'content': 'q', 'role': 'user'}]", "answer": "5"}, {}, "a list of messages written as text"),
         (
             {"prompt": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}], "answer": "5"},
             {},
@@ -145,6 +147,8 @@ def test_five_wrong_rows_are_named_and_the_others_counted(tmp_path: Path) -> Non
 
 def test_whole_numbers_that_pandas_has_made_floats_are_answers_without_a_point(tmp_path: Path) -> None:
     rows = [{"prompt": f"q{n}", "answer": answer} for n, answer in enumerate([2.0, 2.5, 1e20, None, float("nan"), 3])]
+    chosen = {"filters": [{"column": "answer", "one_of": [2, 3.0]}]}
+    assert [item.answer for item in items(tmp_path, [*rows, {"prompt": "t", "answer": True}], **chosen)] == ["2", "3"]
     keep = {"filters": [{"column": "answer", "matches": r"\S"}]}
     assert [item.answer for item in items(tmp_path, rows, **keep)] == ["2", "2.5", "100000000000000000000", "3"]
     with pytest.raises(ConfigError, match=r"(?s):4 has an answer that is None.*:5 has an answer that is None"):

@@ -52,6 +52,13 @@ def test_values_that_json_cannot_hold_become_text(tmp_path: Path) -> None:
     assert read.values == {"when": "2026-11-23", "odd": "inf", "none": None, "parts": {"a": [None, True]}}
 
 
+@pytest.mark.parametrize("kind", [pyarrow.float16(), pyarrow.float32(), pyarrow.float64()])
+def test_narrow_floats_are_the_numbers_that_were_written(tmp_path: Path, kind: pyarrow.DataType) -> None:
+    path = tmp_path / "data.parquet"
+    parquet.write_table(pyarrow.table({"a": pyarrow.array([0.1, 2.5, None, float("nan")]).cast(kind)}), path)
+    assert [values["a"] for values in values_of(path)] == [0.1, 2.5, None, None]
+
+
 def values_of(path: Path) -> list[Mapping[str, Any]]:
     rows = list(rows_of(path))
     assert all(isinstance(row, Row) for row in rows), rows

@@ -1,11 +1,14 @@
 """A real, tiny reward model in a process of its own."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from tokenizers.processors import TemplateProcessing
 from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
 from periplus.errors import ConfigError
@@ -74,6 +77,16 @@ def test_another_checkpoint_than_the_jobs_is_refused(checkpoint: Path) -> None:
         model.build(found.model_dump(mode="json"))
 
 
+def test_a_language_model_is_no_reward_model(checkpoint: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "language-model"
+    shutil.copytree(checkpoint, folder)
+    weights = load_file(folder / "model.safetensors")
+    del weights["score.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"lack score.weight of Qwen3ForSequenceClassification; give a sequence class"):
+        model.build(reward(entry(folder)).entries[0].model_dump(mode="json"))
+
+
 def test_a_job_fixes_the_digest_of_its_reward_model(checkpoint: Path, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     section = {"functions": [{"name": "model", "path": str(checkpoint)}]}
@@ -112,3 +125,23 @@ def test_the_model_reads_the_conversation_in_its_own_template() -> None:
     assert model.text_of(text("c"), Chat(), None) == "user:p|assistant:c"
     assert model.text_of(text("c", messages=asked), Chat(), None) == "system:s|user:u|assistant:c"
     assert model.text_of(text("a {prompt}"), Chat(), "Q: {prompt} A: {completion}") == "Q: p A: a p"
+
+
+def test_special_tokens_of_a_chat_template_are_not_put_there_again(checkpoint: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    folder = tmp_path / "framed"
+    shutil.copytree(checkpoint, folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = "{% for m in messages %}<bos>{{ m.content }}{% endfor %}"
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", tokenizer.convert_tokens_to_ids("<bos>"))]
+    )
+    tokenizer.save_pretrained(folder)
+    built = model.build(reward(entry(folder)).entries[0].model_dump(mode="json"))
+    read = [text("1")]
+    loaded = Qwen3ForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
+    ids = tokenizer("<bos>p<bos>1", add_special_tokens=False, return_tensors="pt")["input_ids"]
+    with torch.inference_mode():
+        expected = loaded.score(loaded.model(ids).last_hidden_state)[0, -1].tolist()
+    assert built.score(read) == pytest.approx([expected[0]], abs=1e-5)
