@@ -83,16 +83,13 @@ def _check(path: str, required: frozenset[str], columns: Sequence[str] | None) -
             f"{', '.join(columns) or 'of prompt alone'}); name their column with data.answer_column, or give the "
             "parameter a default"
         )
+    there = ", ".join(each for each in columns or () if each != "answer") or "none beside prompt and answer"
     if columns is not None and (unknown := sorted(required.difference(ALWAYS, columns))):
         raise TypeError(
             f"{path} needs the argument {unknown[0]}, which is no column of the data set (it has "
-            f"{', '.join(filter(_is_further, columns)) or 'none beside prompt and answer'}), nor one of {', '.join(ALWAYS)}; rename the "
+            f"{there}), nor one of {', '.join(ALWAYS)}; rename the "
             "parameter or the column, or give the parameter a default"
         )
-
-
-def _is_further(column: str) -> bool:
-    return column != "answer"
 
 
 def _listed(values: Any, num_texts: int, path: str) -> Sequence[Any]:
