@@ -18,7 +18,7 @@ import sys
 from bench import provenance
 from bench.experiment_cases.case import CaseResult
 
-CASES = ("samples_first_page", "rewards", "tools", "recipe_lines")
+CASES = ("samples_first_page", "rewards", "tools", "recipe_lines", "cases_right", "eval_slowdown")
 """The cases in the order in which they run. Each names a module of bench/experiment_cases with `measure(quick)`."""
 
 

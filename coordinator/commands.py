@@ -63,6 +63,13 @@ def authority(file: Path) -> int:
 @click.option(
     "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="File to write the address to once it serves."
 )
+@click.option(
+    "--jobs-per-region",
+    type=click.IntRange(1, 16),
+    default=1,
+    show_default=True,
+    help="Jobs that may run in one region side by side. Each uses the host as if it were alone there.",
+)
 @click.option("--stop-on-stdin-eof", is_flag=True, help="Stop when standard input closes, as when the parent ends.")
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
@@ -74,13 +81,21 @@ def run(
     authority_key: Path | None,
     token_file: Path | None,
     ready_file: Path | None,
+    jobs_per_region: int,
     stop_on_stdin_eof: bool,
     log_level: str,
 ) -> int:
     """Run a coordinator in the foreground. Logs go to standard error."""
     telemetry.configure(log_level, sys.stderr)
     config = resolve(
-        CoordinatorConfig(listen=listen, region=region, wan=wan, authority_key=authority_key, token_file=token_file)
+        CoordinatorConfig(
+            listen=listen,
+            region=region,
+            wan=wan,
+            authority_key=authority_key,
+            token_file=token_file,
+            jobs_per_region=jobs_per_region,
+        )
     )
     reason = asyncio.run(app.run(config, ready_file, stop_on_stdin_eof))
     return errors.EXIT_INTERRUPTED if reason is ShutdownReason.SIGINT else errors.EXIT_OK

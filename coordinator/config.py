@@ -41,6 +41,9 @@ class CoordinatorConfig(Config):
     probe_retry_s: float = Field(default=60.0, gt=0, le=86_400)
     """Seconds after which a pair of regions whose probe was given up is probed again."""
 
+    jobs_per_region: int = Field(default=1, ge=1, le=16)
+    """Jobs that may run in one region side by side. They share its cores, memory and devices, as no job has its own."""
+
 
 def resolve(config: CoordinatorConfig) -> CoordinatorConfig:
     """Return the configuration unchanged if its settings agree. Raises: ConfigError if they contradict each other."""

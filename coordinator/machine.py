@@ -7,10 +7,10 @@ It has no clock, socket, file or randomness. The rules are:
   changes nothing.
 - Links: every directed pair of ready regions is probed once, with one probe at a time in the whole fleet. A pair whose
   probe gets no answer is given up for `probe_retry_s`, so that one bad link delays a job but never blocks it.
-- Jobs: a pending job is planned when enough regions are free and their links are measured or given up. Earlier jobs
-  come first, but a job that must wait does not block later ones. A plan is a proposal: it is committed only if its
-  regions are still free; otherwise the job is planned again. A job that is infeasible on all ready regions fails; one
-  that is infeasible on the free regions waits for those in use.
+- Jobs: a pending job is planned when enough regions are free, which have fewer than `jobs_per_region` jobs, and their
+  links are measured or given up. Earlier jobs come first, but a job that must wait does not block later ones. A plan is
+  a proposal: it is committed only if its regions are still free; otherwise the job is planned again. A job that is
+  infeasible on all ready regions fails; one that is infeasible on the free regions waits for those in use.
 - The end of the trainer is the end of the job. Rollout workers may come and go; the job fails for lack of them only
   when all have failed permanently. A trainer is never started twice, because two trainers would write the same fork: if
   its agent lost it, the job fails with a reason that says how to resume it.
@@ -527,15 +527,27 @@ def _waits_for(state: State, job: Job) -> str:
     """Return the reason why a pending job cannot be planned yet, or an empty string if it can."""
     free, missing = free_regions(state), unsettled_pairs(state, free_regions(state))
     if len(free) < job.request.min_regions:
-        taken = ", ".join(f"{name} runs {job_id}" for name, job_id in sorted(occupants(state).items()))
-        return f"waits for {job.request.min_regions} free regions, {len(free)} there" + (f" ({taken})" if taken else "")
+        wanted = job.request.min_regions
+        return f"waits for {wanted} free region{'s' if wanted > 1 else ''}, {len(free)} there{_taken(state, free)}"
     # A plan made with unmeasured links would be made again once they are measured.
     if missing:
         return f"waits for the links to be measured, {len(missing)} to go"
     # The planner would only repeat its proof.
     if free == job.infeasible_on:
-        return f"does not fit the free regions ({job.conflict}); waits for those in use"
+        return f"does not fit the free regions ({job.conflict}); waits for those in use{_taken(state, free)}"
     return ""
+
+
+def _taken(state: State, free: frozenset[str]) -> str:
+    """Name the jobs that others wait for, and the keys with which a job leaves regions to others."""
+    full = {name: jobs for name, jobs in sorted(occupants(state).items()) if name not in free}
+    if not full:
+        return ""
+    runs = ", ".join(f"{name} runs {' and '.join(jobs)}" for name, jobs in full.items())
+    return (
+        f" ({runs}, until the job ends or is cancelled; a job leaves regions to others by regions.max, "
+        "regions.rollout or regions.forbid, and a coordinator with --jobs-per-region 2 runs two in one)"
+    )
 
 
 def _settle_probe(draft: _Draft, now_s: float) -> None:

@@ -5,7 +5,8 @@ check them:
 
 - The tasks that a region should run are *derived* from the jobs (`desired_tasks`) and never stored.
 - A job has at most one trainer, in the region of its placement. A job that has ended has no desired tasks.
-- At most one live job has tasks in a region, and at most one probe is in progress in the whole fleet.
+- At most `Settings.jobs_per_region` live jobs have tasks in a region, and at most one probe is in progress in the whole
+  fleet.
 - A job's state changes only along `TRANSITIONS`.
 
 A *fork* is one life of a job's trainer: each resumption of a job starts the next fork. The *epoch* of a region counts
@@ -79,6 +80,7 @@ class Settings:
     probe_payload_bytes: int
     probe_timeout_s: float
     probe_retry_s: float
+    jobs_per_region: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,17 +365,19 @@ def ready_regions(state: State) -> frozenset[str]:
     return frozenset(name for name, region in state.regions.items() if region.connected)
 
 
-def occupants(state: State) -> dict[str, str]:
-    """Map each occupied region to the job that is placed there or that still has processes there."""
-    ending = {
-        name: report.job_id
+def occupants(state: State) -> dict[str, tuple[str, ...]]:
+    """Map each occupied region to the jobs that are placed there or that still have processes there."""
+    placed = [(name, job.job_id) for job in live_jobs(state) if job.placement for name in job.placement.regions]
+    ending = [
+        (name, report.job_id)
         for name, region in state.regions.items()
         for report in region.tasks.values()
         if report.state not in ENDED
-    }
-    placed = {name: job.job_id for job in live_jobs(state) if job.placement for name in job.placement.regions}
-    # Where both apply, the placed job counts.
-    return ending | placed
+    ]
+    found: dict[str, tuple[str, ...]] = {}
+    for name, job_id in placed + ending:
+        found[name] = tuple(dict.fromkeys((*found.get(name, ()), job_id)))
+    return found
 
 
 def runs_unknown_job(state: State, region: RegionState) -> bool:
@@ -382,8 +386,9 @@ def runs_unknown_job(state: State, region: RegionState) -> bool:
 
 
 def free_regions(state: State) -> frozenset[str]:
-    """Return the ready regions in which nothing runs and no job is placed."""
-    return ready_regions(state) - occupants(state).keys()
+    """Return the ready regions that have room for one more job."""
+    most = state.settings.jobs_per_region
+    return ready_regions(state) - {name for name, jobs in occupants(state).items() if len(jobs) >= most}
 
 
 def unsettled_pairs(state: State, regions: frozenset[str]) -> list[Pair]:

@@ -33,7 +33,8 @@ def open_stores(config: AgentConfig, task: LocalTask) -> tuple[FrameSpool, Weigh
     try:
         key = authority_key_of(task)
         weights = state.weights_of(task.job_id, key)
-        return frames, WeightCache.open(task.job_id, key, weights, chain_versions=task.chain_versions)
+        chain_versions = task.chain_versions
+        return frames, WeightCache.open(task.job_id, key, weights, chain_versions=chain_versions, fork=task.fork)
     except BaseException:
         # The spool is locked by this process, so an open one would keep the next attempt out.
         frames.close()

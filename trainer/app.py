@@ -90,7 +90,7 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
     Set `stop` to end it early, with a checkpoint. Raises: ConfigError, NotFound, Unreachable, NonFiniteLoss, RankLost,
     Denied, TimedOut.
     """
-    async with tracking(_openings(config), os.environ) as trackers:
+    async with tracking(_openings(config), os.environ, stop) as trackers:
         return await _run(config, stop, trackers)
 
 
@@ -159,6 +159,7 @@ async def _run(config: TrainerConfig, stop: asyncio.Event, trackers: Trackers) -
         tasks.create_task(asyncio.to_thread(publish.compile_codec))  # beside the warm-up
         try:
             state = await _unless_full(_work(trainer), stop)
+            await trackers.finish(stop, say)  # here, so that watchers see what is waited for
             # If the parts were never built, the link has queued nothing that must still be sent.
             if ready.done():
                 await _close(link, config.task.job_id)

@@ -59,6 +59,13 @@ hand."""
 )
 @click.option("--worker-threads", type=click.IntRange(min=1), help="Compute threads of each rollout worker.")
 @click.option("--trainer-threads", type=click.IntRange(min=1), help="Compute threads of each trainer.")
+@click.option(
+    "--jobs-per-region",
+    type=click.IntRange(1, 16),
+    default=1,
+    show_default=True,
+    help="Jobs that may run in one region side by side. Each uses the host as if it were alone there.",
+)
 @click.option("--stop-on-stdin-eof", is_flag=True, help="Stop when standard input closes, as when the parent ends.")
 @output_option(Output.TABLE, Output.JSON)
 def up_command(
@@ -68,6 +75,7 @@ def up_command(
     allow_dirs: tuple[Path, ...],
     worker_threads: int | None,
     trainer_threads: int | None,
+    jobs_per_region: int,
     stop_on_stdin_eof: bool,
     output: str,
 ) -> int:
@@ -86,6 +94,7 @@ def up_command(
         token_file=token_file(work_dir, records),
         allow_dirs=(home_folder(), *allow_dirs),
         agent_options=options,
+        jobs_per_region=jobs_per_region,
     )
     settings = UpSettings(
         fleet=fleet,

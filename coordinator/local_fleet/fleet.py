@@ -40,6 +40,7 @@ class LocalFleetSettings:
     token_file: Path
     allow_dirs: tuple[Path, ...] = ()
     agent_options: tuple[str, ...] = ()
+    jobs_per_region: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +93,10 @@ class LocalFleet:
 
     async def _start_coordinator(self, wan: str) -> str:
         self._say("starting the coordinator")
+        shared = ["--jobs-per-region", str(self._settings.jobs_per_region)]
         place = ["--region", self._settings.regions[0], "--wan", wan] if wan else []
         ready = await self._services.start(
-            "coordinator", ["coordinator", "run", "--listen", ANY_PORT, *self._token, *place]
+            "coordinator", ["coordinator", "run", "--listen", ANY_PORT, *self._token, *place, *shared]
         )
         return ready["coordinator"]
 

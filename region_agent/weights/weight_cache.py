@@ -88,16 +88,23 @@ class WeightCache:
 
     @classmethod
     def open(
-        cls, job_id: str, authority_key: bytes, folder: Path, *, chain_versions: int, layer: WeightFiles | None = None
+        cls,
+        job_id: str,
+        authority_key: bytes,
+        folder: Path,
+        *,
+        chain_versions: int,
+        fork: int = 0,
+        layer: WeightFiles | None = None,
     ) -> Self:
-        """Open the cache with what an earlier process left, proven.
+        """Open the cache for a job's fork with what an earlier process left, proven.
 
         Call it in a thread. Raises: Conflict, StorageError.
         """
         trust = Trust(authority_key, job_id)
         opened, held, refused = WeightFolder.open(folder, trust, layer)
         try:
-            publications = restored_log(held, trust)
+            publications = restored_log(held, trust, fork)
         except (WireError, Conflict, CorruptSpool) as error:
             # Files that are whole one by one may not fit together. Begin with an empty folder, but keep the fence
             # against older forks.
@@ -106,7 +113,7 @@ class WeightCache:
             highest_fork = held.highest_fork
             opened, _, refused = WeightFolder.open(folder, trust, layer)
             held = HeldVersions(highest_fork=highest_fork)
-            publications = restored_log(held, trust)
+            publications = restored_log(held, trust, fork)
         if refused:
             event(log, logging.ERROR, "copy_refused", job=job_id, why=refused)
         machine = WeightCacheMachine(held, chain_versions=chain_versions)

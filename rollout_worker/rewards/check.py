@@ -115,7 +115,8 @@ async def _try(
     said: dict[str, Any] = {"label": label_of(entry), "weight": entry.weight}
     section = job.reward.model_copy(update={"name": None, "functions": (entry,), "on_failure": "fail", "processes": 1})
     # Where the kernel here refuses a sandbox, another machine's may not: the functions' own region decides.
-    place = RewardPlace(code_folder=folder, columns=columns)
+    # An answer that is in the data is never empty.
+    place = RewardPlace(code_folder=folder, columns=(*columns, "answer") if item.answer else columns)
     scorer = build_scorer(section, environment, asyncio.Lock(), place)
     # The completion's tokens are not known here, since no tokenizer is loaded: its bytes stand in for them.
     sample = ScoredSample(token_ids=tuple(item.answer.encode()))

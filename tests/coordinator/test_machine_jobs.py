@@ -232,7 +232,7 @@ def test_a_job_of_an_earlier_coordinator_goes_on_and_holds_its_region() -> None:
     effects = run.do(RegionJoined(hello("eu", tasks=(running,)), 1))
     assert not any(isinstance(effect, SendDesired) for effect in effects)
     run.do(JobSubmitted("r", "j", request()))
-    assert run.job().reason == "waits for 1 free regions, 0 there (eu runs old)"
+    assert run.job().reason.startswith("waits for 1 free region, 0 there (eu runs old, until the job ends")
     effects = run.says("eu", "old/trainer", TaskState.SUCCEEDED)
     assert RunPlanner("j", frozenset({"eu"})) in effects
     assert SendDesired("eu", 1, 1, ()) in effects

@@ -1,5 +1,6 @@
 """The coordinator's machine takes submissions and plans: a plan is a proposal, held against the newest fleet."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -18,7 +19,7 @@ from coordinator.state import JobState, PlacedRoles, desired_tasks
 from periplus.errors import Conflict, NotFound
 from periplus.values.policy import Policy
 from periplus.values.task import ENDED, Role, TaskState
-from tests.support.coordinator.machine_run import Run, hello, infeasible, report, request
+from tests.support.coordinator.machine_run import SETTINGS, Run, hello, infeasible, report, request
 
 
 def test_a_repeated_request_gets_the_first_job() -> None:
@@ -114,12 +115,31 @@ def test_a_planner_that_fails_fails_the_job() -> None:
     assert run.job().state is JobState.FAILED
 
 
+def test_as_many_jobs_run_in_a_region_as_the_coordinator_is_told() -> None:
+    run = Run(replace(SETTINGS, jobs_per_region=2))
+    run.join("eu")
+    for name in ("j", "k", "l"):
+        run.do(JobSubmitted(name, name, request()))
+        if name != "l":
+            run.place(name, "eu", "eu")
+    assert run.desired("eu").keys() == {"j/trainer", "j/rollout-eu-0", "k/trainer", "k/rollout-eu-0"}
+    assert run.job("l").reason.startswith("waits for 1 free region, 0 there (eu runs j and k, until")
+    run.says("eu", "j/trainer", TaskState.RUNNING)
+    run.says("eu", "j/trainer", TaskState.SUCCEEDED)
+    assert run.desired("eu").keys() == {"k/trainer", "k/rollout-eu-0"}
+    assert RunPlanner("l", frozenset({"eu"})) in run.effects
+
+
 def test_a_later_job_waits_for_the_regions_of_the_first_until_its_processes_are_gone(run: Run) -> None:
     run.says("us", "j/rollout-us-0", TaskState.RUNNING)
     run.do(JobSubmitted("r2", "k", request(min_regions=2)))
-    assert run.job("k").reason == "waits for 2 free regions, 0 there (eu runs j, us runs j)"
+    assert run.job("k").reason == (
+        "waits for 2 free regions, 0 there (eu runs j, us runs j, until the job ends or is cancelled; a job leaves "
+        "regions to others by regions.max, regions.rollout or regions.forbid, and a coordinator with "
+        "--jobs-per-region 2 runs two in one)"
+    )
     run.says("eu", "j/trainer", TaskState.SUCCEEDED)
-    assert run.job("k").reason == "waits for 2 free regions, 1 there (us runs j)"
+    assert "1 there (us runs j, until" in run.job("k").reason
     run.says("us", "j/rollout-us-0", TaskState.STOPPED)
     assert RunPlanner("k", frozenset({"eu", "us"})) in run.effects
     assert not any(r.state in ENDED for region in run.state.regions.values() for r in region.tasks.values())

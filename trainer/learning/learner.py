@@ -312,12 +312,6 @@ class Learner:
         if self._critic is not None:
             critic = self._critic.model
             values_BU = self._scores(lambda part: state_values(critic, part), batch, width_T + 1)
-        # All ranks hold the same scores, so that all of them refuse the step.
-        _check_scores("the policy's log-probabilities", actor_BT, batch, "the weights of this run")
-        _check_scores(
-            "the reference model's log-probabilities", reference_BT, batch, "the model that the run began with"
-        )
-        _check_scores("the critic's values", values_BU, batch, "the critic's learning rate")
         if settings.reward_kl_coefficient:
             assert actor_BT is not None
             assert reference_BT is not None
@@ -333,8 +327,17 @@ class Learner:
             values_BU=values_BU,
         )
         # Advantages come from all rows of the step, so they do not depend on minibatches, micro-batches or ranks.
-        found = settings.algorithm.advantages(outcomes, settings.advantage)
-        if not bool((torch.isfinite(found.advantages_BT) | ~batch.mask_BT).all()):
+        # All ranks hold the same scores, so that all of them refuse the step.
+        scored = (actor_BT, reference_BT, values_BU)
+        try:
+            found = settings.algorithm.advantages(outcomes, settings.advantage)
+        except ValueError:  # of a penalty that is not finite
+            _check_scores(batch, *scored)
+            raise
+        # One read from the device for all of them.
+        are_fit = [torch.isfinite(each[:, :width_T]) for each in (found.advantages_BT, *scored) if each is not None]
+        if not bool((torch.stack(are_fit).all(0) | ~batch.mask_BT).all()):
+            _check_scores(batch, *scored)
             raise NonFiniteLoss(
                 f"the advantages of {batch.num_rows} samples with rewards from {min(batch.rewards)} to "
                 f"{max(batch.rewards)} are not finite: the step was not applied; check the critic's values and the KL "
@@ -422,9 +425,20 @@ def _check_finite(batch: Batch) -> None:
             )
 
 
-def _check_scores(what: str, scores: torch.Tensor | None, batch: Batch, where: str) -> None:
-    if scores is None:
-        return
+def _check_scores(
+    batch: Batch, actor: torch.Tensor | None, reference: torch.Tensor | None, values: torch.Tensor | None
+) -> None:
+    """Raise NonFiniteLoss if one of the scores at the start of a step is not finite, and name it."""
+    for what, scores, where in (
+        ("the policy's log-probabilities", actor, "the weights of this run"),
+        ("the reference model's log-probabilities", reference, "the reference model"),
+        ("the critic's values", values, "the critic's learning rate"),
+    ):
+        if scores is not None:
+            _check_score(what, scores, batch, where)
+
+
+def _check_score(what: str, scores: torch.Tensor, batch: Batch, where: str) -> None:
     bad_BT = ~torch.isfinite(scores[:, : batch.num_columns]) & batch.mask_BT
     if bool(bad_BT.any()):
         row, column = (int(index) for index in bad_BT.nonzero()[0])

@@ -4,17 +4,19 @@ A tracker's process is started by the first record that has values, so a job tha
 queue of bounded length. A tracker that is slower than training loses the rows for which there is no room; the first
 loss and their number at the end are WARNINGs. A tracker that fails is one WARNING, and gets nothing more.
 
-At the end of the run, whether it succeeded or not, all trackers together get FINISH_S seconds to write what is left.
-Then their processes are killed.
+At the end of the run, whether it succeeded or not, all trackers together get FINISH_S seconds to write what is left,
+or TURN_S once the trainer was asked to stop. Then their processes are killed, and the rows that may be lost are counted
+in a WARNING.
 """
 
 import asyncio
 import logging
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+from periplus import clock
 from periplus.process.telemetry import event
 from periplus.values.record import Record
 from trainer.tracking.opening import TrackerOpening, tracker_environment
@@ -26,9 +28,13 @@ QUEUE_ROWS = 1000
 """Rows that wait for one tracker at most. Chosen by hand: a row has 2 to 3 kB, and a tracker needs 5 to 20 s to start,
 in which even a tiny model takes fewer steps."""
 
-FINISH_S = 10.0
+FINISH_S = 120.0
 """Seconds that trackers get at the end to write what is left. Chosen by hand: a tracker that writes files needs less
-than 3 s, and an agent kills a trainer 30 s after it has asked it to stop."""
+than 3 s, but a short run ends while it starts, which takes minutes on a machine with much other work."""
+
+TURN_S = 10.0
+"""Seconds after which a wait at the end is said again, and which it may last once the trainer was asked to stop: an
+agent kills it 30 s later. Chosen by hand."""
 
 MAX_REASON_BYTES = 2000
 """Bytes of a tracker's error that are logged at most."""
@@ -44,6 +50,7 @@ class TrackerFeed:
         self._is_wanted = asyncio.Event()
         self._has_ended = False
         self._num_dropped = 0
+        self.num_sent = 0
 
     @property
     def is_wanted(self) -> bool:
@@ -57,6 +64,7 @@ class TrackerFeed:
         row = row_of(record, self.opening.resumed_version or 0)
         try:
             self._rows.put_nowait(f"{row.to_json()}\n".encode())
+            self.num_sent += 1
         except asyncio.QueueFull:
             if self._num_dropped == 0:
                 self._warn("tracker_behind", rows=QUEUE_ROWS)
@@ -70,6 +78,10 @@ class TrackerFeed:
             self._rows.get_nowait()
             self._num_dropped += 1
         self._rows.put_nowait(None)
+
+    def give_up(self) -> None:
+        """Say that the tracker is not waited for any more."""
+        self._warn("tracker_slow_to_finish", rows_at_risk=self.num_sent)
 
     async def run(self) -> None:
         """Start the tracker's process, feed it, and return when it has ended. Cancelling kills it. Raises nothing."""
@@ -118,40 +130,47 @@ class TrackerFeed:
 
 
 class Trackers:
-    """The trackers of a run."""
+    """The trackers of a run, whose feeds are running."""
 
-    def __init__(self, feeds: Sequence[TrackerFeed] = ()) -> None:
-        self._feeds = tuple(feeds)
+    def __init__(self, running: Mapping["asyncio.Task[None]", TrackerFeed] | None = None) -> None:
+        self._running = dict(running or {})
 
     def record(self, record: Record) -> None:
         """Hand a record to all trackers. It takes a fraction of a millisecond, and never waits."""
-        for feed in self._feeds:
+        for feed in self._running.values():
             feed.send(record)
+
+    async def finish(self, stop: asyncio.Event, say: Callable[[str], None]) -> None:
+        """Let the trackers write what is left, and end them. `stop` shortens the wait, and `say` is told of it."""
+        running, self._running = self._running, {}
+        late = {task for task, feed in running.items() if feed.is_wanted}
+        for task in late:
+            running[task].close()
+        deadline_s = clock.monotonic_s() + FINISH_S
+        try:
+            while late and (left_s := deadline_s - clock.monotonic_s()) > 0:
+                _, late = await asyncio.wait(late, timeout=min(TURN_S, left_s))
+                if late and stop.is_set():
+                    break
+                if late:
+                    names = ", ".join(sorted(running[task].opening.tracker for task in late))
+                    say(f"waiting for trackers to write the last records: {names}, for at most {left_s:.0f} s")
+            for task in late:
+                running[task].give_up()
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
 
 @asynccontextmanager
-async def tracking(openings: Sequence[TrackerOpening], environment: Mapping[str, str]) -> AsyncIterator[Trackers]:
-    """Run the trackers of a run, and let them finish on leaving, for FINISH_S seconds at most."""
+async def tracking(
+    openings: Sequence[TrackerOpening], environment: Mapping[str, str], stop: asyncio.Event
+) -> AsyncIterator[Trackers]:
+    """Run the trackers of a run, and let them finish on leaving, unless that is done."""
     feeds = [TrackerFeed(opening, environment) for opening in openings]
-    running = {asyncio.create_task(feed.run()): feed for feed in feeds}
+    trackers = Trackers({asyncio.create_task(feed.run()): feed for feed in feeds})
     try:
-        yield Trackers(feeds)
+        yield trackers
     finally:
-        await _finish(running)
-
-
-async def _finish(running: Mapping["asyncio.Task[None]", TrackerFeed]) -> None:
-    started = {task: feed for task, feed in running.items() if feed.is_wanted}
-    for feed in started.values():
-        feed.close()
-    try:
-        if started:
-            _, late = await asyncio.wait(started, timeout=FINISH_S)
-            for task in late:
-                opening = started[task].opening
-                names = {"job": opening.job_id, "tracker": opening.tracker}
-                event(log, logging.WARNING, "tracker_slow_to_finish", **names, deadline_s=FINISH_S)
-    finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await trackers.finish(stop, lambda said: event(log, logging.INFO, "trackers", why=said))

@@ -45,6 +45,7 @@ def up(
     grid: str = "",
     worker_threads: int | None = None,
     trainer_threads: int | None = None,
+    jobs_per_region: int = 1,
     allow_dirs: Sequence[str | os.PathLike[str]] = (),
 ) -> FleetClient:
     """Run a fleet on this machine, and return a connection to it.
@@ -52,13 +53,14 @@ def up(
     The fleet ends with the connection: after its `with` block, at its `close`, or with the script. Jobs that still run
     at the end are stopped, with a checkpoint. Jobs write their runs below `directory`, your home or one of
     `allow_dirs`. `regions` is a number or names. With `grid`, the network between them is emulated: "continental",
-    "intercontinental", "off", or the path of a grid file.
+    "intercontinental", "off", or the path of a grid file. `jobs_per_region` jobs may run in one region side by side.
 
     Raises: Conflict if a fleet runs in the directory already, ConfigError, TimedOut, PeriplusError.
     """
     names = str(regions) if isinstance(regions, int) else ",".join(regions)
     words = ["--dir", os.fspath(directory), "--regions", names, "-o", "json", "--stop-on-stdin-eof"]
     words += [word for each in allow_dirs for word in ("--allow-dir", os.fspath(each))]
+    words += ["--jobs-per-region", str(jobs_per_region)]
     options = {"--grid": grid, "--worker-threads": worker_threads, "--trainer-threads": trainer_threads}
     words += [word for name, value in options.items() if value not in ("", None) for word in (name, str(value))]
     with ExitStack() as starting:

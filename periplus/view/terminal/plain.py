@@ -95,8 +95,9 @@ def _held_out(state: ViewState) -> str:
     if not state.accuracies:
         return ""
     newest = state.accuracies[-1]
-    known = {"accuracy": newest.value, "eval_reward_mean": newest.reward if newest.value is None else None}
-    return held_out_text({name: value for name, value in known.items() if value is not None})
+    if newest.value is None:
+        return "" if newest.reward is None else f"held-out reward {newest.reward:.3g}"
+    return f"accuracy {units.percent(newest.value)}"
 
 
 def _broken_promises(before: ViewState, after: ViewState) -> tuple[str, ...]:

@@ -8,8 +8,12 @@ LOG_BYTES = 256 << 20
 """Bytes of one job's publications that are kept in memory for readers; older ones are on disk. Chosen by hand."""
 
 
-def restored_log(held: HeldVersions, trust: Trust) -> PublicationLog:
-    """Return the log of what was found on disk. Raises: WireError, Fenced for a disk that was changed, StorageError."""
+def restored_log(held: HeldVersions, trust: Trust, fork: int) -> PublicationLog:
+    """Return the log of what was found on disk, for the workers of a fork.
+
+    The bundle of an earlier fork is left out: a run that is resumed with other data has another one, and a worker with
+    the earlier one would get no leases. Raises: WireError, Fenced for a disk that was changed, StorageError.
+    """
     publications = PublicationLog(trust, max_bytes=LOG_BYTES, max_content_bytes=MAX_RELAYED_BYTES)
     # The log begins at the copy, or without one at the base of the first delta.
     policy, digest = None, b""
@@ -22,5 +26,7 @@ def restored_log(held: HeldVersions, trust: Trust) -> PublicationLog:
     highest_fork = max(held.highest_fork, bundle.opening.policy.fork if bundle is not None else 0)
     is_dead = policy is not None and policy.fork < highest_fork  # the new fork's first state had not arrived
     chain = (publication_of(link) for link in (() if is_dead else held.chain))
+    if bundle is not None and bundle.opening.policy.fork < fork:
+        bundle = None
     publications.restore(bundle, chain, copy=policy, copy_digest=digest, highest_fork=highest_fork)
     return publications

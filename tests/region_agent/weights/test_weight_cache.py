@@ -89,6 +89,22 @@ def test_a_delta_that_is_damaged_on_disk_ends_the_chain_and_readers_are_not_serv
     play(scene)
 
 
+@pytest.mark.parametrize(("fork", "has_bundle"), [(0, True), (1, False)])
+def test_the_bundle_on_disk_is_for_workers_of_its_own_fork(fork: int, has_bundle: bool) -> None:
+    async def scene() -> None:
+        disk = FaultyWeightFiles()
+        weights = weight_cache(disk)
+        take(weights, made().bundle(), made().anchor(0))
+        await settled(weights)
+        await until(lambda: weights.copy_policy == at(0))
+        weights.close(job_is_done=False)
+        again = weight_cache(disk, fork=fork)
+        assert again.log.has_bundle is has_bundle
+        assert again.log.newest == at(0)
+
+    play(scene)
+
+
 def test_a_state_that_was_half_written_when_the_disk_failed_is_sent_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         disk = FaultyWeightFiles()

@@ -19,6 +19,8 @@ def raises(completions):
     raise ValueError("the judge is out")
 def needs(completions, difficulty):
     return [0.0]
+def judges(completions, answer):
+    return [0.0]
 def text(completions):
     return ["good"]
 def short(completions):
@@ -53,6 +55,12 @@ def test_a_function_in_the_style_of_trl_gets_all_that_it_asks_for(
 ) -> None:
     said = tried(tmp_path, monkeypatch, reward={"functions": [{"path": "own:fine"}]})
     assert said == {"tried": [{"label": "own:fine", "weight": 1.0, "value": 5.0}]}
+
+
+def test_a_function_that_needs_answers_refuses_data_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"prompt": "1+1=", "truth": "2"}]
+    said = tried(tmp_path, monkeypatch, rows, reward={"functions": [{"path": "own:judges"}]})
+    assert "needs the argument answer, and the data set has no answers (it has the columns truth)" in said["message"]
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ def infeasible(why: str) -> Infeasible:
 class Run:
     """A machine driven by hand, with the effects of the last event."""
 
-    def __init__(self) -> None:
-        self.state = State(settings=SETTINGS, authority_key=AUTHORITY_KEY)
+    def __init__(self, settings: Settings = SETTINGS) -> None:
+        self.state = State(settings=settings, authority_key=AUTHORITY_KEY)
         self.now_s = 1000.0
         self.effects: tuple[Effect, ...] = ()
 

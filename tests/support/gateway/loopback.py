@@ -197,10 +197,11 @@ async def certified(job_id: str, fork: int, public_key: bytes) -> control_pb2.Ce
     return control_pb2.CertificateAnswer(job_id=job_id, fork=fork, certificate=certificate)
 
 
-def weight_cache(disk: WeightFiles | None = None, *, chain_versions: int = 8) -> WeightCache:
+def weight_cache(disk: WeightFiles | None = None, *, chain_versions: int = 8, fork: int = 0) -> WeightCache:
     """In memory, unless `disk` says where."""
     disk = disk or FaultyWeightFiles()
-    return WeightCache.open(JOB, AUTHORITY.public_key, Path("/weights"), chain_versions=chain_versions, layer=disk)
+    folder = Path("/weights")
+    return WeightCache.open(JOB, AUTHORITY.public_key, folder, chain_versions=chain_versions, fork=fork, layer=disk)
 
 
 @asynccontextmanager

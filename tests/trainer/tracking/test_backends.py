@@ -57,7 +57,7 @@ def track(tracker: str, folder: Path, records: Sequence[Record], resumed: int | 
     environment.pop("WANDB_MODE", None)
 
     async def run() -> None:
-        async with tracking([opening], environment) as trackers:
+        async with tracking([opening], environment, asyncio.Event()) as trackers:
             for record in records:
                 trackers.record(record)
 

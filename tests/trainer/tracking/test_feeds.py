@@ -37,7 +37,7 @@ def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None
 
 def track(*records: Record) -> None:
     async def run() -> None:
-        async with tracking([OPENING], {"PATH": "/usr/bin:/bin"}) as trackers:
+        async with tracking([OPENING], {"PATH": "/usr/bin:/bin"}, asyncio.Event()) as trackers:
             for record in records:
                 trackers.record(record)
 
@@ -69,7 +69,7 @@ def test_trackers_finish_when_the_run_fails(tmp_path: Path, monkeypatch: pytest.
     stand_in(tmp_path, monkeypatch, f"cat > {tmp_path}/lines")
 
     async def run() -> None:
-        async with tracking([OPENING], {"PATH": "/usr/bin:/bin"}) as trackers:
+        async with tracking([OPENING], {"PATH": "/usr/bin:/bin"}, asyncio.Event()) as trackers:
             trackers.record(step(1))
             raise RuntimeError("the run failed")
 
@@ -84,7 +84,7 @@ def test_a_tracker_that_fails_is_one_warning_with_its_reason(
     stand_in(tmp_path, monkeypatch, "echo 'no key'; exit 1")
 
     async def run() -> None:
-        async with tracking([OPENING], {"PATH": "/usr/bin:/bin"}) as trackers:
+        async with tracking([OPENING], {"PATH": "/usr/bin:/bin"}, asyncio.Event()) as trackers:
             trackers.record(step(1))
             while not caplog.records:
                 await asyncio.sleep(0.01)
@@ -127,3 +127,30 @@ def test_a_tracker_that_hangs_is_killed_at_the_end(
     assert warnings(caplog) == [("tracker_slow_to_finish", "wandb")]
     pid = (tmp_path / "pid").read_text().strip()
     assert not Path("/proc", pid).exists()
+    assert caplog.records[-1].__dict__["fields"]["rows_at_risk"] == 1
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_tracker_that_starts_slowly_gets_all_rows_of_a_short_run_unless_the_trainer_must_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_stopped: bool
+) -> None:
+    monkeypatch.setattr(feeds, "TURN_S", 0.2)
+    stand_in(tmp_path, monkeypatch, f"sleep 1; cat > {tmp_path}/lines")
+    said: list[str] = []
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        async with tracking([OPENING], {"PATH": "/usr/bin:/bin"}, stop) as trackers:
+            trackers.record(step(1))
+            trackers.record(step(2))
+            if is_stopped:
+                stop.set()
+            await trackers.finish(stop, said.append)
+
+    asyncio.run(run())
+    assert (tmp_path / "lines").exists() is not is_stopped
+    if not is_stopped:
+        assert len((tmp_path / "lines").read_text().splitlines()) == 1 + 2
+    assert [each.partition(", for")[0] for each in said[:1]] == (
+        [] if is_stopped else ["waiting for trackers to write the last records: wandb"]
+    )
