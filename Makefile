@@ -3,7 +3,7 @@
 #   make venv       .venv with the versions of constraints.txt; redone when these or pyproject.toml change
 #   make demo       train a small model across emulated regions on this machine
 #   make test       pytest on all cores; PYTEST_ARGS='-k ledger' chooses (4 minutes)
-#   make test-properties  the quick tests of generated inputs, with over three times as many inputs (2 minutes)
+#   make test-properties  the quick tests of generated inputs, with over three times as many inputs (a minute)
 #   make test-slow  as `make test`, what takes seconds a case: damaged files, ranks of a trainer, whole jobs (8 minutes)
 #   make test-proofs  the planner's bounds, held against many good placements (2 minutes)
 #   make test-faults  parts of a whole runtime are killed, and it goes on (12 minutes)

@@ -166,12 +166,13 @@ def assembled(
 
 def _driver_of(config: TrainerConfig, prepared: Prepared) -> LedgerDriver:
     job = config.job
+    compared = {"outcome_of": correctness_of(job).outcome} if job.train.filter_groups else {}
     return LedgerDriver(
         ledger_of(job, prepared),
         Retention(job.output.trajectories_mib << 20),
         bundle_digest=prepared.bundle.digest,
         home_region=config.task.region,
-        outcome_of=correctness_of(job).outcome,
+        **compared,
     )
 
 

@@ -4,7 +4,8 @@
 
 The thoughts are what precedes the last `</think>`; a chat template may have put `<think>` into the prompt. The answer
 is the last section `<answer>` of the rest, up to its end tag or the end of the text. Without a section the rest itself
-is the answer, and so a completion without tags is its own answer.
+is the answer, and so a completion without tags is its own answer. Of thoughts that do not end, only an answer section
+in them is an answer.
 """
 
 import re
@@ -28,11 +29,9 @@ def answer_section(text: str) -> str | None:
 
 
 def final_answer(completion: str) -> str | None:
-    """Return the final answer of a completion, or None if its thoughts do not end."""
+    """Return the final answer of a completion, or None if its thoughts do not end and have no answer section."""
     rest = after_thoughts(completion)
-    if rest is None:
-        return None
-    section = answer_section(rest)
+    section = answer_section(completion if rest is None else rest)
     return rest if section is None else section
 
 

@@ -6,9 +6,9 @@ from typing import Annotated
 from pydantic import Field
 
 from periplus.config.loading import Config
-from periplus.job.bounds import MAX_COUNT
 from periplus.job.data_section import DatasetKeys, EnvironmentSection, source_disagreements
 from periplus.job.sampling_section import EvalSampling, eval_sampling_disagreements
+from periplus.job.train_section import MAX_COUNT
 
 MAX_SETS = 16
 """Largest number of evaluation sets. Chosen by hand: a report draws a line for each."""

@@ -150,6 +150,8 @@ def summary_table(summary: Summary, *, ascii_only: bool = False) -> RenderableTy
 
 def _rewards(summary: Summary) -> str:
     values = (summary.eval_reward_before, summary.eval_reward_after)
+    if values == (None, None):
+        return ""
     return "  ->  ".join(_known(units.UNKNOWN if value is None else f"{value:.3g}") for value in values)
 
 
@@ -172,7 +174,7 @@ def _rows(summary: Summary) -> list[tuple[str, Text]]:
         ("problems", Text(problems)),
         ("warm-up", Text(warmup)),
         ("accuracy", accuracy),
-        ("held-out reward", Text(_rewards(summary))),
+        *([("held-out reward", Text(rewards))] if (rewards := _rewards(summary)) else []),
         *([("", doubt)] if summary.changes_of_problems else []),
         ("throughput", Text(_exact(summary.tokens_per_s, "tokens/s"))),
         ("published weights", Text(_weights(summary))),

@@ -21,8 +21,8 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 KEYS = frozenset(dotted_keys(JobFile))
 SECTIONS = sorted({key.partition(".")[0] for key in KEYS if "." in key})
 DOTTED = re.compile(rf"(?<![\w./-])(?:{'|'.join(SECTIONS)})(?:\.[a-z_0-9]+)+(?![\w(/-])")
-FREE = "environment.config."
-"""The keys below are those of the environment's own configuration."""
+FREE = ("environment.config.", "eval.sets.")
+"""The keys below are those of the environment's own configuration, and names of evaluation sets."""
 
 NO_KEYS = re.compile(r"\.(json|jsonl|md|yaml|safetensors)$")
 """Ends of file names that begin as a key does, such as plan.json."""

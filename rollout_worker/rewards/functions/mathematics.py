@@ -16,7 +16,7 @@ import logging
 import re
 from typing import Any
 
-from periplus.environment.final_answer import after_thoughts, answer_section, final_answer
+from periplus.environment.final_answer import answer_section, final_answer
 from rollout_worker.rewards.functions.completions import ScoredText, Settings, SingleFunction
 
 ANSWERS_KEPT = 1 << 14
@@ -51,14 +51,12 @@ def build(settings: Settings) -> SingleFunction:
         return bool(found) and library.verify(gold(answer), found, timeout_seconds=limit_s)
 
     def math(text: ScoredText) -> float:
-        rest = after_thoughts(text.completion)
-        if rest is None:
+        final = final_answer(text.completion)
+        if final is None:
             return 0.0
-        section = answer_section(rest)
-        found = library.parse(rest if section is None else section, parsing_timeout=limit_s)
-        if is_right(text.answer, found):
+        if is_right(text.answer, library.parse(final, parsing_timeout=limit_s)):
             return 1.0
-        is_bare = section is not None and not FORMULA.search(section)
-        return float(is_bare and is_right(text.answer, boxed(str(section))))
+        is_bare = answer_section(text.completion) is not None and not FORMULA.search(final)
+        return float(is_bare and is_right(text.answer, boxed(final)))
 
     return math

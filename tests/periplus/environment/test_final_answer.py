@@ -18,7 +18,7 @@ from periplus.environment.final_answer import final_answer, is_answer
         ("<think><answer>15</answer></think><answer>12</answer>", "12"),
         ("<think><answer>15</answer></think>12", "12"),
         ("<think>15", None),
-        ("<think>15<answer>12</answer>", None),
+        ("<think>15<answer>12</answer>", "12"),
         ("<think>12</think>", ""),
     ],
 )
