@@ -121,10 +121,7 @@ _WHY: Mapping[str, tuple[str, ...]] = {
         "remote_rm_url",
         "reward_manager",
     ),
-    "the KL reference is the policy that the job starts from, and algorithm.kl_coefficient is constant": (
-        "ref_model",
-        "ref_model_path",
-        "reference_model",
+    "the KL reference (algorithm.kl_reference) stays as it is, and algorithm.kl_coefficient is constant": (
         "sync_ref_model",
         "ref_model_sync_steps",
         "ref_model_mixup_alpha",
