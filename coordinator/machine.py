@@ -546,7 +546,8 @@ def _taken(state: State, free: frozenset[str]) -> str:
     runs = ", ".join(f"{name} runs {' and '.join(jobs)}" for name, jobs in full.items())
     return (
         f" ({runs}, until the job ends or is cancelled; a job leaves regions to others by regions.max, "
-        "regions.rollout or regions.forbid, and a coordinator with --jobs-per-region 2 runs two in one)"
+        "regions.rollout or regions.forbid, and a coordinator runs more than "
+        f"{state.settings.jobs_per_region} in one by --jobs-per-region)"
     )
 
 

@@ -135,8 +135,8 @@ def test_a_later_job_waits_for_the_regions_of_the_first_until_its_processes_are_
     run.do(JobSubmitted("r2", "k", request(min_regions=2)))
     assert run.job("k").reason == (
         "waits for 2 free regions, 0 there (eu runs j, us runs j, until the job ends or is cancelled; a job leaves "
-        "regions to others by regions.max, regions.rollout or regions.forbid, and a coordinator with "
-        "--jobs-per-region 2 runs two in one)"
+        "regions to others by regions.max, regions.rollout or regions.forbid, and a coordinator runs more than 1 in "
+        "one by --jobs-per-region)"
     )
     run.says("eu", "j/trainer", TaskState.SUCCEEDED)
     assert "1 there (us runs j, until" in run.job("k").reason
