@@ -115,6 +115,7 @@ class Trainer:
                 seed=config.seed,
                 algorithm="grpo",
                 settings=blake3(self._run.config.read_bytes()).digest(),
+                problems=bytes(32),
             )
         )
         key = PublisherKey.generate()

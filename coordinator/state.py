@@ -244,8 +244,8 @@ class SentBytes:
 class Job:
     """A job as the coordinator knows it, from its submission until after its end.
 
-    `reason` says why the job is in its state. `phase` is what the trainer last reported to be doing,
-    and `notice` what it last said that a person should look at. `tasks` maps a
+    `reason` says why the job is in its state. `phase` is what the trainer last reported to be doing, and
+    `notice` what it last said that a person should look at. `tasks` maps a
     task's id to its status. `infeasible_on` is the set of free regions on which the job has no placement, because of
     `conflict`, while other regions are in use. `trainer_key` is the public key that was certified for the trainer of
     this fork, empty before the trainer asked. `sent` counts bytes by directed pair of regions, over all forks that

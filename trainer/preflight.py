@@ -102,7 +102,7 @@ def checked_inputs(job: JobFile, model_dir: Path | None, is_time_up: Callable[[]
         tokenizer = load_tokenizer(model_dir)
         if (reference := reference_folder(job)) is not None:
             check_reference(reference, model_dir)
-    if job.optimizer.schedule_options or job.optimizer.schedule not in ("constant", "linear", "cosine"):
+    if job.learning_rate(0) is None:
         from trainer.recipe import learning_rate_of  # transformers, which has the schedule
 
         learning_rate_of(job, 0)

@@ -38,7 +38,7 @@ def token_of(address: str) -> str:
     It is empty if there is neither. Raises: NotFound, Denied, ConfigError if the fleet's token cannot be read.
     """
     for fleet in _living_fleets():
-        if fleet.coordinator == address.replace("localhost:", "127.0.0.1:") and fleet.token_file:
+        if fleet.coordinator == address.replace("localhost:", "127.0.0.1:"):
             return read_token(Path(fleet.token_file))
     return os.environ.get(TOKEN_VARIABLE, "")
 

@@ -131,7 +131,9 @@ def _set_of(text: str) -> dict[str, Any]:
 
 def _name(text: str, taken: Mapping[str, Any]) -> str:
     stem = re.sub(r"[^a-z0-9_-]+", "-", Path(text).name.split(".")[0].lower()).strip("-_")[:28] or "set"
-    return next(name for name in (stem, *(f"{stem}-{number}" for number in range(2, 99))) if name not in taken)
+    return next(
+        name for name in (stem, *(f"{stem}-{number}" for number in range(2, len(taken) + 3))) if name not in taken
+    )
 
 
 def _tree_of(base: Path) -> dict[str, Any]:

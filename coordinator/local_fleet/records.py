@@ -34,7 +34,7 @@ class FleetRecord:
 
     `process_start` is the start of its process in ticks since the host's boot, as text: with it a later process of the
     same id is told apart. `wan` is the control address of the WAN emulator, or empty. `token_file` holds the token that
-    its coordinator wants of callers, or is empty for a fleet of an earlier build.
+    its coordinator wants of callers.
     """
 
     coordinator: str
@@ -44,7 +44,7 @@ class FleetRecord:
     process_id: int
     process_start: str
     hostname: str
-    token_file: str = ""
+    token_file: str
 
     def to_json(self) -> str:
         """Return the record as one line of JSON with its schema."""
@@ -64,7 +64,7 @@ class FleetRecord:
             process_id=int(tree["process_id"]),
             process_start=str(tree["process_start"]),
             hostname=str(tree["hostname"]),
-            token_file=str(tree.get("token_file", "")),
+            token_file=str(tree["token_file"]),
         )
 
 

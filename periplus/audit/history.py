@@ -249,9 +249,8 @@ class Fork:
             item = fork.items.get(group)
             if item is not None and (fork is self or item[1] is Purpose.TRAIN):
                 return item
-            # Groups that its ancestors opened were of other problems.
             if fork.opened.other_problems:
-                return None
+                return None  # groups that its ancestors opened were of other problems
         return None
 
     def inherit(self) -> None:

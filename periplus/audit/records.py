@@ -10,7 +10,7 @@ version, tokens]`, with a fourth number 1 if the engine kept the key-value cache
                 cover (that manifest's `audit.n`), and `manifest` is the hash of that manifest. Both are null at a fresh
                 start, and when the parent's history is in another file.
                 `problems` is the digest of the problems that are trained on and held out, and `other_problems` says
-                that they are not the parent's, which the resumption allowed; earlier builds wrote neither.
+                that they are not the parent's, which the resumption allowed.
     lease       A worker got the right to produce one sample.
     result      A sample came back, and this is the verdict. `frame` is the place of its bytes, or null if they were not
                 kept (which never holds for an accepted sample); `index` is its place in that frame.
@@ -158,7 +158,7 @@ class OpenEntry:
     seed: int
     algorithm: str
     settings: bytes | None = None  # 32 bytes; None in schema 1 alone
-    problems: bytes | None = None  # 32 bytes; None in journals of earlier builds
+    problems: bytes | None = None  # 32 bytes; None in schema 1 alone
     other_problems: bool = False
     schema: str = SCHEMA
 
@@ -335,8 +335,6 @@ def to_line(n: int, prev: bytes, time_s: float, record: Entry) -> bytes:
     kind, fields = _TABLES[type(record)]
     if _is_unsealed_open(record):
         fields = _UNSEALED_OPEN
-    elif isinstance(record, OpenEntry) and record.problems is None:
-        fields = _EARLIER_OPEN
     elif isinstance(record, EvalEntry) and record.newest is not None:
         fields = _EVAL_SPAN
     body = "".join([f',"{f.key}":{f.to_text(getattr(record, f.attribute))}' for f in fields])
@@ -359,8 +357,6 @@ def from_line(line: bytes, where: str) -> JournalLine:
         record_type, fields = _KINDS[checked_label(data["kind"])]
         if record_type is OpenEntry and data["schema"] == UNSEALED_SCHEMA:
             fields = _UNSEALED_OPEN
-        elif record_type is OpenEntry and "problems" not in data:
-            fields = _EARLIER_OPEN
         elif record_type is EvalEntry and "newest" in data:
             fields = _EVAL_SPAN
         values = {f.attribute: f.of_json(data[f.key]) for f in fields}
@@ -572,7 +568,6 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
     EndEntry: ("end", (_str("how", of_json=_ending),)),
     SealEntry: ("seal", (_hex("key", digest32), _hex("certificate", signature64), _hex("signature", signature64))),
 }
-_EARLIER_OPEN = _TABLES[OpenEntry][1][:-2]
-_UNSEALED_OPEN = _EARLIER_OPEN[:-1]
+_UNSEALED_OPEN = _TABLES[OpenEntry][1][:-3]
 _EVAL_SPAN = (_pol("policy"), _pol("newest"), _USED)
 _KINDS = {kind: (record_type, fields) for record_type, (kind, fields) in _TABLES.items()}

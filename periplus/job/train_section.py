@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue
 
 from periplus.config.loading import Config
+from periplus.values.schedule import Decay
 
 MAX_COUNT = 1_000_000_000
 """Largest value of counts that have no other bound. Chosen by hand: no run has more steps."""
@@ -151,7 +152,7 @@ def optimizer_disagreements(optimizer: OptimizerSection, *, devices: int) -> lis
         )
     if optimizer.momentum is not None and optimizer.name == "adamw":
         refusals.append("optimizer.momentum is set, but adamw has optimizer.betas in its place; leave momentum out")
-    if optimizer.schedule_options and optimizer.schedule in ("constant", "linear", "cosine"):
+    if optimizer.schedule_options and optimizer.schedule in tuple(Decay):
         refusals.append(
             f"optimizer.schedule_options is set, but the schedule {optimizer.schedule} has none; leave it out"
         )

@@ -198,7 +198,7 @@ class TaskOutcome:
         try:
             data = json.loads(status)
             state, message = TaskState(data["state"]), str(data["message"])
-            return cls(state=state, message=message, is_final=bool(data.get("is_final", False)))
+            return cls(state=state, message=message, is_final=bool(data["is_final"]))
         except (ValueError, KeyError, TypeError):
             pass
         if exit_code == EXIT_SUCCEEDED:

@@ -49,7 +49,7 @@ async def probe(
                 await call.write(gateway_pb2.ProbeChunk(sequence=sequence))
                 ack = await _next(acks, address)
                 round_trips.append(now() - start_s)
-                if ack.region not in ("", dst_region):  # gateways of earlier builds do not say it
+                if ack.region != dst_region:
                     raise ConfigError(
                         f"the gateway at {address} is of {ack.region}, not of {dst_region}: nothing was measured; "
                         f"give the agent of {dst_region} an --advertise at which {region} reaches it"

@@ -306,11 +306,10 @@ class SlotDecoder:
     def _choose(self, logits_RV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         running = self._running()
         too_early = [row.slot for row in running if self._position_R[row.slot] < row.request.min_new_tokens]
-        if too_early:
-            ends = [token for token in sorted(self._end_ids) if token < logits_RV.shape[1]]
+        ends = [token for token in sorted(self._end_ids) if token < logits_RV.shape[1]]
+        if too_early and ends:
             logits_RV = logits_RV.clone()
-            for slot in too_early:
-                logits_RV[slot, ends] = -torch.inf
+            logits_RV[self._on_device(too_early)[:, None], self._on_device(ends)] = -torch.inf
         # Sorting the vocabulary is left out while nobody needs it. It changes no row that draws from all tokens.
         restricts = any(row.request.top_k or row.request.top_p < 1 for row in running if not row.request.greedy)
         uniform_R = self._on_device(uniforms(self._keys_R, self._position_R))

@@ -57,7 +57,7 @@ class Manifest:
     - `audit_line`: number of the first line of the audit that the checkpoint does not cover.
     - `next_group`, `open_groups`: the ledger's next group, and the groups that were open.
     - `batches_root`: running hash over all batches of the history.
-    - `problems`: digests of the run's problems; none in the first manifests.
+    - `problems`: digests of the run's problems.
     - `digest`: BLAKE3 hash of the manifest's own bytes. `directory`: where the checkpoint is.
     """
 
@@ -170,7 +170,7 @@ def read_manifest(path: Path) -> Manifest:
             batches_root=bytes.fromhex(data["batches_root"]),
             # Of the bytes in the file, which is what the next manifest and the audit name.
             problems=tuple(
-                CountedDigest(name=name, count=count, digest=digest) for name, count, digest in data.get("problems", ())
+                CountedDigest(name=name, count=count, digest=digest) for name, count, digest in data["problems"]
             ),
             digest=blake3(text).digest(),
             directory=path.parent,

@@ -69,11 +69,11 @@ def digest_of_all(digests: Iterable[CountedDigest]) -> bytes:
 def check_same_problems(
     before: Sequence[CountedDigest], now: Sequence[CountedDigest], *, may_differ: bool
 ) -> tuple[str, ...]:
-    """Return a sentence for each difference from the problems of a checkpoint, which has none if it is an early one.
+    """Return a sentence for each difference from the problems of a checkpoint.
 
     Raises: ConfigError if they differ, unless they `may_differ`.
     """
-    if not before or digest_of_all(before) == digest_of_all(now):
+    if digest_of_all(before) == digest_of_all(now):
         return ()
     differences = tuple(_differences(before, now))
     if not may_differ:

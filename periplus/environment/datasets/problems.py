@@ -222,7 +222,7 @@ def _answer(value: Any, source: DatasetKeys) -> str:
     # In Python a bool is an int, but `true` as an answer is more likely a mistake.
     if isinstance(value, bool | BinaryValue) or not isinstance(value, str | int | float):
         raise ValueError(f"has an {column} that is {_shown(value)}, but must be text or a number")
-    text = value_text(value)
+    text = _value_text(value)
     if source.answer_pattern is None:
         return text
     found = re.search(source.answer_pattern, text)
@@ -234,7 +234,7 @@ def _answer(value: Any, source: DatasetKeys) -> str:
     return str(answer)
 
 
-def value_text(value: str | float) -> str:
+def _value_text(value: str | float) -> str:
     """Return an answer as text. Pandas writes whole numbers as floats where a column lacks values: 2.0 is `2`."""
     return number_text(value) if isinstance(value, float) else str(value)
 
@@ -259,7 +259,7 @@ def _meets(values: Mapping[str, Any], condition: RowFilter) -> bool:
     ):
         return False
     is_scalar = isinstance(value, str | int | float) and not isinstance(value, bool | BinaryValue)
-    if condition.matches is not None and not (is_scalar and re.search(condition.matches, value_text(value))):
+    if condition.matches is not None and not (is_scalar and re.search(condition.matches, _value_text(value))):
         return False
     low, high = condition.at_least, condition.at_most
     if low is None and high is None:

@@ -43,7 +43,7 @@ class ScoredText:
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> "ScoredText":
         """Return the text of JSON values from `to_json`."""
-        listed = {"messages": tuple(values["messages"]), "token_ids": tuple(values.get("token_ids", ()))}
+        listed = {"messages": tuple(values["messages"]), "token_ids": tuple(values["token_ids"])}
         return cls(**{**values, **listed})
 
 

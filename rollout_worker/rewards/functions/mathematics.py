@@ -25,7 +25,6 @@ ANSWERS_KEPT = 1 << 14
 SHARE = 5
 """Parses and comparisons of one call: the answer, and twice the completion and whether they are equal."""
 
-
 FORMULA = re.compile(r"\\boxed|\\fbox|\$|\\\(|\\\[")
 """What begins a formula that math-verify finds by itself."""
 

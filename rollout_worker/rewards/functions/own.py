@@ -79,16 +79,15 @@ def _check(path: str, required: frozenset[str], columns: Sequence[str] | None) -
         )
     if columns is not None and "answer" in required and "answer" not in columns:
         raise TypeError(
-            f"{path} needs the argument answer, and the data set has no answers (it has the columns "
-            f"{', '.join(columns) or 'of prompt alone'}); name their column with data.answer_column, or give the "
+            f"{path} needs the argument answer, and the data set has no answers (it has the columns prompt"
+            f"{''.join(f', {each}' for each in columns)}); name their column with data.answer_column, or give the "
             "parameter a default"
         )
     there = ", ".join(each for each in columns or () if each != "answer") or "none beside prompt and answer"
     if columns is not None and (unknown := sorted(required.difference(ALWAYS, columns))):
         raise TypeError(
-            f"{path} needs the argument {unknown[0]}, which is no column of the data set (it has "
-            f"{there}), nor one of {', '.join(ALWAYS)}; rename the "
-            "parameter or the column, or give the parameter a default"
+            f"{path} needs the argument {unknown[0]}, which is no column of the data set (it has {there}), "
+            f"nor one of {', '.join(ALWAYS)}; rename the parameter or the column, or give the parameter a default"
         )
 
 

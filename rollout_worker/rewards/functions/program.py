@@ -26,7 +26,6 @@ from periplus.environment.final_answer import after_thoughts, answer_section
 PYTHON = re.compile(r"[{.]*(i?python|py)[\d.]*([\s:,}].*)?", re.IGNORECASE | re.DOTALL)
 """What stands behind the opening fence of a block of Python, such as `python`, `Py3` or `{.python .numbered}`."""
 
-
 INNER_FENCE = re.compile(r"(?<=[^\s`>])[ \t]*(```+[ \t]*(?:python|py)[\d.]*[ \t]*\r?\n)", re.IGNORECASE)
 """An opening fence of Python behind other text in its line, where CommonMark has none."""
 

@@ -1,7 +1,6 @@
 """A command that is given no address asks the local fleet, and the default address when none runs."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return records_folder({"XDG_STATE_HOME": str(tmp_path)}, Path())
 
 
-def fleet_at(address: str, hostname: str) -> FleetRecord:
+def fleet_at(address: str, hostname: str, state: Path) -> FleetRecord:
     process_id, start = own_process()
     return FleetRecord(
         coordinator=address,
@@ -30,6 +29,7 @@ def fleet_at(address: str, hostname: str) -> FleetRecord:
         process_id=process_id,
         process_start=start,
         hostname=hostname,
+        token_file=str(token_file(Path("/runs"), state)),
     )
 
 
@@ -38,7 +38,7 @@ def test_a_name_wins_over_the_fleet_and_the_fleet_over_the_default(
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "here")
     assert coordinator_address(None) == DEFAULT_ADDRESS
-    with announced(fleet_at("127.0.0.1:9", "here"), state):
+    with announced(fleet_at("127.0.0.1:9", "here", state), state):
         assert coordinator_address(None) == "127.0.0.1:9"
         assert coordinator_address("far:1") == "far:1"
     assert coordinator_address(None) == DEFAULT_ADDRESS
@@ -50,7 +50,8 @@ def test_commands_find_the_fleet_without_an_address(
     monkeypatch.setattr("socket.gethostname", lambda: "here")
 
     async def scene(address: str, command: Command) -> None:
-        with announced(fleet_at(address, "here"), state):
+        with announced(fleet_at(address, "here", state), state):
+            make_token(token_file(Path("/runs"), state))
             assert await asyncio.to_thread(periplus, ["job", "list"]) == 0
             assert "no jobs yet" in capsys.readouterr().err
             # A fleet that is named, by option or variable, is asked in place of it.
@@ -66,8 +67,7 @@ def test_the_token_of_a_local_fleet_is_found_by_its_address(state: Path, monkeyp
     monkeypatch.setattr("socket.gethostname", lambda: "here")
     monkeypatch.setenv("PERIPLUS_TOKEN", "of another")
     file = token_file(Path("/runs"), state)
-    fleet = replace(fleet_at("127.0.0.1:9", "here"), token_file=str(file))
-    with announced(fleet, state):
+    with announced(fleet_at("127.0.0.1:9", "here", state), state):
         make_token(file)
         assert file.stat().st_mode & 0o777 == 0o600
         assert token_of("127.0.0.1:9") == token_of("localhost:9") == read_token(file)

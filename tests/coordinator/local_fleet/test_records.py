@@ -32,6 +32,7 @@ def record(directory: str = "/runs", **changes: object) -> FleetRecord:
         process_id=process_id,
         process_start=start,
         hostname=HOST,
+        token_file="/state/fleet.token",
     )
     return dataclasses.replace(whole, **changes)  # type: ignore[arg-type]
 

@@ -46,7 +46,6 @@ any_record = st.one_of(
         )
         for schema, settings, problems, other in (
             (records.SCHEMA, hashes, hashes, st.booleans()),
-            (records.SCHEMA, hashes, st.none(), st.just(False)),
             (records.UNSEALED_SCHEMA, st.none(), st.none(), st.just(False)),
         )
     ),

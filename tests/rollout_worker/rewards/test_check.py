@@ -60,7 +60,7 @@ def test_a_function_in_the_style_of_trl_gets_all_that_it_asks_for(
 def test_a_function_that_needs_answers_refuses_data_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"prompt": "1+1=", "truth": "2"}]
     said = tried(tmp_path, monkeypatch, rows, reward={"functions": [{"path": "own:judges"}]})
-    assert "needs the argument answer, and the data set has no answers (it has the columns truth)" in said["message"]
+    assert "the data set has no answers (it has the columns prompt, truth)" in said["message"]
 
 
 @pytest.mark.parametrize(

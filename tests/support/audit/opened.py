@@ -14,4 +14,5 @@ OPENED = records.OpenEntry(
     seed=0,
     algorithm="grpo",
     settings=bytes(32),
+    problems=bytes(32),
 )

@@ -17,6 +17,16 @@ from periplus.net import rpc
 from periplus.net.tokens import TokenGuard
 from periplus.pb.v1 import common_pb2, control_pb2, control_pb2_grpc
 
+JOB = {
+    "name": "sums",
+    "environment": {"name": "chain_sum"},
+    "data": {"size": 128},
+    "eval": {"num_prompts": 16},
+    "sampling": {"prompt_tokens": 64},
+    "steps": 3,
+}
+"""A small job, as a script submits it."""
+
 DEADLINE_S = 90.0
 """Seconds after which a scene is taken to hang. On a busy machine a scene of three commands, each of which plans a job
 in a process of its own, took more than 30; chosen by hand."""

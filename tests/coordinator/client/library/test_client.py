@@ -12,16 +12,7 @@ import periplus
 from coordinator.client.library.client import Client, connect
 from periplus.errors import ConfigError, NotFound, StateError, Unreachable
 from periplus.job.job_file import JobFile
-from tests.support.coordinator.loopback import play
-
-JOB = {
-    "name": "sums",
-    "environment": {"name": "chain_sum"},
-    "data": {"size": 128},
-    "eval": {"num_prompts": 16},
-    "sampling": {"prompt_tokens": 64},
-    "steps": 3,
-}
+from tests.support.coordinator.loopback import JOB, play
 
 
 def submitted(client: Client, job_id: str) -> dict[str, Any]:

@@ -12,16 +12,8 @@ from coordinator.client.library.client import connect
 from coordinator.client.library.submitted_job import SubmittedJob
 from periplus.errors import NotFound, PeriplusError, PlanInfeasible, TimedOut
 from periplus.pb.v1 import common_pb2, control_pb2
-from tests.support.coordinator.loopback import FakeAgent, play, step_record
+from tests.support.coordinator.loopback import JOB, FakeAgent, play, step_record
 
-JOB = {
-    "name": "sums",
-    "environment": {"name": "chain_sum"},
-    "data": {"size": 128},
-    "eval": {"num_prompts": 16},
-    "sampling": {"prompt_tokens": 64},
-    "steps": 3,
-}
 in_thread = asyncio.to_thread
 
 
