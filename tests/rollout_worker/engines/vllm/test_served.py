@@ -21,7 +21,15 @@ from rollout_worker.engines.vllm.http_routes import TokensRoute
 from rollout_worker.engines.vllm.served import served_engine
 from rollout_worker.engines.vllm.transfer_buffer import TransferBuffer
 from rollout_worker.engines.vllm.vllm_engine import VllmEngine
-from tests.support.engines.vllm.running import LIMITS, MAX_NEW_TOKENS, PROMPT_TOKENS, engine_of, request, started
+from tests.support.engines.vllm.running import (
+    LIMITS,
+    MAX_NEW_TOKENS,
+    NOTICED_S,
+    PROMPT_TOKENS,
+    engine_of,
+    request,
+    started,
+)
 from tests.support.engines.vllm.server import VllmServer, vllm_servers
 from tests.support.engines.vllm.small_model import EOS, VOCAB, SmallModel
 from tests.support.processes.fake_engine import is_alive, wait_for
@@ -137,7 +145,7 @@ def test_weights_change_while_completions_are_under_way(served: Served, on_swap:
         async with connected(served) as engine:
             tasks = await started(engine, asked)
             report = await engine.swap(change, Policy(0, 1), on_swap)
-            assert 0 < report.write_s <= report.pause_s < 2.0
+            assert 0 < report.write_s <= report.pause_s
             found = await asyncio.gather(*tasks)
         pairs: list[tuple[float, float]] = []
         for each, completion in zip(asked, found, strict=True):
@@ -357,7 +365,7 @@ def test_a_killed_server_ends_every_call_and_leaves_no_process_and_no_shared_mem
                 await engine.swap(served.model.whole(0), Policy(0, 1), OnSwap.KEEP_KV)
         return seconds
 
-    assert run(work()) < 1.0
+    assert run(work()) < NOTICED_S
     with pytest.raises(Unreachable, match="is a vLLM server running there"):
         run(HttpBackend.connect(served.server.url))
     wait_for(lambda: not any(is_alive(process) for process in processes), "the server's processes to end")

@@ -17,7 +17,7 @@ from rollout_worker.engines.engine import EngineDied, OnSwap
 from rollout_worker.engines.vllm.worker_description import WorkerDescription
 from rollout_worker.weights.engine_check import EngineChecker
 from tests.support.engines.vllm.adapters import PROBE_SEED, SCALE, AdapterVersions
-from tests.support.engines.vllm.running import RunningVllm, request, running_vllm, started
+from tests.support.engines.vllm.running import NOTICED_S, RunningVllm, request, running_vllm, started
 from tests.support.engines.vllm.small_model import VOCAB, SmallModel
 
 pytestmark = [pytest.mark.vllm, pytest.mark.processes]
@@ -108,4 +108,4 @@ def test_a_killed_worker_is_noticed_at_once(vllm: RunningVllm) -> None:
         assert [type(each) for each in found] == [EngineDied] * 4, found
         return clock.monotonic_s() - killed_s
 
-    assert vllm.run(work()) < 1.0
+    assert vllm.run(work()) < NOTICED_S

@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 NUM_SLOTS, PROMPT_TOKENS, MAX_NEW_TOKENS = 8, 16, 400
 TICK_S = 0.05
+NOTICED_S = 20.0
+"""In which a process that died is noticed on a loaded machine: less than any deadline that would find it otherwise."""
 LIMITS = RequestLimits(vocab_size=VOCAB, prompt_tokens=PROMPT_TOKENS, max_new_tokens=MAX_NEW_TOKENS)
 
 
@@ -26,13 +28,14 @@ LIMITS = RequestLimits(vocab_size=VOCAB, prompt_tokens=PROMPT_TOKENS, max_new_to
 class RunningVllm:
     """An engine on the loop of `runner`. `run` awaits something on it.
 
-    `longest_stall_s` is the longest time in which nothing else could run on the loop while vLLM started.
+    vLLM started in `start_s`. `longest_stall_s` is the longest time of it in which nothing else could run on the loop.
     """
 
     runner: asyncio.Runner
     backend: AsyncLlmBackend
     engine: VllmEngine
     model: SmallModel
+    start_s: float
     longest_stall_s: float
 
     def run(self, work: Coroutine[Any, Any, T], limit_s: float = 60.0) -> T:
@@ -60,10 +63,12 @@ def running_vllm(folder: Path, model: SmallModel, *, ranks: int = 1) -> Iterator
         extension=NAME,
     )
     with asyncio.Runner() as runner:
+        began_s = clock.monotonic_s()
         backend, longest_stall_s = runner.run(watched(AsyncLlmBackend.start(settings)))
+        start_s = clock.monotonic_s() - began_s
         engine = engine_of(backend)
         try:
-            yield RunningVllm(runner, backend, engine, model, longest_stall_s)
+            yield RunningVllm(runner, backend, engine, model, start_s, longest_stall_s)
         finally:
             runner.run(engine.close())
 
