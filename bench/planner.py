@@ -8,7 +8,6 @@ The sections (`--only`) are modules of `bench/planner_cases/`, whose docstrings 
 - `speed` (speed.py) times the first plan and the proof within one percent at 64, 1,024 and 10,000 GPUs, with memory.
 - `real` (real.py) plans twenty fleets of measured links and listed prices: proof, seconds, dollars.
 - `oracle` (oracle.py) counts the placements that the cost oracle evaluates per second, in batches.
-- `replan` (replanning.py) changes a link or the inventory, and counts what moves.
 - `limits` (limits.py) simulates plans under a limit of seconds or dollars, and counts those that miss it.
 - `simulation` and `cost` (others.py) compare predictions with simulations, and with held-out measurements.
 
@@ -41,7 +40,6 @@ SECTIONS = {
     "speed": ("speed", "section"),
     "real": ("real", "section"),
     "oracle": ("oracle", "section"),
-    "replan": ("replanning", "section"),
     "limits": ("limits", "section"),
     "simulation": ("others", "simulation"),
     "cost": ("others", "cost"),

@@ -126,9 +126,10 @@ def point_text(built: Relaxation, values: Floats) -> str:
     found = [
         f"{values[at]:.2f} of mesh ({group_text(group)})" for at, group in built.mesh_choices() if values[at] > 0.005
     ]
-    for _, at, pool in built.unit_choices():
-        if values[at] > 0.005:
-            found.append(f"{values[at]:.2f} of unit ({pool_text(pool)})")
+    for units in built.units.values():
+        for at, row in zip(units.at.tolist(), units.of.rows.tolist(), strict=True):
+            if values[at] > 0.005:
+                found.append(f"{values[at]:.2f} of unit ({pool_text(units.of.block.columns[row].unit)})")
     return ", ".join(found)
 
 

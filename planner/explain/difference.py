@@ -13,10 +13,12 @@ from planner.explain.same_machines import in_names_of
 from planner.jobs.hosts import without_trainer
 from planner.plan import Plan
 from planner.problem.workload import TRAINING, Task
-from planner.replan.moves import num_moved
 
 _Counts = dict[tuple[str, str], int]
 """Number by (what, where)."""
+_Use = tuple[tuple[Task, ...], int, tuple[tuple[Task, int, int], ...]]
+"""What decides which weights a device holds: the group's tasks, the devices of its unit, and (task, tensor, pipeline)
+of each task. Micro-batches, recomputation and sharding change in place, without a move."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,7 @@ class Difference:
     layouts: tuple[tuple[str, str, int, int], ...] = ()
     """Tuples (tasks with their layouts, device class, devices before, devices after)."""
     moved: int | None = None
-    """Number of devices that start another use (`planner.replan.moves`). None without placements."""
+    """Number of devices that start a use they did not have. None without placements."""
     in_use: int | None = None
     """Number of devices that the first plan uses. None without a placement."""
 
@@ -103,7 +105,7 @@ def difference(before: Plan, after: Plan) -> Difference:
         workers=_rows(_workers(before), _workers(after)),
         devices=changed(_devices),
         layouts=changed(_layouts),
-        moved=num_moved(was, will) if was is not None and will is not None else None,
+        moved=_num_moved(was, will) if was is not None and will is not None else None,
         in_use=was.num_gpus if was is not None else None,
     )
 
@@ -174,6 +176,22 @@ def _layout(task: Task, layout: Layout) -> str:
     extras += [f"micro-batches of {layout.micro_batch}"] * (task in TRAINING and layout.micro_batch > 1)
     extras += [f"{layout.batch} sequences each"] * bool(layout.batch)
     return shown + (f" ({', '.join(extras)})" if extras else "")
+
+
+def _num_moved(was: Placement, will: Placement) -> int:
+    """Return the number of devices that are free or of another use in `was`. Devices of a class are alike."""
+    before, after = _uses(was), _uses(will)
+    return sum(max(0, number - before.get(key, 0)) for key, number in after.items())
+
+
+def _uses(placement: Placement) -> dict[tuple[str, _Use], int]:
+    """Return the number of devices by device class and use."""
+    found: dict[tuple[str, _Use], int] = {}
+    for group, pool in _pools(placement):
+        cuts = tuple((task, layout.tensor, layout.pipeline) for task, layout in pool.layouts)
+        key = pool.device_class, (group.tasks, pool.unit_gpus, cuts)
+        found[key] = found.get(key, 0) + pool.num_gpus
+    return found
 
 
 def _pools(placement: Placement) -> list[tuple[Group, Pool]]:

@@ -15,7 +15,6 @@ FIGURES = {
     "speed": ("first_feasible_s", *(f"one_percent_s_{num}" for num in SIZES), "peak_gib"),
     "real": ("real_gap_max", "real_s_max"),
     "oracle": tuple(f"oracle_evals_per_s_{num}" for num in TARGETS),
-    "replan": ("replan_link_s_max", "replan_inventory_s_max", "replan_moved_max"),
     "limits": ("limit_missed_in_simulation",),
     "simulation": (
         "predicted_vs_simulated_spearman",

@@ -14,7 +14,6 @@ from bench.planner_cases.report import (
     hetrl_tables,
     limits_tables,
     model_tables,
-    replan_tables,
     speed_tables,
 )
 from bench.planner_cases.report.completeness import reach_table, run_table, score, sentence
@@ -164,17 +163,6 @@ def _real(part: Part, _: Page) -> list[str]:
     ]
 
 
-def _replan(part: Part, _: Page) -> list[str]:
-    return [
-        "Jobs, and what is changed: `bench/planner_cases/replanning.py`. Seconds are of the answer alone. *Moved* are "
-        "devices that start what they did not do before, over all that the running plan uses; *lost* those that went "
-        "with their machines. *Over fresh* is the answer's step time over that of a search that may move everything.",
-        replan_tables.sentence(part.rows),
-        replan_tables.jobs_table(part.rows),
-        replan_tables.changes_table(part.rows),
-    ]
-
-
 def _simulation(part: Part, page: Page) -> list[str]:
     blocks = [
         f"{model_tables.simulation_sentence(list(part.rows.values()))} *Bias* is the median of predicted over "
@@ -234,7 +222,6 @@ _SECTIONS: dict[str, tuple[str, Callable[[Part, Page], list[str]]]] = {
     "areal_hex": ("AReaL-Hex's setting", _areal_hex),
     "speed": ("Speed at 64, 1,024 and 10,000 GPUs", _speed),
     "real": ("Twenty fleets of measured links and listed prices", _real),
-    "replan": ("Re-planning", _replan),
     "limits": ("Limits in simulation", _limits),
     "simulation": ("Prediction against simulation", _simulation),
     "cost": ("The cost model against foreign profiles", _cost),

@@ -118,9 +118,7 @@ def _unit_columns(cost_tables: CostTables, tasks: tuple[Task, ...]) -> Iterator[
             continue
         # Classes with equal machines share the undominated units. Only name, region and rent are the class's own.
         kind = cost_tables.kind(at)
-        for each in cost_tables.known(
-            ("units", tasks, kind), partial(_undominated_units, cost_tables, tasks, at), lasts=True
-        ):
+        for each in cost_tables.known(("units", tasks, kind), partial(_undominated_units, cost_tables, tasks, at)):
             pool = Pool(device_class=at.key, unit_gpus=each.unit_gpus, num_units=1, layouts=each.layouts)
             yield UnitColumn(
                 unit=pool,
@@ -262,7 +260,7 @@ class MeshCandidates:
 
     def _known(self, what: str, at: DeviceClass, find: Callable[[], T]) -> T:
         kind = self.cost_tables.kind(at)
-        return self.cost_tables.known((what, self.tasks, kind, self.most[kind]), find, lasts=True)
+        return self.cost_tables.known((what, self.tasks, kind, self.most[kind]), find)
 
 
 def mesh_candidates(cost_tables: CostTables, tasks: tuple[Task, ...]) -> MeshCandidates:
@@ -323,7 +321,7 @@ def _of_two_classes(
             pairs.transfer and pairs.transfer.samples_per_s,
             time_limits,
         )
-        found = cost_tables.known(key, partial(pairs.undominated_meshes, time_limits), lasts=True)
+        found = cost_tables.known(key, partial(pairs.undominated_meshes, time_limits))
         yield part(cost_tables, tasks, found, (a, b), time_limits)
 
 

@@ -155,9 +155,9 @@ def _of_unit(
     scored = [task for task in tasks if task not in TRAINING and task is not Task.GENERATION]
     layers = min(workload.models[task].num_layers for task in tasks if task in TRAINING)
     key = (cost_tables.kind(at), unit, most_machines, layers)
-    rows = cost_tables.known(("rows", *key), partial(_rows, cost_tables, at, unit, most_machines, layers), lasts=True)
+    rows = cost_tables.known(("rows", *key), partial(_rows, cost_tables, at, unit, most_machines, layers))
     trained = {
-        task: cost_tables.known((task, *key), partial(_trained, cost_tables, task, at, rows), lasts=True)
+        task: cost_tables.known((task, *key), partial(_trained, cost_tables, task, at, rows))
         for task in tasks
         if task in TRAINING
     }

@@ -73,8 +73,7 @@ class MeshTrainingTimes:
 class CostTables:
     """Cost tables of one problem: a cache over pure functions of the problem.
 
-    All searches of a problem share one object, which grows as they ask for more. Re-planning derives the tables of the
-    changed fleet from the old ones (`moved_to`).
+    All searches of a problem share one object, which grows as they ask for more.
     """
 
     problem: Problem
@@ -86,7 +85,6 @@ class CostTables:
     network: Network = field(init=False)
     """Routes between the fleet's regions."""
     _known: dict[object, object] = field(init=False, default_factory=dict)
-    _lasting: dict[object, object] = field(init=False, default_factory=dict)
     _pools: dict[_PoolKey, UnitCost | Violation] = field(init=False, default_factory=dict)
     _meshes: dict[object, MeshTrainingTimes] = field(init=False, default_factory=dict)
     _replicas: dict[tuple[GpuType, int], Replica] = field(init=False, default_factory=dict)
@@ -123,31 +121,14 @@ class CostTables:
             self._meshes[key] = MeshTrainingTimes(times=times)
         return self._meshes[key]
 
-    def known(self, key: object, find: Callable[[], T], *, lasts: bool = False) -> T:
+    def known(self, key: object, find: Callable[[], T]) -> T:
         """Return what `find()` returns, calling it only for the first use of `key`.
 
-        Keys must be unique among everything that is kept here. `lasts` says that the value depends only on the
-        workload, the limits and the kinds of machines, so that it stays valid when the fleet changes.
+        Keys must be unique among everything that is kept here.
         """
-        kept = self._lasting if lasts else self._known
-        if key not in kept:
-            kept[key] = find()
-        return cast(T, kept[key])
-
-    def moved_to(self, problem: Problem) -> "CostTables":
-        """Return the cost tables of another problem, keeping every entry that still holds."""
-        moved = CostTables(problem, self.without_memory_of)
-        if (problem.workload, problem.limits) != (self.problem.workload, self.problem.limits):
-            return moved
-        # Replicas depend on the workload alone. All else is on the time grid, which the kinds of machines determine.
-        moved._replicas = self._replicas
-        if moved._kinds != self._kinds and moved._firsts() != self._firsts():
-            return moved
-        moved._lasting = self._lasting
-        # A pool's cost also depends on the memory of its region's host.
-        same = {key for key, at in moved.classes.items() if key in self.classes and self._is_alike(at, key)}
-        moved._pools = {key: price for key, price in self._pools.items() if key[1] in same}
-        return moved
+        if key not in self._known:
+            self._known[key] = find()
+        return cast(T, self._known[key])
 
     def edges(self, ring: Sequence[DeviceClass]) -> list[training.PoolConnection]:
         """Return the distinct connections between neighbours of a ring over pools of these classes.
@@ -162,7 +143,7 @@ class CostTables:
     def scoring_s(self, task: Task, gpu: GpuType, tensor: int) -> float:
         """Return the seconds per sample of one scoring replica."""
         key = ("scoring", task, gpu, tensor)
-        return self.known(key, lambda: scoring.sample_s(self.problem.workload, task, gpu, tensor), lasts=True)
+        return self.known(key, lambda: scoring.sample_s(self.problem.workload, task, gpu, tensor))
 
     def ring_usd_per_gbyte(self, regions: Sequence[str]) -> float:
         """Return the egress dollars for sending one GB over each edge of a ring over pools in these regions."""
@@ -187,11 +168,11 @@ class CostTables:
     @property
     def phase_seconds(self) -> FloatArray:
         """Time grid of all phase tables of the problem, `[num_knots]`."""
-        return self.known("phase seconds", lambda: grid(self._firsts()), lasts=True)
+        return self.known("phase seconds", lambda: grid(self._firsts()))
 
     def shares(self, gpu: GpuType, tensor: int, load_s: float) -> FloatArray:
         """Return `[num_slots, num_knots]`: samples of one replica by each knot, after `load_s` seconds of loading."""
-        return self.known(("shares", gpu, tensor, load_s), lambda: self._shares(gpu, tensor, load_s), lasts=True)
+        return self.known(("shares", gpu, tensor, load_s), lambda: self._shares(gpu, tensor, load_s))
 
     def overlap(self, gpu: GpuType, tensor: int, load_s: float) -> Overlap:
         """Return the slow-down of overlapping windows on one replica, with the time to load a version."""
@@ -213,11 +194,6 @@ class CostTables:
         held = 2.0 * workload.models[Task.GENERATION].num_params / tensor
         passes = 2 * held / (at.gpu.memory_bytes_per_s * at.gpu.efficiency.memory_fraction)
         return size / rate + (passes if workload.weights.is_delta else 0.0)
-
-    @property
-    def _kinds(self) -> set[MachineKind]:
-        """Kinds of machines in the fleet."""
-        return {self.kind(each) for each in self.classes.values()}
 
     def _firsts(self) -> set[float]:
         """Return the seconds at which replicas of the problem may finish their first sample.
@@ -242,11 +218,6 @@ class CostTables:
             return replica.shares((seconds - load_s) * (1 + JUMP_TOLERANCE))
 
         return table(self.phase_seconds, load_s + replica.first_s, shares)
-
-    def _is_alike(self, at: DeviceClass, key: str) -> bool:
-        """Return whether this class has the same kind of machines and host memory as the class of that key here."""
-        known = self.classes[key]
-        return self.kind(at) == self.kind(known) and at.region.memory_bytes == known.region.memory_bytes
 
     def _price(self, tasks: tuple[Task, ...], pool: Pool) -> UnitCost | Violation:
         at = self.classes[pool.device_class]

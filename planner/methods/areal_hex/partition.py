@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.answer.placement import Group, Placement, Pool
+from planner.cost.tables.cost_tables import CostTables
+from planner.methods.areal_hex import metis
 from planner.methods.areal_hex.settings import SETTINGS
 from planner.methods.areal_hex.strategy import ROLLOUT, DeviceKind, Strategy, training_tasks
 from planner.methods.evaluation_budget import INFEASIBLE, EvaluationBudget
 from planner.methods.hetrl.candidate_lists import CandidateLists
 from planner.problem.device_classes import DeviceClass, fits
-from planner.ranks import metis
-from planner.ranks.links import fleet_rate
 
 Counts = tuple[int, ...]
 """Devices by class, in the order of the classes' keys."""
@@ -45,7 +45,7 @@ class PhaseTwo:
     def __post_init__(self) -> None:
         cost_tables = self.lists.cost_tables
         self.classes = tuple(at for _, at in sorted(cost_tables.classes.items()))
-        self._rates = np.array([[fleet_rate(cost_tables, a, b) for b in self.classes] for a in self.classes])
+        self._rates = np.array([[_fleet_rate(cost_tables, a, b) for b in self.classes] for a in self.classes])
 
     def run(self, strategy: Strategy, kinds: tuple[DeviceKind, ...]) -> None:
         """Improve both starts by local search and offer every split on the way to the oracle."""
@@ -230,3 +230,17 @@ def _moved(split: Split, class_index: int, source: str, target: str, num: int) -
 
 def _split(train: np.ndarray, rollout: np.ndarray) -> Split:
     return Split(train=tuple(train.tolist()), rollout=tuple(rollout.tolist()))
+
+
+def _fleet_rate(cost_tables: CostTables, a: DeviceClass, b: DeviceClass) -> float:
+    """Return the bytes per second between machines of two classes, or of one class, as the fleet states them.
+
+    Between regions it is that of the slower direction; 0 without routes.
+    """
+    if a.region.name != b.region.name:
+        there = cost_tables.network.route(a.region.name, b.region.name)
+        back = cost_tables.network.route(b.region.name, a.region.name)
+        return min(there.bytes_per_s, back.bytes_per_s) if there and back else 0.0
+    if a.fabric != b.fabric and a.region.cross_fabric_bytes_per_s:
+        return a.region.cross_fabric_bytes_per_s
+    return min(a.fabric_bytes_per_s, b.fabric_bytes_per_s)

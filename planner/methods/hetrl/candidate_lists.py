@@ -126,7 +126,7 @@ class CandidateLists:
         """Return all possible pools on the class that fit into memory."""
         kind, num = self.cost_tables.kind(at), at.num_machines
         find = partial(options, self.cost_tables, tasks, at, num)
-        return self.cost_tables.known(("options", tasks, kind, num), find, lasts=True)
+        return self.cost_tables.known(("options", tasks, kind, num), find)
 
     def quickest(self, tasks: Tasks, key: str, num_gpus: int) -> tuple[int, Mapping[Task, float]] | None:
         """Return (devices, seconds by task) of the least busy mesh with at most this number of devices of one class.
@@ -150,7 +150,7 @@ class CandidateLists:
         """Return the undominated meshes of one pool on the class."""
         known = ("alone", tasks, self.cost_tables.kind(at), at.num_machines)
         return self.cost_tables.known(
-            known, lambda: single_pool_meshes(self.cost_tables, tasks, at, self.options(tasks, at)), lasts=True
+            known, lambda: single_pool_meshes(self.cost_tables, tasks, at, self.options(tasks, at))
         )
 
     def _single_pool_options(self, tasks: Tasks, key: str, num_gpus: int) -> Iterator[MeshOption]:

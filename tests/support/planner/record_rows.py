@@ -119,41 +119,6 @@ def real(cell: str, rng: np.random.Generator) -> Row:
     return row | {"usd_per_hour_saved": 100 * saved, "fraction_saved": saved}
 
 
-def replan(cell: str, rng: np.random.Generator) -> Row:
-    def change(moved: float) -> Row:
-        return {
-            "seconds": float(rng.uniform(0.02, 0.08)),
-            "is_kept": not moved,
-            "moved": moved,
-            "is_within_limit": True,
-            "step_s": 6.4,
-            "bound": None,
-            "gain": None,
-            "migration_s": 70 * moved,
-        }
-
-    names = [("here>far", True), ("here>near", False)] if cell not in ("async", "sync") else [("here>near", False)]
-    links = [
-        {"link": link, "factor": factor, "carries_versions": carries} | change(0.0)
-        for link, carries in names
-        for factor in (0.1, 0.5, 2.0)
-    ]
-    fleets = [{"machines": "less", "lost": 0.1, "over_fresh": 1.02} | change(0.08), {"machines": "more"} | change(0.0)]
-    return {
-        "step_s": 6.3,
-        "gap": 0.007,
-        "gpus_used": 540,
-        "link_s_max": 0.08,
-        "inventory_s_max": 0.5,
-        "moved_max": 0.08,
-        "version_link_s_max": 0.05 if len(names) > 1 else None,
-        "beyond_limit": 0,
-        "over_fresh_max": 1.02,
-        "links": links,
-        "fleets": fleets,
-    }
-
-
 def simulation(cell: str, rng: np.random.Generator) -> Row:
     sets = []
     for which, low, high in (("random", 20.0, 900.0), ("best tenth", 20.0, 35.0)):
@@ -259,7 +224,6 @@ _MAKE: dict[str, Callable[[str, np.random.Generator], Row]] = {
     "speed": speed,
     "real": real,
     "oracle": oracle,
-    "replan": replan,
     "limits": limits,
     "simulation": simulation,
     "cost": cost,

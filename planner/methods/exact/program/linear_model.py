@@ -1,8 +1,7 @@
 """Mixed-integer linear models as plain arrays, independent of any solver.
 
-The relaxation of a subproblem is built as a `LinearModel`, `ortools_solver` solves it, and re-planning tightens its
-bounds and adds rows in place. The constraint matrix is sparse (coordinate format) and in order of creation, so that the
-same problem gives the same model and the same answer.
+The relaxation of a subproblem is built as a `LinearModel`, and `ortools_solver` solves it. The constraint matrix is
+sparse (coordinate format) and in order of creation, so that the same problem gives the same model and the same answer.
 """
 
 from collections.abc import Sequence

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from planner.answer.placement import Group, Placement, Pool
+from planner.answer.placement import Group, Placement
 from planner.methods.exact.program.linear_model import Bools, Floats, Ints, LinearModel
 from planner.methods.exact.relaxation.critic_transfers import CriticTransfers
 from planner.methods.exact.relaxation.row_builders import add_weighted_at_most, busy_time_variable
@@ -129,12 +129,6 @@ class Relaxation:
         for chosen in self.meshes.values():
             for x, i in zip(chosen.at.tolist(), chosen.of.rows.tolist(), strict=True):
                 yield x, chosen.of.block.columns[i].group
-
-    def unit_choices(self) -> Iterator[tuple[Tasks, int, Pool]]:
-        """Yield (tasks, variable, unit) of each candidate unit."""
-        for tasks, units in self.units.items():
-            for x, i in zip(units.at.tolist(), units.of.rows.tolist(), strict=True):
-                yield tasks, x, units.of.block.columns[i].unit
 
     @property
     def others_range_s(self) -> tuple[float, float]:

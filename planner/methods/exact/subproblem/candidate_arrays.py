@@ -6,7 +6,7 @@
 are numbered in the order of their sorted names.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar, cast
@@ -166,16 +166,6 @@ class ProblemArrays:
         self._transfers: dict[int, TransferArrays] = {}
         self._known: dict[object, object] = {}
 
-    def of(
-        self, units: Mapping[Tasks, Sequence[UnitColumn]], meshes: Mapping[Tasks, Sequence[MeshColumn]]
-    ) -> "ProblemArrays":
-        """Return the same problem with only these candidates for the given groups; re-planning uses this."""
-        found = ProblemArrays(self.cost_tables, self.max_s, self.num_blocks, self.settings)
-        found._units = self._units | {tasks: self._units_of(tasks, columns) for tasks, columns in units.items()}
-        found._meshes = self._meshes | {tasks: self._meshes_of(tasks, columns) for tasks, columns in meshes.items()}
-        found._transfers = self._transfers
-        return found
-
     @cached_property
     def samples(self) -> float:
         """Samples of one step."""
@@ -220,9 +210,9 @@ class ProblemArrays:
             if trainer_region is not None and self.num_blocks > 1 and Task.ACTOR_TRAINING in tasks:
                 return self.known(
                     ("meshes", tasks, trainer_region),
-                    lambda: self._meshes_in(tasks, self._listed(tasks, trainer_region)),
+                    lambda: self._meshes_of(tasks, self._listed(tasks, trainer_region)),
                 )
-            self._meshes[tasks] = self._meshes_in(tasks, self._listed(tasks, None))
+            self._meshes[tasks] = self._meshes_of(tasks, self._listed(tasks, None))
         return self._meshes[tasks]
 
     def known(self, key: object, find: Callable[[], T]) -> T:
@@ -287,42 +277,14 @@ class ProblemArrays:
             usd=np.array([each.usd_per_hour for each in columns]),
         )
 
-    def _meshes_of(self, tasks: Tasks, columns: Sequence[MeshColumn]) -> MeshArrays:
-        """Return these candidates, given as objects, as arrays."""
-
-        def total(which: tuple[Task, ...]) -> Floats:
-            return np.array([sum(each.times[t] for t in tasks if t in which) for each in columns], dtype=np.float64)
-
-        # [num_meshes, 2]: one entry for each pool. A mesh of one pool repeats its first entry, or has `lacking` in
-        # second place.
-        def both(of: Callable[[MeshColumn], Sequence[int]], lacking: int | None) -> Ints:
-            found = [of(each) for each in columns]
-            ends = [(each[0], each[1] if len(each) > 1 else each[0] if lacking is None else lacking) for each in found]
-            return np.array(ends, dtype=np.int64).reshape(-1, 2)
-
-        return MeshArrays(
-            tasks=tasks,
-            columns=columns,
-            regions=both(lambda each: [self.region_at[r] for r in each.regions], None),
-            at_class=both(lambda each: [self.class_at[pool.device_class] for pool in each.group.pools], -1),
-            gpus=both(lambda each: [pool.unit_gpus for pool in each.group.pools], 1),
-            num=both(lambda each: [pool.num_units for pool in each.group.pools], 0),
-            makes=both(lambda each: [name not in each.idle for name in each.regions], None).astype(bool),
-            num_gpus=np.array([each.num_gpus for each in columns], dtype=np.int64),
-            train_s=total(TRAINING),
-            score_s=total(SCORING),
-            gen_s=total((Task.GENERATION,)),
-            usd=np.array([each.usd_per_hour for each in columns], dtype=np.float64),
-            usd_per_step=np.array([each.usd_per_step for each in columns], dtype=np.float64),
-        )
-
-    def _meshes_in(self, tasks: Tasks, listed: MeshList) -> MeshArrays:
-        """Return these candidates, given as a list that already stores arrays, as arrays."""
+    def _meshes_of(self, tasks: Tasks, listed: MeshList) -> MeshArrays:
+        """Return these candidates as arrays."""
 
         def joined(of: Callable[[ClassMeshes], Floats]) -> Floats:
             return np.concatenate([np.zeros(0), *(of(part) for part in listed.parts)])
 
-        # As in `_meshes_of`, but filled part by part from arrays, without making an object of each mesh.
+        # [num_meshes, 2]: one entry for each pool, filled part by part from arrays, without making an object of each
+        # mesh. A mesh of one pool repeats its first entry, or has `lacking` in second place.
         def both(of: Callable[[ClassMeshes, int], Ints | int], lacking: int | None) -> Ints:
             found = [np.zeros((0, 2), dtype=np.int64)]
             for part in listed.parts:

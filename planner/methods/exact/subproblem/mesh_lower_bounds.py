@@ -273,7 +273,7 @@ def _options(data: ProblemArrays, task: Task, c: int) -> tuple[PoolOptions, Bool
     """Return the layouts of one task alone, and which of them the class has enough machines for."""
     at, cost_tables = data.classes[c], data.cost_tables
     key = ("options", (task,), cost_tables.kind(at), at.num_machines)
-    of = cost_tables.known(key, lambda: options(cost_tables, (task,), at, at.num_machines), lasts=True)
+    of = cost_tables.known(key, lambda: options(cost_tables, (task,), at, at.num_machines))
     return of, of.num_units * of.unit <= of.held * at.num_machines
 
 

@@ -55,7 +55,7 @@ def test_a_whole_record_has_every_section_and_picture(whole: tuple[str, dict[str
 def test_figures_stand_beside_their_targets(whole: tuple[str, dict[str, str]]) -> None:
     text, _ = whole
     assert "| `bruteforce_mismatches` | 1 | cases | == 0 | **missed** |" in text
-    assert "| `replan_moved_max` | 0.08 | fraction | <= 0.1 | held |" in text
+    assert "| `real_s_max` | 3 | s | <= 5 | held |" in text
     assert "| `one_percent_s_10000` | 60.2 | s | <= 15 | **missed** |" in text
     assert "| `cost_memory_error_mean` | - |  |  | **not measured**: 1 of 1 piece run |" in text
 
@@ -68,11 +68,11 @@ def test_every_table_row_has_as_many_cells_as_its_heading(whole: tuple[str, dict
 
 
 def test_a_section_that_was_not_run_in_full_says_so_and_its_figures_do_not_count() -> None:
-    text, _ = _page(planner_rows.run(leave_out=lambda section, cell: (section, cell) == ("replan", "sync")))
-    assert "**Not complete**: 4 of 5 pieces run" in _flat(text)
-    assert "Not run: sync." in _flat(text)
-    assert "| `replan_moved_max` | 0.08 | fraction | <= 0.1 | not a figure yet: 4 of 5 pieces run |" in text
-    assert "Not complete or not measured: `replan`." in _flat(text)
+    text, _ = _page(planner_rows.run(leave_out=lambda section, cell: (section, cell) == ("real", "fleet 03")))
+    assert "**Not complete**: 19 of 20 pieces run" in _flat(text)
+    assert "Not run: fleet 03." in _flat(text)
+    assert "| `real_s_max` | 3 | s | <= 5 | not a figure yet: 19 of 20 pieces run |" in text
+    assert "Not complete or not measured: `real`." in _flat(text)
 
 
 @pytest.mark.parametrize("section", sorted(SECTIONS))
@@ -84,8 +84,8 @@ def test_any_section_may_be_missing(section: str) -> None:
 
 def test_a_piece_that_failed_is_named_with_its_error() -> None:
     run = planner_rows.run()
-    text, _ = _page(_with(run, "replan", dict(run.sections["replan"]) | {"sync": {"error": "ValueError: no plan"}}))
-    assert "Failed: sync (`ValueError: no plan`)." in _flat(text)
+    text, _ = _page(_with(run, "real", dict(run.sections["real"]) | {"fleet 03": {"error": "ValueError: no plan"}}))
+    assert "Failed: fleet 03 (`ValueError: no plan`)." in _flat(text)
 
 
 def test_a_picture_of_a_part_says_that_it_is_one() -> None:
@@ -159,7 +159,7 @@ def test_a_method_without_a_placement_and_a_family_without_one_do_not_fail() -> 
     assert "| `auto` | none; 48 without |" in text
 
 
-@pytest.mark.parametrize(("section", "lost"), [("replan", "beyond_limit"), ("hetrl", "by_time"), ("speed", "num_gpus")])
+@pytest.mark.parametrize(("section", "lost"), [("real", "regions"), ("hetrl", "by_time"), ("speed", "num_gpus")])
 def test_rows_of_another_version_of_the_benchmark_are_refused(section: str, lost: str) -> None:
     run = planner_rows.run()
     rows = {name: {k: v for k, v in row.items() if k != lost} for name, row in run.sections[section].items()}

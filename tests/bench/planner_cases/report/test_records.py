@@ -74,16 +74,18 @@ def test_a_run_of_chosen_pieces_is_not_whole_whatever_its_own_record_says() -> N
 
 def test_a_piece_that_was_measured_in_another_run_has_not_failed() -> None:
     whole = planner_rows.run()
-    failed = replace(whole, sections={"replan": {"sync": {"error": "TimeoutError: "}}})
-    assert merged([failed]).parts["replan"].failed == {"sync": "TimeoutError: "}
-    assert merged([failed, whole]).parts["replan"].is_whole
+    failed = replace(whole, sections={"real": {"fleet 03": {"error": "TimeoutError: "}}})
+    assert merged([failed]).parts["real"].failed == {"fleet 03": "TimeoutError: "}
+    assert merged([failed, whole]).parts["real"].is_whole
 
 
 def test_two_answers_for_one_piece_are_refused() -> None:
     first = planner_rows.run()
-    second = replace(first, sections={"replan": {"sync": first.sections["replan"]["sync"] | {"gap": 0.5}}})
-    assert merged([first, first]).parts["replan"].is_whole
-    with pytest.raises(ValueError, match="replan sync: two runs say different things"):
+    second = replace(
+        first, sections={"real": {"fleet 03": first.sections["real"]["fleet 03"] | {"throughput_gap": 0.5}}}
+    )
+    assert merged([first, first]).parts["real"].is_whole
+    with pytest.raises(ValueError, match="real fleet 03: two runs say different things"):
         merged([first, second])
 
 

@@ -1,7 +1,6 @@
 """Columns, compared with the whole plan space on fleets that are small enough to list it."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 
 from planner.answer.placement import Placement
 from planner.cost.batched.evaluate_many import PlacementVerdict, evaluate_many
-from planner.cost.candidates.columns import mesh_columns, unit_columns
+from planner.cost.candidates.columns import mesh_columns
 from planner.cost.tables.cost_tables import CostTables
 from planner.problem.goal import Goal, Objective
 from planner.problem.workload import Task
@@ -105,15 +104,3 @@ def test_a_mesh_that_sends_weights_is_listed_from_either_end(scores: bool) -> No
     of = CostTables(problem(near, workload(tasks, eta=1)))
     first = {each.regions[0] for each in mesh_columns(of, (Task.CRITIC_TRAINING,), blocks=2)}
     assert first == ({"x", "y"} if scores else {"x"})
-
-
-def test_prices_that_move_to_another_fleet_are_those_of_that_fleet() -> None:
-    of = cost_tables(eta=0, regions=2, memory=1.0)
-    mesh_columns(of, PAIR)
-    links = tuple(replace(link, bytes_per_s=link.bytes_per_s / 3) for link in of.problem.fleet.links)
-    asked = replace(of.problem, fleet=replace(of.problem.fleet, links=links))
-    moved, fresh = of.moved_to(asked), CostTables(asked)
-    assert mesh_columns(moved, PAIR) == mesh_columns(fresh, PAIR)
-    assert [c.unit for c in unit_columns(moved, PAIR[:1])] == [c.unit for c in unit_columns(fresh, PAIR[:1])]
-    every = list(of_columns(fresh))
-    assert np.array_equal(evaluate_many(moved, every).step_s, evaluate_many(fresh, every).step_s)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from planner.ranks import metis
+from planner.methods.areal_hex import metis
 
 Partition = Callable[[np.ndarray, Sequence[float]], np.ndarray]
 
