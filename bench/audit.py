@@ -251,8 +251,15 @@ class Trainer:
             "fork": 0,
             "version": self._policy.version,
             "parts": [
-                {"name": part.name, "bytes": part.stat().st_size, "blake3": blake3(part.read_bytes()).hexdigest()}
+                {
+                    "name": part.name,
+                    "bytes": part.stat().st_size,
+                    "blake3": blake3(part.read_bytes()).hexdigest(),
+                    "holds": "actor",
+                    "rows": {name: [0, each.shape[0]] for name, each in self._state.items()},
+                }
             ],
+            "tensors": {"actor": {name: [each.dtype, list(each.shape)] for name, each in self._state.items()}},
             "parents": [],
             "progress": {"steps": float(self._policy.version)},
             "audit": {"n": position.n, "prev": position.prev.hex()},

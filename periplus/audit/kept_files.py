@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from periplus.audit.evidence import AUDIT_FILE, Evidence, KeptCheckpoint
 from periplus.audit.findings import Code, Findings
 from periplus.audit.manifests import CheckedManifest, GroupsAt
-from periplus.audit.records import SCHEMA
 from periplus.audit.walk import Walk
 from periplus.values.policy import Policy
 
@@ -53,7 +52,7 @@ def check(walk: Walk, evidence: Evidence, findings: Findings) -> KeptEvidence:
     _checkpoints(walk, evidence, findings, kept)
     _final(walk, evidence, findings, kept)
     _metrics(walk, evidence, findings, kept)
-    _unsealed_forks(walk, evidence, kept)
+    _notes_of_forks(walk, evidence, kept)
     return kept
 
 
@@ -161,7 +160,7 @@ def _settings(walk: Walk, evidence: Evidence, findings: Findings) -> None:
 def _config(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidence) -> None:
     """Compare config.yaml with the hash of it in the newest fork's `open` line."""
     fork = walk.history.forks[-1] if walk.history.forks else None
-    if fork is None or fork.opened.settings is None or evidence.config == fork.opened.settings:
+    if fork is None or evidence.config == fork.opened.settings:
         return
     if evidence.config is None:
         kept.notes.append("config.yaml does not exist: settings that the journal does not repeat are not known")
@@ -222,16 +221,12 @@ def _metrics(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvide
     evaluated = {record.policy for fork in walk.history.forks for _, record in fork.evals}
     for policy in evidence.evals:
         fork = walk.history.by_number(policy.fork)
-        if fork is not None and fork.opened.schema == SCHEMA and policy not in evaluated:
+        if fork is not None and policy not in evaluated:
             message = f"{policy} was evaluated, and the journal has no evaluation of it"
             findings.add(Code.METRICS_AHEAD, "metrics.jsonl", message, policy=str(policy))
 
 
-def _unsealed_forks(walk: Walk, evidence: Evidence, kept: KeptEvidence) -> None:
-    older = [fork.number for fork in walk.history.forks if fork.opened.schema != SCHEMA]
-    if older:
-        which = ", ".join(map(str, older[:SHOWN])) + (" ..." if len(older) > SHOWN else "")
-        kept.notes.append(f"not recorded by the version that wrote fork {which}: seals, and the hash of config.yaml")
+def _notes_of_forks(walk: Walk, evidence: Evidence, kept: KeptEvidence) -> None:
     for fork in walk.history.forks:
         if fork.opened.other_problems:
             what = "other problems than the fork before it, as its resumption allowed"

@@ -80,13 +80,7 @@ from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose, StopReason
 
 SCHEMA = "periplus.audit/2"
-"""Schema that this build writes."""
-
-UNSEALED_SCHEMA = "periplus.audit/1"
-"""Schema of journals without seals, which older builds wrote. It is still read."""
-
-SCHEMAS = (UNSEALED_SCHEMA, SCHEMA)
-"""Schemas that this build reads."""
+"""Schema that this build writes and reads."""
 
 CHAIN_BYTES = 16
 """Bytes of a line's hash in the chain: a BLAKE3 digest cut to 128 bits."""
@@ -157,8 +151,8 @@ class OpenEntry:
     groups_per_step: int
     seed: int
     algorithm: str
-    settings: bytes | None = None  # 32 bytes; None in schema 1 alone
-    problems: bytes | None = None  # 32 bytes; None in schema 1 alone
+    settings: bytes  # 32 bytes
+    problems: bytes  # 32 bytes
     other_problems: bool = False
     schema: str = SCHEMA
 
@@ -333,9 +327,7 @@ class JournalLine:
 def to_line(n: int, prev: bytes, time_s: float, record: Entry) -> bytes:
     """Return the bytes of a line, without its newline. `time_s` counts seconds since 1970."""
     kind, fields = _TABLES[type(record)]
-    if _is_unsealed_open(record):
-        fields = _UNSEALED_OPEN
-    elif isinstance(record, EvalEntry) and record.newest is not None:
+    if isinstance(record, EvalEntry) and record.newest is not None:
         fields = _EVAL_SPAN
     body = "".join([f',"{f.key}":{f.to_text(getattr(record, f.attribute))}' for f in fields])
     return f'{{"n":{n},"prev":"{prev.hex()}","t":{time_s:.6f},"kind":"{kind}"{body}}}'.encode()
@@ -353,11 +345,9 @@ def from_line(line: bytes, where: str) -> JournalLine:
     """
     try:
         data = json.loads(line)
-        # The kind decides which keys there must be; the schema of an `open` line decides about the older form.
+        # The kind decides which keys there must be.
         record_type, fields = _KINDS[checked_label(data["kind"])]
-        if record_type is OpenEntry and data["schema"] == UNSEALED_SCHEMA:
-            fields = _UNSEALED_OPEN
-        elif record_type is EvalEntry and "newest" in data:
+        if record_type is EvalEntry and "newest" in data:
             fields = _EVAL_SPAN
         values = {f.attribute: f.of_json(data[f.key]) for f in fields}
         # All expected keys are there (a missing one is a KeyError), so that a different number means unknown ones.
@@ -410,10 +400,6 @@ def next_batches_root(root: bytes, batch: bytes) -> bytes:
     return blake3(root + batch).digest(length=CHAIN_BYTES)
 
 
-def _is_unsealed_open(record: Entry) -> bool:
-    return type(record) is OpenEntry and record.schema == UNSEALED_SCHEMA
-
-
 # ---- fields ----------------------------------------------------------------------------------------------------------
 
 
@@ -435,7 +421,7 @@ def _ending(value: Any) -> str:
 
 
 def _schema(value: Any) -> str:
-    if value not in SCHEMAS:
+    if value != SCHEMA:
         raise ValueError(f"schema {value!r:.60} is not {SCHEMA}; read it with the version that wrote it")
     return str(value)
 
@@ -568,6 +554,5 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
     EndEntry: ("end", (_str("how", of_json=_ending),)),
     SealEntry: ("seal", (_hex("key", digest32), _hex("certificate", signature64), _hex("signature", signature64))),
 }
-_UNSEALED_OPEN = _TABLES[OpenEntry][1][:-3]
 _EVAL_SPAN = (_pol("policy"), _pol("newest"), _USED)
 _KINDS = {kind: (record_type, fields) for record_type, (kind, fields) in _TABLES.items()}

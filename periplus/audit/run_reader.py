@@ -38,12 +38,10 @@ from periplus.values.trajectory import Trajectory
 from periplus.values.transport_keys import unpack_keyed
 from periplus.values.weight_state import (
     INDEX_FILE,
-    SINGLE_FILE,
     Tensor,
     WeightState,
     content_bytes,
     read_safetensors,
-    read_safetensors_file,
 )
 
 MANIFEST = "manifest.json"
@@ -72,7 +70,6 @@ are much rarer than one read takes. Chosen by hand."""
 _BLOCK_VALUES = BLOCK_BYTES // 2
 """Number of bfloat16 values in one block of a tensor's digest."""
 
-_ROUNDED_PART = SINGLE_FILE
 _ROUNDED_TENSORS = "actor"  # the collection of a manifest's tensors that is published
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """Exceptions that parsing an arbitrary file may raise: JSON allows numbers and depths that no field takes."""
@@ -332,7 +329,7 @@ def _checkpoint(folder: Path, progress: Progress) -> KeptCheckpoint | None:
         return KeptCheckpoint(name=folder.name, digest=digest, manifest=None, problem=problem)
     bad = {name: problem for name, hash_ in listed.items() if (problem := _part_problem(folder, name, hash_, progress))}
     # The weights are read only if their hash is right, since they are the bulk of the work.
-    rounded = None if bad else _rounded(folder, listed, tensors, frozen)
+    rounded = None if bad else _rounded(folder, tensors, frozen)
     return KeptCheckpoint(name=folder.name, digest=digest, manifest=manifest, bad_parts=bad, rounded=rounded)
 
 
@@ -379,19 +376,14 @@ def _part_problem(folder: Path, name: str, expected: str, progress: Progress) ->
 
 def _rounded(
     folder: Path,
-    listed: Mapping[str, str],
-    tensors: Mapping[str, Mapping[str, PartedTensor]] | None,
+    tensors: Mapping[str, Mapping[str, PartedTensor]],
     frozen: Sequence[tuple[str, str, tuple[int, ...], bytes]],
 ) -> bytes | None:
     """Return the digest of the actor's weights rounded to bfloat16, as they are published; None if it is not readable.
 
-    The rows of a tensor may lie in several parts. A manifest without `tensors` has one part with all weights. `frozen`
-    are the weights that no part holds, with their digests.
+    The rows of a tensor may lie in several parts. `frozen` are the weights that no part holds, with their digests.
     """
     try:
-        if tensors is None:
-            single = _ROUNDED_PART in listed
-            return published_digest(read_safetensors_file(folder / _ROUNDED_PART)) if single else None
         reader = PartReader(folder, tensors.get(_ROUNDED_TENSORS, {}))
     except (PeriplusError, OSError):
         return None

@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from periplus.audit.findings import Code, Findings
 from periplus.audit.history import Fork
 from periplus.audit.records import (
-    SCHEMA,
     CheckpointEntry,
     ConsumeEntry,
     EndEntry,
@@ -86,18 +85,9 @@ class SealCheck:
         self._is_left = False  # a trainer died between a line and its seal, and the next fork opens
         self._loose: tuple[int, str] | None = None
         self._num_loose = 0
-        self._has_sealed_forks = False
         self.keys: set[bytes] = set()
         self.num_seals = 0
         self.num_sealed = 0
-
-    def opened(self, fork: Fork, place: str) -> None:
-        """Note a new fork. One without seals after forks with seals is a finding."""
-        is_sealed = fork.opened.schema == SCHEMA
-        if self._has_sealed_forks and not is_sealed:
-            message = f"fork {fork.number} claims a schema without seals, after forks that have them"
-            self._findings.add(Code.SEAL_MISSING, place, message, fork=fork.number)
-        self._has_sealed_forks = self._has_sealed_forks or is_sealed
 
     def before(self, record: Entry, place: str) -> None:
         """Check, before any next entry, that a line which must be sealed has its seal here."""
@@ -120,8 +110,6 @@ class SealCheck:
         if self._loose is None:
             self._loose = (at, place)
         self._num_loose += 1
-        if fork.opened.schema != SCHEMA:
-            return
         # From the fork's first seal on, a line of these kinds must be followed by a seal.
         if fork in self._key_of:
             self._awaited = record

@@ -209,7 +209,6 @@ class Walk:
         )
         fork.inherit()
         self.history.add(fork)
-        self.seals.opened(fork, self.place)
 
     def _parent(self, opened: OpenEntry) -> Fork | None:
         if opened.parent is None:
@@ -253,16 +252,15 @@ class Walk:
                 )
 
     def _problems(self, parent: Fork | None, opened: OpenEntry) -> None:
-        old, new = parent.opened.problems if parent else None, opened.problems
-        if parent is None or old is None or new is None or old == new or opened.other_problems:
+        if parent is None or opened.other_problems or parent.opened.problems == opened.problems:
             return
         self._say(
             Code.SETTINGS_CHANGED,
             f"fork {opened.fork} has other problems than fork {parent.number}, and its resumption did not allow that: "
             "held-out problems may have been trained on",
             name="problems",
-            before=old.hex(),
-            after=new.hex(),
+            before=parent.opened.problems.hex(),
+            after=opened.problems.hex(),
         )
 
     # ---- leases and results ---------------------------------------------------------------------------------------

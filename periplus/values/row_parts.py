@@ -59,14 +59,12 @@ def num_rows(shape: tuple[int, ...]) -> int:
     return shape[0] if shape else 1
 
 
-def parted_tensors(manifest: Mapping[str, Any]) -> dict[str, dict[str, PartedTensor]] | None:
-    """Return the tensors that a manifest lists, by collection and name; None for a manifest from before it listed them.
+def parted_tensors(manifest: Mapping[str, Any]) -> dict[str, dict[str, PartedTensor]]:
+    """Return the tensors that a manifest lists, by collection and name.
 
     Raises: ValueError, KeyError, TypeError or AttributeError for what is no such list, and ValueError if rows of a
     tensor are missing or in two parts.
     """
-    if "tensors" not in manifest:
-        return None
     layouts = {
         str(collection): {str(name): (str(dtype), _shape(dtype, shape)) for name, (dtype, shape) in lines.items()}
         for collection, lines in manifest["tensors"].items()
@@ -92,19 +90,6 @@ def parted_tensors(manifest: Mapping[str, Any]) -> dict[str, dict[str, PartedTen
             for name, (dtype, shape) in lines.items()
         }
         for collection, lines in layouts.items()
-    }
-
-
-def whole_file(path: Path) -> dict[str, PartedTensor]:
-    """Return the tensors of one safetensors file, which has all their rows. Raises: NotFound, CorruptFrame."""
-    return {
-        name: PartedTensor(
-            name=name,
-            dtype=tensor.dtype,
-            shape=tensor.shape,
-            ranges=(RowRange(part=path.name, start=0, stop=num_rows(tensor.shape)),),
-        )
-        for name, tensor in read_safetensors_file(path).items()
     }
 
 

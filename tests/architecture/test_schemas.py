@@ -8,7 +8,6 @@ PACKAGES = ("periplus", "planner", "coordinator", "region_agent", "rollout_worke
 NAME = re.compile(r"\"(periplus\.[\w.-]+/\d+)\"")
 KNOWN = {
     "periplus.audit-report/1",
-    "periplus.audit/1",
     "periplus.audit/2",
     "periplus.capabilities/1",
     "periplus.checkpoint/1",

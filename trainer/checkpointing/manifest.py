@@ -2,8 +2,7 @@
 
 `parts` and `tensors` are described in periplus/values/row_parts.py. The collection `actor` holds the trained weights in
 float32, and `learner` every other tensor of the learner. Of weights that are not trained, beside adapters, the manifest
-has only digests (`frozen`). The first manifests listed no tensors: their actor is whole in
-`model.safetensors`, and their learner is a file of torch. They are still read.
+has only digests (`frozen`).
 """
 
 import json
@@ -38,9 +37,6 @@ LEARNER = "learner.json"
 LEARNER_TENSORS = "learner.safetensors"
 """File of the learner's tensors (optimizers, critic and reference model), if one process wrote them."""
 
-EARLIER_LEARNER = "learner.pt"
-"""File of the whole learner's state in checkpoints whose manifest lists no tensors."""
-
 ACTOR, LEARNT = "actor", "learner"
 """Collections of tensors in a manifest."""
 
@@ -51,7 +47,7 @@ class Manifest:
 
     - `policy`, `lineage`: the version that was saved, and the history of its fork.
     - `parts`: the BLAKE3 hash of each file, in hexadecimal, by file name.
-    - `tensors`: the tensors by collection and name, with the files of their rows; None if the manifest lists none.
+    - `tensors`: the tensors by collection and name, with the files of their rows.
     - `frozen`: shape and digest of each weight that is not trained, rounded to bfloat16, by name.
     - `progress`: sums over the run, which the final summary continues.
     - `audit_line`: number of the first line of the audit that the checkpoint does not cover.
@@ -65,7 +61,7 @@ class Manifest:
     policy: Policy
     lineage: Lineage
     parts: Mapping[str, str]
-    tensors: Mapping[str, Mapping[str, PartedTensor]] | None
+    tensors: Mapping[str, Mapping[str, PartedTensor]]
     frozen: TensorDigests
     progress: Mapping[str, float]
     audit_line: int
@@ -179,10 +175,9 @@ def read_manifest(path: Path) -> Manifest:
         raise ConfigError(f"{path} is not a checkpoint manifest ({error!r}); remove its directory") from error
 
 
-def _check_listed(listed: Mapping[str, str], tensors: Mapping[str, Mapping[str, PartedTensor]] | None) -> None:
-    # Without these parts nothing could be restored.
-    needed = {WEIGHTS, EARLIER_LEARNER} if tensors is None else {LEARNER}
-    if missing := needed - listed.keys():
-        raise ValueError(f"the part {min(missing)} is not listed")
-    if tensors is not None and not tensors.get(ACTOR):
+def _check_listed(listed: Mapping[str, str], tensors: Mapping[str, Mapping[str, PartedTensor]]) -> None:
+    # Without it nothing could be restored.
+    if LEARNER not in listed:
+        raise ValueError(f"the part {LEARNER} is not listed")
+    if not tensors.get(ACTOR):
         raise ValueError("no tensor of the actor is listed")

@@ -11,7 +11,6 @@ import torch
 from blake3 import blake3
 
 from periplus.process.disk import sync
-from periplus.values.row_parts import num_rows
 from periplus.values.safetensors_format import safetensors_order
 from periplus.values.weight_state import writing_safetensors
 from trainer.publishing.local_rows import LocalRows
@@ -47,20 +46,6 @@ class RowSource(Protocol):
     def rows(self, name: str, start: int, stop: int) -> Iterator[npt.NDArray[np.uint8]]:
         """Yield the bytes of rows [start, stop) of a tensor, in order."""
         ...
-
-
-class WholeTensors:
-    """Tensors that are whole in memory, as a source of rows."""
-
-    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        self._tensors = tensors
-
-    def layouts(self) -> Mapping[str, tuple[torch.dtype, tuple[int, ...]]]:
-        return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in self._tensors.items()}
-
-    def rows(self, name: str, start: int, stop: int) -> Iterator[npt.NDArray[np.uint8]]:
-        tensor = self._tensors[name]
-        yield host_bytes(tensor.reshape(num_rows(tuple(tensor.shape)), -1)[start:stop])
 
 
 def host_bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:

@@ -19,19 +19,17 @@ import numpy.typing as npt
 import torch
 
 from periplus.errors import ConfigError, PeriplusError
-from periplus.values.row_parts import PartReader, whole_file
-from trainer.checkpointing.learner_state import Stateful, check_fits, empty_tensors, flattened, paths_in, rebuilt
+from periplus.values.row_parts import PartReader
+from trainer.checkpointing.learner_state import Stateful, check_fits, empty_tensors, paths_in, rebuilt
 from trainer.checkpointing.manifest import (
     ACTOR,
-    EARLIER_LEARNER,
     LEARNER,
     LEARNT,
     MANIFEST,
-    WEIGHTS,
     Manifest,
     read_manifest,
 )
-from trainer.checkpointing.parts import DTYPES, RowSource, WholeTensors, file_hash, fill
+from trainer.checkpointing.parts import DTYPES, RowSource, file_hash, fill
 from trainer.data.adapters import trained_parameters
 from trainer.distributed.collectives import HostCollectives
 from trainer.publishing.local_rows import LocalRows, held_rows, parameter_rows, reshard
@@ -163,15 +161,11 @@ class _PartedRows:
 
 
 def _actor_source(manifest: Manifest) -> RowSource:
-    tensors = whole_file(manifest.directory / WEIGHTS) if manifest.tensors is None else manifest.tensors[ACTOR]
-    return _PartedRows(PartReader(manifest.directory, tensors))
+    return _PartedRows(PartReader(manifest.directory, manifest.tensors[ACTOR]))
 
 
 def _learner_source(manifest: Manifest) -> tuple[Any, RowSource]:
     """Return the tree of the learner's state, and the source of its tensors."""
-    if manifest.tensors is None:
-        tree, whole = flattened(torch.load(manifest.directory / EARLIER_LEARNER, weights_only=True))
-        return tree, WholeTensors(whole)
     parted = PartReader(manifest.directory, manifest.tensors.get(LEARNT, {}))
     return json.loads((manifest.directory / LEARNER).read_bytes()), _PartedRows(parted)
 

@@ -26,28 +26,22 @@ runs = st.lists(st.builds(PolicyRun, policies, integers, st.booleans()), max_siz
 used = st.lists(st.builds(records.UsedSample, integers, integers, digests), max_size=3).map(tuple)
 dropped = st.lists(st.builds(records.DroppedSample, integers, digests, integers), max_size=3).map(tuple)
 any_record = st.one_of(
-    *(
-        st.builds(
-            records.OpenEntry,
-            job_id=texts,
-            fork=integers,
-            parent=st.none() | policies,
-            manifest=st.none() | hashes,
-            resumed_at=st.none() | integers,
-            bound=integers,
-            group_size=sizes,
-            groups_per_step=sizes,
-            seed=integers,
-            algorithm=texts,
-            settings=settings,
-            problems=problems,
-            other_problems=other,
-            schema=st.just(schema),
-        )
-        for schema, settings, problems, other in (
-            (records.SCHEMA, hashes, hashes, st.booleans()),
-            (records.UNSEALED_SCHEMA, st.none(), st.none(), st.just(False)),
-        )
+    st.builds(
+        records.OpenEntry,
+        job_id=texts,
+        fork=integers,
+        parent=st.none() | policies,
+        manifest=st.none() | hashes,
+        resumed_at=st.none() | integers,
+        bound=integers,
+        group_size=sizes,
+        groups_per_step=sizes,
+        seed=integers,
+        algorithm=texts,
+        settings=hashes,
+        problems=hashes,
+        other_problems=st.booleans(),
+        schema=st.just(records.SCHEMA),
     ),
     st.builds(
         records.LeaseEntry,

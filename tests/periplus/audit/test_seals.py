@@ -15,7 +15,6 @@ from periplus.publication import JobAuthority, PublisherKey
 from periplus.values.policy import Policy
 from tests.support.audit.files import audited
 from tests.support.audit.forger import FORGER, Entry, Forger
-from tests.support.audit.history import honest_run
 from tests.support.audit.run import JOB, AuditRun, sealer_of
 from tests.support.keys import AUTHORITY
 
@@ -52,31 +51,6 @@ def test_without_an_authority_signatures_are_present_and_not_verified(honest: Pa
     assert report.seals.num_seals == verified(honest).seals.num_seals > 0
 
 
-def test_a_run_of_a_version_without_seals_is_audited_and_what_it_lacks_is_a_note(tmp_path: Path) -> None:
-    honest_run(tmp_path / "run", is_sealed=False)
-    assert b'"schema":"periplus.audit/1"' in (tmp_path / "run" / "audit.jsonl").read_bytes()
-    report = audited(tmp_path / "run")
-    assert (report.findings, report.seals.num_seals) == ((), 0)
-    assert any("not recorded by the version that wrote fork 0, 1, 2" in note for note in report.notes)
-    assert set(verified(tmp_path / "run").counts) == {Code.SEAL_MISSING}, (
-        "who asks for signatures gets no old run clean"
-    )
-
-
-def test_a_run_that_this_version_continues_is_signed_from_its_start(tmp_path: Path) -> None:
-    run = AuditRun(root=tmp_path / "run", is_sealed=False)
-    run.start()
-    run.step()
-    run.checkpoint()
-    run.kill()
-    run.is_sealed = True
-    run.start(Policy(0, 1))
-    run.step()
-    run.end()
-    report = verified(run.root)
-    assert (report.findings, report.seals.num_lines) == ((), report.num_lines)
-
-
 def test_what_comes_after_the_last_seal_is_told_and_is_no_step(tmp_path: Path) -> None:
     run = AuditRun(root=tmp_path / "run")
     run.start()
@@ -101,34 +75,21 @@ def test_a_line_that_a_trainer_seals_must_have_its_seal(honest: Path, run: Path,
     assert {Code.SEAL_MISSING, Code.SEAL_WRONG} & audited(run, authorities=authorities).counts.keys()
 
 
-def downgraded(forger: Forger) -> None:
-    """Remove seals and the hash of config.yaml, as if an older version had written the run."""
-    forger.entries = [entry for entry in forger.entries if not isinstance(entry.record, records.SealEntry)]
-    for index in forger.indices(lambda r: isinstance(r, records.OpenEntry)):
-        forger.edit(index, schema=records.UNSEALED_SCHEMA, settings=None)
-
-
-def the_newest_fork_is_downgraded(forger: Forger) -> None:
-    start = forger.indices(lambda r: isinstance(r, records.OpenEntry))[-1]
-    forger.edit(start, schema=records.UNSEALED_SCHEMA, settings=None)
-    newer = [entry for entry in forger.entries[start:] if not isinstance(entry.record, records.SealEntry)]
-    forger.entries[start:] = newer
-
-
-def test_a_run_whose_seals_are_taken_away_looks_old_and_is_not_believed_with_the_key(run: Path) -> None:
+def test_forks_whose_seals_are_taken_away_are_found_without_any_key(run: Path) -> None:
     forger = Forger(run)
-    downgraded(forger)
-    forger.reseal()
-    assert audited(run).is_clean, "it says of itself that nothing was signed, and the report repeats it"
-    assert Code.SEAL_MISSING in verified(run).counts
+    newest = forger.indices(lambda r: isinstance(r, records.OpenEntry))[-1]
+    for first in (newest, 0):
+        kept = [entry for entry in forger.entries[first:] if not isinstance(entry.record, records.SealEntry)]
+        forger.entries[first:] = kept
+        forger.reseal()
+        assert Code.SEAL_MISSING in audited(run).counts
 
 
-def test_a_fork_without_seals_after_one_that_has_them_is_found_without_any_key(run: Path) -> None:
-    forger = Forger(run)
-    the_newest_fork_is_downgraded(forger)
-    forger.reseal()
-    assert Code.SEAL_MISSING in audited(run).counts
-    assert Code.SEAL_MISSING in verified(run).counts
+def test_a_run_of_another_schema_is_refused_by_name(run: Path) -> None:
+    path = run / "audit.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"periplus.audit/2"', b'"periplus.audit/1"'))
+    found = audited(run)
+    assert any("schema 'periplus.audit/1' is not periplus.audit/2" in finding.message for finding in found.findings)
 
 
 def test_an_authority_of_the_forgers_own_is_not_the_operators(run: Path) -> None:

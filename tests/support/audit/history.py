@@ -10,15 +10,13 @@ from periplus.values.trajectory import StopReason
 from tests.support.audit.run import AuditRun
 
 
-def honest_run(
-    root: Path, *, group_size: int = 2, seed: int = 7, prune: bool = False, is_sealed: bool = True
-) -> AuditRun:
+def honest_run(root: Path, *, group_size: int = 2, seed: int = 7, prune: bool = False) -> AuditRun:
     """Write three forks, two of them killed after a checkpoint that did not cover all.
 
     `prune`: frames are removed at the first checkpoint, one evaluation does not hold up training, and the exported
     weights have merged adapters. So there are lines of every kind.
     """
-    run = AuditRun(root=root, group_size=group_size, rng=random.Random(seed), is_sealed=is_sealed)
+    run = AuditRun(root=root, group_size=group_size, rng=random.Random(seed))
     run.start()
     run.evaluate()
     _fork(run, steps=4, checkpoint_after=2, prune=prune)

@@ -89,7 +89,6 @@ class AuditRun:
     checkpoints: dict[Policy, Snapshot] = field(default_factory=dict)
     previous: Snapshot | None = None
     state: WeightState = field(default_factory=dict)
-    is_sealed: bool = True  # False: as versions before seals wrote runs
     sealer: Sealer | None = None
     journal: AuditJournal = field(init=False)
     store: Spool = field(init=False)
@@ -131,19 +130,16 @@ class AuditRun:
                 groups_per_step=self.groups_per_step,
                 seed=3,
                 algorithm="grpo",
-                settings=blake3(run.config.read_bytes()).digest() if self.is_sealed else None,
-                problems=bytes(32) if self.is_sealed else None,
-                schema=audit.SCHEMA if self.is_sealed else audit.UNSEALED_SCHEMA,
+                settings=blake3(run.config.read_bytes()).digest(),
+                problems=bytes(32),
             )
         )
         for kept in [k for group in (snapshot.waiting if snapshot else {}).values() for k in group.values()]:
             self.say(kept.result)
             self.waiting.setdefault(kept.result.group, {})[kept.result.sample] = kept
-        self.sealer = None
-        if self.is_sealed:
-            sealer = sealer_of(AUTHORITY, self.policy.fork)
-            self.say(sealer.seal(*self.journal.position))
-            self.sealer = sealer
+        sealer = sealer_of(AUTHORITY, self.policy.fork)
+        self.say(sealer.seal(*self.journal.position))
+        self.sealer = sealer
         self.publish(snapshot.state if snapshot else None)
 
     def kill(self) -> None:
@@ -348,6 +344,7 @@ class AuditRun:
         write_safetensors(folder / "model.safetensors", self.state)
         (folder / "optimizer.pt").write_bytes(b"moments of " + str(self.policy).encode())
         names = ("model.safetensors", "optimizer.pt")
+        rows = {"holds": "actor", "rows": {name: [0, each.shape[0]] for name, each in self.state.items()}}
         position, before = self.journal.position, self.previous
         manifest = {
             "schema": "periplus.checkpoint/1",
@@ -359,9 +356,11 @@ class AuditRun:
                     "name": name,
                     "bytes": (folder / name).stat().st_size,
                     "blake3": blake3((folder / name).read_bytes()).hexdigest(),
+                    **(rows if name == "model.safetensors" else {}),
                 }
                 for name in names
             ],
+            "tensors": {"actor": {name: [each.dtype, list(each.shape)] for name, each in self.state.items()}},
             "parents": [[p.fork, p.version] for p in self.lineage.parents],
             "progress": {"steps": float(self.policy.version)},
             "audit": {"n": position.n, "prev": position.prev.hex()},

@@ -29,7 +29,7 @@ from tests.support.trainer.learnt import Learnt, change_everything, ppo_learner
 from tests.support.trainer.sharded import divided, small_qwen
 from trainer.checkpointing import checkpoint, parts, restoration
 from trainer.checkpointing.learner_state import flattened
-from trainer.checkpointing.manifest import EARLIER_LEARNER, LEARNER, MANIFEST, WEIGHTS, Content, read_manifest
+from trainer.checkpointing.manifest import LEARNER, MANIFEST, Content, read_manifest
 from trainer.distributed.collectives import HostCollectives
 from trainer.learning.critic import Critic
 from trainer.learning.learner import Learner
@@ -411,53 +411,6 @@ def test_damage_that_one_rank_finds_is_the_same_error_on_all(copied: Path) -> No
     first, *others = run_on_ranks(damaged_on_ranks, 3, copied.parent)
     assert f"{ACTOR_2} is not the part" in first
     assert others == [first, first]
-
-
-# ---- earlier manifests ----------------------------------------------------------------------------------------------
-
-
-def earlier_checkpoint(root: Path, actor: Any, learner: Any) -> Path:
-    """Write a checkpoint as trainers did whose manifests listed no tensors."""
-    directory = checkpoint.save(root, content(), actor, learner, FILES).directory
-    (directory / LEARNER).unlink()
-    (directory / "learner.safetensors").unlink(missing_ok=True)
-    write_safetensors(directory / WEIGHTS, float32_state(actor))
-    torch.save(learner.state_dict(), directory / EARLIER_LEARNER)
-
-    def change(data: dict[str, Any]) -> None:
-        data.pop("tensors")
-        names = (WEIGHTS, EARLIER_LEARNER, "config.json")
-        data["parts"] = [
-            {"name": name, "bytes": 1, "blake3": blake3((directory / name).read_bytes()).hexdigest()} for name in names
-        ]
-
-    rewrite(directory, change)
-    return directory
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-def test_an_earlier_checkpoint_is_restored_on_one_rank_and_on_several(
-    tmp_path: Path, expected: list[dict[str, Any]]
-) -> None:
-    actor, critic, learner = built()
-    for _ in range(2):
-        change_everything(learner, actor, critic)
-    earlier_checkpoint(tmp_path, actor, learner)
-    for found in ([restored(tmp_path)], run_on_ranks(restored, 2, tmp_path)):
-        for now, later, _, _ in found:
-            assert same(now, expected[0])
-            assert same(later, expected[1])
-
-
-@pytest.mark.parametrize("name", [WEIGHTS, EARLIER_LEARNER])
-def test_an_earlier_checkpoint_without_a_part_is_refused(tmp_path: Path, name: str) -> None:
-    actor, _, learner = built()
-    directory = earlier_checkpoint(tmp_path, actor, learner)
-    (directory / name).unlink()
-    assert f"{name} is not the part" in is_refused(directory)
-    rewrite(directory, lambda data: data["parts"].remove(part(data, name)))
-    assert f"the part {name} is not listed" in is_refused(directory)
 
 
 def test_an_optimizer_without_a_state_is_restored_before_its_first_step(tmp_path: Path) -> None:
