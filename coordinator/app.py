@@ -9,7 +9,7 @@ import asyncio
 import importlib.metadata
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from periplus.net.tokens import TokenGuard
 from periplus.pb.v1 import control_pb2_grpc
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
 from periplus.process.telemetry import event as log_event
+from periplus.values.machine import DeviceCount
 from periplus.wan.client import address_resolver
 from planner.files.capabilities import load_capabilities
 from planner.files.hub_checkpoint import published_bytes, visible_architecture
@@ -119,7 +120,7 @@ def _plan(state: State, order: RunPlanner) -> PlanFinished:
     return planned(state, order, _ask)
 
 
-def _ask(fleet: Fleet, job_json: str) -> PlanOutcome:
+def _ask(fleet: Fleet, free: Mapping[str, DeviceCount], job_json: str) -> PlanOutcome:
     job = JobFile.from_json(job_json)
     return plan_job(
         fleet,
@@ -127,6 +128,7 @@ def _ask(fleet: Fleet, job_json: str) -> PlanOutcome:
         architecture=visible_architecture(job.model.path),
         model_bytes=published_bytes(job.model.path),
         capabilities=load_capabilities(),
+        devices=free,
         thinking=Thinking(budget_s=PLAN_BUDGET_S, now_s=clock.monotonic_s),
     )
 

@@ -42,7 +42,7 @@ class CoordinatorConfig(Config):
     """Seconds after which a pair of regions whose probe was given up is probed again."""
 
     jobs_per_region: int = Field(default=1, ge=1, le=16)
-    """Jobs that may run in one region side by side. They share its cores, memory and devices, as no job has its own."""
+    """Jobs that may share a group of cores. An accelerator is held by one job at a time."""
 
 
 def resolve(config: CoordinatorConfig) -> CoordinatorConfig:

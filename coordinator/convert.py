@@ -12,6 +12,7 @@ from coordinator.events import (
     AgentEvent,
     CertificateRequested,
     HeartbeatSeen,
+    InventoryChanged,
     LinkMeasured,
     Order,
     RefuseCertificate,
@@ -24,10 +25,7 @@ from coordinator.events import (
 )
 from coordinator.joblog import JobEvent
 from coordinator.state import (
-    Accelerators,
-    AdvertisedEngine,
     Hello,
-    Inventory,
     Job,
     JobState,
     MeasuredLink,
@@ -36,7 +34,14 @@ from coordinator.state import (
     State,
 )
 from periplus.errors import ConfigError, WireError
-from periplus.net.convert import certificate_to_pb, record_from_pb, run_files_from_pb, run_files_to_pb
+from periplus.net.convert import (
+    certificate_to_pb,
+    inventory_from_pb,
+    inventory_to_pb,
+    record_from_pb,
+    run_files_from_pb,
+    run_files_to_pb,
+)
 from periplus.pb.v1 import common_pb2, control_pb2
 from periplus.publication import Certificate
 from periplus.values.record import Record
@@ -76,22 +81,11 @@ def hello_from_pb(message: control_pb2.Hello) -> Hello:
         )
     if not message.boot_id or not message.gateway_address:
         raise WireError(f"the hello of region {message.region} lacks its boot_id or gateway_address")
-    inventory = message.inventory
     return Hello(
         region=message.region,
         boot_id=message.boot_id,
         gateway_address=message.gateway_address,
-        inventory=Inventory(
-            num_cores=inventory.num_cores,
-            memory_bytes=inventory.memory_bytes,
-            hostname=inventory.hostname,
-            accelerators=tuple(
-                Accelerators(name=each.name, memory_bytes=each.memory_bytes, num=each.num)
-                for each in inventory.accelerators
-            ),
-            engines=tuple(AdvertisedEngine(name=each.name, version=each.version) for each in inventory.engines),
-            allows_own_code=inventory.allows_own_code,
-        ),
+        inventory=inventory_from_pb(message.inventory),
         agent_version=message.agent_version,
         tasks=tuple(map(report_from_pb, message.tasks)),
     )
@@ -106,6 +100,8 @@ def agent_event_from_pb(region: str, message: control_pb2.AgentMessage) -> Agent
             return HeartbeatSeen(stamp, _sent_from_pb(message.heartbeat.traffic), jobs)
         case "link":
             return _measurement_from_pb(stamp, message.link)
+        case "inventory":
+            return InventoryChanged(stamp, inventory_from_pb(message.inventory))
         case "task":
             return TaskReported(stamp, report_from_pb(message.task))
         case "step":
@@ -208,6 +204,8 @@ def _task_to_pb(task: AssignedTask) -> control_pb2.Task:
         stopping=task.stopping,
         authority_key=bytes.fromhex(task.authority_key),
         allows_other_problems=task.allows_other_problems,
+        machine=task.machine,
+        devices=task.devices,
     )
 
 
@@ -285,19 +283,7 @@ def _region_to_pb(region: RegionState) -> control_pb2.Region:
         name=hello.region,
         state="ready" if region.connected else "disconnected",
         gateway_address=hello.gateway_address,
-        inventory=control_pb2.Inventory(
-            num_cores=hello.inventory.num_cores,
-            memory_bytes=hello.inventory.memory_bytes,
-            hostname=hello.inventory.hostname,
-            accelerators=[
-                control_pb2.Accelerators(name=each.name, memory_bytes=each.memory_bytes, num=each.num)
-                for each in hello.inventory.accelerators
-            ],
-            engines=[
-                control_pb2.InstalledEngine(name=each.name, version=each.version) for each in hello.inventory.engines
-            ],
-            allows_own_code=hello.inventory.allows_own_code,
-        ),
+        inventory=inventory_to_pb(hello.inventory),
         tasks=[
             control_pb2.TaskReport(
                 task_id=report.task_id,

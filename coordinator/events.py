@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coordinator.state import Hello, Job, JobRequest, PlacedRoles
+from periplus.values.machine import DeviceCount, Inventory
 from periplus.values.record import Record
 from periplus.values.task import AssignedTask, TaskReport
 from planner.answer.outcome import Infeasible
@@ -65,6 +66,14 @@ class LinkMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class InventoryChanged:
+    """An agent's region offers something else than it said in its hello: a device has failed, or works again."""
+
+    stamp: Stamp
+    inventory: Inventory
+
+
+@dataclass(frozen=True, slots=True)
 class TaskReported:
     """An agent reported the state of one of its tasks."""
 
@@ -116,10 +125,10 @@ class PlannerFailed:
 
 @dataclass(frozen=True, slots=True)
 class PlanFinished:
-    """The planner's answer for a job on the regions that it was given."""
+    """The planner's answer for a job on the free devices that it was given, by region."""
 
     job_id: str
-    regions: frozenset[str]
+    free: Mapping[str, DeviceCount]
     outcome: PlacedRoles | Infeasible | PlannerFailed
 
 
@@ -128,7 +137,7 @@ class Ticked:
     """Time has passed; this event comes about once a second."""
 
 
-AgentEvent = HeartbeatSeen | LinkMeasured | TaskReported | StepRecorded | CertificateRequested
+AgentEvent = HeartbeatSeen | LinkMeasured | InventoryChanged | TaskReported | StepRecorded | CertificateRequested
 Event = RegionJoined | RegionLeft | AgentEvent | JobSubmitted | JobCancelled | PlanFinished | Ticked
 
 # ---- effects ---------------------------------------------------------------------------------------------------------
@@ -195,10 +204,13 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class RunPlanner:
-    """Ask the planner to place the job on these regions; the answer comes back as a PlanFinished event."""
+    """Ask the planner to place the job on the free devices of these regions.
+
+    The answer comes back as a PlanFinished event.
+    """
 
     job_id: str
-    regions: frozenset[str]
+    free: Mapping[str, DeviceCount]
 
 
 Order = SendDesired | SendProbe | SendCertificate | RefuseCertificate

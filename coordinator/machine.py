@@ -7,10 +7,10 @@ It has no clock, socket, file or randomness. The rules are:
   changes nothing.
 - Links: every directed pair of ready regions is probed once, with one probe at a time in the whole fleet. A pair whose
   probe gets no answer is given up for `probe_retry_s`, so that one bad link delays a job but never blocks it.
-- Jobs: a pending job is planned when enough regions are free, which have fewer than `jobs_per_region` jobs, and their
-  links are measured or given up. Earlier jobs come first, but a job that must wait does not block later ones. A plan is
-  a proposal: it is committed only if its regions are still free; otherwise the job is planned again. A job that is
-  infeasible on all ready regions fails; one that is infeasible on the free regions waits for those in use.
+- Jobs: a pending job is planned when enough regions have a free device (`reservations.py`), and their links are
+  measured or given up. Earlier jobs come first, but a job that must wait does not block later ones. A plan is a
+  proposal: it is committed only if the devices that it needs are still free; otherwise the job is planned again. A job
+  that is infeasible on all devices fails; one that is infeasible on the free ones waits for those in use.
 - The end of the trainer is the end of the job. Rollout workers may come and go; the job fails for lack of them only
   when all have failed permanently. A trainer is never started twice, because two trainers would write the same fork: if
   its agent lost it, the job fails with a reason that says how to resume it.
@@ -22,6 +22,7 @@ After every accepted event `_settle` does what follows from the new state: it or
 An error (Conflict, NotFound, StateError) leaves the caller's state unchanged.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import assert_never
 
@@ -33,6 +34,7 @@ from coordinator.events import (
     Event,
     FenceSession,
     HeartbeatSeen,
+    InventoryChanged,
     JobCancelled,
     JobSubmitted,
     LinkMeasured,
@@ -50,6 +52,12 @@ from coordinator.events import (
     TaskReported,
     Ticked,
 )
+from coordinator.reservations import (
+    all_are_free,
+    device_counts,
+    held_words,
+    reserved,
+)
 from coordinator.state import (
     INFEASIBLE_PREFIX,
     Hello,
@@ -65,9 +73,7 @@ from coordinator.state import (
     check_transition,
     desired_tasks,
     find_job,
-    free_regions,
     live_jobs,
-    occupants,
     ready_regions,
     rollout_task_id,
     runs_unknown_job,
@@ -90,7 +96,14 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect,
     """
     draft = _Draft(state)
     match event:
-        case HeartbeatSeen() | LinkMeasured() | TaskReported() | StepRecorded() | CertificateRequested():
+        case (
+            HeartbeatSeen()
+            | LinkMeasured()
+            | InventoryChanged()
+            | TaskReported()
+            | StepRecorded()
+            | CertificateRequested()
+        ):
             # A message that is not accepted changes nothing, not even the time at which the region was last seen.
             if not _accept(draft, event.stamp, now_s):
                 return state, ()
@@ -163,7 +176,7 @@ def _join(draft: _Draft, event: RegionJoined, now_s: float) -> None:
     before = draft.state.regions.get(hello.region)
     if before and before.connected and before.hello.boot_id != hello.boot_id:
         raise Conflict(
-            f"region {hello.region} is already served by the agent on {before.hello.inventory.hostname} (last heard "
+            f"region {hello.region} is already served by the agent on {before.hello.inventory.own.name} (last heard "
             f"{now_s - before.last_seen_s:.0f} s ago); start this one with another --region, or stop that one first"
         )
     # The newer session replaces the older one, and the answer to a probe of the older one will not come.
@@ -247,6 +260,9 @@ def _agent_event(draft: _Draft, event: AgentEvent, now_s: float) -> None:
             _count_sent(draft, name, event)
         case LinkMeasured():
             _measure(draft, event, now_s)
+        case InventoryChanged(_, inventory):
+            region = draft.state.regions[name]
+            draft.put_region(name, replace(region, hello=replace(region.hello, inventory=inventory)))
         case TaskReported(_, report):
             _report(draft, name, report)
         case StepRecorded(_, job_id, record):
@@ -465,19 +481,20 @@ def _plan_finished(draft: _Draft, event: PlanFinished) -> None:
     job = draft.state.jobs.get(event.job_id)
     if job is None or job.state is not JobState.PENDING:
         return
-    free = free_regions(draft.state)
+    free = device_counts(draft.state)
     match event.outcome:
         case PlacedRoles() as placement:
-            # If a region was taken meanwhile, the job stays pending and `_settle_jobs` plans it again.
-            if placement.regions <= free:
-                draft.put_job(replace(job, placement=placement, tasks=_tasks(job.job_id, placement)))
+            devices = reserved(draft.state, job.job_id, placement)
+            # If devices were taken meanwhile, the job stays pending and `_settle_jobs` plans it again.
+            if devices is not None:
+                draft.put_job(replace(job, placement=placement, tasks=_tasks(job.job_id, placement, devices)))
                 draft.move_job(job.job_id, JobState.PLANNED)
         case Infeasible(conflict=conflict):
-            # The proof is about the regions that were free then: it is void if these have changed. It ends the job only
-            # if no ready region is in use; otherwise the job waits until other regions are free.
-            if event.regions != free:
+            # The proof is about the devices that were free then: it is void if these have changed. It ends the job only
+            # if no device is in use; otherwise the job waits until others are free.
+            if event.free != free:
                 return
-            if free == ready_regions(draft.state):
+            if all_are_free(draft.state):
                 _end(draft, job.job_id, JobState.FAILED, f"{INFEASIBLE_PREFIX}{conflict}")
             else:
                 draft.put_job(replace(job, infeasible_on=free, conflict=conflict))
@@ -487,13 +504,14 @@ def _plan_finished(draft: _Draft, event: PlanFinished) -> None:
             assert_never(event.outcome)
 
 
-def _tasks(job_id: str, placement: PlacedRoles) -> dict[str, TaskStatus]:
-    rollouts = {
-        rollout_task_id(job_id, region, index): TaskStatus(role=Role.ROLLOUT, region=region)
-        for region, count in placement.num_rollout_workers.items()
-        for index in range(count)
+def _tasks(job_id: str, placement: PlacedRoles, devices: Mapping[str, tuple[int, ...]]) -> dict[str, TaskStatus]:
+    places = {trainer_task_id(job_id): (Role.TRAINER, placement.trainer_region)}
+    for region, count in placement.num_rollout_workers.items():
+        places |= {rollout_task_id(job_id, region, index): (Role.ROLLOUT, region) for index in range(count)}
+    return {
+        task_id: TaskStatus(role=role, region=region, devices=devices[task_id])
+        for task_id, (role, region) in places.items()
     }
-    return {trainer_task_id(job_id): TaskStatus(role=Role.TRAINER, region=placement.trainer_region)} | rollouts
 
 
 # ---- what follows from a new state -----------------------------------------------------------------------------------
@@ -517,38 +535,26 @@ def _settle_jobs(draft: _Draft) -> None:
             continue
         waits = _waits_for(draft.state, job)
         draft.put_job(replace(job, reason=waits))
-        # The planner works on one job at a time, on all free regions.
+        # The planner works on one job at a time, on all free devices.
         if not waits and draft.state.planning is None:
             draft.state = replace(draft.state, planning=job.job_id)
-            draft.effects.append(RunPlanner(job.job_id, free_regions(draft.state)))
+            draft.effects.append(RunPlanner(job.job_id, device_counts(draft.state)))
 
 
 def _waits_for(state: State, job: Job) -> str:
     """Return the reason why a pending job cannot be planned yet, or an empty string if it can."""
-    free, missing = free_regions(state), unsettled_pairs(state, free_regions(state))
+    free = device_counts(state)
+    missing = unsettled_pairs(state, frozenset(free))
     if len(free) < job.request.min_regions:
         wanted = job.request.min_regions
-        return f"waits for {wanted} free region{'s' if wanted > 1 else ''}, {len(free)} there{_taken(state, free)}"
+        return f"waits for {wanted} free region{'s' if wanted > 1 else ''}, {len(free)} there{held_words(state)}"
     # A plan made with unmeasured links would be made again once they are measured.
     if missing:
         return f"waits for the links to be measured, {len(missing)} to go"
     # The planner would only repeat its proof.
     if free == job.infeasible_on:
-        return f"does not fit the free regions ({job.conflict}); waits for those in use{_taken(state, free)}"
+        return f"does not fit what is free ({job.conflict}); waits for devices in use{held_words(state)}"
     return ""
-
-
-def _taken(state: State, free: frozenset[str]) -> str:
-    """Name the jobs that others wait for, and the keys with which a job leaves regions to others."""
-    full = {name: jobs for name, jobs in sorted(occupants(state).items()) if name not in free}
-    if not full:
-        return ""
-    runs = ", ".join(f"{name} runs {' and '.join(jobs)}" for name, jobs in full.items())
-    return (
-        f" ({runs}, until the job ends or is cancelled; a job leaves regions to others by regions.max, "
-        "regions.rollout or regions.forbid, and a coordinator runs more than "
-        f"{state.settings.jobs_per_region} in one by --jobs-per-region)"
-    )
 
 
 def _settle_probe(draft: _Draft, now_s: float) -> None:

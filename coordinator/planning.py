@@ -6,12 +6,13 @@ running.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from coordinator.events import PlanFinished, PlannerFailed, RunPlanner
 from coordinator.state import PlacedRoles, State
 from periplus.errors import PeriplusError, explained_error
 from periplus.process.telemetry import event as log_event
+from periplus.values.machine import DeviceCount
 from planner.answer.outcome import BudgetExhausted, Found, Infeasible
 from planner.plan import Plan, PlanOutcome, TaskKind
 from planner.plan_of_placement import without_question
@@ -19,25 +20,27 @@ from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Region
 
 log = logging.getLogger(__name__)
 
-Ask = Callable[[Fleet, str], PlanOutcome]
-"""A function that plans a job, given as its JSON text, on a fleet."""
+Ask = Callable[[Fleet, Mapping[str, DeviceCount], str], PlanOutcome]
+"""A function that plans a job, given as its JSON text, on the devices of a fleet that are free, by region."""
 
 
 def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
     """Run the planner for one RunPlanner effect and return its answer. Never raises: a crash becomes PlannerFailed."""
     try:
-        outcome = placement(ask(fleet_of(state, order.regions), state.jobs[order.job_id].request.job_json))
+        outcome = placement(
+            ask(fleet_of(state, frozenset(order.free)), order.free, state.jobs[order.job_id].request.job_json)
+        )
     except (PeriplusError, ValueError) as error:
         log_event(log, logging.ERROR, "planner_failed", job=order.job_id, why=error)
         outcome = PlannerFailed(str(error))
     except Exception as error:  # the root of the planner's task: a bug in a search fails the job, not the coordinator
         log.exception("planner_crashed")
         outcome = PlannerFailed(explained_error(error))
-    return PlanFinished(order.job_id, order.regions, outcome)
+    return PlanFinished(order.job_id, order.free, outcome)
 
 
 def fleet_of(state: State, regions: frozenset[str]) -> Fleet:
-    """Return the fleet of these regions: the hosts' cores, memory and engines, and the measured links between them.
+    """Return the fleet of these regions: cores, memory and engines of the agents' machines, and the measured links.
 
     It lists no accelerators, since the coordinator places jobs on cores and memory.
     """
@@ -48,9 +51,9 @@ def fleet_of(state: State, regions: frozenset[str]) -> Fleet:
                 name=name,
                 machines=(),
                 fabric_bytes_per_s=ONE_HOST_BYTES_PER_S,
-                num_cores=inventory.num_cores,
-                memory_bytes=inventory.memory_bytes,
-                engines=tuple(engine.name for engine in inventory.engines),
+                num_cores=inventory.own.num_cores,
+                memory_bytes=inventory.own.memory_bytes,
+                engines=tuple(engine.name for engine in inventory.own.engines),
                 allows_own_code=inventory.allows_own_code,
             )
             for name, inventory in inventories.items()

@@ -5,8 +5,8 @@ check them:
 
 - The tasks that a region should run are *derived* from the jobs (`desired_tasks`) and never stored.
 - A job has at most one trainer, in the region of its placement. A job that has ended has no desired tasks.
-- At most `Settings.jobs_per_region` live jobs have tasks in a region, and at most one probe is in progress in the whole
-  fleet.
+- An accelerator is held by at most one job, and a group of cores by at most `Settings.jobs_per_region`. At most one
+  probe is in progress in the whole fleet.
 - A job's state changes only along `TRANSITIONS`.
 
 A *fork* is one life of a job's trainer: each resumption of a job starts the next fork. The *epoch* of a region counts
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from periplus.errors import Conflict, NotFound, StateError
+from periplus.values.machine import DeviceCount, Inventory
 from periplus.values.policy import Policy
 from periplus.values.record import Record
 from periplus.values.task import ENDED, AssignedTask, Role, RunFiles, TaskReport
@@ -84,35 +85,6 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accelerators:
-    """Accelerators of one kind in one host: the name and memory that the driver reports for each, and their number."""
-
-    name: str
-    memory_bytes: int
-    num: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdvertisedEngine:
-    """An inference engine that rollout workers of a host can use, as a job names it, and its version."""
-
-    name: str
-    version: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inventory:
-    """The resources of an agent's host, and whether jobs may run reward functions of their users' own there."""
-
-    num_cores: int
-    memory_bytes: int
-    hostname: str
-    accelerators: tuple[Accelerators, ...] = ()
-    engines: tuple[AdvertisedEngine, ...] = ()
-    allows_own_code: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
     """The first message of an agent's session.
 
@@ -173,12 +145,15 @@ class JobRequest:
 
     To resume a run, `resume_from` is its directory, `resume_job_id` its id, and `resume_policy` gives the version of
     its newest checkpoint and the highest fork that wrote there. For a new job they are empty or None.
-    `allows_other_problems` lets the run go on with other problems than it had.
+    `allows_other_problems` lets the run go on with other problems than it had. `trainer_devices` and `worker_devices`
+    are the devices that its trainer and each of its rollout workers compute with.
     """
 
     name: str
     min_regions: int
     job_json: str
+    trainer_devices: int = 1
+    worker_devices: int = 1
     resume_from: str = ""
     resume_policy: Policy | None = None
     resume_job_id: str = ""
@@ -204,10 +179,14 @@ class PlacedRoles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatus:
-    """A task of a placed job, and the last report about it, or None before the first."""
+    """A task of a placed job, and the last report about it, or None before the first.
+
+    It runs on the agent's own machine, and holds the devices with these indices there.
+    """
 
     role: Role
     region: str
+    devices: tuple[int, ...] = ()
     report: TaskReport | None = None
 
     @property
@@ -244,12 +223,11 @@ class SentBytes:
 class Job:
     """A job as the coordinator knows it, from its submission until after its end.
 
-    `reason` says why the job is in its state. `phase` is what the trainer last reported to be doing, and
-    `notice` what it last said that a person should look at. `tasks` maps a
-    task's id to its status. `infeasible_on` is the set of free regions on which the job has no placement, because of
-    `conflict`, while other regions are in use. `trainer_key` is the public key that was certified for the trainer of
-    this fork, empty before the trainer asked. `sent` counts bytes by directed pair of regions, over all forks that
-    this coordinator knows.
+    `reason` says why the job is in its state. `phase` is what the trainer last reported to be doing, and `notice` what
+    it last said that a person should look at. `tasks` maps a task's id to its status. `infeasible_on` has the devices
+    that were free in each region when the job had no placement on them, because of `conflict`, while others were in
+    use. `trainer_key` is the public key that was certified for the trainer of this fork, empty before the trainer
+    asked. `sent` counts bytes by directed pair of regions, over all forks that this coordinator knows.
     """
 
     job_id: str
@@ -266,7 +244,7 @@ class Job:
     tasks: Mapping[str, TaskStatus] = field(default_factory=dict)
     cancelling: bool = False
     trainer_key: bytes = b""
-    infeasible_on: frozenset[str] = frozenset()
+    infeasible_on: Mapping[str, DeviceCount] = field(default_factory=dict)
     conflict: str = ""
     sent: Mapping[Pair, SentBytes] = field(default_factory=dict)
 
@@ -365,30 +343,9 @@ def ready_regions(state: State) -> frozenset[str]:
     return frozenset(name for name, region in state.regions.items() if region.connected)
 
 
-def occupants(state: State) -> dict[str, tuple[str, ...]]:
-    """Map each occupied region to the jobs that are placed there or that still have processes there."""
-    placed = [(name, job.job_id) for job in live_jobs(state) if job.placement for name in job.placement.regions]
-    ending = [
-        (name, report.job_id)
-        for name, region in state.regions.items()
-        for report in region.tasks.values()
-        if report.state not in ENDED
-    ]
-    found: dict[str, tuple[str, ...]] = {}
-    for name, job_id in placed + ending:
-        found[name] = tuple(dict.fromkeys((*found.get(name, ()), job_id)))
-    return found
-
-
 def runs_unknown_job(state: State, region: RegionState) -> bool:
     """Return whether the region still runs a task that an earlier coordinator process had started."""
     return any(report.job_id not in state.jobs and report.state not in ENDED for report in region.tasks.values())
-
-
-def free_regions(state: State) -> frozenset[str]:
-    """Return the ready regions that have room for one more job."""
-    most = state.settings.jobs_per_region
-    return ready_regions(state) - {name for name, jobs in occupants(state).items() if len(jobs) >= most}
 
 
 def unsettled_pairs(state: State, regions: frozenset[str]) -> list[Pair]:
@@ -400,20 +357,20 @@ def unsettled_pairs(state: State, regions: frozenset[str]) -> list[Pair]:
 def desired_tasks(state: State, region: str) -> tuple[AssignedTask, ...]:
     """Return the tasks that this region should run now: those of live jobs that are placed there and have not ended."""
     return tuple(
-        _task(state, job, task_id, status.role)
+        _task(state, job, task_id, status)
         for job in live_jobs(state)
         for task_id, status in sorted(job.tasks.items())
         if status.region == region and not status.ended
     )
 
 
-def _task(state: State, job: Job, task_id: str, role: Role) -> AssignedTask:
+def _task(state: State, job: Job, task_id: str, status: TaskStatus) -> AssignedTask:
     assert job.placement is not None
     trainer_host = state.regions[job.placement.trainer_region].hello
     return AssignedTask(
         task_id=task_id,
         job_id=job.job_id,
-        role=role,
+        role=status.role,
         job_json=job.request.job_json,
         trainer_region=trainer_host.region,
         trainer_gateway=trainer_host.gateway_address,
@@ -422,7 +379,9 @@ def _task(state: State, job: Job, task_id: str, role: Role) -> AssignedTask:
         plan_json=job.placement.plan_json,
         # Only the trainer is told to stop. Its rollout workers run until it has ended, when no task is desired any
         # more.
-        stopping=job.cancelling and role is Role.TRAINER,
+        stopping=job.cancelling and status.role is Role.TRAINER,
         authority_key=state.authority_key,
         allows_other_problems=job.request.allows_other_problems,
+        machine=state.regions[status.region].hello.inventory.own.name,
+        devices=status.devices,
     )

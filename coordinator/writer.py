@@ -201,7 +201,7 @@ class Writer:
             region=hello.region,
             epoch=session.epoch,
             gateway=hello.gateway_address,
-            host=hello.inventory.hostname,
+            host=hello.inventory.own.name,
             num_tasks=len(hello.tasks),
         )
 

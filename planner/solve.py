@@ -9,11 +9,12 @@ execute, so no method sees it. It then searches one problem for each region that
 best of the resulting plans.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile
+from periplus.values.machine import DeviceCount
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible, Outcome
 from planner.cost.tables.cost_tables import CostTables
 from planner.files.capabilities import Capabilities
@@ -115,15 +116,17 @@ def plan_job(
     model_bytes: int | None,
     capabilities: Capabilities,
     thinking: Thinking,
+    devices: Mapping[str, DeviceCount] | None = None,
     method: str = "",
 ) -> PlanOutcome:
     """Return the best plan that the runtime can execute on a fleet of hosts.
 
     `architecture` is that of the job's model. It is None if the model's configuration is not visible here; then only
     the static layout is possible. `model_bytes` is the size of one uncompressed version, or None if it is unknown.
+    `devices` has the free devices of each region; without them they are no limit.
     `method` overrides the job's `plan.method`. Raises: ValueError and ConfigError as `searched` does.
     """
-    needs = needs_of(job, model_bytes)
+    needs = needs_of(job, model_bytes, devices)
     # Refused before any search, so that the reason is the same for every method.
     if refused := refusal(fleet, needs, capabilities):
         return refused

@@ -16,27 +16,31 @@ import contextlib
 import logging
 import random
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from periplus import clock
 from periplus.errors import PeriplusError
 from periplus.net import rpc
+from periplus.net.convert import inventory_to_pb
 from periplus.net.resolver import AddressResolver
 from periplus.net.tokens import read_token
 from periplus.pb.v1 import control_pb2, gateway_pb2_grpc
 from periplus.process.backoff import Backoff
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
 from periplus.process.telemetry import event
+from periplus.values.machine import Inventory
 from periplus.values.record import RecordKind
 from periplus.values.task import Role, RunFiles, TaskReport, authority_key_of
 from periplus.wan.client import address_resolver
 from region_agent.config import AgentConfig
+from region_agent.control.accelerators import Accelerators
 from region_agent.control.certificates import CertificateRequests
 from region_agent.control.conclusion import conclude
-from region_agent.control.convert import heartbeat_to_pb, inventory_to_pb, report_to_pb, task_from_pb
-from region_agent.control.inventory import OfferedInventory, inventory
+from region_agent.control.convert import heartbeat_to_pb, report_to_pb, task_from_pb
+from region_agent.control.engines import InstalledEngine, installed
+from region_agent.control.inventory import inventory
 from region_agent.control.links import probe
 from region_agent.control.reconcile import (
     LocalTask,
@@ -64,6 +68,9 @@ log = logging.getLogger(__name__)
 FINAL_REPORTS_S = 2.0
 """Seconds that a stopping agent waits for its last reports to reach a connected coordinator. Chosen by hand."""
 
+DEVICES_S = 30.0
+"""Seconds between two looks at the devices. A look waits for the driver. Chosen by hand."""
+
 RECONCILE_S = 0.2
 """Seconds between two looks at the processes. A person does not notice the delay, and the cost is negligible. Chosen by
 hand.
@@ -82,9 +89,18 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
     async with address_resolver(config.region, config.wan or None) as resolver:
         advertised = config.advertise or address
         await resolver.announce(advertised)
-        offered = await asyncio.to_thread(inventory, config)
+        engines, accelerators = await asyncio.to_thread(installed, config.engines), Accelerators()
+        offered = await asyncio.to_thread(inventory, config, engines, accelerators, clock.monotonic_s())
         agent = Agent(
-            config, offered, address=address, advertised=advertised, resolver=resolver, hubs=hubs, traffic=traffic
+            config,
+            offered,
+            accelerators,
+            engines,
+            address=address,
+            advertised=advertised,
+            resolver=resolver,
+            hubs=hubs,
+            traffic=traffic,
         )
         service = GatewayService(hubs, traffic, agent.pass_record, agent.certificate)
         gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)
@@ -116,7 +132,9 @@ class Agent:
     def __init__(
         self,
         config: AgentConfig,
-        offered: OfferedInventory,
+        offered: Inventory,
+        accelerators: Accelerators,
+        engines: Sequence[InstalledEngine],
         *,
         address: str,
         advertised: str,
@@ -126,6 +144,8 @@ class Agent:
     ) -> None:
         self._config = config
         self._inventory = offered
+        self._accelerators = accelerators
+        self._engines = engines
         self._advertised = advertised
         self._resolver = resolver
         self._hubs = hubs
@@ -148,10 +168,11 @@ class Agent:
                 work_dir=config.work_dir.absolute(),
                 allow_dirs=tuple(each.absolute() for each in config.allow_dirs),
                 num_threads={Role.TRAINER: config.trainer_threads, Role.ROLLOUT: config.worker_threads},
-                python_of={engine.name: engine.python for engine in offered.engines},
+                python_of={engine.name: engine.python for engine in engines},
                 allows_own_code=config.allow_code,
                 allows_unsandboxed=config.allow_unsandboxed,
-            )
+            ),
+            offered.own,
         )
         self._tasks = asyncio.TaskGroup()
         self._certificates = CertificateRequests(config.coordinator, self._send)
@@ -176,11 +197,13 @@ class Agent:
         async with self._tasks as tasks:
             session = tasks.create_task(self._session.run(jitter))
             reconciling = tasks.create_task(self._keep_reconciled())
+            looking = tasks.create_task(self._keep_inventory())
             try:
                 return await wait_for_stop(stop_on_stdin_eof, on_waiting=on_ready)
             finally:
                 # From here on nothing is started. Workers stop first, because they may still have something to send.
                 reconciling.cancel()
+                looking.cancel()
                 self._openings.cancel()
                 self._desired, self._stopping = {}, True
                 await self._supervisor.stop_all(self._config.stop_grace_s, clock.monotonic_s)
@@ -350,6 +373,19 @@ class Agent:
                     await self._hub_opened.wait()
             # A hub that was opened is a reason to look at once, since its tasks may start now.
             self._hub_opened.clear()
+
+    async def _keep_inventory(self) -> None:
+        """Look at the devices now and then, and tell the coordinator when one has failed or works again."""
+        while True:
+            await asyncio.sleep(DEVICES_S)
+            offered = await asyncio.to_thread(
+                inventory, self._config, self._engines, self._accelerators, clock.monotonic_s()
+            )
+            problems = [[device.problem for device in each.own.devices] for each in (offered, self._inventory)]
+            if problems[0] != problems[1]:
+                event(log, logging.WARNING, "devices_changed", problems="; ".join(filter(None, problems[0])) or "none")
+                self._inventory, self._supervisor.machine = offered, offered.own
+                self._session.send(control_pb2.AgentMessage(inventory=inventory_to_pb(offered)))
 
     async def _look(self, now_s: float) -> None:
         """Note which processes have ended, and report every task whose state has changed."""

@@ -5,7 +5,6 @@ It imports app.py only when the agent runs, because that loads the weight codec'
 
 import asyncio
 import logging
-import os
 import sys
 from pathlib import Path
 from urllib.parse import quote
@@ -19,6 +18,7 @@ from periplus.config.loading import validate
 from periplus.process import telemetry
 from periplus.process.lifecycle import ShutdownReason
 from region_agent.config import AgentConfig, resolve
+from region_agent.control import host_limits
 from region_agent.control.engines import configured
 from region_agent.state_directory import SHARED
 
@@ -94,8 +94,18 @@ def agent() -> None:
     type=HOST_PORT,
     help="Control address of the WAN emulator, if there is one.",
 )
-@click.option("--cores", type=int, default=None, help="Cores that this region offers  [default: all]")
-@click.option("--memory-gib", type=float, default=None, help="Memory that it offers  [default: all]")
+@click.option("--cores", type=int, default=None, help="Cores that this region offers  [default: all it may use]")
+@click.option("--memory-gib", type=float, default=None, help="Memory that it offers  [default: all it may use]")
+@click.option(
+    "--devices",
+    "devices_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Declare the devices (docs/devices.md)  [default: the accelerators, or else the cores]",
+)
+@click.option(
+    "--shared-cores", is_flag=True, help="Others compute on these cores too: bind no process to some of them."
+)
 @click.option("--worker-threads", type=int, default=1, show_default=True, help="Compute threads of each worker.")
 @click.option(
     "--trainer-threads", type=int, default=None, help="Compute threads of each trainer  [default: as --worker-threads]"
@@ -137,6 +147,8 @@ def run(
     wan: str,
     cores: int | None,
     memory_gib: float | None,
+    devices_file: Path | None,
+    shared_cores: bool,
     worker_threads: int,
     trainer_threads: int | None,
     engines: tuple[str, ...],
@@ -163,8 +175,10 @@ def run(
             "allow_dirs": [str(each) for each in allow_dirs],
             "token_file": str(token_file) if token_file else None,
             "wan": wan,
-            "num_cores": cores if cores is not None else os.cpu_count() or 1,
+            "num_cores": host_limits.num_cores() if cores is None else cores,
             "memory_bytes": _memory_bytes(memory_gib),
+            "devices_file": str(devices_file) if devices_file else None,
+            "shared_cores": shared_cores,
             "worker_threads": worker_threads,
             "trainer_threads": worker_threads if trainer_threads is None else trainer_threads,
             "engines": configured(engines),
@@ -187,4 +201,4 @@ def _memory_bytes(gib: float | None) -> int:
         if not 0 < gib < MAX_MEMORY_GIB:
             raise click.BadParameter(f"{gib} must be above 0 and below {MAX_MEMORY_GIB}", param_hint="--memory-gib")
         return int(gib * (1 << 30))
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return host_limits.memory_bytes()

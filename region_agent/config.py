@@ -58,6 +58,12 @@ class AgentConfig(Config):
     memory_bytes: int = Field(ge=1)
     """Bytes of main memory that this region offers."""
 
+    devices_file: Path | None = None
+    """File that declares the region's devices (declared_devices.py); None to take those that are found."""
+
+    shared_cores: bool = False
+    """Whether others compute on these cores too, so that no process is bound to some of them."""
+
     worker_threads: int = Field(ge=1)
     """Number of compute threads of each worker process."""
 

@@ -361,7 +361,7 @@ async def _is_gone(remote: Coordinator, found: control_pb2.Job) -> bool:
         return False
     trained = {each["region"] for each in _assignments(found) if each["task"] == "trainer"}
     fleet = await remote.fleet()
-    return any(r.name in trained and r.inventory.hostname == socket.gethostname() for r in fleet.regions)
+    return any(r.name in trained and r.inventory.machines[0].name == socket.gethostname() for r in fleet.regions)
 
 
 def _assignments(found: control_pb2.Job) -> list[dict[str, str]]:
@@ -375,7 +375,9 @@ async def _elsewhere(remote: Coordinator, found: control_pb2.Job, folder: Path) 
     # Log files stay on the hosts of the job's agents, so that the answer names these hosts.
     placed = {each["region"] for each in _assignments(found)}
     fleet = await remote.fleet()
-    hosts = [f"{region.name} on {region.inventory.hostname}" for region in fleet.regions if region.name in placed]
+    hosts = [
+        f"{region.name} on {region.inventory.machines[0].name}" for region in fleet.regions if region.name in placed
+    ]
     if not hosts and found.files.run_dir:
         return (
             f"{folder} is not on this machine, and no agent of the job's regions is known; run this command on the "

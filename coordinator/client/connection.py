@@ -144,8 +144,8 @@ def _region(region: control_pb2.Region) -> RegionSeen:
     return RegionSeen(
         name=region.name,
         state=region.state,
-        num_cores=region.inventory.num_cores,
-        memory_bytes=region.inventory.memory_bytes,
+        num_cores=region.inventory.machines[0].num_cores,
+        memory_bytes=region.inventory.machines[0].memory_bytes,
         tasks=tuple(map(_task, region.tasks)),
     )
 

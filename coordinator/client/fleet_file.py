@@ -1,9 +1,11 @@
 """Converts the regions that have joined, and the links measured between them, into a fleet file of the planner."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from coordinator.client.listing import Tree
 from periplus.errors import ConfigError
+from periplus.net.convert import inventory_from_pb
 from periplus.pb.v1 import control_pb2
 from planner.devices.catalogue import gpu_name, gpu_types, is_whole
 from planner.files.fleet_file import to_tree
@@ -19,10 +21,10 @@ def fleet_tree(fleet: control_pb2.Fleet, now_s: float) -> tuple[Tree, list[str]]
     regions = tuple(
         Region(
             name=each.name,
-            machines=tuple(_machines(each.name, each.inventory.accelerators, left_out)),
+            machines=tuple(_machines(each.name, each.inventory, left_out)),
             fabric_bytes_per_s=ONE_HOST_BYTES_PER_S,
-            num_cores=each.inventory.num_cores,
-            memory_bytes=each.inventory.memory_bytes,
+            num_cores=each.inventory.machines[0].num_cores,
+            memory_bytes=each.inventory.machines[0].memory_bytes,
         )
         for each in fleet.regions
     )
@@ -41,15 +43,23 @@ def fleet_tree(fleet: control_pb2.Fleet, now_s: float) -> tuple[Tree, list[str]]
     return to_tree(Fleet(regions=regions, links=links, gpu_types=gpu_types())), left_out
 
 
-def _machines(region: str, offered: Iterable[control_pb2.Accelerators], left_out: list[str]) -> Iterable[Machines]:
-    """Yield the machines of one agent's host; append to `left_out` for an unknown or partitioned accelerator."""
-    for each in offered:
-        try:
-            name = gpu_name(each.name)
-        except ConfigError as error:
-            left_out.append(f"{region}: {error}")
-            continue
-        if is_whole(gpu_types()[name], each.memory_bytes):
-            yield Machines(gpu=name, gpus_per_machine=each.num, num_machines=1)
-        else:
-            left_out.append(f"{region}: {each.name} with {each.memory_bytes} bytes is not what {name} has")
+def _machines(region: str, inventory: control_pb2.Inventory, left_out: list[str]) -> Iterable[Machines]:
+    """Yield a region's machines by accelerators; append to `left_out` those that are unknown, broken or partitioned."""
+    for machine in inventory_from_pb(inventory).machines:
+        usable: Counter[str] = Counter()
+        for device in machine.devices:
+            if not device.is_accelerator:
+                continue
+            try:
+                name = gpu_name(device.model)
+            except ConfigError as error:
+                left_out.append(f"{region}: {error}")
+                continue
+            if device.problem:
+                left_out.append(f"{region}: device {device.index} of {machine.name}: {device.problem}")
+            elif not is_whole(gpu_types()[name], device.memory_bytes):
+                left_out.append(f"{region}: {device.model} with {device.memory_bytes} bytes is not what {name} has")
+            else:
+                usable[name] += 1
+        for name, number in usable.items():
+            yield Machines(gpu=name, gpus_per_machine=number, num_machines=1)

@@ -6,11 +6,15 @@ made of such trees (`periplus/view/terminal/listing.py`). All functions are pure
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 
 from coordinator.client.connection import job_state, task_state
 from coordinator.state import ENDED_STATES, JobState
+from periplus.net.convert import inventory_from_pb
 from periplus.pb.v1 import control_pb2
+from periplus.values.machine import DeviceFamily, Machine
 from periplus.values.policy import Policy
 from periplus.values.task import resume_command
 from periplus.view import units
@@ -89,19 +93,18 @@ def job_details(job: control_pb2.Job) -> Tree:
 
 
 def region_tree(region: control_pb2.Region) -> Tree:
-    """Return a region as a tree, with its accelerators, engines and tasks."""
+    """Return a region as a tree, with its machines, their devices, engines and tasks. The agent's own comes first."""
+    inventory = inventory_from_pb(region.inventory)
+    own = inventory.own
     return {
         "name": region.name,
         "state": region.state,
-        "hostname": region.inventory.hostname,
+        "hostname": own.name,
         "gateway_address": region.gateway_address,
-        "num_cores": region.inventory.num_cores,
-        "memory_bytes": region.inventory.memory_bytes,
-        "accelerators": [
-            {"name": each.name, "memory_bytes": each.memory_bytes, "num": each.num}
-            for each in region.inventory.accelerators
-        ],
-        "engines": [{"name": each.name, "version": each.version} for each in region.inventory.engines],
+        "num_cores": own.num_cores,
+        "memory_bytes": own.memory_bytes,
+        "machines": [_machine_tree(each) for each in inventory.machines],
+        "engines": [{"name": each.name, "version": each.version} for each in own.engines],
         "last_seen_s": round(region.last_seen_s, 3),
         "tasks": [
             {
@@ -113,6 +116,16 @@ def region_tree(region: control_pb2.Region) -> Tree:
             }
             for task in region.tasks
         ],
+    }
+
+
+def _machine_tree(machine: Machine) -> Tree:
+    return {
+        "name": machine.name,
+        "num_cores": machine.num_cores,
+        "memory_bytes": machine.memory_bytes,
+        "has_launcher": machine.has_launcher,
+        "devices": [{**asdict(device), "kind": device.kind.value} for device in machine.devices],
     }
 
 
@@ -158,7 +171,13 @@ def _throughput(tree: Tree, now_s: float) -> str:
 
 
 def _accelerators(tree: Tree, now_s: float) -> str:
-    return ", ".join(f"{each['num']} x {each['name']}" for each in tree["accelerators"])
+    models = Counter(
+        device["model"] + (" (broken)" if device["problem"] else "")
+        for machine in tree["machines"]
+        for device in machine["devices"]
+        if device["kind"] == DeviceFamily.CUDA
+    )
+    return ", ".join(f"{number} x {model}" for model, number in sorted(models.items()))
 
 
 def _tasks(tree: Tree, now_s: float) -> str:

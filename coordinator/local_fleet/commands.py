@@ -64,7 +64,7 @@ hand."""
     type=click.IntRange(1, 16),
     default=1,
     show_default=True,
-    help="Jobs that may run in one region side by side. Each uses the host as if it were alone there.",
+    help="Jobs that may share a group of cores. Accelerators are never shared.",
 )
 @click.option("--stop-on-stdin-eof", is_flag=True, help="Stop when standard input closes, as when the parent ends.")
 @output_option(Output.TABLE, Output.JSON)

@@ -109,7 +109,8 @@ class LocalFleet:
         agent = ["agent", "run", "--coordinator", coordinator, "--work-dir", str(settings.work_dir)]
         # Jobs here are of the person who owns this machine, and so is the code that travels with them.
         agent += [*self._token, *(word for each in settings.allow_dirs for word in ("--allow-dir", str(each)))]
-        agent += ["--allow-code", *(["--wan", wan] if wan else []), *settings.agent_options]
+        # All regions compute on the same cores.
+        agent += ["--allow-code", "--shared-cores", *(["--wan", wan] if wan else []), *settings.agent_options]
         await asyncio.gather(
             *(self._services.start(f"{AGENT}{region}", [*agent, "--region", region]) for region in regions)
         )

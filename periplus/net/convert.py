@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from periplus.codec.frame import Frame, codec_id
-from periplus.errors import CorruptFrame
+from periplus.errors import CorruptFrame, UnknownCodec
 from periplus.pb.v1 import common_pb2, control_pb2, gateway_pb2
 from periplus.publication import (
     Attestation,
@@ -20,6 +20,7 @@ from periplus.publication import (
     PublicationKind,
     PublicationRecord,
 )
+from periplus.values.machine import Device, DeviceFamily, EngineVersion, Inventory, Machine
 from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
 from periplus.values.task import RunFiles
@@ -31,6 +32,13 @@ _KIND_TO_PB = {
     PublicationKind.DELTA: gateway_pb2.PUBLICATION_KIND_DELTA,
 }
 _KIND_FROM_PB = {value: kind for kind, value in _KIND_TO_PB.items()}
+
+
+_DEVICE_KIND_TO_PB = {
+    DeviceFamily.CUDA: control_pb2.Device.KIND_CUDA,
+    DeviceFamily.CPU: control_pb2.Device.KIND_CPU,
+}
+_DEVICE_KIND_FROM_PB = {value: kind for kind, value in _DEVICE_KIND_TO_PB.items()}
 
 
 def policy_to_pb(policy: Policy) -> common_pb2.Policy:
@@ -55,6 +63,76 @@ def run_files_from_pb(message: control_pb2.RunFiles) -> RunFiles:
     """Return the paths of a run. The caller has checked that the field is set."""
     checkpoint = policy_from_pb(message.checkpoint) if message.HasField("checkpoint") else None
     return RunFiles(run_dir=message.run_dir, log=message.log, checkpoint=checkpoint, report=message.report)
+
+
+def inventory_to_pb(inventory: Inventory) -> control_pb2.Inventory:
+    """Return the message of what a region offers."""
+    return control_pb2.Inventory(
+        machines=[
+            control_pb2.Machine(
+                name=machine.name,
+                num_cores=machine.num_cores,
+                memory_bytes=machine.memory_bytes,
+                devices=map(_device_to_pb, machine.devices),
+                engines=[control_pb2.InstalledEngine(name=each.name, version=each.version) for each in machine.engines],
+                has_launcher=machine.has_launcher,
+            )
+            for machine in inventory.machines
+        ],
+        allows_own_code=inventory.allows_own_code,
+    )
+
+
+def inventory_from_pb(message: control_pb2.Inventory) -> Inventory:
+    """Return what a region offers. Raises: CorruptFrame if it has no machine, UnknownCodec for an unknown device."""
+    if not message.machines:
+        raise CorruptFrame("an inventory without a machine; are coordinator and agent of one version?")
+    return Inventory(
+        machines=tuple(
+            Machine(
+                name=machine.name,
+                num_cores=machine.num_cores,
+                memory_bytes=machine.memory_bytes,
+                devices=tuple(map(_device_from_pb, machine.devices)),
+                engines=tuple(EngineVersion(name=each.name, version=each.version) for each in machine.engines),
+                has_launcher=machine.has_launcher,
+            )
+            for machine in message.machines
+        ),
+        allows_own_code=message.allows_own_code,
+    )
+
+
+def _device_to_pb(device: Device) -> control_pb2.Device:
+    return control_pb2.Device(
+        index=device.index,
+        kind=_DEVICE_KIND_TO_PB[device.kind],
+        model=device.model,
+        uuid=device.uuid,
+        memory_bytes=device.memory_bytes,
+        cores=device.cores,
+        driver=device.driver,
+        has_nvlink=device.has_nvlink,
+        problem=device.problem,
+        problem_s=device.problem_s,
+    )
+
+
+def _device_from_pb(message: control_pb2.Device) -> Device:
+    if message.kind not in _DEVICE_KIND_FROM_PB:
+        raise UnknownCodec(f"a device of the unknown kind {message.kind}; is the agent newer than the coordinator?")
+    return Device(
+        index=message.index,
+        kind=_DEVICE_KIND_FROM_PB[message.kind],
+        model=message.model,
+        uuid=message.uuid,
+        memory_bytes=message.memory_bytes,
+        cores=tuple(message.cores),
+        driver=message.driver,
+        has_nvlink=message.has_nvlink,
+        problem=message.problem,
+        problem_s=message.problem_s,
+    )
 
 
 def publication_record_to_pb(record: PublicationRecord) -> gateway_pb2.PublicationRecord:

@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -76,6 +76,7 @@ def command(make_work: Callable[[TaskSpec], Work]) -> click.Command:
         except PeriplusError as error:
             click.echo(f"error: {explained_error(error)}", err=True)
             sys.exit(EXIT_FAILED)
+        bind_to(spec.cores)
         try:
             guard_session()
         except OSError as error:  # without it, only kill -9 of task and agent together leaves something behind
@@ -86,6 +87,14 @@ def command(make_work: Callable[[TaskSpec], Work]) -> click.Command:
         sys.exit(exit_code)
 
     return main
+
+
+def bind_to(cores: Sequence[int]) -> None:
+    """Let all threads of this process, and what they start, run on these logical CPUs; on any if there is none."""
+    if cores and hasattr(os, "sched_setaffinity"):
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                os.sched_setaffinity(int(thread), cores)
 
 
 def run(spec: TaskSpec, make_work: Callable[[TaskSpec], Work]) -> int:

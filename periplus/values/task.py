@@ -63,7 +63,8 @@ class AssignedTask:
 
     With `stopping` the process must save its state and end. `authority_key` is the public key of the coordinator's job
     authority in hexadecimal; readers of the job's weights accept only trainers that this authority certified.
-    `allows_other_problems` lets a resumed run go on with other problems than it had.
+    `allows_other_problems` lets a resumed run go on with other problems than it had. The process runs on `machine`, and
+    uses the devices with these indices there.
     """
 
     task_id: str
@@ -78,6 +79,8 @@ class AssignedTask:
     stopping: bool
     authority_key: str
     allows_other_problems: bool = False
+    machine: str = ""
+    devices: tuple[int, ...] = ()
 
 
 def is_path_component(name: str) -> bool:
@@ -127,7 +130,8 @@ class TaskSpec:
     `authority_key` and `allows_other_problems` are those of the `AssignedTask`.
 
     `allows_own_code` and `allows_unsandboxed` are the region's policy: whether reward functions of a user's own may run
-    there, and whether programs that a model wrote may run where the kernel refuses a sandbox.
+    there, and whether programs that a model wrote may run where the kernel refuses a sandbox. `cores` are the ids of
+    the logical CPUs to which the process is bound; empty if it may run on any.
     """
 
     task_id: str
@@ -143,6 +147,7 @@ class TaskSpec:
     status_file: str
     num_threads: int
     authority_key: str
+    cores: tuple[int, ...] = ()
     allows_other_problems: bool = False
     allows_own_code: bool = False
     allows_unsandboxed: bool = False
@@ -156,7 +161,7 @@ class TaskSpec:
         """Read the spec from a task file. Raises: ConfigError if the file is missing or is not a spec."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**{**data, "role": Role(data["role"])})
+            return cls(**{**data, "role": Role(data["role"]), "cores": tuple(data["cores"])})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ConfigError(
                 f"{path} is not a task file ({error}); an agent writes task files, start one with `periplus agent`"

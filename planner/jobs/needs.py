@@ -7,9 +7,11 @@ receives, at most in float32: six times. Activations and caches are not counted:
 worker's batch limit them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from periplus.job.job_file import JobFile
+from periplus.values.machine import DeviceCount
 from planner.problem.fleet import Region
 
 BUILTIN_BYTES = {"builtin:qwen3-tiny": 382_080, "builtin:qwen3-tiny-h32": 382_208}
@@ -54,6 +56,10 @@ class Needs:
     """Bytes of the trainer."""
     rollout_memory_bytes: int
     """Bytes of one rollout worker."""
+    worker_devices: int = 1
+    """Devices of one rollout worker."""
+    devices: Mapping[str, DeviceCount] | None = None
+    """Free devices by region. None if they are not known, and no limit."""
 
     def may_train(self, region: str) -> bool:
         """Return whether the operator allows the trainer in the region."""
@@ -78,15 +84,27 @@ class Needs:
         workers = self.workers_per_region * self.rollout_memory_bytes if rolls_out else 0
         return workers + (self.trainer_memory_bytes if trains else 0)
 
+    def devices_for(self, *, trains: bool, rolls_out: bool) -> int:
+        """Return the devices that the job takes in one region."""
+        workers = self.workers_per_region * self.worker_devices if rolls_out else 0
+        return workers + (self.trainer_devices if trains else 0)
+
+    def has_devices(self, region: Region, *, trains: bool, rolls_out: bool) -> bool:
+        """Return whether enough devices of the region are free, or all are: then the job's processes share them."""
+        count = None if self.devices is None else self.devices.get(region.name, DeviceCount(0, 0))
+        return count is None or count.has_room(self.devices_for(trains=trains, rolls_out=rolls_out))
+
     def has_room(self, region: Region, *, trains: bool, rolls_out: bool) -> bool:
-        """Return whether the host's memory is enough. A host that does not state its memory always has room."""
-        return not region.memory_bytes or self.bytes_for(trains=trains, rolls_out=rolls_out) <= region.memory_bytes
+        """Return whether devices and memory are enough. A host that does not state its memory has enough of it."""
+        needed = self.bytes_for(trains=trains, rolls_out=rolls_out)
+        has_memory = not region.memory_bytes or needed <= region.memory_bytes
+        return has_memory and self.has_devices(region, trains=trains, rolls_out=rolls_out)
 
 
-def needs_of(job: JobFile, model_bytes: int | None = None) -> Needs:
+def needs_of(job: JobFile, model_bytes: int | None = None, devices: Mapping[str, DeviceCount] | None = None) -> Needs:
     """Return the needs of a resolved job.
 
-    `model_bytes` is as in `planner.files.hub_checkpoint.published_bytes`.
+    `model_bytes` is as in `planner.files.hub_checkpoint.published_bytes`, and `devices` as in `planner.solve.plan_job`.
     """
     size = BUILTIN_BYTES.get(job.model.path, model_bytes)
     return Needs(
@@ -105,6 +123,8 @@ def needs_of(job: JobFile, model_bytes: int | None = None) -> Needs:
         model_bytes=size,
         trainer_memory_bytes=PROCESS_BYTES * job.train.devices + 10 * (size or 0),
         rollout_memory_bytes=PROCESS_BYTES + 6 * (size or 0) + _engine_bytes(job),
+        worker_devices=0 if job.engine.url else job.engine.tensor_parallel,
+        devices=devices,
     )
 
 

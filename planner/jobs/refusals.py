@@ -1,10 +1,11 @@
 """Conflicts that rule a job out on a fleet before any search, each one a single fact.
 
-Checks go from the runtime's limits and the operator's pins outwards: regions that do not exist, memory, links that were
-not measured, too few regions. If each region that may train fails for a reason of its own, the reason of the region
-that passed most checks is reported.
+Checks go from the runtime's limits and the operator's pins outwards: regions that do not exist, memory and devices,
+links that were not measured, too few regions. If each region that may train fails for a reason of its own, the reason
+of the region that passed most checks is reported.
 """
 
+from periplus.values.machine import DeviceCount
 from planner.answer.outcome import Fact, Infeasible
 from planner.cost.tables.network import Network
 from planner.files.capabilities import Capabilities
@@ -96,13 +97,13 @@ def obstacle(fleet: Fleet, needs: Needs, trainer_region: Region) -> tuple[int, s
     regions = sorted(fleet.regions, key=lambda region: region.name)
     workers = [region for region in regions if needs.may_roll_out(region)]
     if not needs.has_room(trainer_region, trains=True, rolls_out=False):
-        return 0, _shortage("the trainer", needs.bytes_for(trains=True, rolls_out=False), trainer_region)
+        return 0, _shortage(needs, "the trainer", trainer_region, trains=True, rolls_out=False)
     lacking = [r for r in workers if not needs.has_room(r, trains=r == trainer_region, rolls_out=True)]
     # Regions that the operator pinned must all take part. Otherwise it is enough that one has room.
     if lacking and (needs.rollout_regions is not None or lacking == list(workers)):
         region = lacking[0]
         what = "the trainer and the rollout workers" if region == trainer_region else "the rollout workers"
-        return 1, _shortage(what, needs.bytes_for(trains=region == trainer_region, rolls_out=True), region)
+        return 1, _shortage(needs, what, region, trains=region == trainer_region, rolls_out=True)
     able = [region for region in workers if region not in lacking]
     network = Network(fleet)
     # Regions with room but without a measured route, each with the direction that lacks.
@@ -120,7 +121,7 @@ def obstacle(fleet: Fleet, needs: Needs, trainer_region: Region) -> tuple[int, s
             why += f"; no reward functions of a user's own (--allow-code) in {', '.join(denying)}"
         return 3, (
             f"the job asks for at least {needs.min_regions} regions, but only {len(used)} of the fleet's "
-            f"{len(fleet.regions)} may take part and have the memory{why}"
+            f"{len(fleet.regions)} may take part and have room{why}"
         )
     return None
 
@@ -131,5 +132,10 @@ def _unmeasured(network: Network, trainer_region: Region, region: Region) -> tup
     return next((direction for direction in directions if network.route(*direction) is None), None)
 
 
-def _shortage(what: str, needed_bytes: int, region: Region) -> str:
-    return f"memory for {what}: {needed_bytes / 1e9:.2f} GB, but {region.name} has {region.memory_bytes / 1e9:.2f} GB"
+def _shortage(needs: Needs, what: str, region: Region, *, trains: bool, rolls_out: bool) -> str:
+    if not needs.has_devices(region, trains=trains, rolls_out=rolls_out):
+        count = (needs.devices or {}).get(region.name, DeviceCount(0, 0))
+        wanted = needs.devices_for(trains=trains, rolls_out=rolls_out)
+        return f"devices for {what}: {wanted}, but {region.name} has {count.free} free ones of {count.usable}"
+    needed_gb, has_gb = needs.bytes_for(trains=trains, rolls_out=rolls_out) / 1e9, region.memory_bytes / 1e9
+    return f"memory for {what}: {needed_gb:.2f} GB, but {region.name} has {has_gb:.2f} GB"

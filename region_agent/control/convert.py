@@ -8,7 +8,6 @@ from periplus.net.convert import run_files_to_pb
 from periplus.pb.v1 import control_pb2
 from periplus.spool.format import Durability
 from periplus.values.task import PUBLIC_KEY_BYTES, Role, TaskReport, TaskState, is_path_component
-from region_agent.control.inventory import OfferedInventory
 from region_agent.control.reconcile import LocalTask
 from region_agent.gateway.traffic import Traffic
 
@@ -60,6 +59,8 @@ def task_from_pb(message: control_pb2.Task) -> LocalTask:
         stopping=message.stopping,
         authority_key=message.authority_key.hex(),
         allows_other_problems=message.allows_other_problems,
+        machine=message.machine,
+        devices=tuple(message.devices),
     )
 
 
@@ -73,21 +74,6 @@ def report_to_pb(report: TaskReport) -> control_pb2.TaskReport:
         restarts=report.restarts,
         fork=report.fork,
         files=run_files_to_pb(report.files),
-    )
-
-
-def inventory_to_pb(offered: OfferedInventory) -> control_pb2.Inventory:
-    """Convert what a host offers."""
-    return control_pb2.Inventory(
-        num_cores=offered.num_cores,
-        memory_bytes=offered.memory_bytes,
-        hostname=offered.hostname,
-        accelerators=[
-            control_pb2.Accelerators(name=each.name, memory_bytes=each.memory_bytes, num=each.num)
-            for each in offered.accelerators
-        ],
-        engines=[control_pb2.InstalledEngine(name=each.name, version=each.version) for each in offered.engines],
-        allows_own_code=offered.allows_own_code,
     )
 
 

@@ -7,6 +7,7 @@ The supervisor performs actions; control/reconcile.py decides them. How a proces
 - It is sent SIGTERM only once, because a second one would cut short what it is saving.
 - When it ends, the processes that it started itself are killed too. If the agent is dead then, the process's own guard
   kills them (periplus/process/guard.py), which also removes their shared memory.
+- It sees the devices of its task alone: accelerators by CUDA_VISIBLE_DEVICES, cores by its affinity.
 - Its output goes to one log file per task. If the disk has no room for the log, the task runs without one.
 """
 
@@ -19,7 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -28,6 +29,7 @@ from periplus.errors import Denied, explained_error
 from periplus.job.run_directory import RunDirectory, start_line
 from periplus.process.disk import NO_ROOM
 from periplus.process.telemetry import event
+from periplus.values.machine import Device, Machine
 from periplus.values.task import Role, TaskOutcome, TaskSpec, TaskState
 from region_agent.control.reconcile import Action, AskToStop, Forget, Kill, LocalTask, Process, Start
 from region_agent.launchers.allowed_paths import check_run_path
@@ -69,8 +71,10 @@ class WorkerSettings:
 class Supervisor:
     """Performs the actions that `reconcile` returns, and keeps the table that it reads: `processes`, by task id."""
 
-    def __init__(self, settings: WorkerSettings, module_of: Mapping[Role, str] = MODULE_OF) -> None:
+    def __init__(self, settings: WorkerSettings, machine: Machine, module_of: Mapping[Role, str] = MODULE_OF) -> None:
         self._settings = settings
+        self.machine = machine
+        """The agent's own machine, with its devices as they were last seen."""
         self._module_of = module_of
         self._popen: dict[str, subprocess.Popen[bytes]] = {}
         self._scratch: dict[str, Path] = {}
@@ -115,9 +119,10 @@ class Supervisor:
         return RunDirectory(self._settings.work_dir / task.output_dir / task.job_id)
 
     def refusal(self, task: LocalTask) -> str:
-        """Return why a task's run may not lie where the task says, or an empty text."""
+        """Return why a task cannot run as it says, or an empty text: where its run lies, or what it computes with."""
         try:
             check_run_path(self.run_directory(task).root, (self._settings.work_dir, *self._settings.allow_dirs))
+            devices_of(task, self.machine)
         except (Denied, OSError, RuntimeError) as error:  # a loop of symbolic links
             return str(error)
         return ""
@@ -174,7 +179,7 @@ class Supervisor:
             self.processes[task.task_id] = replace(running, outcome=outcome, ended_at_s=now_s)
 
     def _spawn(self, task: LocalTask, restarts: int) -> None:
-        settings, run = self._settings, self.run_directory(task)
+        settings, run, devices = self._settings, self.run_directory(task), devices_of(task, self.machine)
         scratch = self._scratch[task.task_id] = Path(tempfile.mkdtemp(prefix="periplus-task-"))
         # The scratch directory is private to this process: it takes the task there and leaves its status there.
         spec = TaskSpec(
@@ -191,6 +196,7 @@ class Supervisor:
             status_file=str(scratch / STATUS_FILE),
             num_threads=settings.num_threads[task.role],
             authority_key=task.authority_key,
+            cores=tuple(core for device in devices for core in device.cores),
             allows_other_problems=task.allows_other_problems,
             allows_own_code=settings.allows_own_code,
             allows_unsandboxed=settings.allows_unsandboxed,
@@ -205,7 +211,7 @@ class Supervisor:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                env={**os.environ, **_variables(settings.num_threads[task.role])},
+                env={**os.environ, **_variables(settings.num_threads[task.role], devices)},
             )
 
     def _python(self, task: LocalTask) -> str:
@@ -228,13 +234,33 @@ class Supervisor:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _variables(num_threads: int) -> dict[str, str]:
+def devices_of(task: LocalTask, machine: Machine) -> tuple[Device, ...]:
+    """Return the devices of a task. Raises: Denied if machine or device are not there, or the device is broken."""
+    if task.machine and task.machine != machine.name:
+        raise Denied(f"{task.task_id} is planned on the machine {task.machine}, and this agent runs on {machine.name}")
+    present = {device.index: device for device in machine.devices}
+    for index in task.devices:
+        if index not in present:
+            there = ", ".join(map(str, present)) or "none"
+            raise Denied(f"{task.task_id} is planned on device {index} of {machine.name}, which has {there}")
+        if present[index].problem:
+            raise Denied(
+                f"{task.task_id} is planned on device {index} of {machine.name}, which does not work: "
+                f"{present[index].problem}"
+            )
+    return tuple(present[index] for index in task.devices)
+
+
+def _variables(num_threads: int, devices: Sequence[Device]) -> dict[str, str]:
+    # By UUID, since CUDA's own order of devices need not be the driver's.
+    visible = ",".join(each.uuid or str(each.index) for each in devices if each.is_accelerator)
     # OpenMP threads that wait for work spin by default, and take the core from whatever else runs there: beside one
     # busy core, work of two threads took 1.36 CPU-seconds so, and 0.78 where waiting threads sleep.
     return {
         "OMP_NUM_THREADS": str(num_threads),
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
+        "CUDA_VISIBLE_DEVICES": visible,
     }
 
 

@@ -13,6 +13,7 @@ KNOWN = {
     "periplus.checkpoint/1",
     "periplus.copy/1",
     "periplus.delta/1",
+    "periplus.devices/1",
     "periplus.fleet/1",
     "periplus.job-status/1",
     "periplus.job/1",

@@ -27,14 +27,17 @@ from coordinator.events import (
     Ticked,
 )
 from coordinator.machine import step
-from coordinator.state import ENDED_STATES, TRANSITIONS, Job, JobState, PlacedRoles, desired_tasks, free_regions
+from coordinator.reservations import device_counts
+from coordinator.state import ENDED_STATES, TRANSITIONS, Job, JobState, PlacedRoles, desired_tasks
 from periplus.errors import PeriplusError
 from periplus.values.policy import Policy
 from periplus.values.task import Role, TaskState
 from tests.support.cases.examples import examples
-from tests.support.coordinator.machine_run import KEYS, REGIONS, Run, hello, infeasible, record, report, request
+from tests.support.coordinator.machine_run import KEYS, REGIONS, Run, free, hello, infeasible, record, report, request
 
 _names = st.sampled_from(REGIONS)
+GROUPS = {"ap": 1, "eu": 2, "us": 4}
+"""Groups of cores of each region."""
 _states = st.sampled_from(TaskState)
 
 
@@ -80,7 +83,7 @@ class AnyHistory(RuleBasedStateMachine):
     @initialize(regions=st.sets(_names), num_jobs=st.integers(0, 2))
     def a_fleet_has_gathered(self, regions: set[str], num_jobs: int) -> None:
         for region in sorted(regions):
-            self.do(RegionJoined(hello(region, "b1"), 1))
+            self.do(RegionJoined(hello(region, "b1", groups=GROUPS[region]), 1))
         while self.run.state.probe:
             self.answer_probe()
         for _ in range(num_jobs):
@@ -91,7 +94,7 @@ class AnyHistory(RuleBasedStateMachine):
         known = self.run.state.regions.get(region)
         running = tuple(known.tasks.values()) if known else ()
         kept = data.draw(st.lists(st.sampled_from(running), unique_by=lambda r: r.task_id)) if running else []
-        self.do(RegionJoined(hello(region, boot_id, tuple(kept)), 1))
+        self.do(RegionJoined(hello(region, boot_id, tuple(kept), groups=GROUPS[region]), 1))
 
     @rule(region=_names, epochs_ago=st.integers(0, 1))
     def leave(self, region: str, epochs_ago: int) -> None:
@@ -139,7 +142,7 @@ class AnyHistory(RuleBasedStateMachine):
     def planner_answers(self, outcome: str, data: st.DataObject) -> None:
         job_id = self.run.state.planning
         assert job_id
-        offered = free_regions(self.run.state) if data.draw(st.booleans()) else frozenset({"us"})
+        offered = device_counts(self.run.state) if data.draw(st.booleans()) else free("us")
         match outcome:
             case "place":
                 known = st.sampled_from(sorted(self.run.state.regions))
@@ -206,9 +209,14 @@ class AnyHistory(RuleBasedStateMachine):
             assert not (job.ended and mine)
 
     @invariant()
-    def a_region_serves_one_job(self) -> None:
-        for region in self.run.state.regions:
-            assert len({task.job_id for task in desired_tasks(self.run.state, region)}) <= 1
+    def a_device_serves_one_job_and_is_there(self) -> None:
+        for name, region in self.run.state.regions.items():
+            present = {device.index for device in region.hello.inventory.own.devices}
+            held: dict[int, str] = {}
+            for task in desired_tasks(self.run.state, name):
+                assert task.devices
+                assert present.issuperset(task.devices)
+                assert all(held.setdefault(index, task.job_id) == task.job_id for index in task.devices)
 
     @invariant()
     def a_connected_region_was_told_what_is_desired_of_it(self) -> None:

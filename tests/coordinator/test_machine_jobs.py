@@ -22,7 +22,7 @@ from periplus.errors import StateError
 from periplus.values.policy import Policy
 from periplus.values.record import RecordKind
 from periplus.values.task import Role, RunFiles, TaskState
-from tests.support.coordinator.machine_run import AUTHORITY_KEY, Run, hello, record, report, request
+from tests.support.coordinator.machine_run import AUTHORITY_KEY, Run, free, hello, record, report, request
 
 SAVED = RunFiles(run_dir="/r/j", log="/r/j/logs/trainer.log", checkpoint=Policy(0, 6), report="/r/j/report.html")
 """The files of a run whose trainer in eu has saved a checkpoint."""
@@ -54,7 +54,7 @@ def test_a_job_waits_for_regions_and_links_and_says_so() -> None:
     run.answer_probe("eu", "us")
     assert not any(isinstance(effect, RunPlanner) for effect in run.effects)
     run.answer_probe("us", "eu")
-    assert RunPlanner("j", frozenset({"eu", "us"})) in run.effects
+    assert RunPlanner("j", free("eu", "us")) in run.effects
 
 
 def test_a_job_does_not_wait_for_a_link_that_cannot_be_measured() -> None:
@@ -232,9 +232,9 @@ def test_a_job_of_an_earlier_coordinator_goes_on_and_holds_its_region() -> None:
     effects = run.do(RegionJoined(hello("eu", tasks=(running,)), 1))
     assert not any(isinstance(effect, SendDesired) for effect in effects)
     run.do(JobSubmitted("r", "j", request()))
-    assert run.job().reason.startswith("waits for 1 free region, 0 there (eu runs old, until the job ends")
+    assert run.job().reason.startswith("waits for 1 free region, 0 there (held by old in eu, 0 of whose 1 groups")
     effects = run.says("eu", "old/trainer", TaskState.SUCCEEDED)
-    assert RunPlanner("j", frozenset({"eu"})) in effects
+    assert RunPlanner("j", free("eu")) in effects
     assert SendDesired("eu", 1, 1, ()) in effects
 
 
@@ -245,7 +245,7 @@ def test_resuming_a_job_of_an_earlier_coordinator_first_ends_what_still_runs_of_
     effects = run.do(JobSubmitted("r", "unused", resume))
     assert SendDesired("eu", 1, 1, ()) in effects
     assert not any(isinstance(effect, RunPlanner) for effect in effects)
-    assert RunPlanner("old", frozenset({"eu"})) in run.says("eu", "old/trainer", TaskState.STOPPED)
+    assert RunPlanner("old", free("eu")) in run.says("eu", "old/trainer", TaskState.STOPPED)
 
 
 @pytest.mark.parametrize("last_word", [TaskState.STOPPED, TaskState.SUCCEEDED])

@@ -19,7 +19,7 @@ from coordinator.state import JobState, PlacedRoles, desired_tasks
 from periplus.errors import Conflict, NotFound
 from periplus.values.policy import Policy
 from periplus.values.task import ENDED, Role, TaskState
-from tests.support.coordinator.machine_run import SETTINGS, Run, hello, infeasible, report, request
+from tests.support.coordinator.machine_run import SETTINGS, Run, free, hello, infeasible, report, request
 
 
 def test_a_repeated_request_gets_the_first_job() -> None:
@@ -68,7 +68,7 @@ def test_infeasible_on_the_whole_fleet_fails_the_job() -> None:
     run = Run()
     run.join("eu")
     run.do(JobSubmitted("r", "j", request()))
-    run.do(PlanFinished("j", frozenset({"eu"}), infeasible("eu has 4 cores, 8 wanted")))
+    run.do(PlanFinished("j", free("eu"), infeasible("eu has 4 cores, 8 wanted")))
     assert run.job().state is JobState.FAILED
     assert run.job().reason == "infeasible: eu has 4 cores, 8 wanted"
 
@@ -77,12 +77,12 @@ def test_infeasible_on_a_part_of_the_fleet_waits_for_the_rest(run: Run) -> None:
     run.join("ap")
     run.measure_all()
     run.do(JobSubmitted("r2", "k", request()))
-    run.do(PlanFinished("k", frozenset({"ap"}), infeasible("ap is small")))
+    run.do(PlanFinished("k", free("ap"), infeasible("ap is small")))
     assert run.job("k").state is JobState.PENDING
     assert "ap is small" in run.job("k").reason
     assert not any(isinstance(effect, RunPlanner) for effect in run.do(Ticked()))
     run.says("eu", "j/trainer", TaskState.SUCCEEDED)
-    assert RunPlanner("k", frozenset({"ap", "eu", "us"})) in run.effects
+    assert RunPlanner("k", free("ap", "eu", "us")) in run.effects
 
 
 def test_infeasible_for_a_fleet_of_the_past_is_asked_again() -> None:
@@ -91,8 +91,8 @@ def test_infeasible_for_a_fleet_of_the_past_is_asked_again() -> None:
     run.do(JobSubmitted("r", "j", request()))
     run.join("us")
     run.measure_all()
-    effects = run.do(PlanFinished("j", frozenset({"eu"}), infeasible("needs two")))
-    assert RunPlanner("j", frozenset({"eu", "us"})) in effects
+    effects = run.do(PlanFinished("j", free("eu"), infeasible("needs two")))
+    assert RunPlanner("j", free("eu", "us")) in effects
 
 
 def test_a_plan_with_a_region_that_left_is_made_anew() -> None:
@@ -102,16 +102,16 @@ def test_a_plan_with_a_region_that_left_is_made_anew() -> None:
     run.do(JobSubmitted("r", "j", request()))
     run.do(RegionLeft("us", 1))
     placement = PlacedRoles(trainer_region="us", num_rollout_workers={"eu": 1}, plan_json="{}")
-    effects = run.do(PlanFinished("j", frozenset({"eu", "us"}), placement))
+    effects = run.do(PlanFinished("j", free("eu", "us"), placement))
     assert run.job().state is JobState.PENDING
-    assert RunPlanner("j", frozenset({"eu"})) in effects
+    assert RunPlanner("j", free("eu")) in effects
 
 
 def test_a_planner_that_fails_fails_the_job() -> None:
     run = Run()
     run.join("eu")
     run.do(JobSubmitted("r", "j", request()))
-    run.do(PlanFinished("j", frozenset({"eu"}), PlannerFailed("out of time")))
+    run.do(PlanFinished("j", free("eu"), PlannerFailed("out of time")))
     assert run.job().state is JobState.FAILED
 
 
@@ -123,23 +123,26 @@ def test_as_many_jobs_run_in_a_region_as_the_coordinator_is_told() -> None:
         if name != "l":
             run.place(name, "eu", "eu")
     assert run.desired("eu").keys() == {"j/trainer", "j/rollout-eu-0", "k/trainer", "k/rollout-eu-0"}
-    assert run.job("l").reason.startswith("waits for 1 free region, 0 there (eu runs j and k, until")
+    assert run.job("l").reason.startswith(
+        "waits for 1 free region, 0 there (held by j and k in eu, 0 of whose 1 groups of cores are free, until"
+    )
     run.says("eu", "j/trainer", TaskState.RUNNING)
     run.says("eu", "j/trainer", TaskState.SUCCEEDED)
     assert run.desired("eu").keys() == {"k/trainer", "k/rollout-eu-0"}
-    assert RunPlanner("l", frozenset({"eu"})) in run.effects
+    assert RunPlanner("l", free("eu")) in run.effects
 
 
 def test_a_later_job_waits_for_the_regions_of_the_first_until_its_processes_are_gone(run: Run) -> None:
     run.says("us", "j/rollout-us-0", TaskState.RUNNING)
     run.do(JobSubmitted("r2", "k", request(min_regions=2)))
     assert run.job("k").reason == (
-        "waits for 2 free regions, 0 there (eu runs j, us runs j, until the job ends or is cancelled; a job leaves "
-        "regions to others by regions.max, regions.rollout or regions.forbid, and a coordinator runs more than 1 in "
-        "one by --jobs-per-region)"
+        "waits for 2 free regions, 0 there (held by j in eu, 0 of whose 1 groups of cores are free; by j in us, 0 of "
+        "whose 1 groups of cores are free, until the job ends or is cancelled; a job leaves regions to others by "
+        "regions.max, regions.rollout or regions.forbid, and a coordinator lets more than 1 share cores by "
+        "--jobs-per-region)"
     )
     run.says("eu", "j/trainer", TaskState.SUCCEEDED)
-    assert "1 there (us runs j, until" in run.job("k").reason
+    assert "1 there (held by j in us, 0 of" in run.job("k").reason
     run.says("us", "j/rollout-us-0", TaskState.STOPPED)
-    assert RunPlanner("k", frozenset({"eu", "us"})) in run.effects
+    assert RunPlanner("k", free("eu", "us")) in run.effects
     assert not any(r.state in ENDED for region in run.state.regions.values() for r in region.tasks.values())

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -6,9 +7,7 @@ import pytest
 from coordinator.events import PlannerFailed, RunPlanner
 from coordinator.planning import fleet_of, placement, planned
 from coordinator.state import (
-    AdvertisedEngine,
     Hello,
-    Inventory,
     Job,
     JobRequest,
     MeasuredLink,
@@ -18,19 +17,20 @@ from coordinator.state import (
     State,
 )
 from periplus.errors import ConfigError
+from periplus.values.machine import DeviceCount
 from planner.answer.outcome import BudgetExhausted, Found
 from planner.plan import Plan, PlanOutcome
 from planner.plan_of_placement import without_question
 from planner.problem.fleet import Fleet
-from tests.support.coordinator.machine_run import infeasible
+from tests.support.coordinator.machine_run import free, infeasible
+from tests.support.coordinator.machines import inventory, machine
 from tests.support.planner.gpu_plan import gpu_plan
 from tests.support.planner.static_plan import PLAN
 
 
 def region(name: str) -> RegionState:
-    engines = (AdvertisedEngine(name="torch", version="2.13.0"),)
-    inventory = Inventory(num_cores=4, memory_bytes=8 << 30, hostname="h", engines=engines)
-    hello = Hello(region=name, boot_id="b", gateway_address=f"{name}:1", inventory=inventory, agent_version="0")
+    offered = inventory(machine())
+    hello = Hello(region=name, boot_id="b", gateway_address=f"{name}:1", inventory=offered, agent_version="0")
     return RegionState(hello=hello, epoch=1, connected=True, last_seen_s=0.0)
 
 
@@ -71,16 +71,16 @@ def test_an_incumbent_is_as_good_as_a_plan_and_none_is_a_failure() -> None:
 
 
 def test_what_the_planner_raises_is_a_failure_of_this_job_alone() -> None:
-    def ask(fleet: Fleet, job_json: str) -> PlanOutcome:
+    def ask(fleet: Fleet, devices: Mapping[str, DeviceCount], job_json: str) -> PlanOutcome:
         raise ConfigError("the checkpoint is damaged")
 
-    answer = planned(STATE, RunPlanner("j", frozenset({"a"})), ask)
+    answer = planned(STATE, RunPlanner("j", free("a")), ask)
     assert answer.outcome == PlannerFailed("the checkpoint is damaged")
-    assert (answer.job_id, answer.regions) == ("j", frozenset({"a"}))
+    assert (answer.job_id, answer.free) == ("j", free("a"))
 
 
 @pytest.mark.parametrize("plan", [PLAN, replace(PLAN, method="auto")])
-def test_the_answer_says_on_which_regions_it_was_made(plan: Plan) -> None:
-    answer = planned(STATE, RunPlanner("j", frozenset({"a", "b"})), lambda fleet, job_json: Found(best=plan))
-    assert answer.regions == {"a", "b"}
+def test_the_answer_says_on_which_devices_it_was_made(plan: Plan) -> None:
+    answer = planned(STATE, RunPlanner("j", free("a", "b")), lambda *_: Found(best=plan))
+    assert answer.free == free("a", "b")
     assert isinstance(answer.outcome, PlacedRoles)

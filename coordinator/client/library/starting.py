@@ -53,7 +53,7 @@ def up(
     The fleet ends with the connection: after its `with` block, at its `close`, or with the script. Jobs that still run
     at the end are stopped, with a checkpoint. Jobs write their runs below `directory`, your home or one of
     `allow_dirs`. `regions` is a number or names. With `grid`, the network between them is emulated: "continental",
-    "intercontinental", "off", or the path of a grid file. `jobs_per_region` jobs may run in one region side by side.
+    "intercontinental", "off", or the path of a grid file. `jobs_per_region` jobs may share a group of cores.
 
     Raises: Conflict if a fleet runs in the directory already, ConfigError, TimedOut, PeriplusError.
     """

@@ -104,6 +104,7 @@ class AgentMessage(_message.Message):
     TASK_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     CERTIFY_FIELD_NUMBER: _builtins.int
+    INVENTORY_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """of the Welcome; 0 in the Hello"""
     sequence: _builtins.int
@@ -120,6 +121,8 @@ class AgentMessage(_message.Message):
     def step(self) -> Global___StepRecord: ...
     @_builtins.property
     def certify(self) -> Global___CertificateRequest: ...
+    @_builtins.property
+    def inventory(self) -> Global___Inventory: ...
     def __init__(
         self,
         *,
@@ -131,12 +134,13 @@ class AgentMessage(_message.Message):
         task: Global___TaskReport | None = ...,
         step: Global___StepRecord | None = ...,
         certify: Global___CertificateRequest | None = ...,
+        inventory: Global___Inventory | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certify", b"certify", "heartbeat", b"heartbeat", "hello", b"hello", "link", b"link", "step", b"step", "task", b"task"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certify", b"certify", "heartbeat", b"heartbeat", "hello", b"hello", "inventory", b"inventory", "link", b"link", "step", b"step", "task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certify", b"certify", "epoch", b"epoch", "heartbeat", b"heartbeat", "hello", b"hello", "link", b"link", "sequence", b"sequence", "step", b"step", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certify", b"certify", "epoch", b"epoch", "heartbeat", b"heartbeat", "hello", b"hello", "inventory", b"inventory", "link", b"link", "sequence", b"sequence", "step", b"step", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "heartbeat", "link", "task", "step", "certify"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "heartbeat", "link", "task", "step", "certify", "inventory"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -242,40 +246,141 @@ Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
 @_typing.final
 class Inventory(_message.Message):
+    """What a region offers. The agent sends it again when a device has failed or come back."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    NUM_CORES_FIELD_NUMBER: _builtins.int
-    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
-    HOSTNAME_FIELD_NUMBER: _builtins.int
-    ACCELERATORS_FIELD_NUMBER: _builtins.int
-    ENGINES_FIELD_NUMBER: _builtins.int
+    MACHINES_FIELD_NUMBER: _builtins.int
     ALLOWS_OWN_CODE_FIELD_NUMBER: _builtins.int
-    num_cores: _builtins.int
-    memory_bytes: _builtins.int
-    hostname: _builtins.str
     allows_own_code: _builtins.bool
     """jobs may run reward functions of their users' own here"""
     @_builtins.property
-    def accelerators(self) -> _containers.RepeatedCompositeFieldContainer[Global___Accelerators]: ...
+    def machines(self) -> _containers.RepeatedCompositeFieldContainer[Global___Machine]:
+        """the agent's own first"""
+
+    def __init__(
+        self,
+        *,
+        machines: _abc.Iterable[Global___Machine] | None = ...,
+        allows_own_code: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_own_code", b"allows_own_code", "machines", b"machines"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Inventory: _TypeAlias = Inventory  # noqa: Y015
+
+@_typing.final
+class Machine(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    NUM_CORES_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
+    ENGINES_FIELD_NUMBER: _builtins.int
+    HAS_LAUNCHER_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    num_cores: _builtins.int
+    memory_bytes: _builtins.int
+    has_launcher: _builtins.bool
+    """the agent can start processes on it"""
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Device]: ...
     @_builtins.property
     def engines(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstalledEngine]: ...
     def __init__(
         self,
         *,
+        name: _builtins.str = ...,
         num_cores: _builtins.int = ...,
         memory_bytes: _builtins.int = ...,
-        hostname: _builtins.str = ...,
-        accelerators: _abc.Iterable[Global___Accelerators] | None = ...,
+        devices: _abc.Iterable[Global___Device] | None = ...,
         engines: _abc.Iterable[Global___InstalledEngine] | None = ...,
-        allows_own_code: _builtins.bool = ...,
+        has_launcher: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accelerators", b"accelerators", "allows_own_code", b"allows_own_code", "engines", b"engines", "hostname", b"hostname", "memory_bytes", b"memory_bytes", "num_cores", b"num_cores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "engines", b"engines", "has_launcher", b"has_launcher", "memory_bytes", b"memory_bytes", "name", b"name", "num_cores", b"num_cores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Inventory: _TypeAlias = Inventory  # noqa: Y015
+Global___Machine: _TypeAlias = Machine  # noqa: Y015
+
+@_typing.final
+class Device(_message.Message):
+    """What a process computes with: an accelerator, or a group of cores of a machine that has none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Kind:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _KindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Device._Kind.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        KIND_UNSPECIFIED: Device._Kind.ValueType  # 0
+        KIND_CUDA: Device._Kind.ValueType  # 1
+        KIND_CPU: Device._Kind.ValueType  # 2
+
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
+    KIND_UNSPECIFIED: Device.Kind.ValueType  # 0
+    KIND_CUDA: Device.Kind.ValueType  # 1
+    KIND_CPU: Device.Kind.ValueType  # 2
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    CORES_FIELD_NUMBER: _builtins.int
+    DRIVER_FIELD_NUMBER: _builtins.int
+    HAS_NVLINK_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    PROBLEM_S_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """in its machine; of an accelerator as its driver counts"""
+    kind: Global___Device.Kind.ValueType
+    model: _builtins.str
+    """of an accelerator, as its driver says: NVIDIA H100 80GB HBM3"""
+    uuid: _builtins.str
+    """of an accelerator, as its driver says"""
+    memory_bytes: _builtins.int
+    """of an accelerator, as its driver says"""
+    driver: _builtins.str
+    """its version"""
+    has_nvlink: _builtins.bool
+    problem: _builtins.str
+    """why it cannot be used; empty if it can"""
+    problem_s: _builtins.float
+    """since how many seconds"""
+    @_builtins.property
+    def cores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """ids of the logical CPUs of a group of cores; none: any"""
+
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        kind: Global___Device.Kind.ValueType = ...,
+        model: _builtins.str = ...,
+        uuid: _builtins.str = ...,
+        memory_bytes: _builtins.int = ...,
+        cores: _abc.Iterable[_builtins.int] | None = ...,
+        driver: _builtins.str = ...,
+        has_nvlink: _builtins.bool = ...,
+        problem: _builtins.str = ...,
+        problem_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cores", b"cores", "driver", b"driver", "has_nvlink", b"has_nvlink", "index", b"index", "kind", b"kind", "memory_bytes", b"memory_bytes", "model", b"model", "problem", b"problem", "problem_s", b"problem_s", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Device: _TypeAlias = Device  # noqa: Y015
 
 @_typing.final
 class InstalledEngine(_message.Message):
@@ -301,35 +406,6 @@ class InstalledEngine(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InstalledEngine: _TypeAlias = InstalledEngine  # noqa: Y015
-
-@_typing.final
-class Accelerators(_message.Message):
-    """Equal accelerators of the agent's host."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NAME_FIELD_NUMBER: _builtins.int
-    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
-    NUM_FIELD_NUMBER: _builtins.int
-    name: _builtins.str
-    """as its driver says: NVIDIA H100 80GB HBM3"""
-    memory_bytes: _builtins.int
-    """of one, as its driver says"""
-    num: _builtins.int
-    def __init__(
-        self,
-        *,
-        name: _builtins.str = ...,
-        memory_bytes: _builtins.int = ...,
-        num: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_bytes", b"memory_bytes", "name", b"name", "num", b"num"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Accelerators: _TypeAlias = Accelerators  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):
@@ -702,6 +778,8 @@ class Task(_message.Message):
     STOPPING_FIELD_NUMBER: _builtins.int
     AUTHORITY_KEY_FIELD_NUMBER: _builtins.int
     ALLOWS_OTHER_PROBLEMS_FIELD_NUMBER: _builtins.int
+    MACHINE_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     job_id: _builtins.str
     role: Global___Role.ValueType
@@ -722,6 +800,12 @@ class Task(_message.Message):
     """Ed25519, raw: whose certificates readers of this job's weights accept"""
     allows_other_problems: _builtins.bool
     """as in SubmitJobRequest"""
+    machine: _builtins.str
+    """of the region, on which it runs"""
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """indices of the devices that it may use"""
+
     def __init__(
         self,
         *,
@@ -737,10 +821,12 @@ class Task(_message.Message):
         stopping: _builtins.bool = ...,
         authority_key: _builtins.bytes = ...,
         allows_other_problems: _builtins.bool = ...,
+        machine: _builtins.str = ...,
+        devices: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_other_problems", b"allows_other_problems", "authority_key", b"authority_key", "fork", b"fork", "job_id", b"job_id", "job_json", b"job_json", "plan_json", b"plan_json", "resume_from", b"resume_from", "role", b"role", "stopping", b"stopping", "task_id", b"task_id", "trainer_gateway", b"trainer_gateway", "trainer_region", b"trainer_region"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_other_problems", b"allows_other_problems", "authority_key", b"authority_key", "devices", b"devices", "fork", b"fork", "job_id", b"job_id", "job_json", b"job_json", "machine", b"machine", "plan_json", b"plan_json", "resume_from", b"resume_from", "role", b"role", "stopping", b"stopping", "task_id", b"task_id", "trainer_gateway", b"trainer_gateway", "trainer_region", b"trainer_region"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

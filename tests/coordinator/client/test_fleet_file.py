@@ -1,21 +1,36 @@
 """The fleet file that is exported from joined regions is one that the planner reads."""
 
+from dataclasses import replace
+
 from coordinator.client.fleet_file import fleet_tree
+from periplus.net.convert import inventory_to_pb
 from periplus.pb.v1 import control_pb2
+from periplus.values.machine import Device, DeviceFamily
 from planner.files.fleet_file import fleet_of
+from tests.support.coordinator.machines import inventory, machine
 
-H100 = control_pb2.Accelerators(name="NVIDIA H100 80GB HBM3", memory_bytes=81559 << 20, num=8)
-CUT = control_pb2.Accelerators(name="NVIDIA H100 80GB HBM3", memory_bytes=9984 << 20, num=7)
-ODD = control_pb2.Accelerators(name="Abacus 9", memory_bytes=1 << 30, num=1)
-
-
-def region(name: str, *accelerators: control_pb2.Accelerators) -> control_pb2.Region:
-    inventory = control_pb2.Inventory(num_cores=4, memory_bytes=8 << 30, hostname="h", accelerators=accelerators)
-    return control_pb2.Region(name=name, inventory=inventory)
+H100, MIB = "NVIDIA H100 80GB HBM3", 1 << 20
 
 
+def cards(model: str, memory_bytes: int, number: int, first: int = 0, problem: str = "") -> tuple[Device, ...]:
+    return tuple(
+        Device(index=first + i, kind=DeviceFamily.CUDA, model=model, memory_bytes=memory_bytes, problem=problem)
+        for i in range(number)
+    )
+
+
+def region(name: str, *devices: Device) -> control_pb2.Region:
+    return control_pb2.Region(name=name, inventory=inventory_to_pb(inventory(replace(machine(), devices=devices))))
+
+
+EU = (
+    *cards(H100, 81559 * MIB, 8),
+    *cards(H100, 9984 * MIB, 1, first=8),
+    *cards("Abacus 9", 1 << 30, 1, first=9),
+    *cards(H100, 81559 * MIB, 1, first=10, problem="it is lost"),
+)
 FLEET = control_pb2.Fleet(
-    regions=[region("eu", H100, CUT, ODD), region("us")],
+    regions=[region("eu", *EU), region("us")],
     links=[
         control_pb2.Link(src_region="eu", dst_region="us", rtt_s=0.1, throughput_bits_per_s=8e8, measured_at_s=100.0),
         control_pb2.Link(src_region="us", dst_region="eu"),
@@ -31,6 +46,7 @@ def test_the_planner_reads_what_is_exported() -> None:
     assert fleet.gpu_types[us.machines[0].gpu].is_cpu
     (link,) = fleet.links
     assert (link.src_region, link.dst_region, link.rtt_s, link.bytes_per_s, link.age_s) == ("eu", "us", 0.1, 1e8, 60.0)
-    assert len(left_out) == 2
+    assert len(left_out) == 3
     assert "not what H100-SXM has" in left_out[0]
     assert "'Abacus 9' is no known accelerator" in left_out[1]
+    assert left_out[2] == "eu: device 10 of h: it is lost"

@@ -16,7 +16,9 @@ from coordinator.client.listing import (
     render,
 )
 from periplus.config.yaml_text import parse
+from periplus.net.convert import inventory_to_pb
 from periplus.pb.v1 import common_pb2, control_pb2
+from tests.support.coordinator.machines import inventory, machine
 
 JOB = control_pb2.Job(
     job_id="sums-1",
@@ -67,15 +69,10 @@ def test_an_empty_listing_is_empty_for_people_and_a_list_for_programs() -> None:
 
 def test_a_region_and_a_link_show_what_is_known_of_them() -> None:
     report = control_pb2.TaskReport(task_id="j/trainer", job_id="j", state=control_pb2.TASK_STATE_RUNNING)
-    inventory = control_pb2.Inventory(
-        num_cores=8,
-        memory_bytes=16_000_000_000,
-        hostname="host",
-        accelerators=[control_pb2.Accelerators(name="NVIDIA L4", memory_bytes=23034 << 20, num=2)],
-    )
-    region = control_pb2.Region(name="eu", state="ready", inventory=inventory, tasks=[report], last_seen_s=9.0)
+    offered = inventory_to_pb(inventory(machine(accelerators=2, memory_bytes=16_000_000_000)))
+    region = control_pb2.Region(name="eu", state="ready", inventory=offered, tasks=[report], last_seen_s=9.0)
     text = render(REGIONS, [region_tree(region)], Output.TABLE, 10.5)
-    assert text.splitlines()[1].split() == ["eu", "ready", "8", "16", "GB", "2", "x", "NVIDIA", "L4", "1", "1.5", "s"]
+    assert text.splitlines()[1].split() == ["eu", "ready", "4", "16", "GB", "2", "x", "NVIDIA", "L4", "1", "1.5", "s"]
     unmeasured = link_tree(control_pb2.Link(src_region="eu", dst_region="us", sent_bytes=5))
     assert unmeasured["rtt_s"] is None
     assert render(LINKS, [unmeasured], Output.TABLE, 0.0).splitlines()[1].split() == [

@@ -44,7 +44,7 @@ CAPABILITIES = replace(load_capabilities(), algorithms=frozenset({"grpo"}), max_
             "vllm=PYTHON",
         ),
         (ONE_VLLM, {"engine": "vllm", "forbidden_regions": ("b",)}, "has the engine vllm: a; install it"),
-        (ONE_VLLM, {"engine": "vllm", "trainer_region": "b", "min_regions": 2}, "have the memory; no engine vllm in a"),
+        (ONE_VLLM, {"engine": "vllm", "trainer_region": "b", "min_regions": 2}, "have room; no engine vllm in a"),
         (
             ONE_VLLM,
             {"engine": "vllm", "rollout_regions": ("a", "b")},

@@ -12,11 +12,13 @@ from coordinator.app import serving
 from coordinator.config import CoordinatorConfig
 from periplus.errors import ConfigError, Conflict, Fenced, PeriplusError
 from periplus.net import rpc
+from periplus.net.convert import inventory_to_pb
 from periplus.net.resolver import DirectResolver
 from periplus.pb.v1 import control_pb2
 from region_agent.control import session as session_module
 from region_agent.control.session import OUTBOX_MESSAGES, CoordinatorSession, SessionHandlers
 from tests.support.coordinator.fake_coordinator import FakeCoordinator, Servicer, served
+from tests.support.coordinator.machines import inventory, machine
 from tests.support.gateway.loopback import play, until
 
 
@@ -46,7 +48,7 @@ class Agent:
             boot_id=self._boot_id,
             gateway_address="us:1",
             tasks=self.tasks,
-            inventory=control_pb2.Inventory(num_cores=1, memory_bytes=1, hostname="h"),
+            inventory=inventory_to_pb(inventory(machine())),
         )
 
     def step(self, time_s: float) -> None:

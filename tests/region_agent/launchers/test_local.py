@@ -17,15 +17,19 @@ from pathlib import Path
 import pytest
 
 from periplus.job.run_directory import fork_of_start_line
+from periplus.values.machine import Device, DeviceFamily
 from periplus.values.task import Role, TaskOutcome, TaskState
+from region_agent.control.host_limits import usable_cores
 from region_agent.control.reconcile import AskToStop, Forget, Kill, LocalTask, Start
 from region_agent.launchers.local import Supervisor, WorkerSettings
+from tests.support.coordinator.machines import machine
 from tests.support.processes.fake_engine import exists, is_alive
 from tests.support.small_disk import small_disk
 
 WORKER = "tests.region_agent.tiny_worker"
 ROOT = Path(__file__).parents[3]
 DEADLINE_S = 60.0
+MACHINE = machine()
 
 
 def task(behaviour: str, task_id: str = "j/rollout:0") -> LocalTask:
@@ -58,7 +62,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def supervisor(tmp_path: Path, scratch: Path) -> Iterator[Supervisor]:
     settings = WorkerSettings(region="a", gateway="a:1", work_dir=tmp_path, num_threads=dict.fromkeys(Role, 1))
-    made = Supervisor(settings, dict.fromkeys(Role, WORKER))
+    made = Supervisor(settings, MACHINE, dict.fromkeys(Role, WORKER))
     yield made
     asyncio.run(made.stop_all(0.0, time.monotonic))
 
@@ -105,7 +109,7 @@ def test_a_run_outside_the_allowed_directories_starts_nothing_and_fails_for_good
     settings = WorkerSettings(
         region="a", gateway="a:1", work_dir=work, allow_dirs=(more,), num_threads=dict.fromkeys(Role, 1)
     )
-    made = Supervisor(settings, dict.fromkeys(Role, WORKER))
+    made = Supervisor(settings, MACHINE, dict.fromkeys(Role, WORKER))
     for refused in (
         replace(task("succeed"), output_dir=str(tmp_path / "out")),
         replace(task("succeed"), output_dir="../out"),
@@ -212,10 +216,45 @@ def test_a_task_whose_log_finds_no_room_runs_without_one(
     with small_disk(tmp_path / "small", num_kib=64, num_inodes=2) as disk:
         (disk.root / "filler").touch()
         settings = WorkerSettings(region="a", gateway="a:1", work_dir=disk.root, num_threads=dict.fromkeys(Role, 1))
-        supervisor = Supervisor(settings, dict.fromkeys(Role, WORKER))
+        supervisor = Supervisor(settings, MACHINE, dict.fromkeys(Role, WORKER))
         supervisor.perform(Start(task("succeed"), 0), 1.0)
         assert outcome(supervisor).state is TaskState.SUCCEEDED
     assert [record.message for record in caplog.records] == ["task_without_log"]
+
+
+def test_a_process_sees_the_devices_of_its_task_alone(tmp_path: Path, scratch: Path) -> None:
+    settings = WorkerSettings(region="a", gateway="a:1", work_dir=tmp_path, num_threads=dict.fromkeys(Role, 1))
+    cards, first = machine(accelerators=3), usable_cores()[0]
+    cores = replace(cards, devices=(Device(index=0, kind=DeviceFamily.CPU, cores=(first,)),))
+    unnamed = replace(cards, devices=(replace(cards.devices[0], index=5, uuid=""),))
+    for offered, devices, cuda in ((cards, (2, 0), "GPU-2,GPU-0"), (cores, (0,), ""), (unnamed, (5,), "5")):
+        supervisor = Supervisor(settings, offered, dict.fromkeys(Role, WORKER))
+        supervisor.perform(Start(replace(task("look around"), machine="h", devices=devices), 0), 1.0)
+        assert outcome(supervisor).state is TaskState.SUCCEEDED
+        seen = json.loads((tmp_path / "runs" / "j" / "rollout:0").read_text())
+        assert seen["cuda"] == cuda
+        assert seen["cores"] == ([first] if offered is cores else list(usable_cores()))
+
+
+@pytest.mark.parametrize(
+    ("machine_name", "device", "why"),
+    [
+        ("other", 0, "is planned on the machine other, and this agent runs on h"),
+        ("h", 7, "is planned on device 7 of h, which has 0, 1"),
+        ("h", 1, "is planned on device 1 of h, which does not work: it is lost"),
+    ],
+)
+def test_a_task_of_another_machine_or_a_missing_or_broken_device_is_not_started(
+    tmp_path: Path, scratch: Path, machine_name: str, device: int, why: str
+) -> None:
+    first, second = machine(accelerators=2).devices
+    offered = replace(machine(), devices=(first, replace(second, problem="it is lost")))
+    settings = WorkerSettings(region="a", gateway="a:1", work_dir=tmp_path, num_threads=dict.fromkeys(Role, 1))
+    supervisor = Supervisor(settings, offered, dict.fromkeys(Role, WORKER))
+    supervisor.perform(Start(replace(task("succeed"), machine=machine_name, devices=(device,)), 0), 1.0)
+    ended = outcome(supervisor)
+    assert (ended.state, ended.is_final) == (TaskState.FAILED, True)
+    assert why in ended.message
 
 
 def test_an_output_directory_that_cannot_be_made_is_a_failure_of_the_task(
@@ -235,10 +274,10 @@ def agent_with(behaviour: str, tmp_path: Path, scratch: Path) -> Iterator["subpr
         from periplus.values.task import Role
         from region_agent.control.reconcile import Start
         from region_agent.launchers.local import Supervisor, WorkerSettings
-        from tests.region_agent.launchers.test_local import WORKER, task
+        from tests.region_agent.launchers.test_local import MACHINE, WORKER, task
         threads = dict.fromkeys(Role, 1)
         settings = WorkerSettings(region="a", gateway="a:1", work_dir=Path({str(tmp_path)!r}), num_threads=threads)
-        Supervisor(settings, dict.fromkeys(Role, WORKER)).perform(Start(task({behaviour!r}), 0), 0.0)
+        Supervisor(settings, MACHINE, dict.fromkeys(Role, WORKER)).perform(Start(task({behaviour!r}), 0), 0.0)
         time.sleep(60)
     """)
     environment = {**os.environ, "TMPDIR": str(scratch)}

@@ -14,8 +14,10 @@ from coordinator.config import CoordinatorConfig
 from periplus.__main__ import run as periplus
 from periplus.job.job_file import JobFile
 from periplus.net import rpc
+from periplus.net.convert import inventory_to_pb
 from periplus.net.tokens import TokenGuard
 from periplus.pb.v1 import common_pb2, control_pb2, control_pb2_grpc
+from tests.support.coordinator.machines import inventory, machine
 
 JOB = {
     "name": "sums",
@@ -54,17 +56,10 @@ class FakeAgent:
     async def __aenter__(self) -> Self:
         self.channel = rpc.channel(self.address)
         self.call: Session = control_pb2_grpc.CoordinatorStub(self.channel).Session()
-        cards = control_pb2.Accelerators(name="NVIDIA L4", memory_bytes=23034 << 20, num=2)
-        inventory = control_pb2.Inventory(
-            engines=[control_pb2.InstalledEngine(name="torch", version="2.13.0")],
-            num_cores=4,
-            memory_bytes=8 << 30,
-            hostname=f"host-{self.boot_id}",
-            accelerators=[cards],
-            allows_own_code=self.allows_own_code,
-        )
+        own = machine(f"host-{self.boot_id}", accelerators=2)
+        offered = inventory_to_pb(inventory(own, allows_own_code=self.allows_own_code))
         hello = control_pb2.Hello(
-            region=self.region, boot_id=self.boot_id, gateway_address=f"{self.region}:1", inventory=inventory
+            region=self.region, boot_id=self.boot_id, gateway_address=f"{self.region}:1", inventory=offered
         )
         await self.call.write(control_pb2.AgentMessage(sequence=1, hello=hello))
         try:

@@ -13,21 +13,22 @@ from coordinator.events import (
     TaskReported,
 )
 from coordinator.machine import step
+from coordinator.reservations import device_counts
 from coordinator.state import (
     Hello,
-    Inventory,
     Job,
     JobRequest,
     PlacedRoles,
     Settings,
     State,
     desired_tasks,
-    free_regions,
 )
+from periplus.values.machine import DeviceCount
 from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
 from periplus.values.task import RunFiles, TaskReport, TaskState
 from planner.answer.outcome import Fact, Infeasible
+from tests.support.coordinator.machines import inventory, machine
 
 SETTINGS = Settings(silent_after_s=10, probe_payload_bytes=1024, probe_timeout_s=20, probe_retry_s=60)
 REGIONS = ("ap", "eu", "us")
@@ -35,16 +36,29 @@ AUTHORITY_KEY = "ab" * 32
 KEYS = (b"k" * 32, b"l" * 32)
 
 
-def hello(region: str, boot_id: str = "boot", tasks: tuple[TaskReport, ...] = ()) -> Hello:
-    inventory = Inventory(num_cores=4, memory_bytes=1 << 30, hostname=f"host-of-{region}-{boot_id}")
+def hello(
+    region: str,
+    boot_id: str = "boot",
+    tasks: tuple[TaskReport, ...] = (),
+    *,
+    groups: int = 1,
+    accelerators: int = 0,
+) -> Hello:
+    """A region with one group of cores, which the processes of a job share, unless it has more devices."""
+    own = machine(f"host-of-{region}-{boot_id}", groups=groups, accelerators=accelerators)
     return Hello(
         region=region,
         boot_id=boot_id,
         gateway_address=f"{region}:1",
-        inventory=inventory,
+        inventory=inventory(own),
         agent_version="0",
         tasks=tasks,
     )
+
+
+def free(*regions: str) -> dict[str, DeviceCount]:
+    """The counts of regions whose only device is free."""
+    return dict.fromkeys(regions, DeviceCount(1, 1))
 
 
 def report(
@@ -113,7 +127,7 @@ class Run:
         placement = PlacedRoles(
             trainer_region=trainer, num_rollout_workers=dict.fromkeys(rollouts, workers), plan_json="{}"
         )
-        self.do(PlanFinished(job_id, free_regions(self.state), placement))
+        self.do(PlanFinished(job_id, device_counts(self.state), placement))
 
     def job(self, job_id: str = "j") -> Job:
         return self.state.jobs[job_id]

@@ -1,0 +1,92 @@
+"""A region's machines and their devices, as agents report them and the coordinator hands devices out.
+
+A *device* is what a process computes with and holds for itself: an accelerator, or a group of CPU cores of a machine
+that has no accelerator.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class DeviceFamily(StrEnum):
+    """What a device is: a CUDA accelerator, or CPU cores."""
+
+    CUDA = "cuda"
+    CPU = "cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One device of a machine.
+
+    `index` is its number in the machine: for an accelerator the driver's, for a group of cores its place in the list.
+    `model` is the accelerator's name as its driver says it; empty for cores. `memory_bytes` is the accelerator's own
+    memory; 0 for cores, which use the machine's. `cores` are the ids of the logical CPUs to which a process of this
+    device is bound; empty if it may run on any. `problem` says why the device cannot be used, and is empty if it can;
+    `problem_s` is for how many seconds it has been so. `has_nvlink` says whether any of its links to other accelerators
+    is an NVLink.
+    """
+
+    index: int
+    kind: DeviceFamily
+    model: str = ""
+    uuid: str = ""
+    memory_bytes: int = 0
+    cores: tuple[int, ...] = ()
+    driver: str = ""
+    has_nvlink: bool = False
+    problem: str = ""
+    problem_s: float = 0.0
+
+    @property
+    def is_accelerator(self) -> bool:
+        """Whether the device is an accelerator, which no two jobs share."""
+        return self.kind is DeviceFamily.CUDA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineVersion:
+    """An inference engine of a machine, by its name in a job's `engine.name`, and its version."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One machine of a region, with what it offers to jobs.
+
+    `has_launcher` says whether the region's agent can start processes on it.
+    """
+
+    name: str
+    num_cores: int
+    memory_bytes: int
+    devices: tuple[Device, ...]
+    engines: tuple[EngineVersion, ...] = ()
+    has_launcher: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """What a region offers: its machines, the agent's own first, and whether jobs may run their users' own code."""
+
+    machines: tuple[Machine, ...]
+    allows_own_code: bool = False
+
+    @property
+    def own(self) -> Machine:
+        """The machine on which the agent runs."""
+        return self.machines[0]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCount:
+    """How many devices of a region are free for one more job, and how many it has that can be used."""
+
+    free: int
+    usable: int
+
+    def has_room(self, wanted: int) -> bool:
+        """Return whether processes that want so many devices fit: side by side, or sharing an idle machine."""
+        return wanted <= self.free or self.free == self.usable > 0

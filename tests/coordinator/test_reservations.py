@@ -1,0 +1,93 @@
+"""Devices that jobs hold: accelerators alone, groups of cores as often as the coordinator lets them be shared."""
+
+from dataclasses import replace
+
+from coordinator.events import InventoryChanged, JobSubmitted, PlanFinished, RegionJoined, RunPlanner
+from coordinator.reservations import device_counts
+from coordinator.state import JobState, desired_tasks
+from periplus.values.machine import DeviceCount
+from periplus.values.task import TaskState
+from tests.support.coordinator.machine_run import SETTINGS, Run, hello, infeasible, request
+
+
+def fleet(jobs_per_region: int = 1, groups: int = 1, accelerators: int = 0) -> Run:
+    """One region `eu` with these devices."""
+    run = Run(replace(SETTINGS, jobs_per_region=jobs_per_region))
+    run.do(RegionJoined(hello("eu", groups=groups, accelerators=accelerators), 1))
+    return run
+
+
+def submit(run: Run, job_id: str, *, trainer: int = 1, worker: int = 1, workers: int = 1) -> None:
+    run.do(JobSubmitted(job_id, job_id, request(trainer_devices=trainer, worker_devices=worker)))
+    run.place(job_id, "eu", "eu", workers=workers)
+
+
+def held(run: Run) -> dict[str, tuple[int, ...]]:
+    return {task.task_id.replace("rollout-eu-", ""): task.devices for task in desired_tasks(run.state, "eu")}
+
+
+def test_each_process_gets_devices_of_its_own_on_the_agents_machine() -> None:
+    run = fleet(accelerators=8)
+    submit(run, "j", trainer=2, worker=2, workers=2)
+    submit(run, "k")
+    assert held(run) == {"j/trainer": (0, 1), "j/0": (2, 3), "j/1": (4, 5), "k/trainer": (6,), "k/0": (7,)}
+    assert {task.machine for task in desired_tasks(run.state, "eu")} == {"host-of-eu-boot"}
+    assert device_counts(run.state) == {}
+
+
+def test_a_machine_that_is_too_small_is_shared_by_the_processes_of_one_job() -> None:
+    for trainer, workers, devices, shared in (
+        (1, 2, 1, {"j/trainer": (0,), "j/0": (0,), "j/1": (0,)}),
+        (1, 3, 3, {"j/trainer": (0,), "j/0": (1,), "j/1": (2,), "j/2": (1,)}),
+        (4, 1, 2, {"j/trainer": (0, 1), "j/0": (0,)}),
+    ):
+        run = fleet(accelerators=devices)
+        submit(run, "j", trainer=trainer, workers=workers)
+        assert held(run) == shared
+
+
+def test_a_job_that_needs_more_than_is_free_waits_and_says_for_what() -> None:
+    run = fleet(accelerators=4)
+    submit(run, "j", workers=2)
+    assert device_counts(run.state) == {"eu": DeviceCount(1, 4)}
+    submit(run, "k", workers=2)
+    assert run.job("k").state is JobState.PENDING, "three of its own are not free, and one is not the whole machine"
+    run.do(PlanFinished("k", device_counts(run.state), infeasible("three devices")))
+    assert run.job("k").reason.startswith(
+        "does not fit what is free (three devices); waits for devices in use (held by j in eu, 1 of whose 4 "
+        "accelerators are free, until the job ends"
+    )
+    run.says("eu", "j/trainer", TaskState.SUCCEEDED)
+    assert RunPlanner("k", {"eu": DeviceCount(4, 4)}) in run.effects
+
+
+def test_accelerators_are_never_shared_by_jobs_and_cores_as_often_as_is_said() -> None:
+    for accelerators, waits in ((0, False), (2, True)):
+        run = fleet(jobs_per_region=2, groups=2, accelerators=accelerators)
+        submit(run, "j")
+        submit(run, "k")
+        assert (run.job("k").state is JobState.PENDING) == waits
+
+
+def test_processes_that_still_end_hold_their_devices() -> None:
+    run = fleet(groups=3)
+    submit(run, "j")
+    run.says("eu", "j/trainer", TaskState.RUNNING)
+    run.says("eu", "j/rollout-eu-0", TaskState.RUNNING)
+    run.says("eu", "j/trainer", TaskState.SUCCEEDED)
+    assert device_counts(run.state) == {"eu": DeviceCount(2, 3)}
+    run.says("eu", "j/rollout-eu-0", TaskState.STOPPED)
+    assert device_counts(run.state) == {"eu": DeviceCount(3, 3)}
+
+
+def test_a_device_that_does_not_work_is_given_to_nobody_until_it_works_again() -> None:
+    run = fleet(accelerators=3)
+    known = run.state.regions["eu"].hello.inventory
+    first, second, third = known.own.devices
+    broken = replace(known, machines=(replace(known.own, devices=(first, replace(second, problem="lost"), third)),))
+    run.do(InventoryChanged(run.stamp("eu"), broken))
+    submit(run, "j")
+    assert held(run) == {"j/trainer": (0,), "j/0": (2,)}
+    assert device_counts(run.state) == {}
+    run.do(InventoryChanged(run.stamp("eu"), known))
+    assert device_counts(run.state) == {"eu": DeviceCount(1, 3)}
