@@ -20,7 +20,7 @@ from coordinator.config import CoordinatorConfig
 from coordinator.events import PlanFinished, RunPlanner
 from coordinator.planning import planned
 from coordinator.service import CoordinatorService
-from coordinator.state import Settings, State
+from coordinator.state import JobRequest, Settings, State
 from coordinator.writer import Writer
 from periplus import clock
 from periplus.job.job_file import JobFile
@@ -32,7 +32,7 @@ from periplus.process.telemetry import event as log_event
 from periplus.values.machine import DeviceCount
 from periplus.wan.client import address_resolver
 from planner.files.capabilities import load_capabilities
-from planner.files.hub_checkpoint import published_bytes, visible_architecture
+from planner.files.hub_checkpoint import published_bytes, sent_architecture, visible_architecture
 from planner.plan import PlanOutcome
 from planner.problem.fleet import Fleet
 from planner.solve import Thinking, plan_job
@@ -120,13 +120,14 @@ def _plan(state: State, order: RunPlanner) -> PlanFinished:
     return planned(state, order, _ask)
 
 
-def _ask(fleet: Fleet, free: Mapping[str, DeviceCount], job_json: str) -> PlanOutcome:
-    job = JobFile.from_json(job_json)
+def _ask(fleet: Fleet, free: Mapping[str, DeviceCount], request: JobRequest) -> PlanOutcome:
+    job = JobFile.from_json(request.job_json)
+    path, sent = job.model.path, request.model_config
     return plan_job(
         fleet,
         job,
-        architecture=visible_architecture(job.model.path),
-        model_bytes=published_bytes(job.model.path),
+        architecture=sent_architecture(sent, path) if sent else visible_architecture(path),
+        model_bytes=request.model_bytes or published_bytes(path),
         capabilities=load_capabilities(),
         devices=free,
         thinking=Thinking(budget_s=PLAN_BUDGET_S, now_s=clock.monotonic_s),

@@ -206,6 +206,7 @@ def _task_to_pb(task: AssignedTask) -> control_pb2.Task:
         allows_other_problems=task.allows_other_problems,
         machine=task.machine,
         devices=task.devices,
+        model_config=task.model_config,
     )
 
 

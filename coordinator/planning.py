@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from coordinator.events import PlanFinished, PlannerFailed, RunPlanner
-from coordinator.state import PlacedRoles, State
+from coordinator.state import JobRequest, PlacedRoles, State
 from periplus.errors import PeriplusError, explained_error
 from periplus.process.telemetry import event as log_event
 from periplus.values.machine import DeviceCount
@@ -20,16 +20,14 @@ from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Region
 
 log = logging.getLogger(__name__)
 
-Ask = Callable[[Fleet, Mapping[str, DeviceCount], str], PlanOutcome]
-"""A function that plans a job, given as its JSON text, on the devices of a fleet that are free, by region."""
+Ask = Callable[[Fleet, Mapping[str, DeviceCount], JobRequest], PlanOutcome]
+"""A function that plans a job on the devices of a fleet that are free, by region."""
 
 
 def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
     """Run the planner for one RunPlanner effect and return its answer. Never raises: a crash becomes PlannerFailed."""
     try:
-        outcome = placement(
-            ask(fleet_of(state, frozenset(order.free)), order.free, state.jobs[order.job_id].request.job_json)
-        )
+        outcome = placement(ask(fleet_of(state, frozenset(order.free)), order.free, state.jobs[order.job_id].request))
     except (PeriplusError, ValueError) as error:
         log_event(log, logging.ERROR, "planner_failed", job=order.job_id, why=error)
         outcome = PlannerFailed(str(error))

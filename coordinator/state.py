@@ -146,7 +146,8 @@ class JobRequest:
     To resume a run, `resume_from` is its directory, `resume_job_id` its id, and `resume_policy` gives the version of
     its newest checkpoint and the highest fork that wrote there. For a new job they are empty or None.
     `allows_other_problems` lets the run go on with other problems than it had. `trainer_devices` and `worker_devices`
-    are the devices that its trainer and each of its rollout workers compute with.
+    are the devices that its trainer and each of its rollout workers compute with. `model_config` is the text of its
+    model's `config.json`, empty for a built-in model, and `model_bytes` the size of one published version, or 0.
     """
 
     name: str
@@ -154,6 +155,8 @@ class JobRequest:
     job_json: str
     trainer_devices: int = 1
     worker_devices: int = 1
+    model_config: str = ""
+    model_bytes: int = 0
     resume_from: str = ""
     resume_policy: Policy | None = None
     resume_job_id: str = ""
@@ -384,4 +387,5 @@ def _task(state: State, job: Job, task_id: str, status: TaskStatus) -> AssignedT
         allows_other_problems=job.request.allows_other_problems,
         machine=state.regions[status.region].hello.inventory.own.name,
         devices=status.devices,
+        model_config=job.request.model_config if status.role is Role.TRAINER else "",
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from periplus.environment.prompts import PromptEncoder
-from periplus.job.inputs import model_folder
+from periplus.job.inputs import check_planned_config, model_folder
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
 from periplus.job.model_section import NO_TEMPLATE
 from periplus.job.reward_code import read_code
@@ -84,6 +84,8 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
     place = job.model.path if job.model.path.startswith(BUILTIN_PREFIX) else str(model_folder(job))
     model_dir = resolve_model_dir(place, config.cache_dir, job.seed)
     # Cheap checks first: a job that does not fit is refused before weights are read.
+    if config.task.model_config:
+        check_planned_config(model_dir, config.task.model_config)
     inputs = checked_inputs(job, model_dir)
     for remark in framing_remarks(job, inputs.encoder):
         event(log, logging.WARNING, "completions_may_not_end", why=remark)

@@ -24,9 +24,10 @@ from coordinator.client.fleet_file import fleet_tree
 from coordinator.client.listing import Output, Tree
 from coordinator.client.preflight import check_job
 from coordinator.client.report import report_command
-from coordinator.client.resuming import job_to_submit, set_resumption
+from coordinator.client.resuming import job_to_submit
 from coordinator.client.reward_trial import try_rewards
 from coordinator.client.samples import samples_command
+from coordinator.client.submission import submission
 from coordinator.state import ENDED_STATES
 from periplus import clock
 from periplus.cli.command_groups import CommandGroup
@@ -108,9 +109,7 @@ def submit(
         _say(sentence)
     form = Output(output)
     # The id makes a repeated request harmless: the coordinator answers it with the same job.
-    request = control_pb2.SubmitJobRequest(request_id=uuid.uuid4().hex, job_json=job_file.to_json())
-    if checkpoint is not None:
-        set_resumption(request, checkpoint)
+    request = submission(job_file, uuid.uuid4().hex, checkpoint)
     if dry_run:
         tree = json.loads(request.job_json)
         click.echo(listing.render_tree(tree, Output.JSON if form is Output.JSON else Output.YAML))

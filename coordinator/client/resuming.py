@@ -7,7 +7,6 @@ import click
 
 from periplus.job.job_file import JobFile, load_job
 from periplus.job.resumption import ResumePoint, resumption
-from periplus.pb.v1 import common_pb2, control_pb2
 
 
 def job_to_submit(
@@ -42,12 +41,3 @@ def _resumed(
         shown = ["a rate by its schedule" if rate is None else f"{rate:.3g}" for rate in (was, goes_on)]
         click.echo(f"  the learning rate at step {step} was {shown[0]} and goes on with {shown[1]}", err=True)
     return found.job, found.checkpoint
-
-
-def set_resumption(request: control_pb2.SubmitJobRequest, checkpoint: ResumePoint) -> None:
-    """Set the fields of the request that make it resume from this checkpoint."""
-    policy = checkpoint.resume_policy
-    request.resume_from = str(checkpoint.run_dir)
-    request.resume_policy.CopyFrom(common_pb2.Policy(fork=policy.fork, version=policy.version))
-    request.resume_job_id = checkpoint.job_id
-    request.allows_other_problems = checkpoint.allows_other_problems

@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from coordinator.client.connection import Coordinator, connect, job_state, raise_outcome, view_event
-from coordinator.client.resuming import set_resumption
+from coordinator.client.submission import submission
 from coordinator.local_fleet.fleet import LocalFleet, LocalFleetSettings
 from coordinator.local_fleet.services import Services
 from coordinator.state import JobState
@@ -162,10 +162,7 @@ class _Demo:
 
     def _request(self) -> control_pb2.SubmitJobRequest:
         settings = self._settings
-        request = control_pb2.SubmitJobRequest(request_id=settings.request_id, job_json=settings.job.to_json())
-        if settings.resume is not None:
-            set_resumption(request, settings.resume)
-        return request
+        return submission(settings.job, settings.request_id, settings.resume)
 
     # ---- the job --------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,9 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 CAUSAL_SUFFIXES = ("ForCausalLM", "LMHeadModel")
 """Suffixes of the transformers classes that predict the next token; other classes have another head, or none."""
 
+_OF_FILES = frozenset({"_name_or_path", "transformers_version"})
+"""Keys of a configuration that say how its file was written, and nothing of the model."""
+
 _MAX_CONFIG_BYTES = 16 << 20
 """Largest `config.json` that is read, in bytes. Chosen by hand: real configurations have a few kilobytes."""
 
@@ -155,6 +158,23 @@ def adapter_base(path: Path) -> Path | None:
     if exists(base / ADAPTER_FILE):
         raise ConfigError(f"model.path {str(path)!r} is an adapter of the adapter {named!r}; merge that one first")
     return base
+
+
+def check_planned_config(path: Path, planned: str) -> None:
+    """Check that a model's configuration is the one that its job was submitted with, and planned for.
+
+    `planned` is the text of that `config.json`. Raises: ConfigError, which names the keys that differ.
+    """
+    here, there = _config((adapter_base(path) or path) / CONFIG_FILE), json.loads(planned)
+    differ = sorted(
+        key for key in here.keys() | there.keys() if here.get(key) != there.get(key) and key not in _OF_FILES
+    )
+    if differ:
+        shown = "; ".join(f"{key} is {here.get(key)!r} here and was {there.get(key)!r}" for key in differ[:3])
+        raise ConfigError(
+            f"the model in {path} is not the one that the job was submitted with: {shown}; put the same model on both "
+            "machines"
+        )
 
 
 def refuse_config(tree: Mapping[str, Any], source: str, *, num_tensors: int) -> None:

@@ -64,7 +64,8 @@ class AssignedTask:
     With `stopping` the process must save its state and end. `authority_key` is the public key of the coordinator's job
     authority in hexadecimal; readers of the job's weights accept only trainers that this authority certified.
     `allows_other_problems` lets a resumed run go on with other problems than it had. The process runs on `machine`, and
-    uses the devices with these indices there.
+    uses the devices with these indices there. `model_config` is the text of the `config.json` that the job was planned
+    for, if the task is a trainer and the model not a built-in one.
     """
 
     task_id: str
@@ -81,6 +82,7 @@ class AssignedTask:
     allows_other_problems: bool = False
     machine: str = ""
     devices: tuple[int, ...] = ()
+    model_config: str = ""
 
 
 def is_path_component(name: str) -> bool:
@@ -127,7 +129,7 @@ class TaskReport:
 class TaskSpec:
     """Everything that the process of a task needs to know.
 
-    `authority_key` and `allows_other_problems` are those of the `AssignedTask`.
+    `authority_key`, `allows_other_problems` and `model_config` are those of the `AssignedTask`.
 
     `allows_own_code` and `allows_unsandboxed` are the region's policy: whether reward functions of a user's own may run
     there, and whether programs that a model wrote may run where the kernel refuses a sandbox. `cores` are the ids of
@@ -149,6 +151,7 @@ class TaskSpec:
     authority_key: str
     cores: tuple[int, ...] = ()
     allows_other_problems: bool = False
+    model_config: str = ""
     allows_own_code: bool = False
     allows_unsandboxed: bool = False
 

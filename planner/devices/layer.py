@@ -102,17 +102,29 @@ def dense_s(gpu: GpuType, arch: Architecture, *, tensor: int, tokens: Q, kernels
     # Each device has 1 / tensor of all matrices. Inputs and results as wide as the hidden state are whole on each
     # device.
     params = arch.matmul_params_per_layer / tensor
+    read = _read_params(arch, tokens) / tensor
     heads = arch.head_dim * (2 * arch.num_heads + 2 * arch.num_kv_heads)
-    wide = arch.num_mlp_matrices * arch.intermediate_size
+    wide = arch.num_mlp_matrices * arch.mlp_width
     activations = tokens * (4 * arch.hidden_size + (heads + wide) / tensor)
     linear = matmul_s(
         gpu,
         flop=2 * params * tokens,
-        moved_bytes=kernels.element_bytes * (params + activations),
+        moved_bytes=kernels.element_bytes * (read + activations),
         rows=tokens,
         kernels=kernels,
     )
     return linear + _elementwise_s(gpu, arch, tensor, tokens, kernels) + gpu.efficiency.layer_overhead_s
+
+
+def _read_params(arch: Architecture, tokens: Q) -> Q:
+    """Return the entries of one layer's matrices that are read for `tokens` tokens.
+
+    An expert is read if any token is sent to it. Tokens are taken to be sent to experts at random.
+    """
+    if arch.num_experts == 1:
+        return 0 * tokens + arch.matmul_params_per_layer
+    missed: Q = np.power(1 - arch.experts_per_token / arch.num_experts, tokens)
+    return arch.shared_matmul_params_per_layer + arch.num_experts * (1 - missed) * arch.mlp_params
 
 
 def prefill_attention_s(
@@ -206,7 +218,7 @@ def update_s(gpu: GpuType, *, params: float, bytes_per_param: float) -> float:
 
 def _elementwise_s(gpu: GpuType, arch: Architecture, tensor: int, tokens: Q, kernels: Kernels) -> Q:
     """Return the seconds of a layer's elementwise kernels, which stream tensors through memory."""
-    width = kernels.hidden_passes * arch.hidden_size + kernels.width_passes * arch.intermediate_size / tensor
+    width = kernels.hidden_passes * arch.hidden_size + kernels.width_passes * arch.mlp_width / tensor
     return tokens * (kernels.element_bytes * width / (gpu.memory_bytes_per_s * gpu.efficiency.memory_fraction))
 
 

@@ -66,7 +66,7 @@ def activation_bytes_per_layer(
     if arch.qk_norm:
         split += kept.normed * (query + cache)
     width = arch.num_mlp_matrices + 1 if kept.width is None else kept.width
-    split += width * arch.intermediate_size + kept.scores * arch.num_heads * sequence
+    split += width * arch.mlp_width + kept.scores * arch.num_heads * sequence
     return tokens * element_bytes * (kept.hidden * arch.hidden_size + split / tensor)
 
 

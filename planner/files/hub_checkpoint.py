@@ -8,9 +8,11 @@ is read. The runtime publishes bf16 weights, so every element counts two bytes, 
 import math
 from pathlib import Path
 
+from periplus.config import loading
 from periplus.errors import ConfigError
 from periplus.values.safetensors_format import LENGTH_BYTES, head_bytes, parse_head
 from planner.devices.catalogue import architectures
+from planner.files.huggingface import architecture_of_config
 from planner.files.importers.loaders import load_architecture
 from planner.problem.architecture import Architecture
 
@@ -27,6 +29,18 @@ def visible_architecture(model_path: str) -> Architecture | None:
         return None
     try:
         return load_architecture(model_path)
+    except ConfigError:
+        return None
+
+
+def sent_architecture(config_json: str, model_path: str) -> Architecture | None:
+    """Return the architecture that the text of a `config.json` describes; None for a family that is not supported.
+
+    Raises: ConfigError if it is no JSON.
+    """
+    tree = loading.parse_json(config_json, f"the config.json of {model_path}")
+    try:
+        return architecture_of_config(tree, model_path)
     except ConfigError:
         return None
 

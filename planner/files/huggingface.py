@@ -5,7 +5,7 @@ a parsed JSON value; nothing here reads a file. A `model_type` without a reader 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from periplus.config import loading
@@ -47,6 +47,10 @@ def checked_shape(shape: Architecture) -> Architecture:
         raise ConfigError(
             f"{shape.name}: num_kv_heads is {shape.num_kv_heads}, but must divide num_heads, which is {shape.num_heads}"
         )
+    if shape.experts_per_token > shape.num_experts:
+        raise ConfigError(
+            f"{shape.name}: a token goes through {shape.experts_per_token} of {shape.num_experts} experts"
+        )
     if shape.num_params > MAX_PARAMS:
         raise ConfigError(f"{shape.name}: has {shape.num_params:.3g} parameters, but may have {MAX_PARAMS:.0e} at most")
     return shape
@@ -58,11 +62,14 @@ def _head_dim(hidden: int, heads: int, name: str) -> int:
     return hidden // heads
 
 
-def _llama_like(tree: Mapping[str, Any], name: str) -> Architecture:
-    """Return the architecture of the Llama and Qwen families."""
+def _llama_like(tree: Mapping[str, Any], name: str, *, is_tied: bool = False) -> Architecture:
+    """Return the architecture of the Llama and Qwen families. `is_tied` is what transformers takes without the key."""
     kind, heads, hidden = tree["model_type"], _whole(tree, "num_attention_heads", name), _hidden(tree, name)
-    # Defaults as in `transformers`: as many key heads as query heads, and untied embeddings. Qwen2 always has biases,
-    # Qwen3 always normalises queries and keys; no key says so.
+    inner = _whole(tree, "intermediate_size", name)
+    # Defaults as in `transformers`: as many key heads as query heads. Qwen2 always has biases, Qwen3 always normalises
+    # queries and keys; no key says so. The output projection has a bias only with `attention_bias`.
+    has_bias = bool(tree.get("attention_bias", False))
+    mlp_biases = 2 * inner + hidden if tree.get("mlp_bias") else 0
     return Architecture(
         name=name,
         hidden_size=hidden,
@@ -70,11 +77,109 @@ def _llama_like(tree: Mapping[str, Any], name: str) -> Architecture:
         num_heads=heads,
         num_kv_heads=_whole(tree, "num_key_value_heads", name, heads),
         head_dim=_head_dim(hidden, heads, name) if tree.get("head_dim") is None else _whole(tree, "head_dim", name),
-        intermediate_size=_whole(tree, "intermediate_size", name),
+        intermediate_size=inner,
         vocab_size=_whole(tree, "vocab_size", name),
-        tied_embeddings=bool(tree.get("tie_word_embeddings", False)),
-        qkv_bias=kind == "qwen2" or bool(tree.get("attention_bias", False)),
-        qk_norm=kind == "qwen3",
+        tied_embeddings=bool(tree.get("tie_word_embeddings", is_tied)),
+        qkv_bias=kind == "qwen2" or has_bias,
+        qk_norm=kind in ("qwen3", "qwen3_moe"),
+        other_params_per_layer=(hidden if has_bias else 0) + mlp_biases,
+    )
+
+
+def _tied(tree: Mapping[str, Any], name: str) -> Architecture:
+    return _llama_like(tree, name, is_tied=True)
+
+
+def _gemma(tree: Mapping[str, Any], name: str) -> Architecture:
+    """Return the architecture of Gemma; the second and third generation have four norms a layer."""
+    shape = _llama_like({"head_dim": 256, **tree}, name, is_tied=True)
+    kind = tree["model_type"]
+    further = 0 if kind == "gemma" else 2 * shape.hidden_size
+    return replace(
+        shape,
+        qk_norm=kind == "gemma3_text",
+        other_params_per_layer=shape.other_params_per_layer + further,
+    )
+
+
+def _olmo(tree: Mapping[str, Any], name: str) -> Architecture:
+    """Return the architecture of the first OLMo, whose norms have no parameters."""
+    shape = _llama_like(tree, name)
+    others = shape.other_params_per_layer - 2 * shape.hidden_size
+    return replace(shape, other_params_per_layer=others, other_params=-shape.hidden_size)
+
+
+def _olmo2(tree: Mapping[str, Any], name: str) -> Architecture:
+    """Return the architecture of OLMo 2 and 3, which normalise all queries, and all keys, as one vector."""
+    shape = _llama_like(tree, name)
+    further = shape.head_dim * (shape.num_heads + shape.num_kv_heads - 2)
+    return replace(shape, qk_norm=True, other_params_per_layer=shape.other_params_per_layer + further)
+
+
+def _mixtral(tree: Mapping[str, Any], name: str) -> Architecture:
+    return _with_experts(_llama_like(tree, name), tree, name, "num_local_experts")
+
+
+def _qwen3_moe(tree: Mapping[str, Any], name: str) -> Architecture:
+    if tree.get("mlp_only_layers") or tree.get("decoder_sparse_step", 1) != 1:
+        raise ConfigError(f"{name}: some of its layers have experts and others have none, which is not planned")
+    inner = {"intermediate_size": tree["moe_intermediate_size"]}
+    # Files that newer versions of transformers save have the second name.
+    key = "num_experts" if "num_experts" in tree else "num_local_experts"
+    return _with_experts(_llama_like({**tree, **inner}, name), tree, name, key)
+
+
+def _with_experts(shape: Architecture, tree: Mapping[str, Any], name: str, key: str) -> Architecture:
+    per_token = _whole(tree, "num_experts_per_tok", name)
+    return replace(shape, num_experts=_whole(tree, key, name), experts_per_token=per_token)
+
+
+def _phi(tree: Mapping[str, Any], name: str) -> Architecture:
+    """Return the architecture of Phi-1 to Phi-2: one norm a layer, biases everywhere, in the output head too."""
+    shape = _llama_like(tree, name)
+    # The weight and bias of its one norm count as two norms. Biases: output projection, both matrices of the MLP.
+    others = 2 * shape.hidden_size + shape.intermediate_size
+    others += 4 * shape.head_dim if tree.get("qk_layernorm") else 0
+    return replace(
+        shape,
+        qkv_bias=True,
+        num_mlp_matrices=2,
+        other_params_per_layer=others,
+        other_params=shape.hidden_size + shape.vocab_size,
+    )
+
+
+def _gpt2(tree: Mapping[str, Any], name: str) -> Architecture:
+    hidden = _whole(tree, "n_embd", name)
+    sizes = {
+        "hidden_size": hidden,
+        "num_hidden_layers": _whole(tree, "n_layer", name),
+        "num_attention_heads": _whole(tree, "n_head", name),
+        "intermediate_size": tree.get("n_inner") or 4 * hidden,
+        "num_key_value_heads": None,
+        "head_dim": None,
+    }
+    positions = _whole(tree, "n_positions", name, 1024) * hidden
+    return _with_layer_norms(_llama_like({**tree, **sizes}, name, is_tied=True), positions)
+
+
+def _gpt_neox(tree: Mapping[str, Any], name: str) -> Architecture:
+    shape = _llama_like({**tree, "num_key_value_heads": None, "head_dim": None, "attention_bias": False}, name)
+    return _with_layer_norms(shape, 0, has_bias=bool(tree.get("attention_bias", True)))
+
+
+def _with_layer_norms(shape: Architecture, positions: int, *, has_bias: bool = True) -> Architecture:
+    """Return the shape with LayerNorms, which have biases, an MLP without gate, and `positions` further parameters.
+
+    Both matrices of the MLP have biases, and with `has_bias` all of attention.
+    """
+    attention = shape.hidden_size if has_bias else 0
+    return replace(
+        shape,
+        qkv_bias=has_bias,
+        num_mlp_matrices=2,
+        other_params_per_layer=attention + 3 * shape.hidden_size + shape.intermediate_size,
+        other_params=shape.hidden_size + positions,
     )
 
 
@@ -115,15 +220,29 @@ def _plain(
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any], str], Architecture]] = {
+    "gemma": _gemma,
+    "gemma2": _gemma,
+    "gemma3_text": _gemma,
+    "gpt2": _gpt2,
     "gpt_neo": _gpt_neo,
+    "gpt_neox": _gpt_neox,
+    "granite": _llama_like,
     "llama": _llama_like,
     "mistral": _llama_like,
+    "mixtral": _mixtral,
+    "olmo": _olmo,
+    "olmo2": _olmo2,
+    "olmo3": _olmo2,
     "opt": _opt,
+    "phi": _phi,
+    "phi3": _llama_like,
     "qwen2": _llama_like,
     "qwen3": _llama_like,
+    "qwen3_moe": _qwen3_moe,
+    "smollm3": _tied,
 }
 """Reader of each supported `model_type`. If a file does not say whether embeddings are tied, the reader uses the
-default of the family in transformers."""
+default of the family in transformers. The architectures of `periplus.job.architectures` are among them (a test)."""
 
 
 def _hidden(tree: Mapping[str, Any], name: str) -> int:

@@ -40,6 +40,15 @@ class ShapeEntry(Config):
     """Whether queries and keys are normalised."""
     num_mlp_matrices: int = Field(default=3, ge=2, le=3)
     """Number of matrices of one MLP: 3 with a gate, 2 without."""
+    num_experts: int = Field(default=1, ge=1, le=65_536)
+    """Number of MLPs of one layer."""
+    experts_per_token: int = Field(default=1, ge=1, le=65_536)
+    """Number of MLPs that each token goes through; at most num_experts."""
+    other_params_per_layer: int = Field(default=0, ge=-(10**12), le=10**12)
+    """Parameters of one layer that the other fields do not count: further norms and biases. Negative where a family of
+    models lacks what they count: two norms."""
+    other_params: int = Field(default=0, ge=-(10**12), le=10**12)
+    """Parameters outside the layers that the other fields do not count, such as positions; it may be negative."""
 
 
 class ArchitectureEntry(Config):

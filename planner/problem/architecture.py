@@ -1,7 +1,7 @@
 """Shape of a decoder-only transformer, and the parameter and cache counts that follow from it.
 
-The counts hold for the Llama and Qwen families: grouped-query attention, an MLP of three matrices with a gate, and
-RMSNorm. An MLP of two matrices (OPT, GPT-Neo) is counted too, with the same norms.
+The counts hold for grouped-query attention, an MLP of three matrices with a gate or of two without, one or several of
+them in a layer (experts), and two norms a layer. What a family has beside these is a number of parameters.
 """
 
 from dataclasses import dataclass
@@ -27,19 +27,44 @@ class Architecture:
     qk_norm: bool = False
     num_mlp_matrices: int = 3
     """Matrices of one MLP: 3 with a gate (Llama, Qwen), 2 without (OPT, GPT-Neo)."""
+    num_experts: int = 1
+    """MLPs of one layer."""
+    experts_per_token: int = 1
+    """MLPs that each token goes through."""
+    other_params_per_layer: int = 0
+    """Parameters of one layer that the other fields do not count: further norms and biases. Negative where a family
+    lacks what they count."""
+    other_params: int = 0
+    """Parameters outside the layers that the other fields do not count, such as positions. It may be negative, too."""
+
+    @property
+    def mlp_params(self) -> int:
+        """Number of entries in the matrices of one MLP."""
+        return self.num_mlp_matrices * self.hidden_size * self.intermediate_size
+
+    @property
+    def shared_matmul_params_per_layer(self) -> int:
+        """Number of entries in the matrices of one layer beside its MLPs: attention, and the choice of experts."""
+        attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
+        return attention + (self.hidden_size * self.num_experts if self.num_experts > 1 else 0)
 
     @property
     def matmul_params_per_layer(self) -> int:
-        """Number of entries in the weight matrices of one layer, which every token is multiplied with."""
-        attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
-        return attention + self.num_mlp_matrices * self.hidden_size * self.intermediate_size
+        """Number of entries in the weight matrices of one layer that a token is multiplied with."""
+        return self.shared_matmul_params_per_layer + self.experts_per_token * self.mlp_params
 
     @property
     def params_per_layer(self) -> int:
         """Number of parameters of one layer: matrices, norms and biases."""
         norms = 2 * self.hidden_size + (2 * self.head_dim if self.qk_norm else 0)
         biases = self.head_dim * (self.num_heads + 2 * self.num_kv_heads) if self.qkv_bias else 0
-        return self.matmul_params_per_layer + norms + biases
+        matrices = self.shared_matmul_params_per_layer + self.num_experts * self.mlp_params
+        return matrices + norms + biases + self.other_params_per_layer
+
+    @property
+    def mlp_width(self) -> int:
+        """Width of the MLPs' hidden layers that one token has."""
+        return self.experts_per_token * self.intermediate_size
 
     @property
     def embedding_params(self) -> int:
@@ -50,7 +75,8 @@ class Architecture:
     def num_params(self) -> int:
         """Number of parameters of the whole model, with embedding, output head and final norm."""
         heads = 1 if self.tied_embeddings else 2
-        return self.num_layers * self.params_per_layer + heads * self.embedding_params + self.hidden_size
+        ends = heads * self.embedding_params + self.hidden_size + self.other_params
+        return self.num_layers * self.params_per_layer + ends
 
     @property
     def kv_elements_per_token(self) -> int:

@@ -61,6 +61,7 @@ def task_from_pb(message: control_pb2.Task) -> LocalTask:
         allows_other_problems=message.allows_other_problems,
         machine=message.machine,
         devices=tuple(message.devices),
+        model_config=message.model_config,
     )
 
 

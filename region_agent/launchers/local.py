@@ -198,6 +198,7 @@ class Supervisor:
             authority_key=task.authority_key,
             cores=tuple(core for device in devices for core in device.cores),
             allows_other_problems=task.allows_other_problems,
+            model_config=task.model_config,
             allows_own_code=settings.allows_own_code,
             allows_unsandboxed=settings.allows_unsandboxed,
         )

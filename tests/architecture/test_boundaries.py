@@ -45,10 +45,9 @@ BOUNDARY: dict[str, frozenset[str]] = {
             "coordinator/client/connection.py",  # dials the coordinator
             "coordinator/client/fleet_file.py",  # a fleet file of the coordinator's answer
             "coordinator/client/library/calls.py",  # dials the coordinator for scripts
-            "coordinator/client/library/client.py",  # submits a script's jobs
             "coordinator/client/library/submitted_job.py",  # values for scripts of the coordinator's answers
             "coordinator/client/listing.py",  # text and JSON of the coordinator's answers
-            "coordinator/client/resuming.py",  # the resumption in a request
+            "coordinator/client/submission.py",  # the request that submits a job
             "coordinator/demo/run.py",  # submits the demo's job and waits for its end
         }
     ),

@@ -71,7 +71,7 @@ def test_an_incumbent_is_as_good_as_a_plan_and_none_is_a_failure() -> None:
 
 
 def test_what_the_planner_raises_is_a_failure_of_this_job_alone() -> None:
-    def ask(fleet: Fleet, devices: Mapping[str, DeviceCount], job_json: str) -> PlanOutcome:
+    def ask(fleet: Fleet, devices: Mapping[str, DeviceCount], wanted: JobRequest) -> PlanOutcome:
         raise ConfigError("the checkpoint is damaged")
 
     answer = planned(STATE, RunPlanner("j", free("a")), ask)

@@ -16,12 +16,11 @@ from coordinator.client.address import VARIABLE, coordinator_address, local_flee
 from coordinator.client.library.calls import BlockingCoordinator, answering
 from coordinator.client.library.submitted_job import JobStatus, SubmittedJob, job_status
 from coordinator.client.preflight import check_job
-from coordinator.client.resuming import set_resumption
 from coordinator.client.reward_trial import try_rewards
+from coordinator.client.submission import submission
 from periplus.errors import ConfigError, Unreachable
 from periplus.job.job_file import SCHEMA, JobFile, job_of, load_job
 from periplus.job.resumption import ResumePoint, resumption
-from periplus.pb.v1 import control_pb2
 
 _REQUEST_ID_BYTES = 16
 
@@ -93,9 +92,7 @@ class Client:
         unchecked = check_job(job).left
         try_rewards(job)
         # The id makes a repeated request harmless: the coordinator answers it with the same job.
-        request = control_pb2.SubmitJobRequest(request_id=secrets.token_hex(_REQUEST_ID_BYTES), job_json=job.to_json())
-        if checkpoint is not None:
-            set_resumption(request, checkpoint)
+        request = submission(job, secrets.token_hex(_REQUEST_ID_BYTES), checkpoint)
         return SubmittedJob(self._coordinator, self._coordinator.submit(request).job_id, unchecked)
 
     def job(self, job_id: str) -> SubmittedJob:

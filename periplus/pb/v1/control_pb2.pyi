@@ -780,6 +780,7 @@ class Task(_message.Message):
     ALLOWS_OTHER_PROBLEMS_FIELD_NUMBER: _builtins.int
     MACHINE_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
+    MODEL_CONFIG_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     job_id: _builtins.str
     role: Global___Role.ValueType
@@ -802,6 +803,8 @@ class Task(_message.Message):
     """as in SubmitJobRequest"""
     machine: _builtins.str
     """of the region, on which it runs"""
+    model_config: _builtins.str
+    """as in SubmitJobRequest; for a trainer"""
     @_builtins.property
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """indices of the devices that it may use"""
@@ -823,10 +826,11 @@ class Task(_message.Message):
         allows_other_problems: _builtins.bool = ...,
         machine: _builtins.str = ...,
         devices: _abc.Iterable[_builtins.int] | None = ...,
+        model_config: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_other_problems", b"allows_other_problems", "authority_key", b"authority_key", "devices", b"devices", "fork", b"fork", "job_id", b"job_id", "job_json", b"job_json", "machine", b"machine", "plan_json", b"plan_json", "resume_from", b"resume_from", "role", b"role", "stopping", b"stopping", "task_id", b"task_id", "trainer_gateway", b"trainer_gateway", "trainer_region", b"trainer_region"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_other_problems", b"allows_other_problems", "authority_key", b"authority_key", "devices", b"devices", "fork", b"fork", "job_id", b"job_id", "job_json", b"job_json", "machine", b"machine", "model_config", b"model_config", "plan_json", b"plan_json", "resume_from", b"resume_from", "role", b"role", "stopping", b"stopping", "task_id", b"task_id", "trainer_gateway", b"trainer_gateway", "trainer_region", b"trainer_region"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -956,6 +960,8 @@ class SubmitJobRequest(_message.Message):
     RESUME_POLICY_FIELD_NUMBER: _builtins.int
     RESUME_JOB_ID_FIELD_NUMBER: _builtins.int
     ALLOWS_OTHER_PROBLEMS_FIELD_NUMBER: _builtins.int
+    MODEL_CONFIG_FIELD_NUMBER: _builtins.int
+    MODEL_BYTES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """a repeat with the same id returns the first answer"""
     job_json: _builtins.str
@@ -964,6 +970,10 @@ class SubmitJobRequest(_message.Message):
     resume_job_id: _builtins.str
     allows_other_problems: _builtins.bool
     """go on although the problems differ from those before"""
+    model_config: _builtins.str
+    """the config.json of its model; empty for a built-in one"""
+    model_bytes: _builtins.int
+    """of one published version, uncompressed; 0 if it is not known"""
     @_builtins.property
     def resume_policy(self) -> _common_pb2.Policy:
         """newest of the run in it: the fork that is granted lies above"""
@@ -977,10 +987,12 @@ class SubmitJobRequest(_message.Message):
         resume_policy: _common_pb2.Policy | None = ...,
         resume_job_id: _builtins.str = ...,
         allows_other_problems: _builtins.bool = ...,
+        model_config: _builtins.str = ...,
+        model_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resume_policy", b"resume_policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_other_problems", b"allows_other_problems", "job_json", b"job_json", "request_id", b"request_id", "resume_from", b"resume_from", "resume_job_id", b"resume_job_id", "resume_policy", b"resume_policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_other_problems", b"allows_other_problems", "job_json", b"job_json", "model_bytes", b"model_bytes", "model_config", b"model_config", "request_id", b"request_id", "resume_from", b"resume_from", "resume_job_id", b"resume_job_id", "resume_policy", b"resume_policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

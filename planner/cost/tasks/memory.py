@@ -93,7 +93,7 @@ def scoring_bytes(workload: Workload, task: Task, tensor: int) -> float:
     """Return the transient bytes on one device while the task scores one pack of `SCORING_TOKENS` tokens."""
     arch = workload.models[task]
     logits = 4 * SCORING_TOKENS * arch.vocab_size / tensor if task is Task.REFERENCE else 0.0
-    return logits + 8 * SCORING_TOKENS * (arch.hidden_size + arch.intermediate_size / tensor)
+    return logits + 8 * SCORING_TOKENS * (arch.hidden_size + arch.mlp_width / tensor)
 
 
 def training_bytes(workload: Workload, task: Task, cuts: Cuts) -> FloatArray:

@@ -59,8 +59,9 @@ def test_plain_mlps_have_two_matrices() -> None:
     ("tree", "message"),
     [
         ([], "must hold a mapping, not list"),
-        ({}, "model_type is None, whose shape is not known here; known: gpt_neo, llama,"),
-        ({"model_type": "qwen3_moe"}, "'qwen3_moe'"),
+        ({}, "model_type is None, whose shape is not known here; known: gemma, gemma2,"),
+        ({"model_type": "mamba"}, "'mamba'"),
+        ({"model_type": "qwen3_moe", "mlp_only_layers": [0]}, "some of its layers have experts and others have none"),
         ({**QWEN3_8B, "hidden_size": None}, r"config\.json has no hidden_size"),
         ({**QWEN3_8B, "vocab_size": "many"}, "vocab_size in its config.json is 'many', but must be a whole number"),
         ({**QWEN3_8B, "num_hidden_layers": 0}, "num_hidden_layers in its config.json is 0"),
