@@ -55,6 +55,7 @@ from coordinator.events import (
 from coordinator.reservations import (
     all_are_free,
     device_counts,
+    ending_words,
     held_words,
     reserved,
 )
@@ -548,6 +549,9 @@ def _waits_for(state: State, job: Job) -> str:
     if len(free) < job.request.min_regions:
         wanted = job.request.min_regions
         return f"waits for {wanted} free region{'s' if wanted > 1 else ''}, {len(free)} there{held_words(state)}"
+    # Their devices come free in a moment, one region after the other. A plan made now would never use the later ones.
+    if ending := ending_words(state):
+        return f"waits for {ending} to end"
     # A plan made with unmeasured links would be made again once they are measured.
     if missing:
         return f"waits for the links to be measured, {len(missing)} to go"

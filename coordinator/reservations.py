@@ -67,6 +67,18 @@ def all_are_free(state: State) -> bool:
     return not any(holders_of(state, name) for name, region in state.regions.items() if region.connected)
 
 
+def ending_words(state: State) -> str:
+    """Name the jobs that have ended and still have processes, with their regions; an empty text if there are none."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(ready_regions(state)):
+        reports = state.regions[name].tasks.values()
+        running = dict.fromkeys(report.job_id for report in reports if report.state not in ENDED)
+        for job_id in running:
+            if job_id in state.jobs and state.jobs[job_id].ended:
+                found.setdefault(job_id, []).append(name)
+    return " and ".join(f"the processes of {job_id} in {', '.join(regions)}" for job_id, regions in found.items())
+
+
 def held_words(state: State) -> str:
     """Name the devices that others hold, and the keys with which a job leaves regions to others."""
     held = []

@@ -7,7 +7,7 @@ from coordinator.reservations import device_counts
 from coordinator.state import JobState, desired_tasks
 from periplus.values.machine import DeviceCount
 from periplus.values.task import TaskState
-from tests.support.coordinator.machine_run import SETTINGS, Run, hello, infeasible, request
+from tests.support.coordinator.machine_run import SETTINGS, Run, free, hello, infeasible, request
 
 
 def fleet(jobs_per_region: int = 1, groups: int = 1, accelerators: int = 0) -> Run:
@@ -78,6 +78,22 @@ def test_processes_that_still_end_hold_their_devices() -> None:
     assert device_counts(run.state) == {"eu": DeviceCount(2, 3)}
     run.says("eu", "j/rollout-eu-0", TaskState.STOPPED)
     assert device_counts(run.state) == {"eu": DeviceCount(3, 3)}
+
+
+def test_a_job_waits_for_all_that_comes_free_together() -> None:
+    """Regions of a job that has ended come free one by one. A plan on the first would never get the others."""
+    run = Run()
+    run.join("eu", "us")
+    run.measure_all()
+    run.do(JobSubmitted("j", "j", request()))
+    run.place("j", "eu", "eu", "us")
+    for region, task in (("eu", "j/trainer"), ("eu", "j/rollout-eu-0"), ("us", "j/rollout-us-0")):
+        run.says(region, task, TaskState.RUNNING)
+    run.do(JobSubmitted("k", "k", request()))
+    run.says("eu", "j/trainer", TaskState.SUCCEEDED)
+    run.says("eu", "j/rollout-eu-0", TaskState.STOPPED)
+    assert run.job("k").reason == "waits for the processes of j in us to end"
+    assert RunPlanner("k", free("eu", "us")) in run.says("us", "j/rollout-us-0", TaskState.STOPPED)
 
 
 def test_a_device_that_does_not_work_is_given_to_nobody_until_it_works_again() -> None:
