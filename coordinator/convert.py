@@ -232,6 +232,17 @@ def job_to_pb(job: Job, doing: str = "") -> control_pb2.Job:
             control_pb2.PairTraffic(src_region=src, dst_region=dst, sent_bytes=sent.total_bytes)
             for (src, dst), sent in sorted(job.sent.items())
         ],
+        processes=[
+            control_pb2.JobProcess(
+                task_id=task_id,
+                role=_ROLE_TO_PB[status.role],
+                region=status.region,
+                machine=status.machine,
+                devices=status.devices,
+                state=TASK_STATE_TO_PB[status.report.state] if status.report else control_pb2.TASK_STATE_UNSPECIFIED,
+            )
+            for task_id, status in job.tasks.items()
+        ],
     )
 
 

@@ -488,7 +488,9 @@ def _plan_finished(draft: _Draft, event: PlanFinished) -> None:
             devices = reserved(draft.state, job.job_id, placement)
             # If devices were taken meanwhile, the job stays pending and `_settle_jobs` plans it again.
             if devices is not None:
-                draft.put_job(replace(job, placement=placement, tasks=_tasks(job.job_id, placement, devices)))
+                draft.put_job(
+                    replace(job, placement=placement, tasks=_tasks(draft.state, job.job_id, placement, devices))
+                )
                 draft.move_job(job.job_id, JobState.PLANNED)
         case Infeasible(conflict=conflict):
             # The proof is about the devices that were free then: it is void if these have changed. It ends the job only
@@ -505,12 +507,15 @@ def _plan_finished(draft: _Draft, event: PlanFinished) -> None:
             assert_never(event.outcome)
 
 
-def _tasks(job_id: str, placement: PlacedRoles, devices: Mapping[str, tuple[int, ...]]) -> dict[str, TaskStatus]:
+def _tasks(
+    state: State, job_id: str, placement: PlacedRoles, devices: Mapping[str, tuple[int, ...]]
+) -> dict[str, TaskStatus]:
+    machines = {region: state.regions[region].hello.inventory.own.name for region in placement.regions}
     places = {trainer_task_id(job_id): (Role.TRAINER, placement.trainer_region)}
     for region, count in placement.num_rollout_workers.items():
         places |= {rollout_task_id(job_id, region, index): (Role.ROLLOUT, region) for index in range(count)}
     return {
-        task_id: TaskStatus(role=role, region=region, devices=devices[task_id])
+        task_id: TaskStatus(role=role, region=region, machine=machines[region], devices=devices[task_id])
         for task_id, (role, region) in places.items()
     }
 

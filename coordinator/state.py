@@ -184,11 +184,12 @@ class PlacedRoles:
 class TaskStatus:
     """A task of a placed job, and the last report about it, or None before the first.
 
-    It runs on the agent's own machine, and holds the devices with these indices there.
+    It was placed on `machine`, the agent's own, and holds the devices with these indices there.
     """
 
     role: Role
     region: str
+    machine: str = ""
     devices: tuple[int, ...] = ()
     report: TaskReport | None = None
 

@@ -136,8 +136,13 @@ def job_state(job: control_pb2.Job) -> str:
 
 def task_state(task: control_pb2.TaskReport) -> str:
     """Return the lower-case name of the task's state, or "unknown" for a state that this version does not know."""
-    state = TASK_STATE_FROM_PB.get(task.state)
-    return state.value if state else "unknown"
+    return named_state(task.state)
+
+
+def named_state(state: control_pb2.TaskState.ValueType) -> str:
+    """Return the lower-case name of a task's state, or "unknown" for a state that this version does not know."""
+    known = TASK_STATE_FROM_PB.get(state)
+    return known.value if known else "unknown"
 
 
 def _region(region: control_pb2.Region) -> RegionSeen:

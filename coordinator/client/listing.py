@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
-from coordinator.client.connection import job_state, task_state
+from coordinator.client.connection import job_state, named_state, task_state
 from coordinator.state import ENDED_STATES, JobState
 from periplus.net.convert import inventory_from_pb
 from periplus.pb.v1 import control_pb2
@@ -75,9 +75,9 @@ def _files_tree(files: control_pb2.RunFiles) -> Tree:
 
 
 def job_details(job: control_pb2.Job) -> Tree:
-    """Return a job as a tree with the bytes sent between each pair of regions, its job file and its plan.
+    """Return a job as a tree with the bytes sent between regions, its processes, its job file and its plan.
 
-    The plan is None before the job is placed.
+    There are no processes, and the plan is None, before the job is placed.
     """
     plan = json.loads(job.plan_json) if job.plan_json else None
     return {
@@ -86,6 +86,16 @@ def job_details(job: control_pb2.Job) -> Tree:
         "traffic": [
             {"src_region": pair.src_region, "dst_region": pair.dst_region, "sent_bytes": pair.sent_bytes}
             for pair in job.traffic
+        ],
+        "processes": [
+            {
+                "task_id": each.task_id,
+                "region": each.region,
+                "machine": each.machine,
+                "devices": list(each.devices),
+                "state": named_state(each.state) if each.state else "planned",
+            }
+            for each in job.processes
         ],
         "plan": plan,
         "job": json.loads(job.job_json) if job.job_json else None,
@@ -180,6 +190,10 @@ def _accelerators(tree: Tree, now_s: float) -> str:
     return ", ".join(f"{number} x {model}" for model, number in sorted(models.items()))
 
 
+def _devices(tree: Tree, now_s: float) -> str:
+    return ",".join(map(str, tree["devices"])) or "-"
+
+
 def _tasks(tree: Tree, now_s: float) -> str:
     running = [task for task in tree["tasks"] if task["state"] in ("starting", "running")]
     return str(len(running))
@@ -214,6 +228,18 @@ REGIONS = Listing(
         Column("GATEWAY", _text("gateway_address"), wide=True),
     ),
     empty="no region has joined; `periplus agent --region NAME` serves one",
+)
+PROCESSES = Listing(
+    key="processes",
+    name=("task_id",),
+    columns=(
+        Column("PROCESS", _text("task_id")),
+        Column("REGION", _text("region")),
+        Column("MACHINE", _text("machine")),
+        Column("DEVICES", _devices),
+        Column("STATE", _text("state")),
+    ),
+    empty="no process is placed yet",
 )
 LINKS = Listing(
     key="links",
@@ -250,7 +276,9 @@ def describe_job(job: control_pb2.Job, now_s: float, *, is_gone: bool = False) -
     found = (*_job_lines(tree, now_s), *_file_lines(tree, is_gone))
     lines = [(heading, printable(value)) for heading, value in found if value]
     width = max(len(heading) for heading, _ in lines)
-    return "\n".join(f"{heading.ljust(width)}  {value}" for heading, value in lines)
+    facts = "\n".join(f"{heading.ljust(width)}  {value}" for heading, value in lines)
+    processes = render(PROCESSES, tree["processes"], Output.TABLE, now_s)
+    return f"{facts}\n\n{processes}" if processes else facts
 
 
 def describe_files(job: control_pb2.Job, *, is_gone: bool = False) -> list[str]:

@@ -877,6 +877,7 @@ class Job(_message.Message):
     TRAFFIC_FIELD_NUMBER: _builtins.int
     DOING_FIELD_NUMBER: _builtins.int
     NOTICE_FIELD_NUMBER: _builtins.int
+    PROCESSES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     name: _builtins.str
     state: Global___JobState.ValueType
@@ -899,6 +900,10 @@ class Job(_message.Message):
 
     @_builtins.property
     def traffic(self) -> _containers.RepeatedCompositeFieldContainer[Global___PairTraffic]: ...
+    @_builtins.property
+    def processes(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobProcess]:
+        """of its placement; none before it is placed"""
+
     def __init__(
         self,
         *,
@@ -914,14 +919,55 @@ class Job(_message.Message):
         traffic: _abc.Iterable[Global___PairTraffic] | None = ...,
         doing: _builtins.str = ...,
         notice: _builtins.str = ...,
+        processes: _abc.Iterable[Global___JobProcess] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["doing", b"doing", "files", b"files", "job_id", b"job_id", "job_json", b"job_json", "name", b"name", "notice", b"notice", "plan_json", b"plan_json", "policy", b"policy", "reason", b"reason", "state", b"state", "submitted_at_s", b"submitted_at_s", "traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["doing", b"doing", "files", b"files", "job_id", b"job_id", "job_json", b"job_json", "name", b"name", "notice", b"notice", "plan_json", b"plan_json", "policy", b"policy", "processes", b"processes", "reason", b"reason", "state", b"state", "submitted_at_s", b"submitted_at_s", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class JobProcess(_message.Message):
+    """One process of a job, where it is placed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    REGION_FIELD_NUMBER: _builtins.int
+    MACHINE_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    task_id: _builtins.str
+    role: Global___Role.ValueType
+    region: _builtins.str
+    machine: _builtins.str
+    state: Global___TaskState.ValueType
+    """as last reported; unspecified before any report"""
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """their indices in the machine"""
+
+    def __init__(
+        self,
+        *,
+        task_id: _builtins.str = ...,
+        role: Global___Role.ValueType = ...,
+        region: _builtins.str = ...,
+        machine: _builtins.str = ...,
+        devices: _abc.Iterable[_builtins.int] | None = ...,
+        state: Global___TaskState.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "machine", b"machine", "region", b"region", "role", b"role", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobProcess: _TypeAlias = JobProcess  # noqa: Y015
 
 @_typing.final
 class PairTraffic(_message.Message):

@@ -97,3 +97,20 @@ def test_a_job_shows_the_bytes_between_its_regions_and_who_counted_them() -> Non
     assert tree["traffic"][0] == {"src_region": "eu", "dst_region": "us", "sent_bytes": 7_000}
     assert "7.50 kB between regions, counted by the gateways" in describe_job(job, 1.0)
     assert "7.50 kB" in render(JOBS, [job_tree(job)], Output.WIDE, 1.0)
+
+
+def test_a_job_shows_each_process_with_its_devices_and_its_state() -> None:
+    running, failed = control_pb2.TASK_STATE_RUNNING, control_pb2.TASK_STATE_FAILED
+    placed = [
+        control_pb2.JobProcess(task_id="s/trainer", region="eu", machine="n1", devices=[0, 1], state=running),
+        control_pb2.JobProcess(task_id="s/rollout-eu-0", region="eu", machine="n1", devices=[2]),
+        control_pb2.JobProcess(task_id="s/rollout-us-0", region="us", machine="n2", state=failed),
+    ]
+    job = control_pb2.Job(job_id="s", processes=placed)
+    assert [each["devices"] for each in job_details(job)["processes"]] == [[0, 1], [2], []]
+    assert describe_job(job, 1.0).split("\n\n")[1].splitlines() == [
+        "PROCESS         REGION  MACHINE  DEVICES  STATE",
+        "s/trainer       eu      n1       0,1      running",
+        "s/rollout-eu-0  eu      n1       2        planned",
+        "s/rollout-us-0  us      n2       -        failed",
+    ]

@@ -222,7 +222,8 @@ def test_a_function_that_has_only_ever_failed_ends_the_worker_with_its_own_error
 ) -> None:
     async def scene() -> list[Any]:
         place = RewardPlace(code_folder=folder, most_first_failures=8)
-        scorer = build_scorer(reward(OWN), Answered(""), asyncio.Lock(), place)
+        # One process, so that the calls end in their order.
+        scorer = build_scorer(reward(OWN, processes=1), Answered(""), asyncio.Lock(), place)
         assert isinstance(scorer, RewardScorer)
         running = asyncio.create_task(scorer.run())
         found = await scores(scorer, Answered("").item(0), ["raise"] * 8)
