@@ -6,17 +6,22 @@ running.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from coordinator.events import PlanFinished, PlannerFailed, RunPlanner
+from coordinator.reservations import free_devices
 from coordinator.state import JobRequest, PlacedRoles, State
-from periplus.errors import PeriplusError, explained_error
+from periplus.errors import ConfigError, PeriplusError, explained_error
 from periplus.process.telemetry import event as log_event
 from periplus.values.machine import DeviceCount
 from planner.answer.outcome import BudgetExhausted, Found, Infeasible
+from planner.devices.catalogue import gpu_name, gpu_types
 from planner.plan import Plan, PlanOutcome, TaskKind
 from planner.plan_of_placement import without_question
-from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Region
+from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Machines, Region
+from planner.problem.hardware import GpuType
 
 log = logging.getLogger(__name__)
 
@@ -38,16 +43,17 @@ def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
 
 
 def fleet_of(state: State, regions: frozenset[str]) -> Fleet:
-    """Return the fleet of these regions: cores, memory and engines of the agents' machines, and the measured links.
+    """Return the fleet of these regions: the agents' machines with their free accelerators, and the measured links.
 
-    It lists no accelerators, since the coordinator places jobs on cores and memory.
+    An accelerator whose type the planner does not know is left out: processes there are planned as if on cores.
     """
+    types: dict[str, GpuType] = {}
     inventories = {name: state.regions[name].hello.inventory for name in sorted(regions)}
     return Fleet(
         regions=tuple(
             Region(
                 name=name,
-                machines=(),
+                machines=_accelerators(state, name, types),
                 fabric_bytes_per_s=ONE_HOST_BYTES_PER_S,
                 num_cores=inventory.own.num_cores,
                 memory_bytes=inventory.own.memory_bytes,
@@ -61,8 +67,24 @@ def fleet_of(state: State, regions: frozenset[str]) -> Fleet:
             for (src, dst), link in sorted(state.links.items())
             if {src, dst} <= regions
         ),
-        gpu_types={},
+        gpu_types=types,
     )
+
+
+def _accelerators(state: State, region: str, types: dict[str, GpuType]) -> tuple[Machines, ...]:
+    """Return a region's free accelerators by type, and add the types to `types`."""
+    found: Counter[str] = Counter()
+    for device in free_devices(state, region):
+        if not device.is_accelerator:
+            continue
+        try:
+            gpu = gpu_types()[gpu_name(device.model)]
+        except ConfigError as error:
+            log_event(log, logging.WARNING, "accelerator_unknown", region=region, device=device.index, why=error)
+            continue
+        types[gpu.name] = replace(gpu, memory_bytes=min(gpu.memory_bytes, device.memory_bytes))
+        found[gpu.name] += 1
+    return tuple(Machines(gpu=name, gpus_per_machine=number, num_machines=1) for name, number in sorted(found.items()))
 
 
 def placement(outcome: PlanOutcome) -> PlacedRoles | Infeasible | PlannerFailed:

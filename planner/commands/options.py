@@ -23,9 +23,7 @@ from planner.files.capabilities import Capabilities, load_capabilities
 from planner.files.hub_checkpoint import published_bytes, visible_architecture
 from planner.files.importers.loaders import load_architecture, load_fleet, load_workload
 from planner.files.ranges import some
-from planner.jobs.hosts import regions_without_cores
 from planner.jobs.job_workload import rules_of_job, workload_of_job
-from planner.jobs.needs import needs_of
 from planner.plan import PlanOutcome
 from planner.problem.fleet import Fleet
 from planner.problem.goal import STUDY, Goal, Objective, Problem, Rules
@@ -265,11 +263,6 @@ def _job_question(job: JobFile, fleet: Fleet, options: PlanOptions, source: str)
     # Validated again as a job file: the changes may contradict the job's other keys.
     if changes:
         job = JobFile.from_json(_overridden(job, changes))
-    if coreless := regions_without_cores(fleet, needs_of(job)):
-        raise ConfigError(
-            f"{source} gives no cores in {', '.join(coreless)}, where a job's processes run; give num_cores there, "
-            "keep the job out with --forbid-region, or plan for accelerators with --study"
-        )
     return Question(fleet=fleet, method=options.method or job.plan.method, goal=Goal(), job=job)
 
 

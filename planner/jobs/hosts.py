@@ -1,9 +1,11 @@
 """Turn hosts into devices: one device is what one worker process computes with.
 
 There is one problem for each region that may host the trainer. There, the host runs the trainer next to its rollout
-workers, if it has the memory for both; the other hosts run workers only. A process has one thread by default, so a
-device is one core, or a fraction of one if a host has fewer cores than processes. A device gets the whole host's
-memory: what several processes take together is not a property of a device, so it is checked here instead.
+workers, if it has the memory for both; the other hosts run workers only. A process computes with accelerators of its
+machine, or with a core if there are none: it has one thread by default. A device is what one process has: a core, an
+accelerator, several of them for a worker with tensor parallelism, or a fraction where there are fewer than processes.
+A process on cores gets the whole host's memory: what several take together is not a property of a device, so it is
+checked here instead.
 """
 
 from collections.abc import Iterator
@@ -19,17 +21,6 @@ from planner.problem.workload import Task, Workload
 
 _UNBOUNDED_BYTES = 1 << 50
 """Memory in bytes that is assumed of a host that does not state it."""
-
-
-def regions_without_cores(fleet: Fleet, needs: Needs) -> tuple[str, ...]:
-    """Return the regions that a job may use but that state neither cores nor machines of cores."""
-    return tuple(
-        region.name
-        for region in fleet.regions
-        if (needs.may_train(region.name) or needs.may_roll_out(region))
-        and not region.num_cores
-        and not any(fleet.gpu_types[machines.gpu].is_cpu for machines in region.machines)
-    )
 
 
 def problems(fleet: Fleet, needs: Needs, workload: Workload, limits: Limits) -> Iterator[tuple[str, Problem]]:
@@ -108,11 +99,36 @@ def _processes(fleet: Fleet, needs: Needs, trainer_region: str) -> Fleet:
     for region in fleet.regions:
         # The trainer's processes are further ones on its host.
         num = needs.workers_per_region + (needs.trainer_devices if region.name == trainer_region else 0)
-        gpu = _process(core, region, num)
+        found = _accelerators(fleet, region)
+        gpu = _on_accelerators(*found, needs, num) if found else _process(core, region, num)
         types[gpu.name] = gpu
         machines = Machines(gpu=gpu.name, gpus_per_machine=num, num_machines=1)
         regions.append(replace(region, machines=(machines,), fabric_bytes_per_s=ONE_HOST_BYTES_PER_S))
     return Fleet(regions=tuple(regions), links=fleet.links, gpu_types=dict(sorted(types.items())))
+
+
+def _accelerators(fleet: Fleet, region: Region) -> tuple[GpuType, int] | None:
+    """Return the slowest type of a region's accelerators, and how many one machine has; None if there are none.
+
+    Which of unlike accelerators a process gets is decided when it is placed, so each may get the slowest.
+    """
+    there = [(fleet.gpu_types[each.gpu], each.gpus_per_machine) for each in region.machines]
+    owned = [(gpu, number) for gpu, number in there if not gpu.is_cpu]
+    if not owned:
+        return None
+    return min((gpu for gpu, _ in owned), key=lambda gpu: gpu.matmul_flop_per_s), sum(number for _, number in owned)
+
+
+def _on_accelerators(gpu: GpuType, count: int, needs: Needs, num: int) -> GpuType:
+    """Return the device type of one of `num` processes on a machine with `count` accelerators."""
+    share = min(float(max(1, needs.worker_devices)), count / num)
+    return replace(
+        gpu,
+        name=f"{gpu.name}-{share:g}",
+        memory_bytes=int(gpu.memory_bytes * share),
+        memory_bytes_per_s=gpu.memory_bytes_per_s * share,
+        matmul_flop_per_s=gpu.matmul_flop_per_s * share,
+    )
 
 
 def _process(core: GpuType, region: Region, num: int) -> GpuType:

@@ -56,6 +56,18 @@ def test_the_planner_sees_the_hosts_of_the_free_regions_and_what_was_measured_am
     assert (link.src_region, link.dst_region, link.rtt_s, link.bytes_per_s) == ("a", "b", 0.1, 1e8)
 
 
+def test_the_planner_sees_the_free_accelerators_of_types_that_it_knows(caplog: pytest.LogCaptureFixture) -> None:
+    cards = machine(accelerators=3).devices
+    odd = replace(cards[0], model="Abacus 9")
+    mixed = replace(machine(), devices=(odd, cards[1], replace(cards[2], problem="lost")))
+    known = replace(STATE.regions["a"].hello, inventory=inventory(mixed))
+    state = replace(STATE, regions={**STATE.regions, "a": replace(STATE.regions["a"], hello=known)})
+    fleet = fleet_of(state, frozenset({"a", "b"}))
+    assert [[(each.gpu, each.num_gpus) for each in region.machines] for region in fleet.regions] == [[("L4", 1)], []]
+    assert fleet.gpu_types["L4"].memory_bytes <= 24e9
+    assert "accelerator_unknown" in caplog.text
+
+
 def test_a_plan_becomes_a_placement_that_travels_without_its_question() -> None:
     made = gpu_plan()
     found = placement(Found(best=made))

@@ -97,12 +97,11 @@ def test_a_workload_is_studied_beyond_what_the_runtime_executes(workload: str, g
     assert made.question.rules.spot_for_rollouts_only
 
 
-def test_a_job_on_a_fleet_that_says_no_cores_is_refused(gpu_fleet: str, capsys: Capture) -> None:
-    assert run(["plan", JOB, "--fleet", gpu_fleet]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"error: {gpu_fleet} gives no cores in ")
-    assert "give num_cores there, keep the job out with --forbid-region" in err
+def test_a_job_is_planned_on_the_accelerators_of_a_fleet(gpu_fleet: str, capsys: Capture) -> None:
+    assert run(["plan", JOB, "--fleet", gpu_fleet, "--no-simulate", "-o", "json"]) == 0
+    made = output(capsys)
+    assert made.question is not None
+    assert not any(gpu.is_cpu for gpu in made.question.fleet.gpu_types.values())
 
 
 @pytest.mark.parametrize("flag", ["--pin", "--forbid"])

@@ -1,15 +1,19 @@
+import time
 from dataclasses import replace
 
+import pytest
+
+from planner.answer.outcome import Found
 from planner.devices.catalogue import architecture, gpu_types
 from planner.files.capabilities import load_capabilities
-from planner.files.fleet_file import SCHEMA, fleet_of
-from planner.jobs.hosts import problems, regions_without_cores, without_trainer
+from planner.jobs.hosts import problems, without_trainer
 from planner.jobs.job_workload import workload_of_job
 from planner.jobs.needs import Needs
 from planner.problem.device_classes import classes_of
-from planner.problem.fleet import Fleet
+from planner.problem.fleet import Fleet, Machines
 from planner.problem.goal import Problem
 from planner.problem.workload import Task
+from planner.solve import Thinking, plan_job
 from tests.support.planner.hosts import GB, NEEDS, host, mesh, tiny_job
 
 WORKLOAD = workload_of_job(tiny_job(), architecture("builtin:qwen3-tiny"))
@@ -68,23 +72,39 @@ def test_a_host_without_memory_for_both_trains_or_rolls_out() -> None:
     assert generating(found["b"]) == {"a", "b"}
 
 
-def test_regions_that_say_nothing_of_their_hosts_are_named_if_the_job_may_use_them() -> None:
-    said = fleet_of(
-        {
-            "schema": SCHEMA,
-            "regions": [
-                {"name": "cards", "machines": [CARDS]},
-                {"name": "cores", "num_cores": 2},
-                {"name": "both", "num_cores": 2, "machines": [CARDS]},
-                {"name": "named", "machines": [{"gpu": "cpu", "gpus_per_machine": 4, "num_machines": 1}]},
-            ],
-        },
-        "f",
+def cards(*machines: tuple[str, int]) -> Fleet:
+    """A region `a` with accelerators, as (type, number), and a region `b` with cores."""
+    owned = tuple(Machines(gpu=gpu, gpus_per_machine=number, num_machines=1) for gpu, number in machines)
+    regions = replace(host("a", memory_gb=64), machines=owned), host("b", memory_gb=64)
+    return replace(mesh(regions), gpu_types=dict(gpu_types()))
+
+
+def test_processes_compute_with_the_accelerators_of_their_machine() -> None:
+    """A trainer and two workers, with one accelerator each, or with a part of one where there are fewer."""
+    l4 = gpu_types()["L4"]
+    for number, worker_devices, share in ((3, 1, 1.0), (8, 1, 1.0), (1, 1, 1 / 3), (6, 2, 2.0)):
+        needs = replace(NEEDS, worker_devices=worker_devices)
+        of_region = {at.region.name: at for at in classes_of(asked(cards(("L4", number)), needs)["a"].fleet)}
+        assert of_region["a"].gpu.matmul_flop_per_s == pytest.approx(l4.matmul_flop_per_s * share)
+        assert of_region["a"].gpu.memory_bytes == pytest.approx(l4.memory_bytes * share)
+        assert (of_region["a"].num_gpus, of_region["a"].gpu.is_cpu, of_region["b"].gpu.is_cpu) == (3, False, True)
+    unlike = classes_of(asked(cards(("H100-SXM", 2), ("L4", 2)))["a"].fleet)
+    assert {at.gpu.name for at in unlike if not at.gpu.is_cpu} == {"L4-1"}, "any of them may become the trainer's"
+
+
+def test_the_trainer_goes_where_the_accelerators_are_fast() -> None:
+    both = cards(("L4", 4))
+    fast = replace(both.regions[1], machines=(Machines(gpu="H100-SXM", gpus_per_machine=4, num_machines=1),))
+    found = plan_job(
+        replace(both, regions=(both.regions[0], fast)),
+        tiny_job(model={"path": "SomeBody/SomeModel"}),
+        architecture=architecture("Qwen3-0.6B"),
+        model_bytes=1_200_000_000,
+        capabilities=load_capabilities(),
+        thinking=Thinking(budget_s=2.0, now_s=time.monotonic),
     )
-    assert regions_without_cores(said, NEEDS) == ("cards",)
-    assert regions_without_cores(said, replace(NEEDS, forbidden_regions=("cards",))) == ()
-    assert regions_without_cores(said, replace(NEEDS, trainer_region="cores", rollout_regions=("both",))) == ()
-    assert regions_without_cores(said, replace(NEEDS, trainer_region="cores")) == ("cards",)
+    assert isinstance(found, Found)
+    assert found.best.trainer_region == "b"
 
 
 def test_pins_and_numbers_of_regions_are_rules() -> None:
