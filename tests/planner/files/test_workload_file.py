@@ -224,7 +224,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a name of two lines": ({"model": "a\nb"}, r"model is \"a\\nb\", .* without control characters"),
     "unknown kind of model": (
         {"architectures": [{"name": "m", "config": {"model_type": "mamba"}}], "model": "m"},
-        "m: model_type is 'mamba', whose shape is not known here; known: gpt_neo, llama",
+        "m: model_type is 'mamba', whose shape is not known here; known: gemma, gemma2",
     ),
 }
 
@@ -269,7 +269,7 @@ def workloads(draw: st.DrawFn) -> Workload:
             qk_norm=draw(st.booleans()),
             num_mlp_matrices=draw(st.integers(2, 3)),
             **{
-                field: draw(st.integers(1, 99)) * (num_kv_heads if field == "num_heads" else 1)
+                field: draw(st.integers(1, 99)) * {"num_heads": num_kv_heads, "num_experts": 99}.get(field, 1)
                 for field in ShapeEntry.model_fields
                 if field not in ("num_kv_heads", "tied_embeddings", "qkv_bias", "qk_norm", "num_mlp_matrices")
             },
