@@ -136,6 +136,6 @@ def _shortage(needs: Needs, what: str, region: Region, *, trains: bool, rolls_ou
     if not needs.has_devices(region, trains=trains, rolls_out=rolls_out):
         count = (needs.devices or {}).get(region.name, DeviceCount(0, 0))
         wanted = needs.devices_for(trains=trains, rolls_out=rolls_out)
-        return f"devices for {what}: {wanted}, but {region.name} has {count.free} free ones of {count.usable}"
+        return f"devices for {what}: {wanted}, but {region.name} has {count.free} of {count.usable} free"
     needed_gb, has_gb = needs.bytes_for(trains=trains, rolls_out=rolls_out) / 1e9, region.memory_bytes / 1e9
     return f"memory for {what}: {needed_gb:.2f} GB, but {region.name} has {has_gb:.2f} GB"
