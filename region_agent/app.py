@@ -378,9 +378,13 @@ class Agent:
         """Look at the devices now and then, and tell the coordinator when one has failed or works again."""
         while True:
             await asyncio.sleep(DEVICES_S)
-            offered = await asyncio.to_thread(
-                inventory, self._config, self._engines, self._accelerators, clock.monotonic_s()
-            )
+            try:
+                offered = await asyncio.to_thread(
+                    inventory, self._config, self._engines, self._accelerators, clock.monotonic_s()
+                )
+            except PeriplusError as error:  # of a file of devices that was changed meanwhile
+                event(log, logging.WARNING, "devices_unknown", why=error)
+                continue
             problems = [[device.problem for device in each.own.devices] for each in (offered, self._inventory)]
             if problems[0] != problems[1]:
                 event(log, logging.WARNING, "devices_changed", problems="; ".join(filter(None, problems[0])) or "none")

@@ -119,10 +119,9 @@ class Supervisor:
         return RunDirectory(self._settings.work_dir / task.output_dir / task.job_id)
 
     def refusal(self, task: LocalTask) -> str:
-        """Return why a task cannot run as it says, or an empty text: where its run lies, or what it computes with."""
+        """Return why a task's run may not lie where the task says, or an empty text."""
         try:
             check_run_path(self.run_directory(task).root, (self._settings.work_dir, *self._settings.allow_dirs))
-            devices_of(task, self.machine)
         except (Denied, OSError, RuntimeError) as error:  # a loop of symbolic links
             return str(error)
         return ""
@@ -171,6 +170,9 @@ class Supervisor:
             return
         try:
             self._spawn(task, restarts)
+        except Denied as error:
+            outcome = TaskOutcome(state=TaskState.FAILED, message=str(error), is_final=True)
+            self.processes[task.task_id] = replace(running, outcome=outcome, ended_at_s=now_s)
         except OSError as error:
             self._drop_scratch(task.task_id)
             outcome = TaskOutcome(
