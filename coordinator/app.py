@@ -117,10 +117,11 @@ def _settings(config: CoordinatorConfig) -> Settings:
 
 
 def _plan(state: State, order: RunPlanner) -> PlanFinished:
-    return planned(state, order, _ask)
+    return planned(state, order, plan_request)
 
 
-def _ask(fleet: Fleet, free: Mapping[str, DeviceCount], request: JobRequest) -> PlanOutcome:
+def plan_request(fleet: Fleet, free: Mapping[str, DeviceCount], request: JobRequest) -> PlanOutcome:
+    """Return the plan of a submitted job on the free devices of a fleet. Raises: ConfigError, ValueError."""
     job = JobFile.from_json(request.job_json)
     path, sent = job.model.path, request.model_config
     return plan_job(

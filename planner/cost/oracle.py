@@ -69,7 +69,9 @@ def evaluate(cost_tables: CostTables, placement: Placement, *, goal: Goal | None
         binding=binding,
         task_s=tuple((task, busy[task]) for task in cost_tables.problem.workload.tasks),
         idle=tuple(i for i, each in enumerate(placed.making) if not any(each is used for used in best.active)),
-        limited=tuple((places[id(each)], made) for each, made in best.limited),
+        limited=tuple(
+            (places[id(each)], made) for each, made in best.limited(cost_tables.problem.workload.samples_per_step)
+        ),
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from coordinator.app import _ask
+from coordinator.app import plan_request
 from coordinator.state import JobRequest
 from periplus.job.architectures import ARCHITECTURES
 from periplus.values.machine import DeviceCount
@@ -42,7 +42,7 @@ def test_a_job_is_planned_by_the_configuration_that_was_sent_with_it(model_type:
         name="j", min_regions=1, job_json=job.to_json(), model_config=json.dumps(config), model_bytes=70_000
     )
     fleet = mesh((host("a"), host("b")))
-    outcome = _ask(fleet, dict.fromkeys("ab", DeviceCount(2, 2)), request)
+    outcome = plan_request(fleet, dict.fromkeys("ab", DeviceCount(2, 2)), request)
     assert isinstance(outcome, Found)
     assert outcome.best.method == method
     assert (outcome.best.evaluation is None) == (method == "static")

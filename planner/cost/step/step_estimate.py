@@ -78,12 +78,16 @@ class StepEstimate:
             )
         return tuple(found)
 
-    @property
-    def limited(self) -> tuple[tuple[GeneratingPool, float], ...]:
-        """Pools that make less in their window than at full rate, with the samples per step that they make."""
+    def limited(self, samples_per_step: float) -> tuple[tuple[GeneratingPool, float], ...]:
+        """Return the pools that make less in their window than at full rate, with the samples per step that they make.
+
+        Together with the other pools they make at least the samples of a step: a run whose pools may begin fewer never
+        gets a batch. Where the windows hold fewer, each is given its share of what lacks.
+        """
         if self.phase_s is not None or not self.eta:
             return ()
         windows, found = {each.region: each.window_s for each in self.regions}, []
+        others = 0.0
         for each in self.active:
             assert each.price.phase is not None
             # Samples of one unit: at full rate for the whole step, and what fits into its window beside the next
@@ -100,7 +104,10 @@ class StepEstimate:
                 made = min(made, full * _in_time(each.price, window_s))
             if made < full:
                 found.append((each, each.num_units * made))
-        return tuple(found)
+            else:
+                others += each.num_units * full
+        lacking = (samples_per_step - others) / max(sum(made for _, made in found), 1e-9) if found else 1.0
+        return tuple((each, made * max(1.0, lacking)) for each, made in found)
 
 
 def estimate_step(cost_tables: CostTables, terms: FixedTerms) -> StepEstimate:
