@@ -143,7 +143,7 @@ $(addprefix proven-,$(PROVABLE)): proven-%: $(READY)
 	rm $$log; $(BIN)/python tools/proven.py note $*
 
 bench-dry-run: $(READY)
-	$(BIN)/python -m bench.dry_run
+	$(BIN)/python -m bench.experiment_cases.dry_run
 
 bench-lora: $(READY)
 	$(BIN)/python -m bench.lora $(ARGS)

@@ -32,7 +32,7 @@ from periplus.job.job_file import load_job
 from periplus.values.weight_state import SINGLE_FILE, read_safetensors, write_safetensors
 from trainer.data.model import resolve_model_dir
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "spelling.yaml"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "spelling.yaml"
 MAX_DRY_RUN_S = 3.0
 """Target: most seconds of wall time, median."""
 LOST = "model.layers.1.mlp.up_proj.weight"
