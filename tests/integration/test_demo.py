@@ -179,7 +179,7 @@ def _dotted(host: str) -> str:
 
 def test_weights_change_within_completions_which_are_trained_on_and_audited(tmp_path: Path) -> None:
     """Few requests at a time and long completions: workers are still generating when new weights come."""
-    long = ("sampling.max_new_tokens=150", "engine.max_requests=4", "network.check_engine_every_versions=2")
+    long = ("sampling.max_new_tokens=100", "engine.max_requests=4", "network.check_engine_every_versions=2")
     summary = run_demo(tmp_path, "--staleness", "2", "--steps", "6", *TINY, *long, "train.warmup.max_steps=2")
     run = Path(summary["run_dir"])
     assert summary["staleness_violations"] == 0

@@ -13,6 +13,7 @@ from tests.support.processes.demo import TINY, audit, pids_of, read_until, resum
 pytestmark = [pytest.mark.processes, pytest.mark.faults]
 
 SHORT = (*TINY, "checkpoint.every_steps=2")
+STEPS = 24
 
 
 def kill_trainer(work_dir: Path, demo: "subprocess.Popen[str]", *, after: str, pause_s: float = 0.0) -> Path:
@@ -33,16 +34,16 @@ def kill_trainer(work_dir: Path, demo: "subprocess.Popen[str]", *, after: str, p
 
 
 def test_a_synchronous_run_that_is_killed_and_resumed_ends_in_the_same_bits(tmp_path: Path) -> None:
-    arguments = ("--staleness", "0", "--steps", "60", *SHORT)
+    arguments = ("--staleness", "0", "--steps", str(STEPS), *SHORT)
     whole = run_demo(tmp_path / "whole", *arguments)
     broken = tmp_path / "broken"
     broken.mkdir()
     run = kill_trainer(broken, start_demo(broken, *arguments), after="step ")
-    assert max(checkpoints(run)) < 60, "it was killed too late for the test to show anything"
+    assert max(checkpoints(run)) < STEPS, "it was killed too late for the test to show anything"
 
     resumed = resume_demo(broken, run)
 
-    assert resumed["steps"] == 60
+    assert resumed["steps"] == STEPS
     assert resumed["weights_digest"] == whole["weights_digest"]
     assert (resumed["accuracy_before"], resumed["accuracy_after"]) == (
         whole["accuracy_before"],

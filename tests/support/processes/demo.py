@@ -15,7 +15,7 @@ TINY = (
     "eval.every_steps=0",
     "optimizer.warmup_steps=0",
 )
-DEADLINE_S = 150.0
+DEADLINE_S = 240.0
 
 
 def command(*arguments: str) -> list[str]:
