@@ -2,7 +2,7 @@
 
 `session` holds the stream, `reconcile` decides which processes to start and stop, `inventory` says what the machine
 offers (`accelerators` by NVML, cores and memory within `host_limits`, `declared_devices` of a file, `engines`), `links`
-measures links, `certificates` requests certificates for trainers, `conclusion` writes what a dead trainer could not, and
-`convert` translates between protobuf and values. In come the coordinator's desired tasks and probe orders; out
-go starts, stops, reports and measurements. Nothing here reads trajectories or weights.
+measures links, `certificates` requests certificates for trainers, `conclusion` writes what a dead trainer could not,
+and `convert` translates between protobuf and values. In come the coordinator's desired tasks and probe orders; out go
+starts, stops, reports and measurements. Nothing here reads trajectories or weights.
 """
