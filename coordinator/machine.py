@@ -53,6 +53,7 @@ from coordinator.events import (
     Ticked,
 )
 from coordinator.reservations import (
+    ENDING_WAIT_S,
     all_are_free,
     device_counts,
     ending_words,
@@ -524,7 +525,10 @@ def _tasks(
 
 
 def _settle(draft: _Draft, now_s: float) -> None:
-    _settle_jobs(draft)
+    since_s = draft.state.ending_since_s
+    ending = ending_words(draft.state)
+    draft.state = replace(draft.state, ending_since_s=(now_s if since_s is None else since_s) if ending else None)
+    _settle_jobs(draft, now_s)
     _settle_probe(draft, now_s)
     # Every region is compared after every event, so that no rule above can forget to send an order.
     for name, region in draft.state.regions.items():
@@ -535,11 +539,11 @@ def _settle(draft: _Draft, now_s: float) -> None:
             draft.effects.append(SendDesired(name, region.epoch, region.revision + 1, tasks))
 
 
-def _settle_jobs(draft: _Draft) -> None:
+def _settle_jobs(draft: _Draft, now_s: float) -> None:
     for job in live_jobs(draft.state):
         if job.state is not JobState.PENDING:
             continue
-        waits = _waits_for(draft.state, job)
+        waits = _waits_for(draft.state, job, now_s)
         draft.put_job(replace(job, reason=waits))
         # The planner works on one job at a time, on all free devices.
         if not waits and draft.state.planning is None:
@@ -547,7 +551,7 @@ def _settle_jobs(draft: _Draft) -> None:
             draft.effects.append(RunPlanner(job.job_id, device_counts(draft.state)))
 
 
-def _waits_for(state: State, job: Job) -> str:
+def _waits_for(state: State, job: Job, now_s: float) -> str:
     """Return the reason why a pending job cannot be planned yet, or an empty string if it can."""
     free = device_counts(state)
     missing = unsettled_pairs(state, frozenset(free))
@@ -555,8 +559,9 @@ def _waits_for(state: State, job: Job) -> str:
         wanted = job.request.min_regions
         return f"waits for {wanted} free region{'s' if wanted > 1 else ''}, {len(free)} there{held_words(state)}"
     # Their devices come free in a moment, one region after the other. A plan made now would never use the later ones.
-    if ending := ending_words(state):
-        return f"waits for {ending} to end"
+    # A process that nobody can end must not hold up the whole fleet.
+    if state.ending_since_s is not None and now_s - state.ending_since_s < ENDING_WAIT_S:
+        return f"waits for {ending_words(state)} to end, for at most {ENDING_WAIT_S:.0f} s"
     # A plan made with unmeasured links would be made again once they are measured.
     if missing:
         return f"waits for the links to be measured, {len(missing)} to go"

@@ -13,6 +13,10 @@ from coordinator.state import PlacedRoles, State, live_jobs, ready_regions, roll
 from periplus.values.machine import Device, DeviceCount
 from periplus.values.task import ENDED
 
+ENDING_WAIT_S = 60.0
+"""Seconds that jobs wait for the processes of those that have ended: twice what an agent gives them before it kills
+them. Chosen by hand."""
+
 
 def device_counts(state: State) -> dict[str, DeviceCount]:
     """Return the counts of every ready region that has a free device."""

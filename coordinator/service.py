@@ -93,9 +93,9 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
             resume_job_id=request.resume_job_id,
             allows_other_problems=request.allows_other_problems,
             trainer_devices=job.train.devices,
-            # Servers that run already compute for their workers.
             model_config=request.model_config,
             model_bytes=request.model_bytes,
+            # Servers that run already compute for their workers.
             worker_devices=0 if job.engine.url else job.engine.tensor_parallel,
         )
         request_id = request.request_id or job_id

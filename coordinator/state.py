@@ -282,7 +282,8 @@ class State:
 
     `authority_key` is the public key of the job authority in hexadecimal. `unmeasured` maps a pair whose last probe was
     given up to the time of that. `requests` maps a submission's request id to its job. `planning` is the job that the
-    planner works on, or None.
+    planner works on, or None. `ending_since_s` is since when, without a pause, jobs that have ended still have
+    processes; None if they have none.
     """
 
     settings: Settings
@@ -294,6 +295,7 @@ class State:
     jobs: Mapping[str, Job] = field(default_factory=dict)
     requests: Mapping[str, str] = field(default_factory=dict)
     planning: str | None = None
+    ending_since_s: float | None = None
 
 
 def trainer_task_id(job_id: str) -> str:

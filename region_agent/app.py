@@ -388,6 +388,8 @@ class Agent:
             problems = [[device.problem for device in each.own.devices] for each in (offered, self._inventory)]
             if problems[0] != problems[1]:
                 event(log, logging.WARNING, "devices_changed", problems="; ".join(filter(None, problems[0])) or "none")
+            # While a device fails, each look says for how long it has.
+            if problems[0] != problems[1] or any(problems[0]):
                 self._inventory, self._supervisor.machine = offered, offered.own
                 self._session.send(control_pb2.AgentMessage(inventory=inventory_to_pb(offered)))
 

@@ -20,8 +20,7 @@ Slots = npt.NDArray[np.int64]
 
 
 class SlotRecords:
-    """Records of `num_slots` slots, each of at most `max_new_tokens` tokens. The tokens `end_ids` end
-    a completion."""
+    """Records of `num_slots` slots, each of at most `max_new_tokens` tokens; one of `end_ids` ends a completion."""
 
     def __init__(self, num_slots: int, max_new_tokens: int, end_ids: Sequence[int]) -> None:
         self._end_ids = np.array(sorted(end_ids), dtype=np.int64)

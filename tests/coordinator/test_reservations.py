@@ -92,8 +92,20 @@ def test_a_job_waits_for_all_that_comes_free_together() -> None:
     run.do(JobSubmitted("k", "k", request()))
     run.says("eu", "j/trainer", TaskState.SUCCEEDED)
     run.says("eu", "j/rollout-eu-0", TaskState.STOPPED)
-    assert run.job("k").reason == "waits for the processes of j in us to end"
+    assert run.job("k").reason == "waits for the processes of j in us to end, for at most 60 s"
     assert RunPlanner("k", free("eu", "us")) in run.says("us", "j/rollout-us-0", TaskState.STOPPED)
+
+
+def test_a_process_that_nobody_can_end_does_not_hold_up_the_fleet() -> None:
+    run = fleet(groups=3)
+    submit(run, "j")
+    run.says("eu", "j/rollout-eu-0", TaskState.RUNNING)
+    run.says("eu", "j/trainer", TaskState.SUCCEEDED)
+    run.do(JobSubmitted("k", "k", request()))
+    assert "to end" in run.job("k").reason
+    run.now_s += 61
+    run.says("eu", "j/rollout-eu-0", TaskState.RUNNING, "still there")
+    assert RunPlanner("k", {"eu": DeviceCount(2, 3)}) in run.effects
 
 
 def test_a_device_that_does_not_work_is_given_to_nobody_until_it_works_again() -> None:

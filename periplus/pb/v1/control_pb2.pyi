@@ -246,7 +246,7 @@ Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
 @_typing.final
 class Inventory(_message.Message):
-    """What a region offers. The agent sends it again when a device has failed or come back."""
+    """What a region offers. The agent sends it again when a device has failed or come back, and while one fails."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
