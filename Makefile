@@ -10,6 +10,7 @@
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
 #   make test-vllm  the vLLM engine, and the demo with it, with vLLM's build for CPUs, in .venv-vllm (4 minutes; 3.5 GB)
 #   make test-vllm-architectures  each architecture that vLLM is said to serve, in the same environment (7 minutes)
+#   make test-cuda  what computes on a GPU, on a machine that has one; no other test sees a GPU
 #   make proven     run the two tiers that `.ci/run` leaves out while nothing has changed that they look at, and note in
 #                   .ci/proven that they passed; proven-oracle and proven-vllm-architectures are one of them each
 #   make bench-demo  the demo and its control, held against their targets (6 minutes)
@@ -47,7 +48,7 @@ TYPED := $(PACKAGES) tests bench tools
 # Bytecode is kept whatever the caller prefers: tests start hundreds of processes, and each would compile the product again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: venv demo bench-audit bench-experiments bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-properties test-slow test-proofs test-faults test-oracle test-vllm test-vllm-architectures proven check lint format types imports generated generate clean
+.PHONY: venv demo bench-audit bench-experiments bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-properties test-slow test-proofs test-faults test-oracle test-vllm test-vllm-architectures test-cuda proven check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -124,6 +125,9 @@ test-vllm: $(READY)
 	else \
 	  echo 'test-vllm: SKIPPED, vLLM could not be installed (see above)'; \
 	fi
+
+test-cuda: $(READY)
+	$(BIN)/python -m pytest -m cuda tests $(PYTEST_ARGS)
 
 test-vllm-architectures: $(READY)
 	@if $(MAKE) --no-print-directory $(VLLM)/.installed; then \

@@ -3,6 +3,8 @@
 gRPC starts its threads again in a forked child, unless it is told not to. The sandbox of rewards forks, and the kernel
 gives new namespaces only to a process of one thread. Reward processes load no gRPC; a process of tests has.
 
+Tests expect the results of CPUs, so they and the processes that they start see no GPU, unless `-m cuda` asks for one.
+
 The default limit of 200 ms an example fails by chance on a machine that does other work. Limits of time are those of
 pytest-timeout.
 """
@@ -20,6 +22,11 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 settings.register_profile("periplus", deadline=None, max_examples=PERCENT)
 settings.load_profile("periplus")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("markexpr") != "cuda":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.fixture(autouse=True)

@@ -66,6 +66,11 @@ CPU_ENVIRONMENT = {
 """Variables of vLLM's processes, unless they are set already."""
 
 
+MIN_GPU_SHARE = 0.01
+"""The share of a GPU's memory that must be free where the size of the cache is given, as another process may hold most
+of it. Chosen by hand."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmSettings:
     """How vLLM is started.
@@ -354,7 +359,8 @@ def _engine_args(settings: VllmSettings) -> AsyncEngineArgs:
         max_num_seqs=settings.num_slots + PROBE_SEQUENCES,
         tensor_parallel_size=settings.ranks,
         kv_cache_memory_bytes=settings.cache_bytes,
-        gpu_memory_utilization=settings.gpu_share,
+        # vLLM wants this share to be free at its start even if the size of the cache is given.
+        gpu_memory_utilization=settings.gpu_share if settings.cache_bytes is None else MIN_GPU_SHARE,
         enforce_eager=settings.eager,
         enable_prefix_caching=True,
         # On a CPU, vLLM 0.32 ends when it cuts the prompt of a seeded request in two: a prompt waits for room instead.

@@ -5,8 +5,8 @@ of all packed tokens. The function here takes the sequences apart (trainer/learn
 with the tokens and not with the square of a padded width. A call without packed sequences is answered by transformers'
 own SDPA attention, with its masks. So a model whose attention was replaced works for other callers as before.
 
-- On a CUDA device with tensors of 16 bits, torch's variable-length flash attention takes all sequences in one call.
-  *Not run so far*: no such device was at hand. The blocks below are the tested path on every device.
+- On a CUDA device with tensors of 16 bits, torch's variable-length flash attention takes all sequences in one call, if
+  torch has it (from 2.11) and the heads fit it.
 - Elsewhere each block of similar lengths goes through `scaled_dot_product_attention` with `is_causal`.
 - On a CPU, attention in bfloat16 is computed in float32: the backward kernel of torch 2.13 takes 36 ms a layer in
   bfloat16 and 6 ms in float32 for 2816 tokens (docs/design/0012-training-devices.md).
@@ -19,6 +19,8 @@ Shapes: N packed tokens, n tokens of a block, R rows and S columns of a block, H
 values (H is a multiple of G), D head width.
 """
 
+import inspect
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -31,6 +33,9 @@ from trainer.learning.forward.packing import AttentionBlock, PackedSequences
 
 PACKED = "periplus_packed"
 """Name of the attention function in the registry of transformers."""
+
+FLASH_WIDTH = 256
+"""Largest head width of torch's flash attention."""
 
 PACKABLE = frozenset(each.model_type for each in ARCHITECTURES if each.is_packed)
 """The `model_type` of models that may be packed, unless their configuration has sliding windows or a like variant."""
@@ -93,11 +98,32 @@ def packed_attention(
                 module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
             ),
         )
-    if query.is_cuda and value.dtype in (torch.bfloat16, torch.float16):
+    if fits_flash(value):
         return _flash(query.to(value.dtype), key.to(value.dtype), value, packed, scaling), None
     kind = torch.float32 if query.device.type == "cpu" else value.dtype
     parts = [_block_attention(query, key, value, block, scaling, dropout, kind) for block in packed.blocks]
     return torch.cat(parts)[None].to(value.dtype), None
+
+
+def fits_flash(value: torch.Tensor) -> bool:
+    """Return whether torch's variable-length flash attention takes values of this device, dtype and head width."""
+    return (
+        value.is_cuda
+        and value.dtype in (torch.bfloat16, torch.float16)
+        and value.shape[-1] % 8 == 0
+        and value.shape[-1] <= FLASH_WIDTH
+        and "window_size" in _flash_options()
+    )
+
+
+@cache
+def _flash_options() -> frozenset[str]:
+    # The names of the kernel's arguments, or none if this torch has no such kernel.
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return frozenset()
+    return frozenset(inspect.signature(varlen_attn).parameters)
 
 
 def _flash(
@@ -117,7 +143,8 @@ def _flash(
         scale=scaling,
         # Causal: nothing to the right, and no limit to the left.
         window_size=(-1, 0),
-        enable_gqa=query_NHD.shape[1] != key_NGD.shape[1],
+        # Versions without this argument always take fewer heads of keys than of queries.
+        **({"enable_gqa": query_NHD.shape[1] != key_NGD.shape[1]} if "enable_gqa" in _flash_options() else {}),
     )
     return cast("torch.Tensor", out_NHD)[None]
 
