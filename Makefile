@@ -48,7 +48,7 @@ TYPED := $(PACKAGES) tests bench tools
 # Bytecode is kept whatever the caller prefers: tests start hundreds of processes, and each would compile the product again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: venv demo bench-audit bench-experiments bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-properties test-slow test-proofs test-faults test-oracle test-vllm test-vllm-architectures test-cuda proven check lint format types imports generated generate clean
+.PHONY: venv demo busy-demo busy-demo-and-control bench-audit bench-experiments bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-properties test-slow test-proofs test-faults test-oracle test-vllm test-vllm-architectures test-cuda proven check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -181,6 +181,13 @@ bench-planner-record: $(READY)
 
 bench-demo: $(READY)
 	$(BIN)/python bench/demo.py --control
+
+# As `.ci/run` runs it, beside other tiers.
+busy-demo: $(READY)
+	$(BIN)/python bench/demo.py --busy
+
+busy-demo-and-control: $(READY)
+	$(BIN)/python bench/demo.py --busy --control
 
 check: lint format types imports generated
 

@@ -132,6 +132,8 @@ def _flash(
     from torch.nn.attention.varlen import varlen_attn
 
     query_NHD, key_NGD, value_NGD = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    # Versions without this argument always take fewer heads of keys than of queries.
+    grouped: Any = {"enable_gqa": query_NHD.shape[1] != key_NGD.shape[1]} if "enable_gqa" in _flash_options() else {}
     out_NHD = varlen_attn(
         query_NHD,
         key_NGD,
@@ -143,8 +145,7 @@ def _flash(
         scale=scaling,
         # Causal: nothing to the right, and no limit to the left.
         window_size=(-1, 0),
-        # Versions without this argument always take fewer heads of keys than of queries.
-        **({"enable_gqa": query_NHD.shape[1] != key_NGD.shape[1]} if "enable_gqa" in _flash_options() else {}),
+        **grouped,
     )
     return cast("torch.Tensor", out_NHD)[None]
 

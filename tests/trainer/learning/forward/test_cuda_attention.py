@@ -24,11 +24,12 @@ def test_flash_attention_gives_the_results_of_the_blocks(
         torch.randn(1, each, num_tokens, width, device=device, dtype=torch.bfloat16, requires_grad=True)
         for each in (heads[0], heads[1], heads[1])
     ]
-    assert attention.fits_flash(values[2])
+    query, key, value = values
+    assert attention.fits_flash(value)
     weights = torch.randn(1, num_tokens, heads[0], width, device=device)
 
     def result() -> list[torch.Tensor]:
-        out, _ = attention.packed_attention(torch.nn.Module(), *values, None, packed=packed)
+        out, _ = attention.packed_attention(torch.nn.Module(), query, key, value, None, packed=packed)
         return [out, *torch.autograd.grad((out.float() * weights).sum(), values)]
 
     with_flash = result()
