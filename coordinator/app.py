@@ -33,7 +33,7 @@ from periplus.values.machine import DeviceCount
 from periplus.wan.client import address_resolver
 from planner.files.capabilities import load_capabilities
 from planner.files.hub_checkpoint import published_bytes, sent_architecture, visible_architecture
-from planner.plan import PlanOutcome
+from planner.plan import Plan, PlanOutcome
 from planner.problem.fleet import Fleet
 from planner.solve import Thinking, plan_job
 
@@ -132,6 +132,7 @@ def plan_request(fleet: Fleet, free: Mapping[str, DeviceCount], request: JobRequ
         capabilities=load_capabilities(),
         devices=free,
         thinking=Thinking(budget_s=PLAN_BUDGET_S, now_s=clock.monotonic_s),
+        by_hand=Plan.from_json(request.plan_json) if request.plan_json else None,
     )
 
 

@@ -38,6 +38,7 @@ from periplus.net.convert import (
     certificate_to_pb,
     inventory_from_pb,
     inventory_to_pb,
+    pace_to_pb,
     record_from_pb,
     run_files_from_pb,
     run_files_to_pb,
@@ -60,7 +61,6 @@ JOB_STATE_TO_PB = {
     JobState.PLANNED: control_pb2.JOB_STATE_PLANNED,
     JobState.STARTING: control_pb2.JOB_STATE_STARTING,
     JobState.RUNNING: control_pb2.JOB_STATE_RUNNING,
-    JobState.REPLANNING: control_pb2.JOB_STATE_REPLANNING,
     JobState.SUCCEEDED: control_pb2.JOB_STATE_SUCCEEDED,
     JobState.FAILED: control_pb2.JOB_STATE_FAILED,
     JobState.CANCELLED: control_pb2.JOB_STATE_CANCELLED,
@@ -150,6 +150,7 @@ def report_from_pb(message: control_pb2.TaskReport) -> TaskReport:
         restarts=message.restarts,
         fork=message.fork,
         files=run_files_from_pb(message.files) if message.HasField("files") else None,
+        is_misplaced=message.is_misplaced,
     )
 
 
@@ -207,6 +208,10 @@ def _task_to_pb(task: AssignedTask) -> control_pb2.Task:
         machine=task.machine,
         devices=task.devices,
         model_config=task.model_config,
+        engine=task.engine,
+        tensor=task.tensor,
+        data=task.data,
+        pace=pace_to_pb(task.pace),
     )
 
 
@@ -239,6 +244,11 @@ def job_to_pb(job: Job, doing: str = "") -> control_pb2.Job:
                 region=status.region,
                 machine=status.machine,
                 devices=status.devices,
+                device=status.process.device,
+                engine=status.process.engine,
+                tensor=status.process.tensor,
+                data=status.process.data,
+                usd_per_hour=status.process.usd_per_hour,
                 state=TASK_STATE_TO_PB[status.report.state] if status.report else control_pb2.TASK_STATE_UNSPECIFIED,
             )
             for task_id, status in job.tasks.items()

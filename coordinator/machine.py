@@ -10,7 +10,8 @@ It has no clock, socket, file or randomness. The rules are:
 - Jobs: a pending job is planned when enough regions have a free device (`reservations.py`), and their links are
   measured or given up. Earlier jobs come first, but a job that must wait does not block later ones. A plan is a
   proposal: it is committed only if the devices that it needs are still free; otherwise the job is planned again. A job
-  that is infeasible on all devices fails; one that is infeasible on the free ones waits for those in use.
+  that is infeasible on all devices fails; one that is infeasible on the free ones waits for those in use. If a
+  process cannot start where it was placed before the trainer has, the job is planned again without that place.
 - The end of the trainer is the end of the job. Rollout workers may come and go; the job fails for lack of them only
   when all have failed permanently. A trainer is never started twice, because two trainers would write the same fork: if
   its agent lost it, the job fails with a reason that says how to resume it.
@@ -22,7 +23,7 @@ After every accepted event `_settle` does what follows from the new state: it or
 An error (Conflict, NotFound, StateError) leaves the caller's state unchanged.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -53,12 +54,12 @@ from coordinator.events import (
     Ticked,
 )
 from coordinator.reservations import (
-    ENDING_WAIT_S,
+    Misplaced,
     all_are_free,
     device_counts,
     ending_words,
-    held_words,
     reserved,
+    waits_for,
 )
 from coordinator.state import (
     INFEASIBLE_PREFIX,
@@ -77,7 +78,6 @@ from coordinator.state import (
     find_job,
     live_jobs,
     ready_regions,
-    rollout_task_id,
     runs_unknown_job,
     trainer_task_id,
     unsettled_pairs,
@@ -265,6 +265,8 @@ def _agent_event(draft: _Draft, event: AgentEvent, now_s: float) -> None:
         case InventoryChanged(_, inventory):
             region = draft.state.regions[name]
             draft.put_region(name, replace(region, hello=replace(region.hello, inventory=inventory)))
+            for job in live_jobs(draft.state):
+                draft.put_job(replace(job, avoided=frozenset(place for place in job.avoided if place[0] != name)))
         case TaskReported(_, report):
             _report(draft, name, report)
         case StepRecorded(_, job_id, record):
@@ -314,6 +316,10 @@ def _report(draft: _Draft, name: str, report: TaskReport) -> None:
         status = replace(status, report=replace(status.report, files=report.files))
         draft.put_job(replace(job, tasks={**job.tasks, report.task_id: status}))
     if job.ended or status.ended:
+        return
+    has_started = job.trainer is not None and job.trainer.report is not None
+    if report.is_misplaced and not has_started and not job.cancelling and not job.request.plan_json:
+        _plan_again(draft, job, status, report.message)
         return
     draft.put_job(replace(job, tasks={**job.tasks, report.task_id: replace(status, report=report)}))
     _advance(draft, job.job_id, JobState.STARTING)
@@ -488,10 +494,10 @@ def _plan_finished(draft: _Draft, event: PlanFinished) -> None:
         case PlacedRoles() as placement:
             devices = reserved(draft.state, job.job_id, placement)
             # If devices were taken meanwhile, the job stays pending and `_settle_jobs` plans it again.
-            if devices is not None:
-                draft.put_job(
-                    replace(job, placement=placement, tasks=_tasks(draft.state, job.job_id, placement, devices))
-                )
+            if isinstance(devices, Misplaced):
+                _avoid(draft, job, devices.region, devices.machine, (), devices.why)
+            elif devices is not None:
+                draft.put_job(replace(job, placement=placement, tasks=_tasks(draft.state, job, placement, devices)))
                 draft.move_job(job.job_id, JobState.PLANNED)
         case Infeasible(conflict=conflict):
             # The proof is about the devices that were free then: it is void if these have changed. It ends the job only
@@ -508,16 +514,32 @@ def _plan_finished(draft: _Draft, event: PlanFinished) -> None:
             assert_never(event.outcome)
 
 
+def _avoid(draft: _Draft, job: Job, region: str, machine: str, devices: Sequence[int], why: str) -> None:
+    """Let no later plan of the job use these devices of a machine, or the whole machine if none are named."""
+    places = frozenset((region, machine, device) for device in devices or (None,))
+    what = f"device {', '.join(map(str, devices))} of {machine}" if devices else machine
+    notice = f"planned again without {what} in {region}: {why}"
+    draft.put_job(replace(job, avoided=job.avoided | places, notice=notice))
+
+
+def _plan_again(draft: _Draft, job: Job, status: TaskStatus, why: str) -> None:
+    """Take the job back from its regions, and plan it without the devices on which a process could not start."""
+    # The next fork, so that nothing that was or is started for this placement is taken for a part of the next one.
+    again = replace(job, fork=job.fork + 1, placement=None, tasks={}, trainer_key=b"")
+    _avoid(draft, again, status.region, status.machine, status.devices, why)
+    draft.move_job(job.job_id, JobState.PENDING)
+
+
 def _tasks(
-    state: State, job_id: str, placement: PlacedRoles, devices: Mapping[str, tuple[int, ...]]
+    state: State, job: Job, placement: PlacedRoles, devices: Mapping[str, tuple[int, ...]]
 ) -> dict[str, TaskStatus]:
-    machines = {region: state.regions[region].hello.inventory.own.name for region in placement.regions}
-    places = {trainer_task_id(job_id): (Role.TRAINER, placement.trainer_region)}
-    for region, count in placement.num_rollout_workers.items():
-        places |= {rollout_task_id(job_id, region, index): (Role.ROLLOUT, region) for index in range(count)}
     return {
-        task_id: TaskStatus(role=role, region=region, machine=machines[region], devices=devices[task_id])
-        for task_id, (role, region) in places.items()
+        task_id: TaskStatus(
+            process=process,
+            machine=state.regions[process.region].hello.inventory.own.name,
+            devices=devices[task_id],
+        )
+        for task_id, process in placement.tasks(job.job_id).items()
     }
 
 
@@ -543,32 +565,12 @@ def _settle_jobs(draft: _Draft, now_s: float) -> None:
     for job in live_jobs(draft.state):
         if job.state is not JobState.PENDING:
             continue
-        waits = _waits_for(draft.state, job, now_s)
+        waits = waits_for(draft.state, job, now_s)
         draft.put_job(replace(job, reason=waits))
         # The planner works on one job at a time, on all free devices.
         if not waits and draft.state.planning is None:
             draft.state = replace(draft.state, planning=job.job_id)
             draft.effects.append(RunPlanner(job.job_id, device_counts(draft.state)))
-
-
-def _waits_for(state: State, job: Job, now_s: float) -> str:
-    """Return the reason why a pending job cannot be planned yet, or an empty string if it can."""
-    free = device_counts(state)
-    missing = unsettled_pairs(state, frozenset(free))
-    if len(free) < job.request.min_regions:
-        wanted = job.request.min_regions
-        return f"waits for {wanted} free region{'s' if wanted > 1 else ''}, {len(free)} there{held_words(state)}"
-    # Their devices come free in a moment, one region after the other. A plan made now would never use the later ones.
-    # A process that nobody can end must not hold up the whole fleet.
-    if state.ending_since_s is not None and now_s - state.ending_since_s < ENDING_WAIT_S:
-        return f"waits for {ending_words(state)} to end, for at most {ENDING_WAIT_S:.0f} s"
-    # A plan made with unmeasured links would be made again once they are measured.
-    if missing:
-        return f"waits for the links to be measured, {len(missing)} to go"
-    # The planner would only repeat its proof.
-    if free == job.infeasible_on:
-        return f"does not fit what is free ({job.conflict}); waits for devices in use{held_words(state)}"
-    return ""
 
 
 def _settle_probe(draft: _Draft, now_s: float) -> None:

@@ -7,18 +7,18 @@ running.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 
 from coordinator.events import PlanFinished, PlannerFailed, RunPlanner
 from coordinator.reservations import free_devices
-from coordinator.state import JobRequest, PlacedRoles, State
+from coordinator.state import JobRequest, PlacedProcess, PlacedRoles, State
 from periplus.errors import ConfigError, PeriplusError, explained_error
 from periplus.process.telemetry import event as log_event
 from periplus.values.machine import DeviceCount
-from planner.answer.outcome import BudgetExhausted, Found, Infeasible
-from planner.devices.catalogue import gpu_name, gpu_types
-from planner.plan import Plan, PlanOutcome, TaskKind
+from periplus.values.task import Role
+from planner.answer.outcome import BudgetExhausted, Fact, Found, Infeasible
+from planner.devices.catalogue import type_of
+from planner.plan import Assignment, Plan, PlanOutcome, TaskKind
 from planner.plan_of_placement import without_question
 from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Machines, Region
 from planner.problem.hardware import GpuType
@@ -31,8 +31,12 @@ Ask = Callable[[Fleet, Mapping[str, DeviceCount], JobRequest], PlanOutcome]
 
 def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
     """Run the planner for one RunPlanner effect and return its answer. Never raises: a crash becomes PlannerFailed."""
+    job = state.jobs[order.job_id]
     try:
-        outcome = placement(ask(fleet_of(state, frozenset(order.free)), order.free, state.jobs[order.job_id].request))
+        fleet = fleet_of(state, frozenset(order.free), job.avoided)
+        outcome = placement(ask(fleet, order.free, job.request))
+        if job.request.plan_json and isinstance(outcome, PlacedRoles):
+            outcome = _startable(state, outcome)
     except (PeriplusError, ValueError) as error:
         log_event(log, logging.ERROR, "planner_failed", job=order.job_id, why=error)
         outcome = PlannerFailed(str(error))
@@ -42,10 +46,13 @@ def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
     return PlanFinished(order.job_id, order.free, outcome)
 
 
-def fleet_of(state: State, regions: frozenset[str]) -> Fleet:
-    """Return the fleet of these regions: the agents' machines with their free accelerators, and the measured links.
+def fleet_of(
+    state: State, regions: frozenset[str], avoided: frozenset[tuple[str, str, int | None]] = frozenset()
+) -> Fleet:
+    """Return the fleet of these regions: their machines with free accelerators, and the measured links.
 
-    An accelerator whose type the planner does not know is left out: processes there are planned as if on cores.
+    An accelerator whose type the planner does not know is left out: processes there are planned as if on cores. So are
+    the places that are `avoided` (`Job.avoided`).
     """
     types: dict[str, GpuType] = {}
     inventories = {name: state.regions[name].hello.inventory for name in sorted(regions)}
@@ -53,7 +60,7 @@ def fleet_of(state: State, regions: frozenset[str]) -> Fleet:
         regions=tuple(
             Region(
                 name=name,
-                machines=_accelerators(state, name, types),
+                machines=tuple(_accelerators(state, name, avoided, types)),
                 fabric_bytes_per_s=ONE_HOST_BYTES_PER_S,
                 num_cores=inventory.own.num_cores,
                 memory_bytes=inventory.own.memory_bytes,
@@ -71,20 +78,28 @@ def fleet_of(state: State, regions: frozenset[str]) -> Fleet:
     )
 
 
-def _accelerators(state: State, region: str, types: dict[str, GpuType]) -> tuple[Machines, ...]:
-    """Return a region's free accelerators by type, and add the types to `types`."""
-    found: Counter[str] = Counter()
-    for device in free_devices(state, region):
-        if not device.is_accelerator:
-            continue
-        try:
-            gpu = gpu_types()[gpu_name(device.model)]
-        except ConfigError as error:
-            log_event(log, logging.WARNING, "accelerator_unknown", region=region, device=device.index, why=error)
-            continue
-        types[gpu.name] = replace(gpu, memory_bytes=min(gpu.memory_bytes, device.memory_bytes))
-        found[gpu.name] += 1
-    return tuple(Machines(gpu=name, gpus_per_machine=number, num_machines=1) for name, number in sorted(found.items()))
+def _accelerators(
+    state: State, region: str, avoided: frozenset[tuple[str, str, int | None]], types: dict[str, GpuType]
+) -> Iterator[Machines]:
+    """Yield a region's machines by type of accelerators, free ones on the agent's own; add the types to `types`."""
+    for place, machine in enumerate(state.regions[region].hello.inventory.machines):
+        devices = free_devices(state, region) if place == 0 else machine.devices
+        found: Counter[tuple[str, float]] = Counter()
+        for device in devices:
+            is_avoided = not avoided.isdisjoint({(region, machine.name, None), (region, machine.name, device.index)})
+            if not device.is_accelerator or device.problem or is_avoided:
+                continue
+            try:
+                gpu = type_of(device)
+            except ConfigError as error:
+                log_event(log, logging.WARNING, "accelerator_unknown", region=region, device=device.index, why=error)
+                continue
+            # The least memory of all that are of the type.
+            known = types.get(gpu.name, gpu)
+            types[gpu.name] = min(known, gpu, key=lambda each: each.memory_bytes)
+            found[gpu.name, device.usd_per_hour] += 1
+        for (name, usd), number in sorted(found.items()):
+            yield Machines(gpu=name, gpus_per_machine=number, num_machines=1, usd_per_gpu_hour=usd or None)
 
 
 def placement(outcome: PlanOutcome) -> PlacedRoles | Infeasible | PlannerFailed:
@@ -92,13 +107,44 @@ def placement(outcome: PlanOutcome) -> PlacedRoles | Infeasible | PlannerFailed:
     match outcome:
         # A plan that is not proved best is used as well: waiting for a better one would cost more than it saves.
         case Found(best=plan) | BudgetExhausted(best=Plan() as plan):
-            rollouts = {a.region: a.num_workers for a in plan.assignments if a.task is TaskKind.ROLLOUT}
-            return PlacedRoles(
-                trainer_region=plan.trainer_region,
-                num_rollout_workers=rollouts,
-                plan_json=without_question(plan).to_json(),
-            )
+            rows = sorted(plan.assignments, key=lambda each: each.task is not TaskKind.TRAINER)
+            processes = [_process(each) for each in rows for _ in range(each.num_workers)]
+            return PlacedRoles(processes=tuple(processes), plan_json=without_question(plan).to_json())
         case Infeasible():
             return outcome
         case BudgetExhausted():
             return PlannerFailed("it found no plan in time; submit again, or allow fewer regions")
+
+
+def _process(each: Assignment) -> PlacedProcess:
+    trains = each.task is TaskKind.TRAINER
+    return PlacedProcess(
+        role=Role.TRAINER if trains else Role.ROLLOUT,
+        region=each.region,
+        num_devices=each.data if trains else each.tensor,
+        device=each.device,
+        machine=each.machine,
+        devices=each.devices,
+        engine="" if trains else each.engine,
+        tensor=0 if trains else each.tensor,
+        data=each.data if trains else 0,
+        pace=each.pace,
+        usd_per_hour=(each.usd_per_hour or 0.0) / max(1, each.num_workers),
+    )
+
+
+def _startable(state: State, placed: PlacedRoles) -> PlacedRoles | Infeasible:
+    """Return a placement that was made by hand, or why not all of its processes can start now."""
+    for process in placed.processes:
+        own = state.regions[process.region].hello.inventory.own
+        if process.machine not in ("", own.name):
+            what = (
+                f"the plan puts the {process.role} on {process.machine} in {process.region}, whose agent starts "
+                f"processes on {own.name} alone"
+            )
+            return Infeasible(facts=(Fact(kind="plan", name="machines", what=what),))
+        there = {device.index for device in free_devices(state, process.region)}
+        if missing := sorted(set(process.devices) - there):
+            what = f"the plan uses device {missing[0]} of {own.name} in {process.region}, which is not free"
+            return Infeasible(facts=(Fact(kind="plan", name="devices", what=what),))
+    return placed

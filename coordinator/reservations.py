@@ -7,11 +7,23 @@ is given out, because no agent starts processes on another one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import cycle, islice
 
-from coordinator.state import PlacedRoles, State, live_jobs, ready_regions, rollout_task_id, trainer_task_id
+from coordinator.state import (
+    Job,
+    PlacedProcess,
+    PlacedRoles,
+    State,
+    live_jobs,
+    ready_regions,
+    trainer_task_id,
+    unsettled_pairs,
+)
+from periplus.errors import ConfigError
 from periplus.values.machine import Device, DeviceCount
 from periplus.values.task import ENDED
+from planner.devices.catalogue import type_of
 
 ENDING_WAIT_S = 60.0
 """Seconds that jobs wait for the processes of those that have ended: twice what an agent gives them before it kills
@@ -101,37 +113,102 @@ def held_words(state: State) -> str:
     )
 
 
-def reserved(state: State, job_id: str, placement: PlacedRoles) -> Mapping[str, tuple[int, ...]] | None:
+@dataclass(frozen=True, slots=True)
+class Misplaced:
+    """A process was planned on a machine of a region on which nothing can be started, and why."""
+
+    region: str
+    machine: str
+    why: str
+
+
+def reserved(state: State, job_id: str, placement: PlacedRoles) -> Mapping[str, tuple[int, ...]] | Misplaced | None:
     """Return the indices of the devices that each task of a placement gets, by task id.
 
-    None if a region has fewer free devices than the job needs there, or is not ready.
+    None if a region has fewer free devices than the job needs there, or is not ready. Misplaced if the agent's own
+    machine has fewer than that, whoever holds them.
     """
-    request = state.jobs[job_id].request
+    tasks = placement.tasks(job_id)
     found: dict[str, tuple[int, ...]] = {}
     for region in sorted(placement.regions):
         if not state.regions[region].connected:
             return None
-        wants = {trainer_task_id(job_id): request.trainer_devices} if region == placement.trainer_region else {}
-        wants |= {
-            rollout_task_id(job_id, region, index): request.worker_devices
-            for index in range(placement.num_rollout_workers.get(region, 0))
-        }
-        free, usable = free_devices(state, region), usable_devices(state, region)
-        if not DeviceCount(len(free), len(usable)).has_room(sum(wants.values())):
-            return None
-        found |= _shared_out([device.index for device in free], wants, trainer_task_id(job_id))
+        here = {task_id: process for task_id, process in tasks.items() if process.region == region}
+        for device in sorted({process.device for process in here.values()}):
+            alike = {task_id: process for task_id, process in here.items() if process.device == device}
+            usable = [each for each in usable_devices(state, region) if device in ("", type_name(each))]
+            free = [each for each in free_devices(state, region) if each in usable]
+            wanted = sum(process.num_devices for process in alike.values())
+            if wanted > len(usable) and (elsewhere := _elsewhere(state, region, device)):
+                return elsewhere
+            if not DeviceCount(len(free), len(usable)).has_room(wanted):
+                return None
+            shares = _shared_out([each.index for each in free], alike, trainer_task_id(job_id))
+            if shares is None:
+                return None
+            found |= shares
     return found
 
 
-def _shared_out(free: Sequence[int], wants: Mapping[str, int], trainer: str) -> dict[str, tuple[int, ...]]:
-    """Give each task the devices that it wants. If there are too few, workers take turns on what the trainer leaves."""
-    if sum(wants.values()) <= len(free):
-        left = iter(free)
-        return {task_id: tuple(islice(left, number)) for task_id, number in wants.items()}
-    own = wants.get(trainer, 0)
-    turns = cycle(free[own:] or free)
-    return {
+def _elsewhere(state: State, region: str, device: str) -> Misplaced | None:
+    """Return the first other machine of a region that has devices of this type, as a place where nothing starts."""
+    own, *others = state.regions[region].hello.inventory.machines
+    for machine in others:
+        if any(type_name(each) == device for each in machine.devices):
+            return Misplaced(region, machine.name, f"the agent of {region} starts processes on {own.name} alone")
+    return None
+
+
+def type_name(device: Device) -> str:
+    """Return the planner's type of an accelerator; empty for cores, and for a model that the planner does not know."""
+    if not device.is_accelerator:
+        return ""
+    try:
+        return type_of(device).name
+    except ConfigError:
+        return ""
+
+
+def _shared_out(
+    free: Sequence[int], wants: Mapping[str, PlacedProcess], trainer: str
+) -> dict[str, tuple[int, ...]] | None:
+    """Give each task the devices that it wants. If there are too few, workers take turns on what the trainer leaves.
+
+    None if a plan names devices that are not free.
+    """
+    named = {task_id: process.devices for task_id, process in wants.items() if process.devices}
+    taken = [index for devices in named.values() for index in devices]
+    if len(set(taken)) < len(taken) or not set(taken) <= set(free):
+        return None
+    left_over = [index for index in free if index not in taken]
+    numbers = {task_id: process.num_devices for task_id, process in wants.items() if task_id not in named}
+    if sum(numbers.values()) <= len(left_over):
+        left = iter(left_over)
+        return named | {task_id: tuple(islice(left, number)) for task_id, number in numbers.items()}
+    own = numbers.get(trainer, 0)
+    turns = cycle(left_over[own:] or left_over or free)
+    return named | {
         # A task that wants more than there are gets each once.
-        task_id: tuple(free[:own]) if task_id == trainer else tuple(dict.fromkeys(islice(turns, number)))
-        for task_id, number in wants.items()
+        task_id: tuple(left_over[:own]) if task_id == trainer else tuple(dict.fromkeys(islice(turns, number)))
+        for task_id, number in numbers.items()
     }
+
+
+def waits_for(state: State, job: Job, now_s: float) -> str:
+    """Return the reason why a pending job cannot be planned yet, or an empty string if it can."""
+    free = device_counts(state)
+    missing = unsettled_pairs(state, frozenset(free))
+    if len(free) < job.request.min_regions:
+        wanted = job.request.min_regions
+        return f"waits for {wanted} free region{'s' if wanted > 1 else ''}, {len(free)} there{held_words(state)}"
+    # Their devices come free in a moment, one region after the other. A plan made now would never use the later ones.
+    # A process that nobody can end must not hold up the whole fleet.
+    if state.ending_since_s is not None and now_s - state.ending_since_s < ENDING_WAIT_S:
+        return f"waits for {ending_words(state)} to end, for at most {ENDING_WAIT_S:.0f} s"
+    # A plan made with unmeasured links would be made again once they are measured.
+    if missing:
+        return f"waits for the links to be measured, {len(missing)} to go"
+    # The planner would only repeat its proof.
+    if free == job.infeasible_on:
+        return f"does not fit what is free ({job.conflict}); waits for devices in use{held_words(state)}"
+    return ""

@@ -92,11 +92,9 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
             resume_policy=policy_from_pb(request.resume_policy) if request.resume_from else None,
             resume_job_id=request.resume_job_id,
             allows_other_problems=request.allows_other_problems,
-            trainer_devices=job.train.devices,
             model_config=request.model_config,
             model_bytes=request.model_bytes,
-            # Servers that run already compute for their workers.
-            worker_devices=0 if job.engine.url else job.engine.tensor_parallel,
+            plan_json=request.plan_json,
         )
         request_id = request.request_id or job_id
         state = await self._writer.apply(JobSubmitted(request_id, job_id, wanted))

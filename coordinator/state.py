@@ -14,12 +14,13 @@ its sessions, and messages of an older epoch are ignored. A *live* job is one th
 seconds on the writer's clock, which starts at the Unix time.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from periplus.errors import Conflict, NotFound, StateError
-from periplus.values.machine import DeviceCount, Inventory
+from periplus.values.machine import DeviceCount, Inventory, Pace
 from periplus.values.policy import Policy
 from periplus.values.record import Record
 from periplus.values.task import ENDED, AssignedTask, Role, RunFiles, TaskReport
@@ -29,15 +30,14 @@ class JobState(StrEnum):
     """The state of a job.
 
     PENDING: it waits for regions, links, the planner or another job. PLANNED: it is placed, and its tasks are desired.
-    STARTING: an agent has reported one of its tasks. RUNNING: the trainer runs. REPLANNING: another placement is being
-    applied. SUCCEEDED, FAILED and CANCELLED are final.
+    STARTING: an agent has reported one of its tasks. RUNNING: the trainer runs. SUCCEEDED, FAILED and CANCELLED are
+    final. A job whose processes cannot start where they were placed becomes PENDING again.
     """
 
     PENDING = "pending"
     PLANNED = "planned"
     STARTING = "starting"
     RUNNING = "running"
-    REPLANNING = "replanning"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -47,10 +47,9 @@ _S = JobState
 _GIVEN_UP = frozenset({_S.FAILED, _S.CANCELLED})
 TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     _S.PENDING: _GIVEN_UP | {_S.PLANNED},
-    _S.PLANNED: _GIVEN_UP | {_S.STARTING},
-    _S.STARTING: _GIVEN_UP | {_S.RUNNING},
-    _S.RUNNING: _GIVEN_UP | {_S.REPLANNING, _S.SUCCEEDED},
-    _S.REPLANNING: _GIVEN_UP | {_S.RUNNING},
+    _S.PLANNED: _GIVEN_UP | {_S.STARTING, _S.PENDING},
+    _S.STARTING: _GIVEN_UP | {_S.RUNNING, _S.PENDING},
+    _S.RUNNING: _GIVEN_UP | {_S.SUCCEEDED},
     _S.SUCCEEDED: frozenset(),
     _S.FAILED: frozenset(),
     _S.CANCELLED: frozenset(),
@@ -145,16 +144,15 @@ class JobRequest:
 
     To resume a run, `resume_from` is its directory, `resume_job_id` its id, and `resume_policy` gives the version of
     its newest checkpoint and the highest fork that wrote there. For a new job they are empty or None.
-    `allows_other_problems` lets the run go on with other problems than it had. `trainer_devices` and `worker_devices`
-    are the devices that its trainer and each of its rollout workers compute with. `model_config` is the text of its
+    `allows_other_problems` lets the run go on with other problems than it had. `plan_json` is a plan to run in place of
+    one that is searched, or empty. `model_config` is the text of its
     model's `config.json`, empty for a built-in model, and `model_bytes` the size of one published version, or 0.
     """
 
     name: str
     min_regions: int
     job_json: str
-    trainer_devices: int = 1
-    worker_devices: int = 1
+    plan_json: str = ""
     model_config: str = ""
     model_bytes: int = 0
     resume_from: str = ""
@@ -164,34 +162,78 @@ class JobRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedProcess:
+    """One process of a placement: its role and region, and what it computes with.
+
+    It needs `num_devices` devices of the type `device`, or of any if that is empty, on `machine`, or on the agent's own
+    if that is empty. `devices` are their indices if the plan says which. The other fields are those of an
+    `AssignedTask`. `usd_per_hour` is the rent of the devices, or 0.
+    """
+
+    role: Role
+    region: str
+    num_devices: int = 1
+    device: str = ""
+    machine: str = ""
+    devices: tuple[int, ...] = ()
+    engine: str = ""
+    tensor: int = 0
+    data: int = 0
+    pace: Pace | None = None
+    usd_per_hour: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedRoles:
-    """The part of a plan that the coordinator uses: the trainer's region and the number of workers in each region.
+    """The part of a plan that the coordinator uses: the job's processes, of which the first is the trainer.
 
     The whole plan goes to the workers as `plan_json`.
     """
 
-    trainer_region: str
-    num_rollout_workers: Mapping[str, int]
+    processes: tuple[PlacedProcess, ...]
     plan_json: str
+
+    @property
+    def trainer_region(self) -> str:
+        """The region of the trainer."""
+        return self.processes[0].region
 
     @property
     def regions(self) -> frozenset[str]:
         """The regions in which the job has tasks."""
-        return frozenset({self.trainer_region, *self.num_rollout_workers})
+        return frozenset(process.region for process in self.processes)
+
+    def tasks(self, job_id: str) -> dict[str, PlacedProcess]:
+        """Return the processes by the ids of their tasks."""
+        found, counts = {}, Counter[str]()
+        for process in self.processes:
+            if process.role is Role.TRAINER:
+                found[trainer_task_id(job_id)] = process
+            else:
+                found[rollout_task_id(job_id, process.region, counts[process.region])] = process
+                counts[process.region] += 1
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatus:
     """A task of a placed job, and the last report about it, or None before the first.
 
-    It was placed on `machine`, the agent's own, and holds the devices with these indices there.
+    It was placed as `process` on `machine`, the agent's own, and holds the devices with these indices there.
     """
 
-    role: Role
-    region: str
+    process: PlacedProcess
     machine: str = ""
     devices: tuple[int, ...] = ()
     report: TaskReport | None = None
+
+    @property
+    def role(self) -> Role:
+        return self.process.role
+
+    @property
+    def region(self) -> str:
+        return self.process.region
 
     @property
     def ended(self) -> bool:
@@ -230,7 +272,8 @@ class Job:
     `reason` says why the job is in its state. `phase` is what the trainer last reported to be doing, and `notice` what
     it last said that a person should look at. `tasks` maps a task's id to its status. `infeasible_on` has the devices
     that were free in each region when the job had no placement on them, because of `conflict`, while others were in
-    use. `trainer_key` is the public key that was certified for the trainer of this fork, empty before the trainer
+    use. `avoided` has the places, as (region, machine, index of a device or None for all), where its processes could
+    not start. `trainer_key` is the public key that was certified for the trainer of this fork, empty before the trainer
     asked. `sent` counts bytes by directed pair of regions, over all forks that this coordinator knows.
     """
 
@@ -250,6 +293,7 @@ class Job:
     trainer_key: bytes = b""
     infeasible_on: Mapping[str, DeviceCount] = field(default_factory=dict)
     conflict: str = ""
+    avoided: frozenset[tuple[str, str, int | None]] = frozenset()
     sent: Mapping[Pair, SentBytes] = field(default_factory=dict)
 
     @property
@@ -391,4 +435,8 @@ def _task(state: State, job: Job, task_id: str, status: TaskStatus) -> AssignedT
         machine=state.regions[status.region].hello.inventory.own.name,
         devices=status.devices,
         model_config=job.request.model_config if status.role is Role.TRAINER else "",
+        engine=status.process.engine,
+        tensor=status.process.tensor,
+        data=status.process.data,
+        pace=status.process.pace,
     )

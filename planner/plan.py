@@ -2,7 +2,8 @@
 
 A plan is a proposal: the coordinator checks it against the newest state before anything starts. What the coordinator
 needs (`assignments`, `weights_tree`, `trajectory_routes`, `predictions`) follows from the placement and is written out
-next to it. A plan of the static method has no placement, no evaluation and no bound. `PlanOutcome` is what planning
+next to it. A plan of the static method has no placement, no evaluation and no bound, and one that is made by hand may
+have no more than its processes. `PlanOutcome` is what planning
 returns: a plan, the best plan when time ran out, or a proof that there is none.
 
 Plans convert to plain JSON values and back (`Plan.to_tree`, `Plan.from_tree`); `planner.plan_entries` checks the keys
@@ -11,12 +12,13 @@ and ranges of a file, `planner.plan_text` converts the nested values.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
 from periplus.config import loading
 from periplus.errors import ConfigError
+from periplus.values.machine import Pace
 from planner import plan_text
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BudgetExhausted, Found, Infeasible
@@ -37,11 +39,29 @@ class TaskKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Number of processes of one kind in one region."""
+    """Like processes: their kind and region, how many there are, and what each of them computes with."""
 
     task: TaskKind
     region: str
     num_workers: int
+    device: str = ""
+    """Type of their accelerators. Empty for processes on cores."""
+    machine: str = ""
+    """Name of their machine. Empty for any machine of the region that has such devices free."""
+    devices: tuple[int, ...] = ()
+    """Indices of the devices of the only process. Empty for any that are free."""
+    engine: str = ""
+    """Inference engine of rollout workers. Empty for the job's."""
+    tensor: int = 1
+    """Devices that share each layer of a rollout worker's engine; 0 if its engines are servers that run already."""
+    data: int = 1
+    """Processes that share the trainer's steps, each on a device of its own."""
+    share: float | None = None
+    """Fraction of a step's samples that these rollout workers make together. None if nothing was predicted."""
+    usd_per_hour: float | None = None
+    """Rent of all their devices. None if a price is unknown."""
+    pace: Pace | None = None
+    """Least seconds for each token, if their devices are emulated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +117,10 @@ class Plan:
     method: str
     trainer_region: str
     assignments: tuple[Assignment, ...]
-    weights_tree: tuple[PlanEdge, ...]
-    trajectory_routes: tuple[PlanEdge, ...]
-    predictions: tuple[Prediction, ...]
-    binding: str
+    weights_tree: tuple[PlanEdge, ...] = ()
+    trajectory_routes: tuple[PlanEdge, ...] = ()
+    predictions: tuple[Prediction, ...] = ()
+    binding: str = ""
     """One sentence that names what limits the step time."""
     seed: int | None = None
     goal: Goal | None = None
@@ -144,7 +164,7 @@ class Plan:
             "schema": SCHEMA,
             "method": self.method,
             "trainer_region": self.trainer_region,
-            "assignments": [asdict(each) for each in self.assignments],
+            "assignments": [_assignment_tree(each) for each in self.assignments],
             "weights_tree": [asdict(each) for each in self.weights_tree],
             "trajectory_routes": [asdict(each) for each in self.trajectory_routes],
             "predictions": [asdict(each) for each in self.predictions],
@@ -175,6 +195,12 @@ class Plan:
             raise ConfigError(f"{source}: not a {SCHEMA}: {type(error).__name__}: {error}") from error
 
 
+def _assignment_tree(each: Assignment) -> dict[str, Any]:
+    # What has its default is left out: most processes are one device each.
+    defaults = {field.name: field.default for field in fields(Assignment)}
+    return {key: value for key, value in asdict(each).items() if value != defaults[key]}
+
+
 def _plan_of(tree: Mapping[str, Any], source: str) -> Plan:
     def of(key: str, read: Any) -> Any:
         return None if tree.get(key) is None else read(tree[key])
@@ -182,11 +208,21 @@ def _plan_of(tree: Mapping[str, Any], source: str) -> Plan:
     return Plan(
         method=str(tree["method"]),
         trainer_region=str(tree["trainer_region"]),
-        assignments=tuple(Assignment(**{**a, "task": TaskKind(a["task"])}) for a in tree["assignments"]),
-        weights_tree=tuple(PlanEdge(**edge) for edge in tree["weights_tree"]),
-        trajectory_routes=tuple(PlanEdge(**edge) for edge in tree["trajectory_routes"]),
-        predictions=tuple(Prediction(**prediction) for prediction in tree["predictions"]),
-        binding=str(tree["binding"]),
+        assignments=tuple(
+            Assignment(
+                **{
+                    **a,
+                    "task": TaskKind(a["task"]),
+                    "devices": tuple(a.get("devices", ())),
+                    "pace": Pace(**a["pace"]) if a.get("pace") else None,
+                }
+            )
+            for a in tree["assignments"]
+        ),
+        weights_tree=tuple(PlanEdge(**edge) for edge in tree.get("weights_tree", ())),
+        trajectory_routes=tuple(PlanEdge(**edge) for edge in tree.get("trajectory_routes", ())),
+        predictions=tuple(Prediction(**prediction) for prediction in tree.get("predictions", ())),
+        binding=str(tree.get("binding", "")),
         seed=of("seed", int),
         goal=of("goal", plan_text.goal_of),
         placement=of("placement", plan_text.placement_of),

@@ -141,12 +141,29 @@ class EvaluationEntry(Config):
     limited: tuple[tuple[Annotated[int, Field(ge=0, le=10_000)], Annotated[float, Field(ge=0, le=1e18)]], ...] = ()
 
 
+class PaceEntry(Config):
+    """Keys of a `periplus.values.machine.Pace`."""
+
+    prefill_s: float = Field(ge=0, le=1e6)
+    decode_s: float = Field(ge=0, le=1e6)
+    training_s: float = Field(ge=0, le=1e6)
+
+
 class AssignmentEntry(Config):
     """Keys of a `planner.plan.Assignment`."""
 
     task: Literal["trainer", "rollout"]
     region: Name
     num_workers: int = Field(ge=0, le=_MOST)
+    device: str = Field(default="", max_length=200)
+    machine: str = Field(default="", max_length=200)
+    devices: tuple[Annotated[int, Field(ge=0, le=1023)], ...] = Field(default=(), max_length=1024)
+    engine: str = Field(default="", max_length=40)
+    tensor: int = Field(default=1, ge=0, le=1024)
+    data: int = Field(default=1, ge=1, le=1024)
+    share: float | None = Field(default=None, ge=0, le=1.000001)
+    usd_per_hour: float | None = Field(default=None, ge=0, le=1e18)
+    pace: PaceEntry | None = None
 
 
 class EdgeEntry(Config):
@@ -190,10 +207,10 @@ class PlanFile(Config):
     method: str = Field(max_length=200)
     trainer_region: Name
     assignments: tuple[AssignmentEntry, ...] = Field(min_length=1)
-    weights_tree: tuple[EdgeEntry, ...]
-    trajectory_routes: tuple[EdgeEntry, ...]
-    predictions: tuple[PredictionEntry, ...]
-    binding: str = Field(max_length=100_000)
+    weights_tree: tuple[EdgeEntry, ...] = ()
+    trajectory_routes: tuple[EdgeEntry, ...] = ()
+    predictions: tuple[PredictionEntry, ...] = ()
+    binding: str = Field(default="", max_length=100_000)
     seed: int | None = Field(default=None, ge=0, le=2**63)
     goal: GoalEntry | None = None
     placement: PlacementEntry | None = None

@@ -5,14 +5,15 @@ links that weights and trajectories use, and a predicted transfer time for each 
 oracle's evaluation and the proved bound. Nothing here searches or checks a placement.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent, objective_value
-from planner.answer.placement import Placement
+from planner.answer.placement import Placement, Pool
 from planner.cost.step.binding import binding_sentence
 from planner.cost.step.fixed_terms import trainer_region_of
-from planner.cost.tables.cost_tables import CostTables
+from planner.cost.tables.cost_tables import CostTables, UnitCost
 from planner.cost.tables.network import Network, weights_s
 from planner.plan import Assignment, Plan, PlanEdge, Prediction, Rates, TaskKind
 from planner.problem.workload import Task
@@ -30,10 +31,7 @@ def plan_of(cost_tables: CostTables, incumbent: Incumbent, *, method: str, seed:
     return Plan(
         method=method,
         trainer_region=trainer_region,
-        assignments=(
-            Assignment(task=TaskKind.TRAINER, region=trainer_region, num_workers=1),
-            *(Assignment(task=TaskKind.ROLLOUT, region=name, num_workers=num) for name, num in replicas.items()),
-        ),
+        assignments=(_trainer(cost_tables, placement, trainer_region), *_rollouts(cost_tables, placement, evaluation)),
         weights_tree=edges(cost_tables.network, [(trainer_region, region) for region in remote_names]),
         trajectory_routes=edges(cost_tables.network, [(region, trainer_region) for region in remote_names]),
         predictions=tuple(_prediction(cost_tables, evaluation, trainer_region, region) for region in remote_names),
@@ -49,6 +47,56 @@ def plan_of(cost_tables: CostTables, incumbent: Incumbent, *, method: str, seed:
         gap=None if incumbent.bound is None else _gap(objective_value(goal, evaluation), incumbent.bound),
         question=cost_tables.problem,
     )
+
+
+def _trainer(cost_tables: CostTables, placement: Placement, region: str) -> Assignment:
+    pools = placement.group_of(Task.ACTOR_TRAINING).pools
+    layout = pools[0].layout(Task.ACTOR_TRAINING)
+    return Assignment(
+        task=TaskKind.TRAINER,
+        region=region,
+        num_workers=1,
+        device="+".join(dict.fromkeys(_device(cost_tables, pool) for pool in pools)),
+        tensor=layout.tensor,
+        data=max(1, sum(pool.num_units for pool in pools) // layout.pipeline),
+        usd_per_hour=_rent(cost_tables, pools),
+    )
+
+
+def _rollouts(cost_tables: CostTables, placement: Placement, evaluation: Evaluation) -> Iterator[Assignment]:
+    """Yield the like replicas of each region, type of device and degree, by region and type."""
+    limited, making = dict(evaluation.limited), {}
+    for place, pool in enumerate(placement.group_of(Task.GENERATION).pools):
+        cost = cost_tables.pool(placement.group_of(Task.GENERATION).tasks, pool)
+        assert isinstance(cost, UnitCost)
+        made = limited.get(place, pool.num_units * cost.rates[Task.GENERATION] * evaluation.step_s)
+        making[place] = 0.0 if place in evaluation.idle else made
+    total = sum(making.values())
+    alike: dict[tuple[str, str, int], list[int]] = {}
+    pools = placement.group_of(Task.GENERATION).pools
+    for place, pool in enumerate(pools):
+        region = cost_tables.classes[pool.device_class].region.name
+        alike.setdefault((region, _device(cost_tables, pool), pool.layout(Task.GENERATION).tensor), []).append(place)
+    for (region, device, tensor), places in sorted(alike.items()):
+        yield Assignment(
+            task=TaskKind.ROLLOUT,
+            region=region,
+            num_workers=sum(pools[place].num_gpus // tensor for place in places),
+            device=device,
+            tensor=tensor,
+            share=sum(making[place] for place in places) / total if total else None,
+            usd_per_hour=_rent(cost_tables, [pools[place] for place in places]),
+        )
+
+
+def _device(cost_tables: CostTables, pool: Pool) -> str:
+    gpu = cost_tables.classes[pool.device_class].gpu
+    return "" if gpu.is_cpu else gpu.name
+
+
+def _rent(cost_tables: CostTables, pools: Sequence[Pool]) -> float | None:
+    prices = [(cost_tables.classes[pool.device_class].usd_per_gpu_hour, pool.num_gpus) for pool in pools]
+    return None if any(price is None for price, _ in prices) else sum(price * num for price, num in prices if price)
 
 
 def rollout_replicas(cost_tables: CostTables, placement: Placement) -> dict[str, int]:

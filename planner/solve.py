@@ -21,6 +21,7 @@ from planner.files.capabilities import Capabilities
 from planner.jobs import hosts
 from planner.jobs.job_workload import workload_of_job
 from planner.jobs.needs import Needs, needs_of
+from planner.jobs.processes import checked_plan, executable
 from planner.jobs.refusals import refusal
 from planner.jobs.spare_workers import needs_s, polished
 from planner.jobs.static_layout import METHOD as STATIC
@@ -118,23 +119,28 @@ def plan_job(
     thinking: Thinking,
     devices: Mapping[str, DeviceCount] | None = None,
     method: str = "",
+    by_hand: Plan | None = None,
 ) -> PlanOutcome:
     """Return the best plan that the runtime can execute on a fleet of hosts.
 
     `architecture` is that of the job's model. It is None if the model's configuration is not visible here; then only
     the static layout is possible. `model_bytes` is the size of one uncompressed version, or None if it is unknown.
     `devices` has the free devices of each region; without them they are no limit.
-    `method` overrides the job's `plan.method`. Raises: ValueError and ConfigError as `searched` does.
+    `method` overrides the job's `plan.method`. `by_hand` is a plan that is checked in place of a search.
+
+    Raises: ValueError and ConfigError as `searched` and `paces.with_pace` do.
     """
     needs = needs_of(job, model_bytes, devices)
+    workload = None if architecture is None else workload_of_job(job, architecture)
+    if by_hand is not None:
+        return checked_plan(by_hand, fleet, needs, workload, capabilities)
     # Refused before any search, so that the reason is the same for every method.
     if refused := refusal(fleet, needs, capabilities):
         return refused
     method = method or job.plan.method
     # Without the model's configuration nothing can be predicted, and only the static layout needs no prediction.
-    if architecture is None or method == STATIC:
-        return Found(best=plan_static(fleet, needs))
-    workload = workload_of_job(job, architecture)
+    if workload is None or method == STATIC:
+        return Found(best=executable(plan_static(fleet, needs), fleet, needs, workload))
     questions = list(hosts.problems(fleet, needs, workload, capabilities.limits))
     return _best_over_trainer_regions(fleet, needs, questions, method, thinking)
 
@@ -183,8 +189,9 @@ def _best_over_trainer_regions(
                 pass
             case _:
                 raise AssertionError(f"a search returned {found}")
-        # Add workers that do not lengthen the step, then rank by the step rounded to six digits.
-        best = polished(cost_tables, best, needs.workers_per_region)
+        # Add workers on cores that do not lengthen the step, and give back accelerators that do not shorten it; then
+        # rank by the step rounded to six digits.
+        best = trimmed(cost_tables, polished(cost_tables, best, needs))
         step_s, of_regions = float(f"{best.evaluation.step_s:.6g}"), needs_s(cost_tables, best.placement)
         # Regions whose own path ends within the step: they help without lengthening it. The tolerance covers the
         # rounding of `step_s`.
@@ -203,6 +210,7 @@ def _best_over_trainer_regions(
     bounds = [answer.bound for _, answer in answers]
     bound = None if None in bounds or not complete else min(b for b in bounds if b is not None)
     made = plan_of(chosen.cost_tables, replace(chosen.best, bound=bound), method=method, seed=thinking.seed)
+    made = executable(made, fleet, needs, chosen.cost_tables.problem.workload)
     return Found(best=made) if complete else BudgetExhausted(best=made, bound=bound)
 
 

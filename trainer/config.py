@@ -25,10 +25,12 @@ class TrainerConfig:
     @classmethod
     def of_task(cls, task: TaskSpec) -> "TrainerConfig":
         """Return the configuration for a task. Raises: ConfigError if the task holds no valid job."""
+        job = JobFile.from_json(task.job_json)
+        train = job.train.model_copy(update={"devices": task.data or job.train.devices})
         cache_home = os.environ.get("XDG_CACHE_HOME") or home_folder() / ".cache"
         return cls(
             task=task,
-            job=JobFile.from_json(task.job_json),
+            job=job.model_copy(update={"train": train}),
             cache_dir=Path(cache_home) / "periplus" / "models",
             resume_from=Path(task.resume_from) if task.resume_from else None,
         )

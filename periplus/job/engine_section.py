@@ -63,7 +63,7 @@ class EngineSection(Config):
     all of them. Empty: each worker starts an engine of its own. Only with vllm."""
 
 
-def disagreements(engine: EngineSection, *, workers_per_region: int) -> list[str]:
+def disagreements(engine: EngineSection, *, workers_per_region: int | None) -> list[str]:
     """Return a refusal for each setting that the engine does not have, or that the workers' number does not allow."""
     refusals = []
     if engine.name != "vllm":
@@ -83,7 +83,7 @@ def disagreements(engine: EngineSection, *, workers_per_region: int) -> list[str
             refusals.append(f"engine.url has {url!r}, which is no http or https URL such as http://10.0.0.7:8000")
     if len(set(engine.url)) < len(engine.url):
         refusals.append("engine.url names a server twice; give each once")
-    if engine.url and workers_per_region > 1:
+    if engine.url and (workers_per_region or 1) > 1:
         refusals.append(
             f"engine.url is given and plan.workers_per_region is {workers_per_region}, but workers that share servers "
             "would write over each other's weights; set plan.workers_per_region=1, and give all servers to that worker"

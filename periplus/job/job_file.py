@@ -102,8 +102,19 @@ class PlanSection(Config):
     links, and proves it optimal where time allows. `exact` does the same with the exact method alone. `static` uses no
     model: it puts the trainer where new versions spread from fastest, and rollout workers in every region with room."""
 
-    workers_per_region: int = Field(default=1, ge=1, le=1024)
-    """Number of rollout workers in each region that has any."""
+    objective: Literal["time", "cost"] = "time"
+    """What a plan minimises: `time`, the seconds of a step, or `cost`, the dollars an hour with steps of at most
+    max_step_s. Dollars need prices of accelerators."""
+
+    max_step_s: float | None = Field(default=None, ge=1e-6, le=1e7)
+    """Largest number of seconds of a step, with objective cost."""
+
+    max_usd_per_hour: float | None = Field(default=None, ge=1e-6, le=1e7)
+    """Largest rent with egress, in dollars an hour, with objective time."""
+
+    workers_per_region: int | None = Field(default=None, ge=1, le=1024)
+    """Number of rollout workers in each region that has any. null: one on cores, and on accelerators as many as the
+    plan finds worth it."""
 
 
 class RegionsSection(Config):
@@ -454,6 +465,14 @@ def _disagreements(job: JobFile) -> list[str]:
         if job.output.trackers.count(name) > 1
     ]
     refusals += _region_refusals(job)
+    refusals += [
+        f"plan.{key} is {value}, but plan.objective is {job.plan.objective}; leave it out, or set plan.objective={of}"
+        for key, value, of in (
+            ("max_step_s", job.plan.max_step_s, "cost"),
+            ("max_usd_per_hour", job.plan.max_usd_per_hour, "time"),
+        )
+        if value is not None and job.plan.objective != of
+    ]
     return refusals
 
 

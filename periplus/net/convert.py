@@ -20,7 +20,7 @@ from periplus.publication import (
     PublicationKind,
     PublicationRecord,
 )
-from periplus.values.machine import Device, DeviceFamily, EngineVersion, Inventory, Machine
+from periplus.values.machine import Device, DeviceFamily, EngineVersion, Inventory, Machine, Pace
 from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
 from periplus.values.task import RunFiles
@@ -37,6 +37,7 @@ _KIND_FROM_PB = {value: kind for kind, value in _KIND_TO_PB.items()}
 _DEVICE_KIND_TO_PB = {
     DeviceFamily.CUDA: control_pb2.Device.KIND_CUDA,
     DeviceFamily.CPU: control_pb2.Device.KIND_CPU,
+    DeviceFamily.EMULATED: control_pb2.Device.KIND_EMULATED,
 }
 _DEVICE_KIND_FROM_PB = {value: kind for kind, value in _DEVICE_KIND_TO_PB.items()}
 
@@ -103,6 +104,21 @@ def inventory_from_pb(message: control_pb2.Inventory) -> Inventory:
     )
 
 
+def pace_to_pb(pace: Pace | None) -> control_pb2.Pace | None:
+    """Return the message of a pace, or None for None, which leaves the field unset."""
+    if pace is None:
+        return None
+    return control_pb2.Pace(prefill_s=pace.prefill_s, decode_s=pace.decode_s, training_s=pace.training_s)
+
+
+def pace_from_pb(message: control_pb2.Pace) -> Pace:
+    """Return the pace of a message. Raises: CorruptFrame if it is none."""
+    try:
+        return Pace(prefill_s=message.prefill_s, decode_s=message.decode_s, training_s=message.training_s)
+    except ValueError as error:
+        raise CorruptFrame(str(error)) from error
+
+
 def _device_to_pb(device: Device) -> control_pb2.Device:
     return control_pb2.Device(
         index=device.index,
@@ -115,6 +131,8 @@ def _device_to_pb(device: Device) -> control_pb2.Device:
         has_nvlink=device.has_nvlink,
         problem=device.problem,
         problem_s=device.problem_s,
+        slowdown=device.slowdown,
+        usd_per_hour=device.usd_per_hour,
     )
 
 
@@ -132,6 +150,8 @@ def _device_from_pb(message: control_pb2.Device) -> Device:
         has_nvlink=message.has_nvlink,
         problem=message.problem,
         problem_s=message.problem_s,
+        slowdown=message.slowdown,
+        usd_per_hour=message.usd_per_hour,
     )
 
 

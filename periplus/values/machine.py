@@ -6,12 +6,14 @@ that has no accelerator.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isfinite
 
 
 class DeviceFamily(StrEnum):
-    """What a device is: a CUDA accelerator, or CPU cores."""
+    """What a device is: a CUDA accelerator, CPU cores, or an accelerator that cores stand in for."""
 
     CUDA = "cuda"
+    EMULATED = "emulated"
     CPU = "cpu"
 
 
@@ -24,7 +26,8 @@ class Device:
     memory; 0 for cores, which use the machine's. `cores` are the ids of the logical CPUs to which a process of this
     device is bound; empty if it may run on any. `problem` says why the device cannot be used, and is empty if it can;
     `problem_s` is for how many seconds it has been so. `has_nvlink` says whether any of its links to other accelerators
-    is an NVLink.
+    is an NVLink. `slowdown` is by how many times an emulated device is slower than its model; 0 for all others.
+    `usd_per_hour` is its rent; 0 if it is not known.
     """
 
     index: int
@@ -37,11 +40,13 @@ class Device:
     has_nvlink: bool = False
     problem: str = ""
     problem_s: float = 0.0
+    slowdown: float = 0.0
+    usd_per_hour: float = 0.0
 
     @property
     def is_accelerator(self) -> bool:
-        """Whether the device is an accelerator, which no two jobs share."""
-        return self.kind is DeviceFamily.CUDA
+        """Whether the device is an accelerator, real or emulated, which no two jobs share."""
+        return self.kind is not DeviceFamily.CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +83,24 @@ class Inventory:
     def own(self) -> Machine:
         """The machine on which the agent runs."""
         return self.machines[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """The fastest that an emulated device may work, in seconds a token; 0 means as fast as the machine is.
+
+    A rollout worker spends `prefill_s` on each token of a prompt and `decode_s` on each sampled token, summed over all
+    its requests. A trainer spends `training_s` on each token of prompts and completions, once for each epoch. Work that
+    took longer is not slowed. Raises: ValueError for a pace that is negative or not finite.
+    """
+
+    prefill_s: float
+    decode_s: float
+    training_s: float
+
+    def __post_init__(self) -> None:
+        if not all(isfinite(each_s) and each_s >= 0 for each_s in (self.prefill_s, self.decode_s, self.training_s)):
+            raise ValueError(f"{self} is no pace: give finite seconds a token, 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

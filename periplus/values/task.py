@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from periplus.errors import ConfigError
+from periplus.values.machine import Pace
 from periplus.values.policy import Policy
 
 EXIT_SUCCEEDED = 0
@@ -65,7 +66,9 @@ class AssignedTask:
     authority in hexadecimal; readers of the job's weights accept only trainers that this authority certified.
     `allows_other_problems` lets a resumed run go on with other problems than it had. The process runs on `machine`, and
     uses the devices with these indices there. `model_config` is the text of the `config.json` that the job was planned
-    for, if the task is a trainer and the model not a built-in one.
+    for, if the task is a trainer and the model not a built-in one. `engine` and `tensor` are a rollout worker's engine
+    and the devices that share each of its layers, and `data` the processes of a trainer, in place of what the job says;
+    empty or 0 leaves that. `pace` is that of an emulated device, or None if the process works as fast as it can.
     """
 
     task_id: str
@@ -83,6 +86,10 @@ class AssignedTask:
     machine: str = ""
     devices: tuple[int, ...] = ()
     model_config: str = ""
+    engine: str = ""
+    tensor: int = 0
+    data: int = 0
+    pace: Pace | None = None
 
 
 def is_path_component(name: str) -> bool:
@@ -113,7 +120,8 @@ class RunFiles:
 class TaskReport:
     """The state of a task in the fork that it was assigned for.
 
-    `message` explains a failure to a person. `files` is None if no process of the task was ever started.
+    `message` explains a failure to a person. `files` is None if no process of the task was ever started. `is_misplaced`
+    says that none could be, since its machine or its devices are not there or do not work.
     """
 
     task_id: str
@@ -123,13 +131,14 @@ class TaskReport:
     restarts: int
     fork: int = 0
     files: RunFiles | None = None
+    is_misplaced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
     """Everything that the process of a task needs to know.
 
-    `authority_key`, `allows_other_problems` and `model_config` are those of the `AssignedTask`.
+    Fields that an `AssignedTask` has too mean the same.
 
     `allows_own_code` and `allows_unsandboxed` are the region's policy: whether reward functions of a user's own may run
     there, and whether programs that a model wrote may run where the kernel refuses a sandbox. `cores` are the ids of
@@ -152,8 +161,12 @@ class TaskSpec:
     cores: tuple[int, ...] = ()
     allows_other_problems: bool = False
     model_config: str = ""
+    engine: str = ""
+    tensor: int = 0
+    data: int = 0
     allows_own_code: bool = False
     allows_unsandboxed: bool = False
+    pace: Pace | None = None
 
     def to_json(self) -> str:
         """Return the spec as the JSON text of a task file."""
@@ -164,7 +177,9 @@ class TaskSpec:
         """Read the spec from a task file. Raises: ConfigError if the file is missing or is not a spec."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**{**data, "role": Role(data["role"]), "cores": tuple(data["cores"])})
+            found = {**data, "role": Role(data["role"]), "cores": tuple(data["cores"])}
+            pace = found.get("pace")
+            return cls(**{**found, "pace": None if pace is None else Pace(**pace)})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ConfigError(
                 f"{path} is not a task file ({error}); an agent writes task files, start one with `periplus agent`"
@@ -189,12 +204,14 @@ def authority_key_of(task: AssignedTask | TaskSpec) -> bytes:
 class TaskOutcome:
     """How the process of a task ended: the content of its status file.
 
-    `is_final` says that another start of the process would fail in the same way.
+    `is_final` says that another start of the process would fail in the same way, and `is_misplaced` that it did not
+    start, since its machine or its devices are not there or do not work.
     """
 
     state: TaskState
     message: str
     is_final: bool = False
+    is_misplaced: bool = False
 
     def to_json(self) -> str:
         """Return the outcome as the JSON text of a status file."""

@@ -6,6 +6,7 @@ In the file, a `max_staleness` of 0 means synchronous training, a degree of para
 is not listed cannot be executed.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -41,8 +42,10 @@ class Capabilities:
     max_staleness: int
     engines: frozenset[str]
     """Names of the inference engines."""
+    degrees: Mapping[str, frozenset[int]]
+    """Degrees of tensor parallelism of each engine, on any kind of device."""
     devices: frozenset[str]
-    """Kinds of devices on which the runtime's inference engines run: `cpu`, `cuda`."""
+    """Kinds of devices on which the runtime's inference engines run: `cpu`, `cuda`, `emulated`."""
     limits: Limits
     """The same capabilities as limits on placements."""
 
@@ -59,7 +62,8 @@ class EngineCapability(Config):
     """An inference engine and the devices on which it runs."""
 
     name: str
-    devices: tuple[str, ...]
+    tensor: dict[str, tuple[int, ...]]
+    """Degrees of tensor parallelism by kind of device: `cpu`, `cuda`, `emulated`."""
 
 
 class CapabilitiesFile(Config):
@@ -84,7 +88,8 @@ def load_capabilities() -> Capabilities:
         max_trainers=file.max_trainers,
         max_staleness=file.max_staleness,
         engines=frozenset(engine.name for engine in file.engines),
-        devices=frozenset(device for engine in file.engines for device in engine.devices),
+        degrees={each.name: frozenset(n for some in each.tensor.values() for n in some) for each in file.engines},
+        devices=frozenset(device for engine in file.engines for device in engine.tensor),
         limits=Limits(
             max_tensor=file.parallelism.tensor,
             max_pipeline=file.parallelism.pipeline,

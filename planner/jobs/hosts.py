@@ -1,11 +1,12 @@
-"""Turn hosts into devices: one device is what one worker process computes with.
+"""Turn hosts into devices: one device is what one process computes with.
 
-There is one problem for each region that may host the trainer. There, the host runs the trainer next to its rollout
-workers, if it has the memory for both; the other hosts run workers only. A process computes with accelerators of its
-machine, or with a core if there are none: it has one thread by default. A device is what one process has: a core, an
-accelerator, several of them for a worker with tensor parallelism, or a fraction where there are fewer than processes.
-A process on cores gets the whole host's memory: what several take together is not a property of a device, so it is
-checked here instead.
+There is one problem for each region that may host the trainer, or two. A region without accelerators is one host, which
+runs the trainer next to its rollout workers, if it has the memory for both; a process gets a core there, since it has
+one thread by default, or a share of one where there are fewer cores than processes. It also gets the whole host's
+memory: what several take together is not a property of a device, so it is checked here instead.
+
+A region with accelerators is planned on these, each for one process alone, or several for a worker with tensor
+parallelism. If it has too few of them for the trainer and a worker, a second problem lets the processes share them.
 """
 
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from planner.devices.catalogue import CPU, gpu_types
 from planner.jobs.needs import Needs
 from planner.jobs.refusals import obstacle
 from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Machines, Region
-from planner.problem.goal import Goal, Limits, Problem, Rules
+from planner.problem.goal import Limits, Problem, Rules
 from planner.problem.hardware import GpuType
 from planner.problem.workload import Task, Workload
 
@@ -36,7 +37,19 @@ def problems(fleet: Fleet, needs: Needs, workload: Workload, limits: Limits) -> 
             for region in fleet.regions
             if needs.may_roll_out(region) and needs.has_room(region, trains=region == trainer_region, rolls_out=True)
         )
-        yield trainer_region.name, _problem(fleet, needs, workload, limits, trainer_region.name, workers)
+        there = len(list(_accelerators(fleet, trainer_region)))
+        enough = there >= needs.trainer_devices + needs.worker_devices * (trainer_region.name in workers)
+        for shares in (False, True):
+            if (shares and enough) or (not shares and 0 < there < needs.trainer_devices):
+                continue
+            if shares and there == 0:
+                continue
+            yield trainer_region.name, _problem(fleet, needs, workload, limits, trainer_region.name, workers, shares)
+
+
+def accelerator(gpu: str) -> str:
+    """Return the accelerator's type that a type of these problems is a share or a number of; empty for cores."""
+    return "" if gpu.startswith(f"{CPU}-") else gpu.partition("*")[0]
 
 
 def without_trainer(problem: Problem, trainer_region: str) -> Problem:
@@ -74,7 +87,13 @@ def without_trainer(problem: Problem, trainer_region: str) -> Problem:
 
 
 def _problem(
-    fleet: Fleet, needs: Needs, workload: Workload, limits: Limits, trainer_region: str, workers: frozenset[str]
+    fleet: Fleet,
+    needs: Needs,
+    workload: Workload,
+    limits: Limits,
+    trainer_region: str,
+    workers: frozenset[str],
+    shares: bool,
 ) -> Problem:
     # All tasks but generation run in the trainer's process, so they are pinned to its region.
     where = {task: workers if task is Task.GENERATION else frozenset({trainer_region}) for task in workload.tasks}
@@ -86,45 +105,71 @@ def _problem(
     )
     # The job says how many processes train, so a plan spreads training over no more.
     limits = replace(limits, max_data=needs.trainer_devices)
-    return Problem(
-        fleet=_processes(fleet, needs, trainer_region), workload=workload, goal=Goal(), rules=rules, limits=limits
-    )
+    fleet = _processes(fleet, needs, trainer_region, shares)
+    return Problem(fleet=fleet, workload=workload, goal=needs.goal, rules=rules, limits=limits)
 
 
-def _processes(fleet: Fleet, needs: Needs, trainer_region: str) -> Fleet:
-    """Return the fleet with worker processes as devices, whatever machines its regions have."""
+def _processes(fleet: Fleet, needs: Needs, trainer_region: str, shares: bool) -> Fleet:
+    """Return the fleet with what processes compute with as devices, whatever machines its regions have."""
     types: dict[str, GpuType] = {}
     core = fleet.gpu_types.get(CPU) or gpu_types()[CPU]
     regions = []
     for region in fleet.regions:
-        # The trainer's processes are further ones on its host.
-        num = needs.workers_per_region + (needs.trainer_devices if region.name == trainer_region else 0)
-        found = _accelerators(fleet, region)
-        gpu = _on_accelerators(*found, needs, num) if found else _process(core, region, num)
-        types[gpu.name] = gpu
-        machines = Machines(gpu=gpu.name, gpus_per_machine=num, num_machines=1)
-        regions.append(replace(region, machines=(machines,), fabric_bytes_per_s=ONE_HOST_BYTES_PER_S))
+        owned = list(_accelerators(fleet, region))
+        is_shared = shares and region.name == trainer_region
+        if owned and not is_shared and needs.workers_per_region is None:
+            machines = tuple(_apart(fleet, region, needs, types))
+        else:
+            # The trainer's processes are further ones on its host.
+            num = needs.least_workers + (needs.trainer_devices if region.name == trainer_region else 0)
+            gpu = _on_accelerators(owned, needs, num) if owned else _process(core, region, num)
+            types[gpu.name] = gpu
+            prices = [each.usd_per_gpu_hour for each in region.machines]
+            price = prices[0] if len(prices) == 1 else None
+            machines = (Machines(gpu=gpu.name, gpus_per_machine=num, num_machines=1, usd_per_gpu_hour=price),)
+        regions.append(replace(region, machines=machines, fabric_bytes_per_s=ONE_HOST_BYTES_PER_S))
     return Fleet(regions=tuple(regions), links=fleet.links, gpu_types=dict(sorted(types.items())))
 
 
-def _accelerators(fleet: Fleet, region: Region) -> tuple[GpuType, int] | None:
-    """Return the slowest type of a region's accelerators, and how many one machine has; None if there are none.
+def _apart(fleet: Fleet, region: Region, needs: Needs, types: dict[str, GpuType]) -> Iterator[Machines]:
+    """Yield a region's machines with as many of their accelerators as one device as a worker has; add the types."""
+    per = max(1, needs.worker_devices)
+    for machines in region.machines:
+        gpu = fleet.gpu_types[machines.gpu]
+        if gpu.is_cpu or machines.gpus_per_machine < per:
+            continue
+        together = gpu if per == 1 else _times(gpu, per)
+        types[together.name] = together
+        price = machines.usd_per_gpu_hour
+        yield replace(
+            machines,
+            gpu=together.name,
+            gpus_per_machine=machines.gpus_per_machine // per,
+            usd_per_gpu_hour=None if price is None else price * per,
+        )
+
+
+def _accelerators(fleet: Fleet, region: Region) -> Iterator[GpuType]:
+    """Yield the type of each of a region's accelerators."""
+    for each in region.machines:
+        if not fleet.gpu_types[each.gpu].is_cpu:
+            yield from [fleet.gpu_types[each.gpu]] * each.num_gpus
+
+
+def _on_accelerators(owned: list[GpuType], needs: Needs, num: int) -> GpuType:
+    """Return the device type of one of `num` processes on these accelerators of one machine.
 
     Which of unlike accelerators a process gets is decided when it is placed, so each may get the slowest.
     """
-    there = [(fleet.gpu_types[each.gpu], each.gpus_per_machine) for each in region.machines]
-    owned = [(gpu, number) for gpu, number in there if not gpu.is_cpu]
-    if not owned:
-        return None
-    return min((gpu for gpu, _ in owned), key=lambda gpu: gpu.matmul_flop_per_s), sum(number for _, number in owned)
+    slowest = min(owned, key=lambda gpu: gpu.matmul_flop_per_s)
+    return _times(slowest, min(float(max(1, needs.worker_devices)), len(owned) / num))
 
 
-def _on_accelerators(gpu: GpuType, count: int, needs: Needs, num: int) -> GpuType:
-    """Return the device type of one of `num` processes on a machine with `count` accelerators."""
-    share = min(float(max(1, needs.worker_devices)), count / num)
+def _times(gpu: GpuType, share: float) -> GpuType:
+    """Return the type of several of an accelerator, or of a share of one."""
     return replace(
         gpu,
-        name=f"{gpu.name}-{share:g}",
+        name=f"{gpu.name}*{share:g}",
         memory_bytes=int(gpu.memory_bytes * share),
         memory_bytes_per_s=gpu.memory_bytes_per_s * share,
         matmul_flop_per_s=gpu.matmul_flop_per_s * share,

@@ -8,11 +8,12 @@ worker's batch limit them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from periplus.job.job_file import JobFile
 from periplus.values.machine import DeviceCount
 from planner.problem.fleet import Region
+from planner.problem.goal import Goal, Objective
 
 BUILTIN_BYTES = {"builtin:qwen3-tiny": 382_080, "builtin:qwen3-tiny-h32": 382_208}
 """Bytes of one published version of the built-in models, counted by `tests/planner/jobs/test_needs.py`."""
@@ -44,7 +45,9 @@ class Needs:
     forbidden_regions: tuple[str, ...]
     min_regions: int
     max_regions: int | None
-    workers_per_region: int
+    workers_per_region: int | None
+    """Number of rollout workers of each region that has any. None for one on cores, and on accelerators as many as are
+    worth it."""
     has_own_code: bool
     """Whether rollout workers run reward functions or an environment of the user's own, which a region may refuse."""
     trainer_devices: int
@@ -60,6 +63,13 @@ class Needs:
     """Devices of one rollout worker."""
     devices: Mapping[str, DeviceCount] | None = None
     """Free devices by region. None if they are not known, and no limit."""
+    goal: Goal = field(default_factory=Goal)
+    """What a plan of the job minimises, and its limits."""
+
+    @property
+    def least_workers(self) -> int:
+        """The fewest rollout workers of a region that has any."""
+        return self.workers_per_region or 1
 
     def may_train(self, region: str) -> bool:
         """Return whether the operator allows the trainer in the region."""
@@ -81,12 +91,12 @@ class Needs:
 
     def bytes_for(self, *, trains: bool, rolls_out: bool) -> int:
         """Return the bytes that the job takes on one region's host."""
-        workers = self.workers_per_region * self.rollout_memory_bytes if rolls_out else 0
+        workers = self.least_workers * self.rollout_memory_bytes if rolls_out else 0
         return workers + (self.trainer_memory_bytes if trains else 0)
 
     def devices_for(self, *, trains: bool, rolls_out: bool) -> int:
         """Return the devices that the job takes in one region."""
-        workers = self.workers_per_region * self.worker_devices if rolls_out else 0
+        workers = self.least_workers * self.worker_devices if rolls_out else 0
         return workers + (self.trainer_devices if trains else 0)
 
     def has_devices(self, region: Region, *, trains: bool, rolls_out: bool) -> bool:
@@ -125,7 +135,17 @@ def needs_of(job: JobFile, model_bytes: int | None = None, devices: Mapping[str,
         rollout_memory_bytes=PROCESS_BYTES + 6 * (size or 0) + _engine_bytes(job),
         worker_devices=0 if job.engine.url else job.engine.tensor_parallel,
         devices=devices,
+        goal=_goal(job),
     )
+
+
+def _goal(job: JobFile) -> Goal:
+    plan = job.plan
+    if plan.objective == "cost":
+        return Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=plan.max_step_s)
+    if plan.max_usd_per_hour is not None:
+        return Goal(objective=Objective.THROUGHPUT_UNDER_BUDGET, max_usd_per_hour=plan.max_usd_per_hour)
+    return Goal()
 
 
 def _engine_bytes(job: JobFile) -> int:

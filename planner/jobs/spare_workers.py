@@ -15,20 +15,26 @@ from planner.cost.oracle import evaluate
 from planner.cost.step.fixed_terms import FixedTerms, fixed_terms
 from planner.cost.step.step_estimate import alone_s
 from planner.cost.tables.cost_tables import CostTables, UnitCost
+from planner.jobs.needs import Needs
 from planner.problem.workload import Task
 
 _TOLERANCE = 1e-9
 """Relative tolerance within which two steps count as equally long."""
 
 
-def polished(cost_tables: CostTables, found: Incumbent, workers_per_region: int) -> Incumbent:
-    """Return a placement that is at least as good and has all workers in each region that generates."""
+def polished(cost_tables: CostTables, found: Incumbent, needs: Needs) -> Incumbent:
+    """Return a placement that is at least as good and has all workers in each region that generates on cores.
+
+    A job may want a number of workers for each region; then those on accelerators get all of them too.
+    """
     rules = cost_tables.problem.rules
     # One class after another, each change on top of those that were accepted before.
     for at in sorted(cost_tables.classes.values(), key=lambda at: at.key):
         if not rules.allows(Task.GENERATION, at.region.name, at.is_spot):
             continue
-        placement = _with_all_workers(cost_tables, found.placement, at.key, workers_per_region)
+        if not at.gpu.is_cpu and needs.workers_per_region is None:
+            continue
+        placement = _with_all_workers(cost_tables, found.placement, at.key, needs.least_workers)
         evaluation = None if placement is None else evaluate(cost_tables, placement)
         if placement is None or not isinstance(evaluation, Evaluation):
             continue

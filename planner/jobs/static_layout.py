@@ -83,7 +83,7 @@ def _plan(network: Network, layout: _Layout, needs: Needs) -> Plan:
     trainer_region = layout.trainer_region.name
     away = [name for name in layout.rollouts if name != trainer_region]
     workers = [
-        Assignment(task=TaskKind.ROLLOUT, region=name, num_workers=needs.workers_per_region) for name in layout.rollouts
+        Assignment(task=TaskKind.ROLLOUT, region=name, num_workers=needs.least_workers) for name in layout.rollouts
     ]
     # Versions leave and samples return over routes of their own; the trainer's own region needs neither.
     return Plan(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from periplus.errors import WireError
 from periplus.job.job_file import JobFile
-from periplus.net.convert import run_files_to_pb
+from periplus.net.convert import pace_from_pb, run_files_to_pb
 from periplus.pb.v1 import control_pb2
 from periplus.spool.format import Durability
 from periplus.values.task import PUBLIC_KEY_BYTES, Role, TaskReport, TaskState, is_path_component
@@ -52,7 +52,6 @@ def task_from_pb(message: control_pb2.Task) -> LocalTask:
         plan_json=message.plan_json,
         output_dir=job.output.dir,
         max_restarts=job.failure.max_worker_restarts,
-        engine=job.engine.name,
         durability=Durability(job.network.durability),
         spool_bytes=job.network.spool_mib << 20,
         chain_versions=job.network.chain_versions,
@@ -62,6 +61,10 @@ def task_from_pb(message: control_pb2.Task) -> LocalTask:
         machine=message.machine,
         devices=tuple(message.devices),
         model_config=message.model_config,
+        engine=message.engine or job.engine.name,
+        tensor=message.tensor,
+        data=message.data,
+        pace=pace_from_pb(message.pace) if message.HasField("pace") else None,
     )
 
 
@@ -75,6 +78,7 @@ def report_to_pb(report: TaskReport) -> control_pb2.TaskReport:
         restarts=report.restarts,
         fork=report.fork,
         files=run_files_to_pb(report.files),
+        is_misplaced=report.is_misplaced,
     )
 
 

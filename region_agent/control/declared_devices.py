@@ -10,6 +10,9 @@ machines:
     memory_gib: 64
     devices:
       - {kind: cpu, cores: [0, 1, 2, 3]}
+
+An emulated device (`{kind: emulated, model: L4, slowdown: 2000}`) is an accelerator that this machine's cores stand in
+for. Processes on it work for real, and then wait until the accelerator would be done, times the slowdown.
 """
 
 from dataclasses import replace
@@ -31,8 +34,8 @@ _GIB = 1 << 30
 class DeviceEntry(Config):
     """One device of a machine."""
 
-    kind: Literal["cuda", "cpu"]
-    """cuda: an NVIDIA accelerator. cpu: a group of cores."""
+    kind: Literal["cuda", "cpu", "emulated"]
+    """cuda: an NVIDIA accelerator. cpu: a group of cores. emulated: an accelerator that cores stand in for."""
     index: int | None = Field(default=None, ge=0, le=1023)
     """Number that the driver gives an accelerator. null: its place in the list."""
     uuid: str = Field(default="", max_length=80)
@@ -42,6 +45,10 @@ class DeviceEntry(Config):
     """Name of an accelerator, as its driver or the planner's catalogue has it."""
     memory_gib: float = Field(default=0.0, ge=0.0, le=4096.0)
     """Memory of an accelerator in GiB."""
+    slowdown: float = Field(default=0.0, ge=0.0, le=1e9)
+    """How many times slower an emulated device is than its model. A model of the planner's catalogue is needed."""
+    usd_per_hour: float = Field(default=0.0, ge=0.0, le=1e6)
+    """Rent of the device in dollars an hour, for plans in dollars. 0: not known."""
     cores: tuple[int, ...] = Field(default=(), max_length=4096)
     """Ids of the logical CPUs of a group of cores. Empty: the process may run on any core."""
 
@@ -112,6 +119,12 @@ def _device(entry: DeviceEntry, place: int, where: str) -> Device:
         raise ConfigError(f"{where}: an accelerator has no cores; leave them out, or make it kind: cpu")
     if entry.kind == "cuda" and not (entry.model and entry.memory_gib):
         raise ConfigError(f"{where}: an accelerator needs model and memory_gib, as `nvidia-smi` shows them")
+    if entry.kind == "emulated" and (not entry.model or entry.slowdown <= 0 or entry.uuid or entry.cores):
+        raise ConfigError(
+            f"{where}: an emulated device needs model, such as L4, and slowdown above 0, and has neither uuid nor cores"
+        )
+    if entry.kind != "emulated" and entry.slowdown:
+        raise ConfigError(f"{where}: only an emulated device has a slowdown; leave it out, or make it kind: emulated")
     if entry.kind == "cpu" and (entry.model or entry.uuid or entry.memory_gib):
         raise ConfigError(
             f"{where}: a group of cores has neither model, uuid nor memory_gib of its own; leave them out"
@@ -123,4 +136,6 @@ def _device(entry: DeviceEntry, place: int, where: str) -> Device:
         uuid=entry.uuid,
         memory_bytes=int(entry.memory_gib * _GIB),
         cores=entry.cores,
+        slowdown=entry.slowdown,
+        usd_per_hour=entry.usd_per_hour,
     )

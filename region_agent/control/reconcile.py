@@ -29,13 +29,12 @@ class LocalTask(AssignedTask):
     """A task, with what its job file says to the agent.
 
     `output_dir` is the directory below which the run's directory lies, and `max_restarts` how often a dead worker is
-    restarted. `engine` is the inference engine of rollout workers. `durability` and `spool_bytes` say how its gateway
+    restarted. `durability` and `spool_bytes` say how its gateway
     keeps frames, and `chain_versions` how many deltas it keeps.
     """
 
     output_dir: str
     max_restarts: int
-    engine: str = "torch"
     durability: Durability = Durability.PROCESS
     spool_bytes: int = 256 << 20
     chain_versions: int = 8
@@ -150,6 +149,7 @@ def report(process: Process, wanted: LocalTask | None) -> TaskReport:
         message=message,
         restarts=process.restarts,
         fork=wanted.fork if wanted is not None else task.fork,
+        is_misplaced=outcome is not None and outcome.is_misplaced,
     )
 
 

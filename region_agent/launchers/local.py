@@ -29,7 +29,7 @@ from periplus.errors import Denied, explained_error
 from periplus.job.run_directory import RunDirectory, start_line
 from periplus.process.disk import NO_ROOM
 from periplus.process.telemetry import event
-from periplus.values.machine import Device, Machine
+from periplus.values.machine import Device, DeviceFamily, Machine
 from periplus.values.task import Role, TaskOutcome, TaskSpec, TaskState
 from region_agent.control.reconcile import Action, AskToStop, Forget, Kill, LocalTask, Process, Start
 from region_agent.launchers.allowed_paths import check_run_path
@@ -171,7 +171,7 @@ class Supervisor:
         try:
             self._spawn(task, restarts)
         except Denied as error:
-            outcome = TaskOutcome(state=TaskState.FAILED, message=str(error), is_final=True)
+            outcome = TaskOutcome(state=TaskState.FAILED, message=str(error), is_final=True, is_misplaced=True)
             self.processes[task.task_id] = replace(running, outcome=outcome, ended_at_s=now_s)
         except OSError as error:
             self._drop_scratch(task.task_id)
@@ -201,8 +201,12 @@ class Supervisor:
             cores=tuple(core for device in devices for core in device.cores),
             allows_other_problems=task.allows_other_problems,
             model_config=task.model_config,
+            engine=task.engine if task.role is Role.ROLLOUT else "",
+            tensor=task.tensor,
+            data=task.data,
             allows_own_code=settings.allows_own_code,
             allows_unsandboxed=settings.allows_unsandboxed,
+            pace=task.pace,
         )
         spec_file = scratch / "task.json"
         spec_file.write_text(spec.to_json(), encoding="utf-8")
@@ -256,7 +260,7 @@ def devices_of(task: LocalTask, machine: Machine) -> tuple[Device, ...]:
 
 def _variables(num_threads: int, devices: Sequence[Device]) -> dict[str, str]:
     # By UUID, since CUDA's own order of devices need not be the driver's.
-    visible = ",".join(each.uuid or str(each.index) for each in devices if each.is_accelerator)
+    visible = ",".join(each.uuid or str(each.index) for each in devices if each.kind is DeviceFamily.CUDA)
     # OpenMP threads that wait for work spin by default, and take the core from whatever else runs there: beside one
     # busy core, work of two threads took 1.36 CPU-seconds so, and 0.78 where waiting threads sleep.
     return {

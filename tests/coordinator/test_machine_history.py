@@ -28,12 +28,23 @@ from coordinator.events import (
 )
 from coordinator.machine import step
 from coordinator.reservations import device_counts
-from coordinator.state import ENDED_STATES, TRANSITIONS, Job, JobState, PlacedRoles, desired_tasks
+from coordinator.state import ENDED_STATES, TRANSITIONS, Job, JobState, desired_tasks
 from periplus.errors import PeriplusError
 from periplus.values.policy import Policy
 from periplus.values.task import Role, TaskState
 from tests.support.cases.examples import examples
-from tests.support.coordinator.machine_run import KEYS, REGIONS, Run, free, hello, infeasible, record, report, request
+from tests.support.coordinator.machine_run import (
+    KEYS,
+    REGIONS,
+    Run,
+    free,
+    hello,
+    infeasible,
+    placed,
+    record,
+    report,
+    request,
+)
 
 _names = st.sampled_from(REGIONS)
 GROUPS = {"ap": 1, "eu": 2, "us": 4}
@@ -147,11 +158,7 @@ class AnyHistory(RuleBasedStateMachine):
             case "place":
                 known = st.sampled_from(sorted(self.run.state.regions))
                 rollouts = data.draw(st.sets(known, min_size=1))
-                answer: Any = PlacedRoles(
-                    trainer_region=data.draw(known),
-                    num_rollout_workers=dict.fromkeys(rollouts, data.draw(st.integers(1, 2))),
-                    plan_json="{}",
-                )
+                answer: Any = placed(data.draw(known), *sorted(rollouts), workers=data.draw(st.integers(1, 2)))
             case "infeasible":
                 answer = infeasible("too small")
             case _:

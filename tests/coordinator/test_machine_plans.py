@@ -15,11 +15,11 @@ from coordinator.events import (
     RunPlanner,
     Ticked,
 )
-from coordinator.state import JobState, PlacedRoles, desired_tasks
+from coordinator.state import JobState, desired_tasks
 from periplus.errors import Conflict, NotFound
 from periplus.values.policy import Policy
 from periplus.values.task import ENDED, Role, TaskState
-from tests.support.coordinator.machine_run import SETTINGS, Run, free, hello, infeasible, report, request
+from tests.support.coordinator.machine_run import SETTINGS, Run, free, hello, infeasible, placed, report, request
 
 
 def test_a_repeated_request_gets_the_first_job() -> None:
@@ -101,8 +101,7 @@ def test_a_plan_with_a_region_that_left_is_made_anew() -> None:
     run.measure_all()
     run.do(JobSubmitted("r", "j", request()))
     run.do(RegionLeft("us", 1))
-    placement = PlacedRoles(trainer_region="us", num_rollout_workers={"eu": 1}, plan_json="{}")
-    effects = run.do(PlanFinished("j", free("eu", "us"), placement))
+    effects = run.do(PlanFinished("j", free("eu", "us"), placed("us", "eu")))
     assert run.job().state is JobState.PENDING
     assert RunPlanner("j", free("eu")) in effects
 

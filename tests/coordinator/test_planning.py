@@ -72,7 +72,7 @@ def test_a_plan_becomes_a_placement_that_travels_without_its_question() -> None:
     made = gpu_plan()
     found = placement(Found(best=made))
     assert isinstance(found, PlacedRoles)
-    assert (found.trainer_region, found.num_rollout_workers) == ("us", {"eu": 8})
+    assert [(each.role, each.region) for each in found.processes] == [("trainer", "us"), *[("rollout", "eu")] * 8]
     assert json.loads(found.plan_json) == without_question(made).to_tree()
 
 

@@ -18,8 +18,8 @@ def fleet(jobs_per_region: int = 1, groups: int = 1, accelerators: int = 0) -> R
 
 
 def submit(run: Run, job_id: str, *, trainer: int = 1, worker: int = 1, workers: int = 1) -> None:
-    run.do(JobSubmitted(job_id, job_id, request(trainer_devices=trainer, worker_devices=worker)))
-    run.place(job_id, "eu", "eu", workers=workers)
+    run.do(JobSubmitted(job_id, job_id, request()))
+    run.place(job_id, "eu", "eu", workers=workers, devices=(trainer, worker))
 
 
 def held(run: Run) -> dict[str, tuple[int, ...]]:

@@ -29,7 +29,7 @@ _ENDED = frozenset(state.value for state in ENDED_STATES)
 class JobStatus:
     """A job at one time.
 
-    `state` is pending, planned, starting, running, replanning, succeeded, failed or cancelled, and `reason` says why.
+    `state` is pending, planned, starting, running, succeeded, failed or cancelled, and `reason` says why.
     `doing` is what the trainer does now, or empty. `fork` and `version` are those of the newest record, and None
     before the first. `submitted_at_s` is Unix time. `wan_bytes` counts what the job has sent between regions. `run_dir`
     and `checkpoint_version`, the newest checkpoint of a trainer that has ended, are None until they exist; the

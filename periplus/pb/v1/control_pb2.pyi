@@ -71,10 +71,9 @@ class _JobStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobState.Val
     JOB_STATE_PLANNED: _JobState.ValueType  # 2
     JOB_STATE_STARTING: _JobState.ValueType  # 3
     JOB_STATE_RUNNING: _JobState.ValueType  # 4
-    JOB_STATE_REPLANNING: _JobState.ValueType  # 5
-    JOB_STATE_SUCCEEDED: _JobState.ValueType  # 6
-    JOB_STATE_FAILED: _JobState.ValueType  # 7
-    JOB_STATE_CANCELLED: _JobState.ValueType  # 8
+    JOB_STATE_SUCCEEDED: _JobState.ValueType  # 5
+    JOB_STATE_FAILED: _JobState.ValueType  # 6
+    JOB_STATE_CANCELLED: _JobState.ValueType  # 7
 
 class JobState(_JobState, metaclass=_JobStateEnumTypeWrapper):
     """---- operators -------------------------------------------------------------------------------------------------------"""
@@ -84,10 +83,9 @@ JOB_STATE_PENDING: JobState.ValueType  # 1
 JOB_STATE_PLANNED: JobState.ValueType  # 2
 JOB_STATE_STARTING: JobState.ValueType  # 3
 JOB_STATE_RUNNING: JobState.ValueType  # 4
-JOB_STATE_REPLANNING: JobState.ValueType  # 5
-JOB_STATE_SUCCEEDED: JobState.ValueType  # 6
-JOB_STATE_FAILED: JobState.ValueType  # 7
-JOB_STATE_CANCELLED: JobState.ValueType  # 8
+JOB_STATE_SUCCEEDED: JobState.ValueType  # 5
+JOB_STATE_FAILED: JobState.ValueType  # 6
+JOB_STATE_CANCELLED: JobState.ValueType  # 7
 Global___JobState: _TypeAlias = JobState  # noqa: Y015
 
 @_typing.final
@@ -324,11 +322,15 @@ class Device(_message.Message):
         KIND_UNSPECIFIED: Device._Kind.ValueType  # 0
         KIND_CUDA: Device._Kind.ValueType  # 1
         KIND_CPU: Device._Kind.ValueType  # 2
+        KIND_EMULATED: Device._Kind.ValueType  # 3
+        """cores that stand in for an accelerator"""
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
     KIND_UNSPECIFIED: Device.Kind.ValueType  # 0
     KIND_CUDA: Device.Kind.ValueType  # 1
     KIND_CPU: Device.Kind.ValueType  # 2
+    KIND_EMULATED: Device.Kind.ValueType  # 3
+    """cores that stand in for an accelerator"""
 
     INDEX_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
@@ -340,6 +342,8 @@ class Device(_message.Message):
     HAS_NVLINK_FIELD_NUMBER: _builtins.int
     PROBLEM_FIELD_NUMBER: _builtins.int
     PROBLEM_S_FIELD_NUMBER: _builtins.int
+    SLOWDOWN_FIELD_NUMBER: _builtins.int
+    USD_PER_HOUR_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """in its machine; of an accelerator as its driver counts"""
     kind: Global___Device.Kind.ValueType
@@ -356,6 +360,10 @@ class Device(_message.Message):
     """why it cannot be used; empty if it can"""
     problem_s: _builtins.float
     """since how many seconds"""
+    slowdown: _builtins.float
+    """of an emulated device: how many times slower than its model"""
+    usd_per_hour: _builtins.float
+    """its rent; 0 if it is not known"""
     @_builtins.property
     def cores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """ids of the logical CPUs of a group of cores; none: any"""
@@ -373,10 +381,12 @@ class Device(_message.Message):
         has_nvlink: _builtins.bool = ...,
         problem: _builtins.str = ...,
         problem_s: _builtins.float = ...,
+        slowdown: _builtins.float = ...,
+        usd_per_hour: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cores", b"cores", "driver", b"driver", "has_nvlink", b"has_nvlink", "index", b"index", "kind", b"kind", "memory_bytes", b"memory_bytes", "model", b"model", "problem", b"problem", "problem_s", b"problem_s", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cores", b"cores", "driver", b"driver", "has_nvlink", b"has_nvlink", "index", b"index", "kind", b"kind", "memory_bytes", b"memory_bytes", "model", b"model", "problem", b"problem", "problem_s", b"problem_s", "slowdown", b"slowdown", "usd_per_hour", b"usd_per_hour", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -526,6 +536,7 @@ class TaskReport(_message.Message):
     RESTARTS_FIELD_NUMBER: _builtins.int
     FORK_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
+    IS_MISPLACED_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     job_id: _builtins.str
     state: Global___TaskState.ValueType
@@ -534,6 +545,8 @@ class TaskReport(_message.Message):
     restarts: _builtins.int
     fork: _builtins.int
     """for which the process was started"""
+    is_misplaced: _builtins.bool
+    """its machine or devices are not there, or do not work"""
     @_builtins.property
     def files(self) -> Global___RunFiles:
         """unset if none was ever started"""
@@ -548,10 +561,11 @@ class TaskReport(_message.Message):
         restarts: _builtins.int = ...,
         fork: _builtins.int = ...,
         files: Global___RunFiles | None = ...,
+        is_misplaced: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["files", b"files"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "fork", b"fork", "job_id", b"job_id", "message", b"message", "restarts", b"restarts", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "fork", b"fork", "is_misplaced", b"is_misplaced", "job_id", b"job_id", "message", b"message", "restarts", b"restarts", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -781,6 +795,10 @@ class Task(_message.Message):
     MACHINE_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
     MODEL_CONFIG_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    TENSOR_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    PACE_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     job_id: _builtins.str
     role: Global___Role.ValueType
@@ -805,9 +823,19 @@ class Task(_message.Message):
     """of the region, on which it runs"""
     model_config: _builtins.str
     """as in SubmitJobRequest; for a trainer"""
+    engine: _builtins.str
+    """of a rollout worker; empty: the job's"""
+    tensor: _builtins.int
+    """devices that share each layer of its engine; 0: the job's"""
+    data: _builtins.int
+    """processes of a trainer; 0: the job's"""
     @_builtins.property
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """indices of the devices that it may use"""
+
+    @_builtins.property
+    def pace(self) -> Global___Pace:
+        """of emulated devices; unset: as fast as the machine is"""
 
     def __init__(
         self,
@@ -827,14 +855,45 @@ class Task(_message.Message):
         machine: _builtins.str = ...,
         devices: _abc.Iterable[_builtins.int] | None = ...,
         model_config: _builtins.str = ...,
+        engine: _builtins.str = ...,
+        tensor: _builtins.int = ...,
+        data: _builtins.int = ...,
+        pace: Global___Pace | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pace", b"pace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_other_problems", b"allows_other_problems", "authority_key", b"authority_key", "devices", b"devices", "fork", b"fork", "job_id", b"job_id", "job_json", b"job_json", "machine", b"machine", "model_config", b"model_config", "plan_json", b"plan_json", "resume_from", b"resume_from", "role", b"role", "stopping", b"stopping", "task_id", b"task_id", "trainer_gateway", b"trainer_gateway", "trainer_region", b"trainer_region"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_other_problems", b"allows_other_problems", "authority_key", b"authority_key", "data", b"data", "devices", b"devices", "engine", b"engine", "fork", b"fork", "job_id", b"job_id", "job_json", b"job_json", "machine", b"machine", "model_config", b"model_config", "pace", b"pace", "plan_json", b"plan_json", "resume_from", b"resume_from", "role", b"role", "stopping", b"stopping", "task_id", b"task_id", "tensor", b"tensor", "trainer_gateway", b"trainer_gateway", "trainer_region", b"trainer_region"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Task: _TypeAlias = Task  # noqa: Y015
+
+@_typing.final
+class Pace(_message.Message):
+    """Least seconds for each token."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PREFILL_S_FIELD_NUMBER: _builtins.int
+    DECODE_S_FIELD_NUMBER: _builtins.int
+    TRAINING_S_FIELD_NUMBER: _builtins.int
+    prefill_s: _builtins.float
+    decode_s: _builtins.float
+    training_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        prefill_s: _builtins.float = ...,
+        decode_s: _builtins.float = ...,
+        training_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_s", b"decode_s", "prefill_s", b"prefill_s", "training_s", b"training_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Pace: _TypeAlias = Pace  # noqa: Y015
 
 @_typing.final
 class ProbeOrder(_message.Message):
@@ -941,12 +1000,26 @@ class JobProcess(_message.Message):
     MACHINE_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    TENSOR_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    USD_PER_HOUR_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     role: Global___Role.ValueType
     region: _builtins.str
     machine: _builtins.str
     state: Global___TaskState.ValueType
     """as last reported; unspecified before any report"""
+    device: _builtins.str
+    """type of its accelerators, empty for cores"""
+    engine: _builtins.str
+    """of a rollout worker"""
+    tensor: _builtins.int
+    data: _builtins.int
+    """of a trainer"""
+    usd_per_hour: _builtins.float
+    """rent of its devices; 0 if no price is known"""
     @_builtins.property
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """their indices in the machine"""
@@ -960,10 +1033,15 @@ class JobProcess(_message.Message):
         machine: _builtins.str = ...,
         devices: _abc.Iterable[_builtins.int] | None = ...,
         state: Global___TaskState.ValueType = ...,
+        device: _builtins.str = ...,
+        engine: _builtins.str = ...,
+        tensor: _builtins.int = ...,
+        data: _builtins.int = ...,
+        usd_per_hour: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "machine", b"machine", "region", b"region", "role", b"role", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "device", b"device", "devices", b"devices", "engine", b"engine", "machine", b"machine", "region", b"region", "role", b"role", "state", b"state", "task_id", b"task_id", "tensor", b"tensor", "usd_per_hour", b"usd_per_hour"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1008,6 +1086,7 @@ class SubmitJobRequest(_message.Message):
     ALLOWS_OTHER_PROBLEMS_FIELD_NUMBER: _builtins.int
     MODEL_CONFIG_FIELD_NUMBER: _builtins.int
     MODEL_BYTES_FIELD_NUMBER: _builtins.int
+    PLAN_JSON_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """a repeat with the same id returns the first answer"""
     job_json: _builtins.str
@@ -1020,6 +1099,8 @@ class SubmitJobRequest(_message.Message):
     """the config.json of its model; empty for a built-in one"""
     model_bytes: _builtins.int
     """of one published version, uncompressed; 0 if it is not known"""
+    plan_json: _builtins.str
+    """periplus.plan/1 to run in place of one that is searched; empty: search"""
     @_builtins.property
     def resume_policy(self) -> _common_pb2.Policy:
         """newest of the run in it: the fork that is granted lies above"""
@@ -1035,10 +1116,11 @@ class SubmitJobRequest(_message.Message):
         allows_other_problems: _builtins.bool = ...,
         model_config: _builtins.str = ...,
         model_bytes: _builtins.int = ...,
+        plan_json: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resume_policy", b"resume_policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_other_problems", b"allows_other_problems", "job_json", b"job_json", "model_bytes", b"model_bytes", "model_config", b"model_config", "request_id", b"request_id", "resume_from", b"resume_from", "resume_job_id", b"resume_job_id", "resume_policy", b"resume_policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_other_problems", b"allows_other_problems", "job_json", b"job_json", "model_bytes", b"model_bytes", "model_config", b"model_config", "plan_json", b"plan_json", "request_id", b"request_id", "resume_from", b"resume_from", "resume_job_id", b"resume_job_id", "resume_policy", b"resume_policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

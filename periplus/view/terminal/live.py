@@ -41,7 +41,6 @@ _STATE_STYLE = {
     "succeeded": "green",
     "failed": "bold red",
     "cancelled": "yellow",
-    "replanning": "yellow",
 }
 _TASK_MARK = {TaskRole.TRAINER: "▲", TaskRole.ROLLOUT: "■", TaskRole.UNKNOWN: "·"}
 

@@ -4,6 +4,6 @@ Everything comes from the packaged tables of `planner/data`. Fleet and workload 
 """
 
 from planner.devices.catalogue.architectures import architecture, architectures
-from planner.devices.catalogue.gpus import CPU, gpu_name, gpu_types, is_whole
+from planner.devices.catalogue.gpus import CPU, gpu_name, gpu_types, is_whole, type_of
 
-__all__ = ["CPU", "architecture", "architectures", "gpu_name", "gpu_types", "is_whole"]
+__all__ = ["CPU", "architecture", "architectures", "gpu_name", "gpu_types", "is_whole", "type_of"]

@@ -14,6 +14,7 @@ from functools import cache
 from types import MappingProxyType
 
 from periplus.errors import ConfigError
+from periplus.values.machine import Device, DeviceFamily
 from planner.devices.catalogue.loaders import Row, packaged_rows
 from planner.problem.hardware import Efficiency, GpuType
 
@@ -98,6 +99,33 @@ def cpu_type(core: GpuType, *, num_cores: int, memory_bytes: int) -> tuple[int, 
         matmul_flop_per_s=core.matmul_flop_per_s * cores,
     )
     return num, gpu
+
+
+def type_of(device: Device) -> GpuType:
+    """Return the type of an accelerator, with the memory that it has.
+
+    An emulated device is slower than its model in everything, by its slowdown. Raises: ConfigError if no type is known
+    by the name of its model.
+    """
+    gpu = gpu_types()[gpu_name(device.model)]
+    if device.memory_bytes:
+        gpu = replace(gpu, memory_bytes=min(gpu.memory_bytes, device.memory_bytes))
+    if device.kind is not DeviceFamily.EMULATED:
+        return gpu
+    by, fixed = device.slowdown, gpu.efficiency
+    return replace(
+        gpu,
+        name=f"emulated-{gpu.name}-{by:g}",
+        memory_bytes_per_s=gpu.memory_bytes_per_s / by,
+        matmul_flop_per_s=gpu.matmul_flop_per_s / by,
+        link_bytes_per_s=gpu.link_bytes_per_s / by,
+        efficiency=replace(
+            fixed,
+            layer_overhead_s=fixed.layer_overhead_s * by,
+            collective_latency_s=fixed.collective_latency_s * by,
+            attention_overhead_s=fixed.attention_overhead_s * by,
+        ),
+    )
 
 
 def is_whole(gpu: GpuType, memory_bytes: int) -> bool:

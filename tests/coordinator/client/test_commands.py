@@ -41,7 +41,7 @@ def test_operators_see_jobs_regions_and_links(job_file: Path, capsys: pytest.Cap
             assert f"periplus job watch {job_id}" in err
             await asyncio.gather(*told)
             assert await command("job", "show", "sums") == 0
-            assert "1 rollout in us" in capsys.readouterr().out
+            assert "2 rollout in us" in capsys.readouterr().out
             assert await command("job", "show", "sums", "-o", "json") == 0
             shown = json.loads(capsys.readouterr().out)
             assert (shown["job_id"], shown["job"]["steps"], shown["plan"]["schema"]) == (job_id, 3, "periplus.plan/1")

@@ -37,7 +37,7 @@ def test_its_limits_are_those_of_placements() -> None:
     assert (limits.max_tensor, limits.max_pipeline, limits.max_data, limits.max_train_blocks) == (1, 1, 4, 1)
     assert not limits.colocates
     assert limits.roles_on_trainer == {Task.REFERENCE, Task.CRITIC_INFERENCE, Task.ACTOR_TRAINING, Task.CRITIC_TRAINING}
-    assert load_capabilities().devices == {"cpu"}
+    assert load_capabilities().devices == {"cpu", "cuda", "emulated"}
 
 
 def test_every_role_of_the_document_is_a_task() -> None:

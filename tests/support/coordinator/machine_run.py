@@ -18,6 +18,7 @@ from coordinator.state import (
     Hello,
     Job,
     JobRequest,
+    PlacedProcess,
     PlacedRoles,
     Settings,
     State,
@@ -26,7 +27,7 @@ from coordinator.state import (
 from periplus.values.machine import DeviceCount
 from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
-from periplus.values.task import RunFiles, TaskReport, TaskState
+from periplus.values.task import Role, RunFiles, TaskReport, TaskState
 from planner.answer.outcome import Fact, Infeasible
 from tests.support.coordinator.machines import inventory, machine
 
@@ -82,6 +83,18 @@ def infeasible(why: str) -> Infeasible:
     return Infeasible(facts=(Fact(kind="rules", name="fact", what=why),))
 
 
+def placed(trainer: str, *rollouts: str, workers: int = 1, devices: tuple[int, int] = (1, 1)) -> PlacedRoles:
+    """A trainer, and workers in each of these regions."""
+    worker = [
+        PlacedProcess(role=Role.ROLLOUT, region=each, num_devices=devices[1])
+        for each in rollouts
+        for _ in range(workers)
+    ]
+    return PlacedRoles(
+        processes=(PlacedProcess(role=Role.TRAINER, region=trainer, num_devices=devices[0]), *worker), plan_json="{}"
+    )
+
+
 class Run:
     """A machine driven by hand, with the effects of the last event."""
 
@@ -123,11 +136,15 @@ class Run:
         (answer,) = self.do(asked)
         return answer
 
-    def place(self, job_id: str, trainer: str, *rollouts: str, workers: int = 1) -> None:
-        placement = PlacedRoles(
-            trainer_region=trainer, num_rollout_workers=dict.fromkeys(rollouts, workers), plan_json="{}"
+    def place(
+        self, job_id: str, trainer: str, *rollouts: str, workers: int = 1, devices: tuple[int, int] = (1, 1)
+    ) -> None:
+        """`devices` are those of the trainer, and of each rollout worker."""
+        self.do(
+            PlanFinished(
+                job_id, device_counts(self.state), placed(trainer, *rollouts, workers=workers, devices=devices)
+            )
         )
-        self.do(PlanFinished(job_id, device_counts(self.state), placement))
 
     def job(self, job_id: str = "j") -> Job:
         return self.state.jobs[job_id]

@@ -1,0 +1,62 @@
+"""The paces of emulated devices: how long the accelerator that cores stand in for takes for a token of a job."""
+
+from dataclasses import replace
+
+from periplus.values.machine import Pace
+from planner.answer.placement import Layout, Pool, Sharding
+from planner.cost.tables.cost_tables import CostTables, UnitCost
+from planner.plan import Assignment, TaskKind
+from planner.problem.device_classes import DeviceClass
+from planner.problem.fleet import Fleet, Machines
+from planner.problem.goal import Problem
+from planner.problem.hardware import GpuType
+from planner.problem.workload import Task, Workload
+
+EMULATED = "emulated-"
+"""What the name of a type of emulated devices begins with (`planner.devices.catalogue.type_of`)."""
+
+_MICRO_BATCH = 8
+"""Samples that a trainer takes at a time, for its pace. Chosen by hand."""
+
+
+def with_pace(each: Assignment, fleet: Fleet, workload: Workload | None) -> Assignment:
+    """Return the processes with the pace of their devices, if these are emulated.
+
+    Raises: ValueError if the model's configuration is not known, or does not fit the accelerator.
+    """
+    if not each.device.startswith(EMULATED):
+        return each
+    if workload is None:
+        raise ValueError(f"{each.device} in {each.region} can only be emulated for a model whose config.json is known")
+    region = fleet.region(each.region)
+    assert region is not None
+    num = each.data if each.task is TaskKind.TRAINER else each.tensor
+    machines = Machines(gpu=each.device, gpus_per_machine=num, num_machines=1)
+    alone = replace(fleet, regions=(replace(region, machines=(machines,)),), links=())
+    cost_tables = CostTables(Problem(fleet=alone, workload=workload))
+    (at,) = cost_tables.classes.values()
+    return replace(each, pace=_pace(cost_tables, at, each, at.gpu))
+
+
+def _pace(cost_tables: CostTables, at: DeviceClass, each: Assignment, gpu: GpuType) -> Pace:
+    workload = cost_tables.problem.workload
+    if each.task is TaskKind.TRAINER:
+        tasks = tuple(task for task in workload.tasks if task is Task.ACTOR_TRAINING)
+        sharding = Sharding.FULL if each.data > 1 else Sharding.NONE
+        layout = Layout(tensor=1, sharding=sharding, micro_batch=_MICRO_BATCH, recompute=True)
+        pool = Pool(device_class=at.key, unit_gpus=1, num_units=each.data, layouts=((tasks[0], layout),))
+        step_s = cost_tables.mesh(tasks, (pool,)).times[tasks[0]].total_s
+        tokens = workload.samples_per_step * workload.tokens_per_sample * workload.epochs_per_step
+        return Pace(prefill_s=0.0, decode_s=0.0, training_s=step_s / tokens)
+    layouts = ((Task.GENERATION, Layout(tensor=each.tensor)),)
+    pool = Pool(device_class=at.key, unit_gpus=each.tensor, num_units=1, layouts=layouts)
+    cost = cost_tables.pool((Task.GENERATION,), pool)
+    if not isinstance(cost, UnitCost):
+        raise ValueError(f"{each.device} in {each.region} cannot be emulated: {cost.what}")
+    prefill_s = cost_tables.replica(gpu, each.tensor).prefill_s
+    decode_s = 1 / cost.rates[Task.GENERATION] - prefill_s
+    return Pace(
+        prefill_s=prefill_s / workload.prompt_tokens.mean,
+        decode_s=decode_s / workload.completion_tokens.mean,
+        training_s=0.0,
+    )

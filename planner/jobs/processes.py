@@ -1,0 +1,102 @@
+"""The processes of a job's plan as the runtime starts them, and the check of a plan that was made by hand."""
+
+from collections import Counter
+from dataclasses import replace
+
+from planner.answer.outcome import Fact, Found, Infeasible
+from planner.cost.tables.network import Network
+from planner.files.capabilities import Capabilities
+from planner.jobs.hosts import accelerator
+from planner.jobs.needs import Needs
+from planner.jobs.paces import with_pace
+from planner.plan import Assignment, Plan, PlanOutcome, TaskKind
+from planner.problem.fleet import Fleet, Region
+from planner.problem.workload import Workload
+
+
+def executable(plan: Plan, fleet: Fleet, needs: Needs, workload: Workload | None) -> Plan:
+    """Return the plan with its processes in the runtime's terms: types of accelerators, engines, degrees and paces.
+
+    Raises: ValueError as `paces.with_pace` does.
+    """
+    rows = [with_pace(_executable(each, needs), fleet, workload) for each in plan.assignments]
+    return replace(plan, assignments=tuple(rows))
+
+
+def _executable(each: Assignment, needs: Needs) -> Assignment:
+    device = accelerator(each.device)
+    if each.task is TaskKind.TRAINER:
+        # On cores, and where processes share a device, a plan does not count the trainer's processes one by one.
+        data = needs.trainer_devices if device == "" or device != each.device else each.data
+        return replace(each, device=device, tensor=1, data=data)
+    return replace(each, device=device, engine=needs.engine or "", tensor=needs.worker_devices, data=1)
+
+
+def checked_plan(
+    plan: Plan, fleet: Fleet, needs: Needs, workload: Workload | None, capabilities: Capabilities
+) -> PlanOutcome:
+    """Return a plan that was made by hand, completed for the runtime, or why the runtime cannot run it on this fleet.
+
+    The fleet's devices may be in use. Raises: ValueError as `paces.with_pace` does.
+    """
+    if found := _first_disagreement(plan, fleet, needs, capabilities):
+        return Infeasible(facts=(Fact(kind="plan", name="processes", what=found),))
+    rows = [
+        replace(each, engine=each.engine or needs.engine or "" if each.task is TaskKind.ROLLOUT else "")
+        for each in plan.assignments
+    ]
+    return Found(best=replace(plan, assignments=tuple(with_pace(each, fleet, workload) for each in rows)))
+
+
+def _first_disagreement(plan: Plan, fleet: Fleet, needs: Needs, capabilities: Capabilities) -> str:
+    trainers = [each for each in plan.assignments if each.task is TaskKind.TRAINER]
+    if len(trainers) != 1 or trainers[0].num_workers != 1 or len(trainers) == len(plan.assignments):
+        return "the plan needs one trainer and at least one rollout worker"
+    if trainers[0].region != plan.trainer_region:
+        return f"the plan's trainer is in {trainers[0].region}, but its trainer_region is {plan.trainer_region}"
+    network, wanted = Network(fleet), Counter[tuple[str, str, str]]()
+    for each in plan.assignments:
+        region = fleet.region(each.region)
+        if region is None:
+            names = ", ".join(sorted(one.name for one in fleet.regions))
+            return f"the plan uses the region {each.region}, and the fleet has {names}"
+        wanted[each.region, each.machine, each.device] += each.num_workers * max(each.tensor, each.data)
+        if what := _of_process(each, region, needs, capabilities):
+            return what
+        for src, dst in ((plan.trainer_region, each.region), (each.region, plan.trainer_region)):
+            if network.route(src, dst) is None:
+                return f"no link was measured from {src} to {dst}"
+    for (name, _, device), number in sorted(wanted.items()):
+        region = fleet.region(name)
+        assert region is not None
+        there = sum(each.num_gpus for each in region.machines if each.gpu == device)
+        if device and number > there:
+            return f"the plan uses {number} {device} in {name}, which has {there}"
+    return ""
+
+
+def _of_process(each: Assignment, region: Region, needs: Needs, capabilities: Capabilities) -> str:
+    where = f"the {each.task} in {region.name}"
+    if each.devices and (each.num_workers != 1 or len(each.devices) != max(each.tensor, each.data)):
+        return f"{where} names {len(each.devices)} devices, but has {each.num_workers * max(each.tensor, each.data)}"
+    if each.task is TaskKind.TRAINER:
+        if not needs.may_train(region.name):
+            return f"{where} is where the job's regions do not allow it"
+        if each.tensor > 1 or each.data > capabilities.limits.max_data:
+            return (
+                f"{where} has tensor {each.tensor} and data {each.data}, and the runtime executes trainers with "
+                f"tensor 1 and data up to {capabilities.limits.max_data}"
+            )
+        return ""
+    engine = each.engine or needs.engine
+    if engine is None:
+        return ""
+    degrees = capabilities.degrees.get(engine, frozenset())
+    if each.tensor not in degrees or each.data > 1:
+        known = ", ".join(map(str, sorted(degrees))) or "none"
+        return f"{where} has the engine {engine} with tensor {each.tensor}, and the runtime executes {known}"
+    if region.engines is not None and engine not in region.engines:
+        return f"{where} has the engine {engine}, and {region.name} has {', '.join(region.engines) or 'none'}"
+    if not replace(needs, engine=engine).may_roll_out(region):
+        return f"{where} is where the job's regions or its own code do not allow it"
+    return ""
