@@ -6,6 +6,7 @@ that has no accelerator.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isfinite
 
 
 class DeviceFamily(StrEnum):
@@ -78,6 +79,24 @@ class Inventory:
     def own(self) -> Machine:
         """The machine on which the agent runs."""
         return self.machines[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """The fastest that an emulated device may work, in seconds a token; 0 means as fast as the machine is.
+
+    A rollout worker spends `prefill_s` on each token of a prompt and `decode_s` on each sampled token, summed over all
+    its requests. A trainer spends `training_s` on each token of prompts and completions, once for each epoch. Work that
+    took longer is not slowed. Raises: ValueError for a pace that is negative or not finite.
+    """
+
+    prefill_s: float
+    decode_s: float
+    training_s: float
+
+    def __post_init__(self) -> None:
+        if not all(isfinite(each_s) and each_s >= 0 for each_s in (self.prefill_s, self.decode_s, self.training_s)):
+            raise ValueError(f"{self} is no pace: give finite seconds a token, 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

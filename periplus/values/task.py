@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from periplus.errors import ConfigError
+from periplus.values.machine import Pace
 from periplus.values.policy import Policy
 
 EXIT_SUCCEEDED = 0
@@ -65,7 +66,8 @@ class AssignedTask:
     authority in hexadecimal; readers of the job's weights accept only trainers that this authority certified.
     `allows_other_problems` lets a resumed run go on with other problems than it had. The process runs on `machine`, and
     uses the devices with these indices there. `model_config` is the text of the `config.json` that the job was planned
-    for, if the task is a trainer and the model not a built-in one.
+    for, if the task is a trainer and the model not a built-in one. `pace` is that of an emulated device, or None if the
+    process works as fast as it can.
     """
 
     task_id: str
@@ -83,6 +85,7 @@ class AssignedTask:
     machine: str = ""
     devices: tuple[int, ...] = ()
     model_config: str = ""
+    pace: Pace | None = None
 
 
 def is_path_component(name: str) -> bool:
@@ -129,7 +132,7 @@ class TaskReport:
 class TaskSpec:
     """Everything that the process of a task needs to know.
 
-    `authority_key`, `allows_other_problems` and `model_config` are those of the `AssignedTask`.
+    `authority_key`, `allows_other_problems`, `model_config` and `pace` are those of the `AssignedTask`.
 
     `allows_own_code` and `allows_unsandboxed` are the region's policy: whether reward functions of a user's own may run
     there, and whether programs that a model wrote may run where the kernel refuses a sandbox. `cores` are the ids of
@@ -154,6 +157,7 @@ class TaskSpec:
     model_config: str = ""
     allows_own_code: bool = False
     allows_unsandboxed: bool = False
+    pace: Pace | None = None
 
     def to_json(self) -> str:
         """Return the spec as the JSON text of a task file."""
@@ -164,7 +168,9 @@ class TaskSpec:
         """Read the spec from a task file. Raises: ConfigError if the file is missing or is not a spec."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**{**data, "role": Role(data["role"]), "cores": tuple(data["cores"])})
+            found = {**data, "role": Role(data["role"]), "cores": tuple(data["cores"])}
+            pace = found.get("pace")
+            return cls(**{**found, "pace": None if pace is None else Pace(**pace)})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ConfigError(
                 f"{path} is not a task file ({error}); an agent writes task files, start one with `periplus agent`"

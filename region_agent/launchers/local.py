@@ -203,6 +203,7 @@ class Supervisor:
             model_config=task.model_config,
             allows_own_code=settings.allows_own_code,
             allows_unsandboxed=settings.allows_unsandboxed,
+            pace=task.pace,
         )
         spec_file = scratch / "task.json"
         spec_file.write_text(spec.to_json(), encoding="utf-8")
