@@ -13,6 +13,7 @@ leases move because the stream ends.
 """
 
 import asyncio
+import dataclasses
 import logging
 import tempfile
 from collections.abc import Callable, Coroutine
@@ -34,6 +35,7 @@ from periplus.values.trajectory import TrajectoryLimits
 from rollout_worker.config import LEASES_PER_SLOT, WorkerConfig
 from rollout_worker.engines.bundle import LoadedBundle, load_bundle
 from rollout_worker.engines.engine import OnSwap
+from rollout_worker.engines.paced_engine import PacedEngine
 from rollout_worker.environments.building import build_source
 from rollout_worker.environments.pool import EnvironmentPool
 from rollout_worker.episodes.draw_settings import evaluation_draws, training_draws
@@ -93,6 +95,8 @@ class Worker:
         loaded, or has only ever failed; Unreachable when the gateway stays away; EngineDied; PeriplusError when the
         engine or the weights are broken for good.
         """
+        if (pace := self._config.task.pace) is not None:
+            event(log, logging.INFO, "emulated_device", **dataclasses.asdict(pace))
         with tempfile.TemporaryDirectory(prefix="periplus-bundle-") as scratch:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(asyncio.to_thread(compile_decoder))  # while the bundle is on its way
@@ -231,6 +235,8 @@ class Worker:
         payload = b"".join(bundle.parts)
         files = files_decoder(bundle.opening.codec)(payload, max_content_bytes=bundle.opening.content_bytes)
         loaded = await load_bundle(files, scratch, self._job)
+        if (pace := self._config.task.pace) is not None:
+            loaded = dataclasses.replace(loaded, engine=PacedEngine(loaded.engine, pace))
         self._bundle_digest = payload_digest(payload)
         event(log, logging.INFO, "bundle_loaded", files=len(files))
         return loaded

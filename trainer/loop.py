@@ -5,7 +5,8 @@ One step does the following, in this order:
 1. take a batch from the ledger;
 2. leave out the groups that the gate refuses, in which a token is too old or of another history
    (trainer/learning/gate.py);
-3. train on the rest: forward, backward and optimizer run in one thread, one step at a time;
+3. train on the rest: forward, backward and optimizer run in one thread, one step at a time; on an emulated device, wait
+   then for as long as the device would still compute;
 4. write to the audit what the optimizer was given, and let the version rise by one;
 5. hand a snapshot of the new weights to the publisher.
 
@@ -19,6 +20,7 @@ parts that compute; it decides only the order.
 """
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
@@ -150,6 +152,8 @@ class TrainingLoop:
         rate = learning_rate_of(self._job, consumer.version)
         train_started_s = self._now()
         report = await asyncio.to_thread(self._train, trained, consumer, rate)
+        if report is not None:
+            await self._keep_pace(trained, report, train_started_s, stop)
         train_s = self._now() - train_started_s
         # Inspected again: what is recorded is the staleness of exactly what the optimizer saw.
         found = inspect(fit, consumer, bound, lineage)
@@ -184,6 +188,21 @@ class TrainingLoop:
             rewards = [rewards[index] for index in order]
         samples = [sample_of(each.trajectory, reward) for each, reward in zip(kept, rewards, strict=True)]
         return self._prepared.leader.step(samples, consumer=consumer, learning_rate=rate)
+
+    async def _keep_pace(
+        self, kept: Sequence[KeptTrajectory], report: StepReport, began_s: float, stop: asyncio.Event
+    ) -> None:
+        """Wait until the emulated device would have trained on the judged samples of `kept`, or until `stop` is set."""
+        pace = self._config.task.pace
+        if pace is None:
+            return
+        judged = {(figures.group, figures.sample) for figures in report.samples if figures.reward is not None}
+        trained = [each.trajectory for each in kept if (each.trajectory.group, each.trajectory.sample) in judged]
+        num_tokens = sum(len(each.prompt_ids) + len(each.completion_ids) for each in trained)
+        device_s = self._job.train.epochs * num_tokens * pace.training_s
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(began_s + device_s - self._now()):
+                await stop.wait()
 
     def _uniform_groups(self, kept: Sequence[KeptTrajectory]) -> frozenset[int]:
         """Return the groups of which filter_groups says that they teach nothing: their outcomes are all equal."""

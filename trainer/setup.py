@@ -7,7 +7,7 @@ callback. Nothing here knows of the gateway or the ledger.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from periplus.environment.prompts import PromptEncoder
@@ -80,6 +80,9 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
     job, leader = config.job, leader or Leader()
     # The other ranks import what they need meanwhile.
     leader.start()
+    if (pace := config.task.pace) is not None:
+        event(log, logging.INFO, "emulated_device", **asdict(pace))
+        say(RecordKind.NOTICE, f"emulated device: training takes {pace.training_s:g} s a token at least", {})
     say(RecordKind.PHASE, "checking model, data and environment", {})
     place = job.model.path if job.model.path.startswith(BUILTIN_PREFIX) else str(model_folder(job))
     model_dir = resolve_model_dir(place, config.cache_dir, job.seed)

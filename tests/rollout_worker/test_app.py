@@ -1,10 +1,11 @@
 """A real worker with a real small model behind a real gateway on loopback; the trainer's side is driven by hand."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from periplus.environment.job_environment import trainer_environment
 from periplus.job.job_file import JobFile
 from periplus.net import rpc
 from periplus.publication import Publication
+from periplus.values.machine import Pace
 from periplus.values.policy import Policy
 from periplus.values.probe_prompts import PROBE_LIMITS_FLOAT32, probe_prompts
 from periplus.values.task import Role
@@ -126,8 +128,9 @@ class Scene:
             pass
 
     @asynccontextmanager
-    async def worker(self, worker_id: str = "w") -> AsyncIterator[None]:
+    async def worker(self, worker_id: str = "w", pace: Pace | None = None) -> AsyncIterator[None]:
         task = task_of(self.job, Role.ROLLOUT, self.folder, gateway=self.address, task_id=worker_id)
+        task = replace(task, pace=pace)
         running = asyncio.create_task(Worker(WorkerConfig(task=task, job=self.job), epoch=1).run())
         try:
             yield
@@ -309,6 +312,29 @@ def test_no_token_of_a_version_that_failed_its_check_leaves_the_worker_and_no_le
             assert set(again) >= {each.lease_id for each in mended}
 
     play(run)
+
+
+def test_a_worker_on_an_emulated_device_says_so_and_samples_at_its_pace(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        pace = Pace(prefill_s=0.02, decode_s=0.1, training_s=9.0)
+        async with scene(model_dir, tmp_path, monkeypatch) as it, it.worker(pace=pace):
+            await it.publish_first()
+            await it.proven()
+            began_s = time.monotonic()
+            for _ in range(3):
+                it.lease("w", 0)
+            found: list[Trajectory] = []
+            while len(found) < 3:
+                found += trajectories(await it.next(FrameReceived))
+            took_s = time.monotonic() - began_s
+            assert took_s >= sum(0.02 * len(each.prompt_ids) + 0.1 * len(each.completion_ids) for each in found)
+
+    with caplog.at_level("INFO", logger="rollout_worker.app"):
+        play(run)
+    said = [vars(record)["fields"] for record in caplog.records if record.message == "emulated_device"]
+    assert said == [{"prefill_s": 0.02, "decode_s": 0.1, "training_s": 9.0}]
 
 
 def test_a_worker_that_joins_late_catches_up_and_generates_with_the_newest_weights(

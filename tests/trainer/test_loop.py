@@ -1,8 +1,11 @@
 """A whole job trains in one process, with real sampling and real steps of a small Qwen3: the loop learns, publishes and
 records what the job asks for."""
 
+import asyncio
+import time
+from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -14,15 +17,18 @@ from periplus.job.samples.selection import SampleQuery
 from periplus.net.convert import policy_to_pb
 from periplus.pb.v1 import gateway_pb2
 from periplus.publication import Closing, PublicationRecord
+from periplus.values.machine import Pace
 from periplus.values.policy import Policy
 from periplus.values.probe_prompts import NUM_LOGPROBS
 from periplus.values.record import RecordKind
-from periplus.values.task import TaskState
+from periplus.values.task import Role, TaskState
 from tests.support.audit.files import audited
 from tests.support.cases.tiers import rest_is_slow
-from tests.support.tiny_job import REWARDS
+from tests.support.tiny_job import REWARDS, task_of, tiny_job
 from tests.support.trainer.fake_link import FakeLink
 from tests.support.trainer.whole_run import PREPARED_S, Trainers
+from trainer.config import TrainerConfig
+from trainer.setup import prepare
 
 
 def test_a_synchronous_run_has_one_result_whoever_answered_and_in_whichever_order(
@@ -181,6 +187,65 @@ def test_samples_of_evaluations_can_be_looked_at(tmp_path: Path, trainers: Train
     assert len(gallery_of(RunDirectory(run.run_dir), SampleQuery(evaluation="held-out")).samples) == 8
     with pytest.raises(NotFound, match="has held-out at version 0, held-out at version 2"):
         gallery_of(RunDirectory(run.run_dir), SampleQuery(evaluation="gsm8k"))
+
+
+def test_a_step_on_an_emulated_device_takes_its_pace_and_changes_nothing_else(
+    tmp_path: Path, trainers: Trainers
+) -> None:
+    pace, epochs = Pace(prefill_s=9.0, decode_s=9.0, training_s=1e-3), {"groups_per_step": 4, "epochs": 2}
+    paced = trainers.train(tmp_path / "paced", pace=pace, now=time.monotonic, train=epochs)
+    plain = trainers.train(tmp_path / "plain", now=time.monotonic, train=epochs)
+    assert paced.digest == plain.digest
+    most_compute_s = max(record.values["train_s"] for record in plain.of_kind(RecordKind.STEP))
+    for record in paced.of_kind(RecordKind.STEP):
+        query = SampleQuery(step=record.policy.version, size=100)
+        trained = [sample.trajectory for sample in gallery_of(RunDirectory(paced.run_dir), query).samples]
+        num_tokens = sum(len(each.prompt_ids) + len(each.completion_ids) for each in trained if each is not None)
+        pace_s = 2 * num_tokens * pace.training_s
+        assert len(trained) == 32
+        # A machine that does other work besides may be late.
+        assert pace_s <= record.values["train_s"] <= pace_s + most_compute_s + 0.5
+        assert record.values["train_s"] <= record.values["step_s"]
+
+
+def test_a_stop_ends_the_wait_for_an_emulated_device_and_the_step_is_kept(tmp_path: Path, trainers: Trainers) -> None:
+    run = trainers.start(tmp_path / "a", pace=Pace(prefill_s=0.0, decode_s=0.0, training_s=100.0), now=time.monotonic)
+    trained: list[float] = []
+
+    async def go() -> TaskState:
+        stop, running = asyncio.Event(), asyncio.get_running_loop()
+        train = run.prepared.leader.step
+
+        def step(*arguments: Any, **settings: Any) -> Any:
+            report = train(*arguments, **settings)
+            trained.append(time.monotonic())
+            running.call_soon_threadsafe(running.call_later, 0.1, stop.set)
+            return report
+
+        run.prepared.leader.step = step  # type: ignore[method-assign]  # this one instance's, for the test
+        async with asyncio.timeout(60):
+            return await run.serve(stop)
+
+    assert asyncio.run(go()) is TaskState.STOPPED
+    assert len(trained) == 1
+    assert time.monotonic() - trained[0] < 10
+    assert run.link.policy == Policy(0, 1), "what was trained is published"
+
+
+def test_a_trainer_on_an_emulated_device_says_so_first(tmp_path: Path, trainers: Trainers) -> None:
+    job = tiny_job(tmp_path)
+    task = replace(task_of(job, Role.TRAINER, tmp_path), pace=Pace(prefill_s=0.0, decode_s=0.0, training_s=0.25))
+    config = TrainerConfig(task=task, job=job, cache_dir=trainers.cache_dir, resume_from=None)
+
+    class Said(Exception):
+        pass
+
+    def say(kind: RecordKind, text: str, values: dict[str, float]) -> None:
+        assert (kind, text) == (RecordKind.NOTICE, "emulated device: training takes 0.25 s a token at least")
+        raise Said
+
+    with pytest.raises(Said):
+        prepare(config, say, time.monotonic)
 
 
 @pytest.mark.parametrize("staleness", rest_is_slow([1, 0]))

@@ -137,7 +137,7 @@ class LeasingWorker:
 
 
 @dataclass(slots=True)
-class Pace:
+class MeasuredDurations:
     """Measured durations in seconds, as exponentially weighted means; None before the first measurement.
 
     `step_s` is the time of one training step. `group_s` is the time from the opening of a group until it is complete,
@@ -207,7 +207,7 @@ class LedgerState:
     hold_since_s: float | None = None  # since when a complete batch waits for older groups
     lost_since_s: float | None = None  # since when it waits for lost samples only
     num_filtered: int = 0  # groups with equal rewards dropped since the last batch
-    pace: Pace = field(default_factory=Pace)
+    pace: MeasuredDurations = field(default_factory=MeasuredDurations)
 
     @property
     def next_step(self) -> int:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from periplus.errors import ConfigError
+from periplus.values.machine import Pace
 from periplus.values.task import (
     EXIT_FAILED,
     EXIT_STOPPED,
@@ -34,11 +35,43 @@ SPEC = TaskSpec(
     authority_key="ab" * 32,
 )
 
+PACE = Pace(prefill_s=0.001, decode_s=0.02, training_s=0.0)
+
 
 def test_a_spec_is_read_back_from_its_file(tmp_path: Path) -> None:
     path = tmp_path / "task.json"
     path.write_text(SPEC.to_json())
     assert TaskSpec.load(path) == SPEC
+
+
+def test_a_spec_carries_the_pace_of_an_emulated_device(tmp_path: Path) -> None:
+    path, paced = tmp_path / "task.json", dataclasses.replace(SPEC, pace=PACE)
+    path.write_text(paced.to_json())
+    assert TaskSpec.load(path) == paced
+    without = {name: value for name, value in json.loads(SPEC.to_json()).items() if name != "pace"}
+    path.write_text(json.dumps(without))
+    assert TaskSpec.load(path) == SPEC
+
+
+@pytest.mark.parametrize(
+    "pace",
+    [
+        5,
+        "fast",
+        [],
+        {},
+        {"prefill_s": 0.1},
+        dataclasses.asdict(PACE) | {"speed": 1},
+        dataclasses.asdict(PACE) | {"decode_s": "0.1"},
+        dataclasses.asdict(PACE) | {"decode_s": -0.1},
+        dataclasses.asdict(PACE) | {"training_s": float("inf")},
+    ],
+)
+def test_a_task_file_with_a_malformed_pace_is_a_config_error_that_names_it(tmp_path: Path, pace: object) -> None:
+    path = tmp_path / "task.json"
+    path.write_text(json.dumps(json.loads(SPEC.to_json()) | {"pace": pace}))
+    with pytest.raises(ConfigError, match=r"task\.json"):
+        TaskSpec.load(path)
 
 
 @pytest.mark.parametrize(

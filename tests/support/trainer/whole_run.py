@@ -13,6 +13,7 @@ import torch
 
 from periplus.job.run_directory import RunDirectory
 from periplus.values.digest import state_digest
+from periplus.values.machine import Pace
 from periplus.values.record import Record, RecordKind
 from periplus.values.task import Role, TaskState
 from tests.support.tiny_job import task_of, tiny_job
@@ -128,26 +129,34 @@ class Trainers:
         allows_other_problems: bool = False,
         link_class: type[FakeLink] = FakeLink,
         say: Callable[[str], None] = lambda phase: None,
+        pace: Pace | None = None,
+        now: Callable[[], float] | None = None,
         **overrides: Any,
     ) -> Run:
-        """Prepare a trainer of a tiny job. `order` seeds who answers when; `say` is told what the trainer waits for."""
+        """Prepare a trainer of a tiny job. `order` seeds who answers when; `say` is told what the trainer waits for.
+
+        Without `now`, its clock goes on by a millisecond whenever it is read.
+        """
         folder.mkdir(exist_ok=True)
         job = tiny_job(folder, **overrides)
-        task = replace(task_of(job, Role.TRAINER, folder, fork=fork), allows_other_problems=allows_other_problems)
+        task = task_of(job, Role.TRAINER, folder, fork=fork)
+        task = replace(task, allows_other_problems=allows_other_problems, pace=pace)
         config = TrainerConfig(task=task, job=job, cache_dir=self.cache_dir, resume_from=resume_from)
         run_directory = RunDirectory(folder / "run")
         run_directory.create()
         clock = iter(range(1, 1_000_000))
-        prepared = prepare(config, lambda *_: None, lambda: next(clock) / 1000)
+
+        def ticking() -> float:
+            return next(clock) / 1000
+
+        prepared = prepare(config, lambda *_: None, ticking)
         for _ in range(int(PREPARED_S * 1000)):
             next(clock)
         link = link_class(job, folder, workers, order, fork)
         disk = DiskWait(asyncio.Event(), say)
         opened = self._opened.enter_context(ExitStack())
         running = opened.enter_context(
-            assembled(
-                config, prepared, link, link.key, run_directory, disk, Trackers(), lambda: next(clock) / 1000, 0.0
-            )
+            assembled(config, prepared, link, link.key, run_directory, disk, Trackers(), now or ticking, 0.0)
         )
         link.on_message = running.on_message
         return Run(config, link, prepared, running, opened)

@@ -1,0 +1,152 @@
+"""An engine of an emulated device: another engine computes for real, and its completions are delivered at a pace.
+
+What is delayed is the return of `submit`, and nothing else: a completion that has ended is held until the emulated
+device could have computed it. That device works on one completion after another, in the order in which they ended. It
+needs `prefill_s` for each token of the request's prompt and `decode_s` for each sampled token, and cannot begin before
+the request was submitted. So all requests together get no more tokens than the pace allows, in any stretch of time. The
+time of the real work counts, and idle time gives no credit. Prompts count in full, also if they share a prefix.
+
+The rate is that of the whole device. A single request gets all of it, where a real device would need a batch.
+
+A held completion keeps its place in `room`, so that the engine within runs no further ahead than a batch. Swaps, checks
+and probes go to it at once. `abort`, `close` and cancellation end the holding at once. Requests that end so, or fail,
+cost the emulated device only the time that it has already worked on a held completion.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from periplus import clock
+from periplus.values.machine import Pace
+from periplus.values.policy import Policy
+from rollout_worker.engines.engine import (
+    Completion,
+    CompletionEnd,
+    Engine,
+    EngineDied,
+    OnSwap,
+    RequestFailed,
+    SampleRequest,
+    SwapReport,
+    WeightChange,
+)
+
+
+class PacedEngine:
+    """Fulfils `Engine` with another engine, at the pace of an emulated device.
+
+    `now_s` is a monotonic clock, and `sleep` waits for seconds of it.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        pace: Pace,
+        now_s: Callable[[], float] = clock.monotonic_s,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._engine, self._pace = engine, pace
+        self._now_s, self._sleep = now_s, sleep
+        # When the emulated device has done all that it was charged with. Behind the clock while it has nothing to do.
+        self._free_s = now_s()
+        self._turn = asyncio.Lock()  # fair: completions get it in the order in which they ended
+        self._held: dict[str, asyncio.Task[None]] = {}
+        self._open: set[str] = set()
+        self._aborted: set[str] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._is_closed = False
+
+    @property
+    def vocab_size(self) -> int:
+        return self._engine.vocab_size
+
+    @property
+    def num_slots(self) -> int:
+        return self._engine.num_slots
+
+    @property
+    def room(self) -> int:
+        return max(0, self._engine.room - len(self._held))
+
+    @property
+    def computes_in_bfloat16(self) -> bool:
+        return self._engine.computes_in_bfloat16
+
+    async def submit(self, request: SampleRequest) -> Completion:
+        request_id = request.request_id
+        if request_id in self._open:
+            raise RequestFailed(f"request {request_id} is under way already; ids are unique")
+        self._open.add(request_id)
+        self._idle.clear()
+        try:
+            return await self._paced(request)
+        finally:
+            self._open.discard(request_id)
+            self._aborted.discard(request_id)
+            if not self._open:
+                self._idle.set()
+
+    async def _paced(self, request: SampleRequest) -> Completion:
+        submitted_s = self._now_s()
+        completion = await self._engine.submit(request)
+        # An abort may have come too late for the engine within, and before this call went on.
+        if completion.end is not CompletionEnd.ABORTED and request.request_id not in self._aborted:
+            num_prompt, num_sampled = len(request.prompt_ids), len(completion.token_ids)
+            cost_s = num_prompt * self._pace.prefill_s + num_sampled * self._pace.decode_s
+            await self._hold(request.request_id, submitted_s, cost_s)
+        if self._is_closed:
+            raise EngineDied("the engine was closed")
+        return replace(completion, end=CompletionEnd.ABORTED) if request.request_id in self._aborted else completion
+
+    async def _hold(self, request_id: str, submitted_s: float, cost_s: float) -> None:
+        if self._is_closed:
+            return
+        # A task of its own, so that `abort` ends the wait and not its caller.
+        held = self._held[request_id] = asyncio.create_task(self._compute(submitted_s, cost_s))
+        try:
+            await asyncio.wait([held])
+        finally:
+            held.cancel()
+            del self._held[request_id]
+        if not held.cancelled():
+            held.result()
+
+    async def _compute(self, submitted_s: float, cost_s: float) -> None:
+        async with self._turn:
+            self._free_s = max(self._free_s, submitted_s) + cost_s
+            try:
+                while (left_s := self._free_s - self._now_s()) > 0:
+                    await self._sleep(left_s)
+            except asyncio.CancelledError:
+                self._free_s = min(self._free_s, self._now_s())
+                raise
+
+    async def abort(self, request_ids: Collection[str]) -> None:
+        self._aborted |= self._open.intersection(request_ids)
+        for held in [held for request_id, held in self._held.items() if request_id in self._aborted]:
+            held.cancel()
+        await self._engine.abort(request_ids)
+
+    async def swap(self, change: WeightChange, policy: Policy, on_swap: OnSwap) -> SwapReport:
+        return await self._engine.swap(change, policy, on_swap)
+
+    async def digest(self) -> bytes:
+        return await self._engine.digest()
+
+    async def logprobs(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        return await self._engine.logprobs(ids)
+
+    async def drain(self) -> None:
+        await self._engine.drain()
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for held in self._held.values():
+            held.cancel()
+        await self._engine.close()
