@@ -1,10 +1,11 @@
 """An engine of an emulated device: another engine computes for real, and its completions are delivered at a pace.
 
 What is delayed is the return of `submit`, and nothing else: a completion that has ended is held until the emulated
-device could have computed it. That device works on one completion after another, in the order in which they ended. It
-needs `prefill_s` for each token of the request's prompt and `decode_s` for each sampled token, and cannot begin before
-the request was submitted. So all requests together get no more tokens than the pace allows, in any stretch of time. The
-time of the real work counts, and idle time gives no credit. Prompts count in full, also if they share a prefix.
+device could have computed it. That device works on one completion at a time, in the order in which they ended. It needs
+`prefill_s` for each token of the request's prompt and `decode_s` for each sampled token, and cannot begin before the
+request was submitted. So all requests together get no more tokens than the pace allows, in any stretch of time. The
+time of the real work counts, and a stretch in which no request was there gives no credit. Prompts count in full, also
+if they share a prefix.
 
 The rate is that of the whole device. A single request gets all of it, where a real device would need a batch.
 
@@ -36,6 +37,36 @@ from rollout_worker.engines.engine import (
 )
 
 
+class EmulatedDevice:
+    """The work of an emulated device, on a monotonic clock: one completion at a time, each as early as it can be."""
+
+    def __init__(self, now_s: float) -> None:
+        self._free_s = now_s  # when all its work is done
+        self._idle: list[tuple[float, float]] = []  # stretches before that without work, oldest first
+
+    def work(self, submitted_s: float, cost_s: float, oldest_s: float) -> float:
+        """Add `cost_s` seconds of work that cannot begin before `submitted_s`, and return when all work is done.
+
+        A completion that took long may use stretches that were left idle by later ones that ended before it. Stretches
+        before `oldest_s`, when the oldest request under way was submitted, are forgotten.
+        """
+        idle = list[tuple[float, float]]()
+        for began_s, ended_s in self._idle:
+            start_s = min(max(began_s, submitted_s), ended_s)
+            used_s = min(cost_s, ended_s - start_s)
+            cost_s -= used_s
+            idle += [(began_s, start_s), (start_s + used_s, ended_s)]
+        start_s = max(self._free_s, submitted_s) if cost_s else self._free_s
+        idle.append((self._free_s, start_s))
+        self._idle = [(began_s, ended_s) for began_s, ended_s in idle if max(began_s, oldest_s) < ended_s]
+        self._free_s = start_s + cost_s
+        return self._free_s
+
+    def leave(self, now_s: float) -> None:
+        """Drop the work that is not done yet."""
+        self._free_s = min(self._free_s, now_s)
+
+
 class PacedEngine:
     """Fulfils `Engine` with another engine, at the pace of an emulated device.
 
@@ -51,11 +82,10 @@ class PacedEngine:
     ) -> None:
         self._engine, self._pace = engine, pace
         self._now_s, self._sleep = now_s, sleep
-        # When the emulated device has done all that it was charged with. Behind the clock while it has nothing to do.
-        self._free_s = now_s()
+        self._device = EmulatedDevice(now_s())
         self._turn = asyncio.Lock()  # fair: completions get it in the order in which they ended
         self._held: dict[str, asyncio.Task[None]] = {}
-        self._open: set[str] = set()
+        self._open: dict[str, float] = {}  # when each request was submitted
         self._aborted: set[str] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -81,33 +111,32 @@ class PacedEngine:
         request_id = request.request_id
         if request_id in self._open:
             raise RequestFailed(f"request {request_id} is under way already; ids are unique")
-        self._open.add(request_id)
+        self._open[request_id] = self._now_s()
         self._idle.clear()
         try:
             return await self._paced(request)
         finally:
-            self._open.discard(request_id)
+            del self._open[request_id]
             self._aborted.discard(request_id)
             if not self._open:
                 self._idle.set()
 
     async def _paced(self, request: SampleRequest) -> Completion:
-        submitted_s = self._now_s()
         completion = await self._engine.submit(request)
         # An abort may have come too late for the engine within, and before this call went on.
         if completion.end is not CompletionEnd.ABORTED and request.request_id not in self._aborted:
             num_prompt, num_sampled = len(request.prompt_ids), len(completion.token_ids)
             cost_s = num_prompt * self._pace.prefill_s + num_sampled * self._pace.decode_s
-            await self._hold(request.request_id, submitted_s, cost_s)
+            await self._hold(request.request_id, cost_s)
         if self._is_closed:
             raise EngineDied("the engine was closed")
         return replace(completion, end=CompletionEnd.ABORTED) if request.request_id in self._aborted else completion
 
-    async def _hold(self, request_id: str, submitted_s: float, cost_s: float) -> None:
+    async def _hold(self, request_id: str, cost_s: float) -> None:
         if self._is_closed:
             return
         # A task of its own, so that `abort` ends the wait and not its caller.
-        held = self._held[request_id] = asyncio.create_task(self._compute(submitted_s, cost_s))
+        held = self._held[request_id] = asyncio.create_task(self._compute(self._open[request_id], cost_s))
         try:
             await asyncio.wait([held])
         finally:
@@ -118,16 +147,16 @@ class PacedEngine:
 
     async def _compute(self, submitted_s: float, cost_s: float) -> None:
         async with self._turn:
-            self._free_s = max(self._free_s, submitted_s) + cost_s
+            done_s = self._device.work(submitted_s, cost_s, min(self._open.values()))
             try:
-                while (left_s := self._free_s - self._now_s()) > 0:
+                while (left_s := done_s - self._now_s()) > 0:
                     await self._sleep(left_s)
             except asyncio.CancelledError:
-                self._free_s = min(self._free_s, self._now_s())
+                self._device.leave(self._now_s())
                 raise
 
     async def abort(self, request_ids: Collection[str]) -> None:
-        self._aborted |= self._open.intersection(request_ids)
+        self._aborted |= self._open.keys() & set(request_ids)
         for held in [held for request_id, held in self._held.items() if request_id in self._aborted]:
             held.cancel()
         await self._engine.abort(request_ids)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from periplus.errors import TrainingError
@@ -25,7 +26,8 @@ def make_work(spec: TaskSpec) -> Work:
                 return TaskState.SUCCEEDED
             case "look around":
                 cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-                seen = {"cuda": os.environ["CUDA_VISIBLE_DEVICES"], "cores": cores}
+                pace = spec.pace and asdict(spec.pace)
+                seen = {"cuda": os.environ["CUDA_VISIBLE_DEVICES"], "cores": cores, "pace": pace}
                 await asyncio.to_thread(
                     Path(spec.run_dir, spec.task_id.rpartition("/")[2]).write_text, json.dumps(seen)
                 )

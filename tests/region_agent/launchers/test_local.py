@@ -11,13 +11,13 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from periplus.job.run_directory import fork_of_start_line
-from periplus.values.machine import Device, DeviceFamily
+from periplus.values.machine import Device, DeviceFamily, Pace
 from periplus.values.task import Role, TaskOutcome, TaskState
 from region_agent.control.host_limits import usable_cores
 from region_agent.control.reconcile import AskToStop, Forget, Kill, LocalTask, Start
@@ -222,17 +222,19 @@ def test_a_task_whose_log_finds_no_room_runs_without_one(
     assert [record.message for record in caplog.records] == ["task_without_log"]
 
 
-def test_a_process_sees_the_devices_of_its_task_alone(tmp_path: Path, scratch: Path) -> None:
+def test_a_process_sees_the_devices_of_its_task_alone_and_its_pace(tmp_path: Path, scratch: Path) -> None:
     settings = WorkerSettings(region="a", gateway="a:1", work_dir=tmp_path, num_threads=dict.fromkeys(Role, 1))
+    pace = Pace(prefill_s=0.0, decode_s=0.5, training_s=0.25)
     cards, first = machine(accelerators=3), usable_cores()[0]
     cores = replace(cards, devices=(Device(index=0, kind=DeviceFamily.CPU, cores=(first,)),))
     unnamed = replace(cards, devices=(replace(cards.devices[0], index=5, uuid=""),))
     for offered, devices, cuda in ((cards, (2, 0), "GPU-2,GPU-0"), (cores, (0,), ""), (unnamed, (5,), "5")):
         supervisor = Supervisor(settings, offered, dict.fromkeys(Role, WORKER))
-        supervisor.perform(Start(replace(task("look around"), machine="h", devices=devices), 0), 1.0)
+        supervisor.perform(Start(replace(task("look around"), machine="h", devices=devices, pace=pace), 0), 1.0)
         assert outcome(supervisor).state is TaskState.SUCCEEDED
         seen = json.loads((tmp_path / "runs" / "j" / "rollout:0").read_text())
         assert seen["cuda"] == cuda
+        assert seen["pace"] == asdict(pace)
         assert seen["cores"] == ([first] if offered is cores else list(usable_cores()))
 
 
