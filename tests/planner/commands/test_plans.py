@@ -284,19 +284,17 @@ def test_a_plan_is_explained_from_its_file(plan_file: str, capsys: Capture) -> N
 
 def test_methods_are_compared(workload: str, gpu_fleet: str, hosts: str, tmp_path: Path, capsys: Capture) -> None:
     svg = tmp_path / "q.svg"
-    words = ["--study", "--methods", "exact,random", "--budget-s", "1", "-o", "json", "--output-svg", str(svg)]
+    words = ["--study", "--methods", "exact,hetrl", "--budget-s", "1", "-o", "json", "--output-svg", str(svg)]
     assert run(["plan", "compare", workload, "--fleet", gpu_fleet, *words]) == 0
     tree = json.loads(capsys.readouterr().out)
-    assert [each["method"] for each in tree["methods"]] == ["exact", "random"]
+    assert [each["method"] for each in tree["methods"]] == ["exact", "hetrl"]
     assert svg.exists()
-    assert run(["plan", "compare", JOB, "--fleet", hosts, "--methods", "random"]) == 0
-    assert "random" in capsys.readouterr().out
+    assert run(["plan", "compare", JOB, "--fleet", hosts, "--methods", "hetrl"]) == 0
+    assert "hetrl" in capsys.readouterr().out
     assert run(["plan", "compare", JOB, "--fleet", hosts, "--methods", "magic"]) == 2
     assert run(["plan", "compare", JOB, "--fleet", hosts, "--methods", ","]) == 2
-    assert run(["plan", "compare", workload, "--fleet", gpu_fleet, "--study", "--method", "random"]) == 2
-    assert (
-        "--method random: compare runs several methods; choose them with --methods instead" in capsys.readouterr().err
-    )
+    assert run(["plan", "compare", workload, "--fleet", gpu_fleet, "--study", "--method", "hetrl"]) == 2
+    assert "--method hetrl: compare runs several methods; choose them with --methods instead" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -335,7 +333,7 @@ def test_methods_that_find_nothing_have_an_exit_code(
         return NOTHING if answer is LATE else answer
 
     monkeypatch.setattr(solve, "method_of", lambda name: search)
-    words = ["--study", "--methods", "exact,verl", "--budget-s", "0.3"]
+    words = ["--study", "--methods", "exact,hetrl", "--budget-s", "0.3"]
     assert run(["plan", "compare", workload, "--fleet", gpu_fleet, *words]) == code
     out, err = capsys.readouterr()
     assert note in out

@@ -7,12 +7,12 @@ from itertools import combinations
 import pytest
 
 from bench.planner_cases import brute_force, small
+from bench.planner_cases.baselines import streamrl_like, verl_like
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Found, objective_value
 from planner.answer.placement import Group, Placement
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.baselines import streamrl_like, verl_like
 from planner.problem.goal import STUDY, Objective, Rules
 from planner.problem.workload import Task
 from tests.support.planner.cost import GPU, fleet, machines, problem, region, slower, workload

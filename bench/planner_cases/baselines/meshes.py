@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
 
+from bench.planner_cases.baselines.templates import Template, Templates
 from planner.answer.placement import Pool
 from planner.cost.tables import validity
 from planner.cost.tables.cost_tables import CostTables, UnitCost, phase_end_s
 from planner.cost.tasks import scoring, training
-from planner.methods.baselines.templates import Template, Templates
 from planner.problem.device_classes import DeviceClass
 from planner.problem.workload import SCORING, TRAINING, Task
 

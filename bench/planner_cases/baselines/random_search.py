@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from bench.planner_cases.baselines.genome import PlacementGenome
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.baselines.genome import PlacementGenome
 from planner.methods.evaluation_budget import EvaluationBudget, ignore, never
 
 

@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations, product
 
+from bench.planner_cases.baselines.genome import room
+from bench.planner_cases.baselines.meshes import MANY, MeshSearch, SearchedMesh, class_sets
+from bench.planner_cases.baselines.templates import Template, Templates
+from bench.planner_cases.baselines.verl_like import orders
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.answer.placement import Group, Placement, Pool
 from planner.cost.tables.cost_tables import CostTables, UnitCost, phase_end_s
 from planner.cost.tables.transfers import trainer_transfers
-from planner.methods.baselines.genome import room
-from planner.methods.baselines.meshes import MANY, MeshSearch, SearchedMesh, class_sets
-from planner.methods.baselines.templates import Template, Templates
-from planner.methods.baselines.verl_like import orders
 from planner.methods.evaluation_budget import EvaluationBudget, ignore, never
 from planner.problem.device_classes import DeviceClass
 from planner.problem.goal import Objective

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from bench.planner_cases import small
+from bench.planner_cases.baselines.genome import PlacementGenome
+from bench.planner_cases.baselines.sampling import drawn, sample
 from planner.answer.evaluation import Evaluation, Violation
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.baselines.genome import PlacementGenome
-from planner.methods.baselines.sampling import drawn, sample
 from planner.problem.goal import Problem, Rules
 from planner.problem.workload import Task
 

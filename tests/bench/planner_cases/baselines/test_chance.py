@@ -7,9 +7,9 @@ from itertools import count
 import pytest
 
 from bench.planner_cases import small
+from bench.planner_cases.baselines import genetic, random_search
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.baselines import genetic, random_search
 from planner.problem.goal import Problem, Rules
 
 SEARCHES = [random_search.search, genetic.search]

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bench.planner_cases.baselines.genome import PlacementGenome
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.baselines.genome import PlacementGenome
 
 MOST_TRIES = 2000
 """Number of draws for one placement. On small fleets with tight memory one draw in a few hundred is valid."""

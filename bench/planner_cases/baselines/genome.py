@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from bench.planner_cases.baselines.templates import Template, Templates
 from planner.answer.placement import Group, Placement, Pool
 from planner.cost.tables import validity
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.baselines.templates import Template, Templates
 from planner.problem.device_classes import DeviceClass, fits
 from planner.problem.workload import TRAINING, Task
 

@@ -16,11 +16,11 @@ the whole fleet.
 
 from collections.abc import Callable
 
+from bench.planner_cases.baselines.meshes import MeshSearch, SearchedMesh, class_sets
+from bench.planner_cases.baselines.templates import Templates
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.answer.placement import Group, Placement, Pool
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.baselines.meshes import MeshSearch, SearchedMesh, class_sets
-from planner.methods.baselines.templates import Templates
 from planner.methods.evaluation_budget import EvaluationBudget, ignore, never
 from planner.problem.goal import Objective
 
