@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.devices.calibration.layer_memory import predicted_bytes
-from planner.devices.calibration.loaders import load_memory, load_profiles, load_traits
-from planner.devices.calibration.observations import MeasuredTerm, Numerics, Series
-from planner.devices.calibration.training_tables import profiled_architecture
+from bench.planner_cases.calibration.layer_memory import predicted_bytes
+from bench.planner_cases.calibration.loaders import load_memory, load_profiles, load_traits
+from bench.planner_cases.calibration.observations import MeasuredTerm, Numerics, Series
+from bench.planner_cases.calibration.training_tables import profiled_architecture
 from planner.devices.catalogue import gpu_types
 
 TABLES = {

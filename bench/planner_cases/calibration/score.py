@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.devices.calibration.observations import FloatArray
+from bench.planner_cases.calibration.observations import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

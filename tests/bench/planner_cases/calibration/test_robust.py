@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from planner.devices.calibration import robust
-from planner.devices.calibration.observations import FloatArray
+from bench.planner_cases.calibration import robust
+from bench.planner_cases.calibration.observations import FloatArray
 
 X = np.linspace(1.0, 3.0, 40)
 

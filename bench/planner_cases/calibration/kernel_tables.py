@@ -13,8 +13,8 @@ These rows are left out:
 
 from collections.abc import Iterable, Iterator
 
-from planner.devices.calibration.observations import MeasuredTerm, Series
-from planner.devices.calibration.rows import Row, grouped, milliseconds, number, series_of
+from bench.planner_cases.calibration.observations import MeasuredTerm, Series
+from bench.planner_cases.calibration.rows import Row, grouped, milliseconds, number, series_of
 from planner.problem.architecture import Architecture
 
 MIN_SIDE = 1024

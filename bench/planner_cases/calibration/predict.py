@@ -9,8 +9,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from bench.planner_cases.calibration.observations import FloatArray, MeasuredTerm, Numerics, Series
 from planner.devices import collective, layer
-from planner.devices.calibration.observations import FloatArray, MeasuredTerm, Numerics, Series
 from planner.devices.layer import Kernels
 from planner.problem.architecture import Architecture
 from planner.problem.hardware import Efficiency, GpuType

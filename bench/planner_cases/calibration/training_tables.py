@@ -16,9 +16,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.devices.calibration.layer_memory import LayerMemory
-from planner.devices.calibration.observations import MeasuredTerm, Numerics, Series
-from planner.devices.calibration.rows import Row, constant, grouped, number, series_of
+from bench.planner_cases.calibration.layer_memory import LayerMemory
+from bench.planner_cases.calibration.observations import MeasuredTerm, Numerics, Series
+from bench.planner_cases.calibration.rows import Row, constant, grouped, number, series_of
 from planner.devices.catalogue import architectures
 from planner.problem.architecture import Architecture
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.devices.calibration.score import ranks, score, spearman
+from bench.planner_cases.calibration.score import ranks, score, spearman
 
 
 def test_errors_are_relative_to_what_was_measured() -> None:

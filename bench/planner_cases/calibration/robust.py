@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from planner.devices.calibration.observations import FloatArray
+from bench.planner_cases.calibration.observations import FloatArray
 
 STEP = 1e-4
 """Step of forward differences."""

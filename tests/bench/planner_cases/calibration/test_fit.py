@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.devices.calibration import held_out, parameters
-from planner.devices.calibration.fit import Fit, fit_all
-from planner.devices.calibration.observations import FloatArray, MeasuredTerm, Numerics, Series
-from planner.devices.calibration.predict import predicted_s
-from planner.devices.calibration.similar_types import Traits, completed, expected, similar_types
+from bench.planner_cases.calibration import held_out, parameters
+from bench.planner_cases.calibration.fit import Fit, fit_all
+from bench.planner_cases.calibration.observations import FloatArray, MeasuredTerm, Numerics, Series
+from bench.planner_cases.calibration.predict import predicted_s
+from bench.planner_cases.calibration.similar_types import Traits, completed, expected, similar_types
 from planner.devices.catalogue import architectures, gpu_types
 
 GPUS = gpu_types()

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from planner.devices.calibration import parameters
-from planner.devices.calibration.fit import Fit
-from planner.devices.calibration.observations import FloatArray, Series
-from planner.devices.calibration.similar_types import Traits, completed
+from bench.planner_cases.calibration import parameters
+from bench.planner_cases.calibration.fit import Fit
+from bench.planner_cases.calibration.observations import FloatArray, Series
+from bench.planner_cases.calibration.similar_types import Traits, completed
 
 DEFAULT = "default"
 """Name of the row for types that have no row of their own."""

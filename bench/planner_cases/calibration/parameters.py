@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.devices.calibration.observations import FloatArray
-from planner.devices.calibration.predict import DeviceFit, Program
+from bench.planner_cases.calibration.observations import FloatArray
+from bench.planner_cases.calibration.predict import DeviceFit, Program
 from planner.problem.hardware import Efficiency
 
 

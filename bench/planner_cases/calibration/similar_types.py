@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.devices.calibration import parameters
-from planner.devices.calibration.fit import Fit
-from planner.devices.calibration.observations import FloatArray
+from bench.planner_cases.calibration import parameters
+from bench.planner_cases.calibration.fit import Fit
+from bench.planner_cases.calibration.observations import FloatArray
 from planner.problem.hardware import GpuType
 
 LOW_POWER_W = 80.0

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.devices.calibration import parameters, robust
-from planner.devices.calibration.observations import FloatArray, MeasuredTerm, Series
-from planner.devices.calibration.predict import predicted_s
+from bench.planner_cases.calibration import parameters, robust
+from bench.planner_cases.calibration.observations import FloatArray, MeasuredTerm, Series
+from bench.planner_cases.calibration.predict import predicted_s
 from planner.problem.hardware import GpuType
 
 STRENGTH = 0.004

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
-from planner.devices.calibration.observations import MeasuredTerm, Numerics, Series
+from bench.planner_cases.calibration.observations import MeasuredTerm, Numerics, Series
 from planner.problem.architecture import Architecture
 
 Row = dict[str, str]

@@ -12,11 +12,11 @@ Each time everything is fitted again without the rows that are left out, includi
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.devices.calibration import parameters
-from planner.devices.calibration.fit import Fit, fit_all
-from planner.devices.calibration.observations import FloatArray, MeasuredTerm, Series
-from planner.devices.calibration.predict import predicted_s
-from planner.devices.calibration.similar_types import Traits, completed, expected
+from bench.planner_cases.calibration import parameters
+from bench.planner_cases.calibration.fit import Fit, fit_all
+from bench.planner_cases.calibration.observations import FloatArray, MeasuredTerm, Series
+from bench.planner_cases.calibration.predict import predicted_s
+from bench.planner_cases.calibration.similar_types import Traits, completed, expected
 from planner.problem.hardware import GpuType
 
 _KINDS: tuple[frozenset[MeasuredTerm], ...] = (

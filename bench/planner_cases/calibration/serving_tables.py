@@ -9,8 +9,8 @@
 
 from collections.abc import Iterable, Iterator
 
-from planner.devices.calibration.observations import MeasuredTerm, Series
-from planner.devices.calibration.rows import Row, constant, grouped, milliseconds, number, series_of
+from bench.planner_cases.calibration.observations import MeasuredTerm, Series
+from bench.planner_cases.calibration.rows import Row, constant, grouped, milliseconds, number, series_of
 from planner.devices.catalogue import architectures
 
 MAX_ROUNDING = 0.05

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from planner.devices.calibration import parameters
+from bench.planner_cases.calibration import parameters
 from planner.devices.catalogue import gpu_types
 from planner.devices.catalogue.loaders import packaged_rows
 from planner.problem.hardware import Efficiency

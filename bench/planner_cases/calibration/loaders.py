@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from planner.devices.calibration import kernel_tables, serving_tables, training_tables
-from planner.devices.calibration.layer_memory import LayerMemory
-from planner.devices.calibration.observations import Series
-from planner.devices.calibration.rows import Row
-from planner.devices.calibration.similar_types import Traits
+from bench.planner_cases.calibration import kernel_tables, serving_tables, training_tables
+from bench.planner_cases.calibration.layer_memory import LayerMemory
+from bench.planner_cases.calibration.observations import Series
+from bench.planner_cases.calibration.rows import Row
+from bench.planner_cases.calibration.similar_types import Traits
 from planner.devices.catalogue import gpu_types
 from planner.devices.catalogue.loaders import packaged_rows
 
