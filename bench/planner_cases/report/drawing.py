@@ -1,4 +1,4 @@
-"""Shapes in the planner's colours: text, boxes, lines, legends and grids, and the document around them.
+"""Shapes in the colours of the planner's record: text, boxes, lines, legends and grids, and the document around them.
 
 A colour is a name of the two palettes below, of which the reader's light or dark scheme decides. Lengths are pixels.
 `periplus.view.svg` writes the markup.
@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from periplus.view import svg
 from periplus.view.axes import Axis
 from periplus.view.svg import Markup
-from planner.problem.workload import TRAINING, Task
 
 _FONTS = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
 _LIGHT = {
@@ -157,14 +156,6 @@ def text_width(words: str, size: float = 13) -> float:
     return len(words) * size * _LETTER
 
 
-def fitted(words: str, width: float, size: float = 13) -> str:
-    """Return the text, cut with an ellipsis if it is too wide; empty if not even a few letters fit."""
-    most = int(width / (size * _LETTER))
-    if len(words) <= most:
-        return words
-    return words[: most - 1].rstrip() + "…" if most >= 4 else ""
-
-
 def wrapped(words: str, width: float, size: float = 13) -> list[str]:
     """Return the text in lines of at most that width."""
     lines, current = [], ""
@@ -190,17 +181,6 @@ def legend(x: float, y: float, entries: Iterable[tuple[str, str]], width: float)
         shapes += [box(at, y - 10, 12, 12, colour), text(at + 17, y, words, size=12, colour="soft")]
         at += wide + 12
     return shapes, y
-
-
-def colour_of(tasks: Iterable[Task]) -> str:
-    """Return the colour of a group: that of its first task that trains, otherwise of its first task."""
-    tasks = tuple(tasks)
-    return next((task for task in tasks if task in TRAINING), tasks[0]).value
-
-
-def task_name(task: str) -> str:
-    """Return the task's name with spaces."""
-    return task.replace("_", " ")
 
 
 def _tip(words: str) -> list[Markup]:
