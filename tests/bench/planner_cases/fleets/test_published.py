@@ -2,14 +2,14 @@ from collections import Counter
 
 import pytest
 
-from planner.files.fleet_file import fleet_of, to_tree
-from planner.files.importers.published import HetrlScenario, areal_hex_fleet, hetrl_fleet
-from planner.files.importers.published_workloads import (
+from bench.planner_cases.fleets.published import HetrlScenario, areal_hex_fleet, hetrl_fleet
+from bench.planner_cases.fleets.published_workloads import (
     AREAL_HEX_MODELS,
     HETRL_MODELS,
     areal_hex_workload,
     hetrl_workload,
 )
+from planner.files.fleet_file import fleet_of, to_tree
 from planner.problem.device_classes import classes_of
 from planner.problem.workload import TASKS, Task
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.planner_cases.fleets.drawn import Tables, benchmark_fleets, generated_fleet, scaled_fleet
 from planner.files.fleet_file import fleet_of, to_tree
 from planner.files.importers.egress import Egress
-from planner.files.importers.generate import Tables, benchmark_fleets, generated_fleet, scaled_fleet
 from planner.files.importers.names import cloud_of
 from planner.files.importers.network import MeasuredNetwork
 from planner.files.importers.prices import Offer, PriceTable

@@ -6,14 +6,18 @@ tables; what they lack is named in `guesses`. The same tables and seed give the 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 
 import numpy as np
 
 from planner.devices.catalogue import gpu_types
-from planner.files.importers import egress
+from planner.files.importers import egress, network, prices
+from planner.files.importers.assemble import DEFAULT_NETWORK_BYTES_PER_S
+from planner.files.importers.cells import Row
 from planner.files.importers.egress import Egress
 from planner.files.importers.imported import Imported
+from planner.files.importers.loaders import read_rows
 from planner.files.importers.names import cloud_of, region_of
 from planner.files.importers.network import MeasuredNetwork
 from planner.files.importers.prices import Offer, PriceTable
@@ -21,8 +25,6 @@ from planner.problem.fleet import Fleet, Machines, Region
 
 CLOUDS = ("aws", "azure", "gcp")
 """Clouds whose regions are used."""
-DEFAULT_NETWORK_BYTES_PER_S = 100e9 / 8
-"""Network rate of a whole machine whose list does not state it: 100 Gbit/s. Chosen by hand."""
 _LARGE = 8
 """Accelerators of a machine from which it counts as large; large machines are drawn this many times as often."""
 
@@ -43,6 +45,33 @@ class Tables:
     network: MeasuredNetwork
     prices: PriceTable
     egress: Egress
+
+
+def load_tables(data: Path) -> Tables:
+    """Return the measured tables below one folder, which is laid out like the data sets. Raises: ConfigError."""
+
+    def rows(name: str) -> tuple[Row, ...]:
+        return read_rows(data / name)
+
+    return Tables(
+        network=network.skyplane_grid(rows("network_skyplane/grid.csv")),
+        # The order matters: of several prices for one offer the later table's counts.
+        prices=prices.merged(
+            (
+                prices.aws_spot(rows("gpu_prices/aws_spot_by_az.csv")),
+                prices.aws_on_demand(rows("gpu_prices/aws_ondemand_2026-01-21.csv")),
+                prices.gcp(rows("gpu_prices/gcp_gpu_prices.csv")),
+                prices.neoclouds(rows("gpu_prices/neoclouds_skypilot_catalog_v8.csv")),
+            )
+        ),
+        egress=egress.merged(
+            (
+                egress.aws(rows("egress_prices/aws_transfer_usd_per_gb_2022-12-04.csv")),
+                egress.gcp_internet(rows("egress_prices/gcp_internet_egress_2025-12-19.csv")),
+                egress.skyplane(rows("egress_prices/skyplane_egress_usd_per_gb.csv")),
+            )
+        ),
+    )
 
 
 def generated_fleet(
