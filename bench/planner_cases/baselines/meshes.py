@@ -18,7 +18,9 @@ from planner.answer.placement import Pool
 from planner.cost.tables import validity
 from planner.cost.tables.cost_tables import CostTables, UnitCost, phase_end_s
 from planner.cost.tasks import scoring, training
+from planner.methods.evaluation_budget import INFEASIBLE, EvaluationBudget
 from planner.problem.device_classes import DeviceClass
+from planner.problem.goal import Objective
 from planner.problem.workload import SCORING, TRAINING, Task
 
 MANY = 3
@@ -31,6 +33,14 @@ class SearchedMesh:
 
     pools: tuple[Pool, ...]
     total_s: float
+
+
+def most_s(budget: EvaluationBudget) -> float:
+    """Return the seconds that a group of tasks may take at most in a placement that is better than the best so far."""
+    if budget.goal.objective is Objective.COST_AT_THROUGHPUT:
+        step_s = budget.goal.planned_step_s
+        return step_s * (1 + 1e-6) if step_s is not None else INFEASIBLE
+    return budget.best_loss
 
 
 def class_sets(cost_tables: CostTables, templates: Templates, tasks: tuple[Task, ...]) -> list[tuple[DeviceClass, ...]]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, product
 
 from bench.planner_cases.baselines.genome import room
-from bench.planner_cases.baselines.meshes import MANY, MeshSearch, SearchedMesh, class_sets
+from bench.planner_cases.baselines.meshes import MANY, MeshSearch, SearchedMesh, class_sets, most_s
 from bench.planner_cases.baselines.templates import Template, Templates
 from bench.planner_cases.baselines.verl_like import orders
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
@@ -50,8 +50,8 @@ def search(
     rest = tuple(task for task in cost_tables.problem.workload.tasks if task is not Task.GENERATION)
     meshes, rollouts = MeshSearch(cost_tables, templates, rest), _Rollouts(cost_tables, templates)
     for classes in class_sets(cost_tables, templates, rest):
-        # `ceiling_s` falls as better placements are found, so later classes list fewer meshes.
-        for mesh in meshes.best(classes, budget.ceiling_s):
+        # `most_s` falls as better placements are found, so later classes list fewer meshes.
+        for mesh in meshes.best(classes, most_s(budget)):
             if budget.is_over:
                 return budget.outcome("streamrl")
             _split(budget, rollouts, rest, mesh)
@@ -61,7 +61,7 @@ def search(
 def _split(budget: EvaluationBudget, rollouts: "_Rollouts", rest: tuple[Task, ...], mesh: SearchedMesh) -> None:
     """Try the generation pools beside one mesh, by ascending lower bounds, until none can beat the incumbent."""
     # Neither a mesh that costs more than the best placement nor one that is slower can be part of a better one.
-    if _least_usd(budget.cost_tables, mesh.pools) >= budget.best_loss or mesh.total_s >= budget.ceiling_s:
+    if _least_usd(budget.cost_tables, mesh.pools) >= budget.best_loss or mesh.total_s >= most_s(budget):
         return
     options = [
         (least, pools, ordered)

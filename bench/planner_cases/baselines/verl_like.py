@@ -16,7 +16,7 @@ the whole fleet.
 
 from collections.abc import Callable
 
-from bench.planner_cases.baselines.meshes import MeshSearch, SearchedMesh, class_sets
+from bench.planner_cases.baselines.meshes import MeshSearch, SearchedMesh, class_sets, most_s
 from bench.planner_cases.baselines.templates import Templates
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.answer.placement import Group, Placement, Pool
@@ -41,7 +41,7 @@ def search(
     for classes in class_sets(cost_tables, templates, tasks):
         if budget.is_over:
             break
-        for mesh in meshes.best(classes, budget.ceiling_s):
+        for mesh in meshes.best(classes, most_s(budget)):
             for pools in orders(cost_tables, mesh):
                 # Meshes were listed for an older incumbent; it may have improved since.
                 if least_value(cost_tables, mesh) < budget.best_loss:
