@@ -38,7 +38,7 @@ from planner.problem.margins import with_margin
 AUTO = "auto"
 """Name of the default method, a portfolio of the exact method and heuristics."""
 
-_EXTRAS = {"deap": "bench", "ortools": "planner", "pymetis": "metis"}
+_EXTRAS = {"ortools": "planner", "pymetis": "metis"}
 """Optional dependency group of this package that installs a module; the key is the module's import name."""
 
 Method = Callable[..., Outcome]

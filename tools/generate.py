@@ -17,13 +17,13 @@ from pathlib import Path
 
 from grpc_tools import protoc
 
+from bench.planner_cases.fleets.published import HetrlScenario, areal_hex_fleet, hetrl_fleet
 from periplus.config import yaml_text
 from periplus.job.architectures import ARCHITECTURES, WITHOUT_TORCH, SupportedArchitecture
 from periplus.job.job_file import job_schema
 from periplus.process.telemetry import FAMILIES, METRICS, MetricKind
 from planner.files.fleet_file import fleet_schema, to_tree
 from planner.files.importers.imported import Imported
-from planner.files.importers.published import HetrlScenario, areal_hex_fleet, hetrl_fleet
 from planner.files.workload_file import workload_schema
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -14,9 +14,9 @@ throughput. Budgets and staleness bounds are not published: several are reported
 from itertools import product
 
 from bench.planner_cases.cells import Cell, Row, Rows, Section, Settings, measured, most, reached
+from bench.planner_cases.fleets.published import areal_hex_fleet
+from bench.planner_cases.fleets.published_workloads import AREAL_HEX_MODELS, areal_hex_workload
 from bench.planner_cases.solving import Solved, solve
-from planner.files.importers.published import areal_hex_fleet
-from planner.files.importers.published_workloads import AREAL_HEX_MODELS, areal_hex_workload
 from planner.problem.goal import Goal, Objective, Problem
 
 BUDGETS_USD_PER_HOUR = (32.0, 64.0, 128.0)

@@ -1,8 +1,8 @@
 """Claim: what the planner predicts of layers is within 10 % of times, and 6 % of memory, that nobody here measured.
 
-The profiles are those of `DATA`/gpu_profiles. The docstrings of `planner.devices.calibration.*_tables` say which rows
-count, and why others do not. An error is |predicted / measured - 1|. It is averaged over the rows of each kind of time,
-and then over kinds. Predictions come from the functions of `planner.devices` that the cost model and the simulator
+The profiles are those of `DATA`/gpu_profiles. The docstrings of `calibration/*_tables.py` say which rows count, and why
+others do not. An error is |predicted / measured - 1|. It is averaged over the rows of each kind of time, and then over
+kinds. Predictions come from the functions of `planner.devices` that the cost model and the simulator
 call. There are these splits:
 
 - In sample: the parameters of a device type (`Efficiency`) are fitted to the same rows. This is for context only.
@@ -20,6 +20,13 @@ without a target.
 `cost_memory_error_mean` is over parameters and activations of transformer layers. Nothing is fitted here: the tensors
 that a layer keeps were counted in the source of the profiled program. First and last layers are reported too, and so is
 the error for a program whose source is not known, which is assumed to keep what the others keep on average.
+
+`calibration/` (beside this module) fits the parameters. `loaders` reads the profiles, `serving_tables`,
+`training_tables` and `kernel_tables` turn them into `observations`. `predict` asks `planner.devices` for the seconds of
+an observation, and `fit` fits `parameters` with `robust`. `similar_types` estimates types that nobody profiled from
+similar types. `held_out` predicts rows that the fit did not see, `score` summarises errors, and `layer_memory` checks
+bytes. With `--table FILE` the fitted efficiencies are written there and nothing is measured: this makes
+`planner/data/efficiency.csv`.
 
 `--quick` takes every 16th matrix product and few kinds of attention, and leaves no silicon out. The last line is one
 JSON object.
@@ -40,15 +47,15 @@ from typing import Any
 import numpy as np
 
 from bench import provenance
-from planner.devices.calibration import held_out, parameters
-from planner.devices.calibration.fit import Fit, fit_all
-from planner.devices.calibration.held_out import Predicted
-from planner.devices.calibration.layer_memory import KEPT, LayerMemory, predicted_bytes
-from planner.devices.calibration.loaders import load_memory, load_profiles, load_traits
-from planner.devices.calibration.observations import LAYERS, MeasuredTerm, Series
-from planner.devices.calibration.score import Score, score
-from planner.devices.calibration.similar_types import Traits, completed
-from planner.devices.calibration.table import efficiency_rows
+from bench.planner_cases.calibration import held_out, parameters
+from bench.planner_cases.calibration.fit import Fit, fit_all
+from bench.planner_cases.calibration.held_out import Predicted
+from bench.planner_cases.calibration.layer_memory import KEPT, LayerMemory, predicted_bytes
+from bench.planner_cases.calibration.loaders import load_memory, load_profiles, load_traits
+from bench.planner_cases.calibration.observations import LAYERS, MeasuredTerm, Series
+from bench.planner_cases.calibration.score import Score, score
+from bench.planner_cases.calibration.similar_types import Traits, completed
+from bench.planner_cases.calibration.table import efficiency_rows
 from planner.devices.catalogue import gpu_types
 
 MAX_TIME_ERROR = 0.10

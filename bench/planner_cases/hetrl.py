@@ -19,10 +19,10 @@ from itertools import product
 from statistics import geometric_mean
 
 from bench.planner_cases.cells import Cell, Row, Rows, Section, Settings, measured, most, reached
+from bench.planner_cases.fleets.published import HetrlScenario, hetrl_fleet
+from bench.planner_cases.fleets.published_workloads import ALGORITHMS, HETRL_MODELS, hetrl_workload
 from bench.planner_cases.solving import Solved, solve
 from planner.answer.placement import Placement, Sharding
-from planner.files.importers.published import HetrlScenario, hetrl_fleet
-from planner.files.importers.published_workloads import ALGORITHMS, HETRL_MODELS, hetrl_workload
 from planner.problem.goal import STUDY, Problem
 from planner.problem.workload import TRAINING
 from planner.simulate.simulator import simulate

@@ -19,14 +19,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.planner_cases.cells import Cell, Row, Rows, Section, Settings, measured, reached
+from bench.planner_cases.fleets.drawn import benchmark_fleets, load_tables
+from bench.planner_cases.fleets.published_workloads import areal_hex_workload, hetrl_workload
 from bench.planner_cases.real import DELTA, NUM_FLEETS
 from bench.planner_cases.solving import Solved, solve
 from planner.answer.placement import Placement
 from planner.cost.oracle import rent_usd_per_hour
 from planner.cost.tables.cost_tables import CostTables
-from planner.files.importers.generate import benchmark_fleets
-from planner.files.importers.loaders import load_fleet, load_tables, load_workload
-from planner.files.importers.published_workloads import areal_hex_workload, hetrl_workload
+from planner.files.importers.loaders import load_fleet, load_workload
 from planner.problem import margins
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Goal, Objective, Problem

@@ -14,6 +14,7 @@ from statistics import median
 
 import numpy as np
 
+from bench.planner_cases.baselines.sampling import drawn
 from bench.planner_cases.cells import Cell, Row, Rows, Section, Settings, measured, reached
 from bench.planner_cases.speed import problem_of
 from planner.answer.evaluation import Evaluation
@@ -23,7 +24,6 @@ from planner.cost.batched.evaluate_many import batch_tables_of, evaluate_many, e
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tasks.layer_cuts import IntArray
-from planner.methods.baselines.sampling import drawn
 from planner.problem.workload import Task
 
 TARGETS = {64: 20_000, 1024: 2_000}

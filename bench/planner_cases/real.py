@@ -1,6 +1,6 @@
 """Section `real`: twenty fleets of measured links and listed prices, 3 to 20 regions of three clouds.
 
-Numbers of machines are drawn (`planner.files.importers.generate.benchmark_fleets`), everything else is from the tables.
+Numbers of machines are drawn (`fleets.drawn.benchmark_fleets`), everything else is from the tables.
 Three questions each, for an asynchronous GRPO job of 8B with deltas of one percent of the weights at 6.9 bits a change
 (`bench/results/2026-11-21-weights.md`): the best throughput; the best throughput of one region alone; the least dollars
 at three quarters of that one region's throughput, in one region and anywhere. *Saved* is the difference of the latter.
@@ -12,10 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.planner_cases.cells import Cell, Row, Rows, Section, Settings, measured, most, reached
+from bench.planner_cases.fleets.drawn import benchmark_fleets, load_tables
+from bench.planner_cases.fleets.published_workloads import hetrl_workload
 from bench.planner_cases.solving import Solved, solve
-from planner.files.importers.generate import benchmark_fleets
-from planner.files.importers.loaders import load_tables
-from planner.files.importers.published_workloads import hetrl_workload
 from planner.problem.goal import Goal, Objective, Problem, Rules
 from planner.problem.workload import WeightTransfer
 

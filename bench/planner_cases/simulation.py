@@ -26,13 +26,13 @@ from itertools import product
 import numpy as np
 
 from bench import provenance
+from bench.planner_cases.baselines.sampling import drawn
+from bench.planner_cases.fleets.published import HetrlScenario, hetrl_fleet
+from bench.planner_cases.fleets.published_workloads import HETRL_MODELS, hetrl_workload
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Group, Layout, Placement, Pool
 from planner.cost.tables.cost_tables import CostTables
 from planner.devices.catalogue import architecture, gpu_types
-from planner.files.importers.published import HetrlScenario, hetrl_fleet
-from planner.files.importers.published_workloads import HETRL_MODELS, hetrl_workload
-from planner.methods.baselines.sampling import drawn
 from planner.problem.fleet import Fleet, Machines, Region
 from planner.problem.goal import Problem
 from planner.problem.workload import Lengths, Task, Workload

@@ -1,19 +1,39 @@
-"""One method on one problem, timed from nothing: what it found by when, and what was proved by when."""
+"""One method on one problem, timed from nothing: what it found by when, and what was proved by when.
+
+The methods are the planner's and the baselines that they are compared with (`bench/planner_cases/baselines`): static
+layouts of other systems, random search, and a genetic algorithm. Each family of placements is written down in the
+docstring of its module, which was done before anything was compared. All search the plan space or a named part of it,
+and the same oracle evaluates them.
+"""
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from bench.planner_cases.baselines import genetic, random_search, streamrl_like, verl_like
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible, Outcome
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.portfolio import METHODS
+from planner.methods import portfolio
+from planner.methods.portfolio import Method
 from planner.problem.goal import Problem
 
 CLOSE = 0.01
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        **portfolio.METHODS,
+        "verl": verl_like.search,
+        "streamrl": streamrl_like.search,
+        "random": random_search.search,
+        "genetic": genetic.search,
+    }
+)
+"""The planner's methods and the baselines by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Section `speed`: how soon there is a plan, how soon it is proved within one percent, and with how much memory.
 
-Fleets of measured links and listed prices (`planner.files.importers.generate.scaled_fleet`): 64 accelerators in 4
+Fleets of measured links and listed prices (`fleets.drawn.scaled_fleet`): 64 accelerators in 4
 regions, 1,024 in 16, 10,000 in 32; HetRL's 8B jobs, PPO and GRPO, synchronous and not, full copies of weights. Times
 are of the method `auto`, from before the first price is computed, each case in a process of its own; the worst of four
 counts. Memory is the largest resident size of that process, interpreter and solver included.
@@ -10,10 +10,9 @@ from itertools import product
 from pathlib import Path
 
 from bench.planner_cases.cells import Cell, Row, Rows, Section, Settings, measured, most, reached
+from bench.planner_cases.fleets.drawn import load_tables, scaled_fleet
+from bench.planner_cases.fleets.published_workloads import hetrl_workload
 from bench.planner_cases.solving import solve
-from planner.files.importers.generate import scaled_fleet
-from planner.files.importers.loaders import load_tables
-from planner.files.importers.published_workloads import hetrl_workload
 from planner.problem.goal import Problem
 
 SIZES = {64: 2.0, 1024: 5.0, 10000: 15.0}

@@ -17,9 +17,8 @@ from periplus.cli.command_groups import CommandGroup
 from periplus.config import yaml_text
 from periplus.view import units
 from planner.commands.numbers import MAX_PROBE_S, Number
-from planner.commands.output import form_option, say, show, svg_option, write_svg
+from planner.commands.output import form_option, say, show
 from planner.explain.columns import columns
-from planner.explain.pictures.links import links_svg
 from planner.files.fleet_file import fleet_schema, to_tree
 from planner.files.importers.assemble import Choice, import_fleet
 from planner.files.importers.loaders import load_fleet, read_text
@@ -91,12 +90,10 @@ def _note(what: str, sentences: tuple[str, ...]) -> None:
 @fleet.command("show")
 @click.argument("file", type=_FILE, metavar="FLEET")
 @form_option
-@svg_option
-def show_fleet(file: Path, form: str, svg: Path | None) -> None:
-    """Print the machines of a fleet and a matrix of its links; --output-svg draws the matrix."""
+def show_fleet(file: Path, form: str) -> None:
+    """Print the machines of a fleet and a matrix of its links."""
     shown = load_fleet(file)
     show(to_tree(shown), form, lambda: fleet_text(shown))
-    write_svg(svg, lambda: links_svg(shown, f"links of {file.name}"))
 
 
 @fleet.command("probe")

@@ -31,7 +31,7 @@ from planner.problem.margins import with_margin
 from planner.problem.workload import Task, Workload
 from planner.solve import AUTO, Thinking, plan, plan_job
 
-METHODS = ("auto", "exact", "hetrl", "hetrl_bounded", "areal_hex", "verl", "streamrl", "random", "genetic")
+METHODS = ("auto", "exact", "hetrl", "hetrl_bounded", "areal_hex")
 """Names of `planner.methods.portfolio.METHODS`. They are repeated here because importing that module loads the solver.
 A test compares the two."""
 JOB_METHODS = (*METHODS, "static")

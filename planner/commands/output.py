@@ -2,7 +2,7 @@
 
 A plan that is read is evaluated again by the cost oracle, so its numbers are those of the present cost model and not
 those that the file claims. Answers are printed as a table, JSON or YAML on standard output; messages go to standard
-error; pictures go to the file of `--output-svg`.
+error.
 """
 
 import json
@@ -16,7 +16,7 @@ import click
 
 from periplus.config import finite_json, loading, yaml_text
 from periplus.config.file_kinds import need_kind
-from periplus.errors import ConfigError, PlanInfeasible, StorageError, TimedOut
+from periplus.errors import ConfigError, PlanInfeasible, TimedOut
 from planner.answer.evaluation import Violation
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible
 from planner.cost.oracle import evaluate
@@ -30,30 +30,6 @@ _SAME = 1e-6
 
 form_option = click.option(
     "-o", "--output", "form", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
-)
-
-
-_FOLDER = click.Path(exists=True, file_okay=False, writable=True)
-
-
-def _drawable(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
-    """Return the path of `--output-svg` if its folder can be written, before any search. Raises: StorageError."""
-    if path is not None:
-        try:
-            _FOLDER.convert(str(path.parent), param, ctx)
-        except click.BadParameter as error:
-            why = f"--output-svg {path} cannot be written: {error.message}"
-            raise StorageError(f"{why} Choose another path") from error
-    return path
-
-
-svg_option = click.option(
-    "--output-svg",
-    "svg",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    metavar="FILE",
-    help="Write a picture (SVG) to FILE.",
-    callback=_drawable,
 )
 
 
@@ -130,17 +106,6 @@ def whole(plan: Plan, path: Path) -> Plan:
             "make a plan that has them with `periplus plan FILE --fleet FLEET -o json`"
         )
     return plan
-
-
-def write_svg(path: Path | None, draw: Callable[[], str]) -> None:
-    """Write the picture to `path`; do nothing if it is None. Raises: StorageError if the file cannot be written."""
-    if path is None:
-        return
-    try:
-        path.write_text(draw(), encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}; choose another path") from error
-    say(f"picture written to {path}")
 
 
 def committed(outcome: PlanOutcome) -> Plan:

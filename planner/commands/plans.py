@@ -13,11 +13,10 @@ from periplus.cli.command_groups import DefaultGroup
 from planner.commands.background_search import Interrupt
 from planner.commands.numbers import MAX_BUDGET_S, Number
 from planner.commands.options import FILE, METHODS, options_of, question, question_options
-from planner.commands.output import form_option, read_plan, read_whole_plan, say, show, svg_option, whole, write_svg
+from planner.commands.output import form_option, read_plan, read_whole_plan, say, show
 from planner.commands.run import answer_counterfactuals, made_plan, run_methods, simulated
 from planner.explain.difference import difference
 from planner.explain.lines import explain
-from planner.explain.pictures.placement import placement_svg
 from planner.jobs.static_layout import METHOD as STATIC
 
 _PLAN_S = 10.0
@@ -53,12 +52,11 @@ def plan() -> None:
 @click.option(
     "--explain", "with_why", is_flag=True, help="Say what would shorten the step, and why regions are unused."
 )
-@click.option("--compare", "with_all", is_flag=True, help="Run every method; --output-svg draws quality against time.")
+@click.option("--compare", "with_all", is_flag=True, help="Run every method.")
 @click.option(
     "--simulate/--no-simulate", "with_simulation", default=True, show_default=True, help="Simulate the plan too."
 )
 @form_option
-@svg_option
 def make(
     file: Path,
     overrides: tuple[str, ...],
@@ -69,7 +67,6 @@ def make(
     with_all: bool,
     with_simulation: bool,
     form: str,
-    svg: Path | None,
     **options: Any,
 ) -> None:
     """Plan the job or workload in FILE on a fleet. Exit code 4: no plan exists, and the message says why.
@@ -78,8 +75,8 @@ def make(
     far is printed.
     """
     asked, interrupt = question(file, overrides, fleet, options_of(options)), Interrupt()
-    # All three need a placement. The static method makes none, which is known before any search.
-    flags = {"--explain": with_why, "--compare": with_all, "--output-svg": svg is not None}
+    # Both need a placement. The static method makes none, which is known before any search.
+    flags = {"--explain": with_why, "--compare": with_all}
     wanted = [flag for flag, is_on in flags.items() if is_on]
     if wanted and asked.method == STATIC:
         raise click.UsageError(
@@ -96,7 +93,7 @@ def make(
     if with_simulation and not interrupt.is_set:
         made = simulated(made, seed, interrupt)
     # Parts that an interrupt skipped are named, so that nobody takes the output for complete.
-    left_out = [name for name in wanted if name != "--output-svg"] if interrupt.is_set else []
+    left_out = wanted if interrupt.is_set else []
     extra: dict[str, Any] = {}
     texts: list[str] = []
     if with_why and problem is not None and not interrupt.is_set:
@@ -106,7 +103,6 @@ def make(
         # If it came during the explanation, only the comparison is missing.
         left_out = ["--compare"] if interrupt.is_set and with_all else []
     # A fresh budget for each method, as for the plan itself.
-    runs = None
     if with_all and problem is not None and not interrupt.is_set:
         runs = run_methods(problem, METHODS, budget_s, seed, interrupt, with_simulation)
         extra["comparison"] = runs.tree()
@@ -115,19 +111,16 @@ def make(
         say(f"interrupted before {' and '.join(left_out)}")
     # One answer: the explanation and the comparison are further keys of the plan, or paragraphs below it.
     show({**made.to_tree(), **extra}, form, lambda: "\n\n".join([explain(made), *texts]))
-    write_svg(svg, lambda: runs.svg() if runs else placement_svg(made))
     interrupt.leave()
 
 
 @plan.command("show")
 @click.argument("file", type=FILE, metavar="PLAN")
 @form_option
-@svg_option
-def show_plan(file: Path, form: str, svg: Path | None) -> None:
-    """Print the plan in PLAN, or draw its placement by region."""
+def show_plan(file: Path, form: str) -> None:
+    """Print the plan in PLAN."""
     shown = read_plan(file)
     show(shown.to_tree(), form, lambda: explain(shown))
-    write_svg(svg, lambda: placement_svg(whole(shown, file)))
 
 
 @plan.command("explain")
@@ -162,7 +155,6 @@ def explain_plan(file: Path, budget_s: float, seed: int, form: str) -> None:
     "--simulate/--no-simulate", "with_simulation", default=True, show_default=True, help="Simulate the plans too."
 )
 @form_option
-@svg_option
 def compare_methods(
     file: Path,
     overrides: tuple[str, ...],
@@ -172,10 +164,9 @@ def compare_methods(
     methods: str,
     with_simulation: bool,
     form: str,
-    svg: Path | None,
     **options: Any,
 ) -> None:
-    """Run every method on the same problem, each with the whole budget; --output-svg draws quality against time.
+    """Run every method on the same problem, each with the whole budget.
 
     Exit code 4: one of the methods proved that no plan exists; 8: none of them found a plan.
     """
@@ -200,7 +191,6 @@ def compare_methods(
         )
     runs = run_methods(problem, names, budget_s, seed, interrupt, with_simulation)
     show(runs.tree(), form, runs.text)
-    write_svg(svg, runs.svg)
     interrupt.leave()
     # Last, because it raises if nothing was found; the table says more than the error.
     runs.check()

@@ -27,7 +27,6 @@ from planner.explain import comparison
 from planner.explain.comparison import Compared, compared, failed
 from planner.explain.counterfactuals import Effect, effect, lifts, unanswered, unused_regions
 from planner.explain.effects import effects_text, effects_tree
-from planner.explain.pictures.quality import quality_svg
 from planner.plan import Plan
 from planner.plan_of_placement import idle_pools, limited_pools, plan_of
 from planner.problem.goal import Goal, Problem
@@ -234,8 +233,6 @@ class Runs:
     """Results of several methods on one problem."""
 
     problem: Problem
-    budget_s: float
-    """Time budget of each method."""
     runs: tuple[Compared, ...]
     refused: str = ""
     """Sentence on why no placement exists, if a method proved it."""
@@ -260,16 +257,6 @@ class Runs:
         if parts:
             lines.append(f"(interrupted: {', and '.join(parts)})")
         return "\n".join(lines)
-
-    def svg(self) -> str:
-        """Return a picture of each method's best value against time."""
-        return quality_svg(
-            comparison.traces(self.runs, self.problem.goal),
-            unit=comparison.unit_of(self.problem.goal),
-            bound=comparison.best_bound(self.runs),
-            budget_s=self.budget_s,
-            title="quality against time",
-        )
 
     def check(self) -> None:
         """Check that at least one method found a placement.
@@ -332,7 +319,6 @@ def run_methods(
         runs.append(run)
     return Runs(
         problem=problem,
-        budget_s=budget_s,
         runs=tuple(runs),
         refused=refused,
         errors=tuple(errors),

@@ -16,11 +16,10 @@ from planner.answer.evaluation import Violation
 from planner.commands.background_search import Interrupt, SearchProgress, run_in_background
 from planner.commands.faults import FaultTarget
 from planner.commands.numbers import MAX_SPREAD, Number
-from planner.commands.output import form_option, read_whole_plan, say, show, svg_option, write_svg
+from planner.commands.output import form_option, read_whole_plan, say, show
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
 from planner.explain.columns import columns
-from planner.explain.pictures.gantt import gantt_svg
 from planner.files.importers.loaders import load_fleet
 from planner.plan import Plan
 from planner.plan_of_placement import idle_pools, limited_pools
@@ -66,7 +65,6 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--trace", type=_FILE, help="Published trace of spot instances (CSV or JSON); needs --trace-of.")
 @click.option("--trace-of", metavar="WHAT", help="The device class or region that follows the trace.")
 @form_option
-@svg_option
 def simulate(
     file: Path,
     fleet: Path | None,
@@ -78,9 +76,8 @@ def simulate(
     trace: Path | None,
     trace_of: str | None,
     form: str,
-    svg: Path | None,
 ) -> None:
-    """Simulate the plan in PLAN (made by `periplus plan ... -o json`); --output-svg draws who was busy when."""
+    """Simulate the plan in PLAN (made by `periplus plan ... -o json`)."""
     from planner.simulate import simulator
 
     made = read_whole_plan(file)
@@ -128,7 +125,6 @@ def simulate(
             interrupt.leave()
         say(f"interrupted: the result covers {found.num_played:,} of {steps:,} steps")
     show(_tree(made, found, steps, seed), form, lambda: _text(made, found))
-    write_svg(svg, lambda: gantt_svg(found))
     # Only after everything is printed: this ends the command with the exit code of an interrupt.
     interrupt.leave()
 
@@ -164,9 +160,7 @@ def _check_fleet(made: Plan, problem: Problem, source: str) -> None:
 
 def _tree(made: Plan, found: Simulated, steps: int, seed: int) -> dict[str, Any]:
     assert made.evaluation is not None
-    # Bars are for the picture only; thousands of them would be copied first.
-    tree = asdict(replace(found, spans=()))
-    del tree["spans"]
+    tree = asdict(found)
     # JSON has no infinity: seconds of a stalled run are null.
     finite = math.isfinite(found.step_s)
     tree |= {

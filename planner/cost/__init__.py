@@ -8,7 +8,6 @@ placements of every search method, so methods differ only in what they find.
 - `candidates/`: lists of the units and meshes that no other candidate dominates. The solvers choose among these.
 - `step/`: the lower bounds on the step time of a whole placement, and the longest of them. `oracle` applies the goal.
 - `batched/`: `evaluate_many.evaluate_many` gives the oracle's numbers for many placements at once.
-- `itemized_terms`: all numbers behind one placement's prediction, with their formulas.
 
 The package knows nothing about searches, solvers, files or running jobs.
 """

@@ -1,6 +1,6 @@
 """Comparison of methods on one problem: what each found, how soon, and what was proved."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -73,11 +73,6 @@ def best_bound(runs: Sequence[Compared]) -> float | None:
 def best_value(runs: Sequence[Compared], goal: Goal) -> float | None:
     """Return the least objective value that was found. None if nothing was found."""
     return min((run.best.value(goal) for run in runs if run.best), default=None)
-
-
-def traces(runs: Sequence[Compared], goal: Goal) -> Mapping[str, list[tuple[float, float]]]:
-    """Return pairs (seconds, objective value) of each improvement, by method."""
-    return {run.method: [(each.elapsed_s, each.value(goal)) for each in run.trace] for run in runs}
 
 
 def unit_of(goal: Goal) -> str:

@@ -73,14 +73,6 @@ class EvaluationBudget:
         """Whether the budget is used up or the caller asked to stop."""
         return self.spent() >= 1
 
-    @property
-    def ceiling_s(self) -> float:
-        """Seconds that a group of tasks may take at most in a placement that is better than the best so far."""
-        if self.goal.objective is Objective.COST_AT_THROUGHPUT:
-            most_s = self.goal.planned_step_s
-            return most_s * (1 + 1e-6) if most_s is not None else INFEASIBLE
-        return self.best_loss
-
     def spent(self) -> float:
         """Return the share of the budget that is used, 1 or more when it is over."""
         if self._should_stop():

@@ -19,10 +19,6 @@ from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
 from planner.methods.areal_hex.method import search as areal_hex
-from planner.methods.baselines.genetic import search as genetic
-from planner.methods.baselines.random_search import search as random
-from planner.methods.baselines.streamrl_like import search as streamrl
-from planner.methods.baselines.verl_like import search as verl
 from planner.methods.evaluation_budget import INFEASIBLE, EvaluationBudget, ignore, never
 from planner.methods.exact.method import DEFAULT_GAP
 from planner.methods.exact.method import search as exact
@@ -192,10 +188,6 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "hetrl": hetrl,
         "hetrl_bounded": hetrl_bounded,
         "areal_hex": areal_hex,
-        "verl": verl,
-        "streamrl": streamrl,
-        "random": random,
-        "genetic": genetic,
     }
 )
 """Search methods by the name that `--method` takes."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 class Efficiency:
     """Fractions of the datasheet that programs reach, and fixed times of their kernels.
 
-    The values are fitted to published profiles (`planner/data/efficiency.csv`, made by `planner.devices.calibration`).
+    The values are fitted to published profiles (`planner/data/README.md` says how).
     """
 
     matmul_fraction: float

@@ -9,6 +9,6 @@ times of events, and all randomness is keyed by the seed, so the same seed gives
 - `learning/`: batches that are formed, scored and trained on.
 - `network/`: links that are shared, and whose rates may vary.
 - `faults`: devices that vanish and return, and links that change. `build` turns a placement into the simulated parts.
-- `event_queue` runs events in the order of their times; `run_record` and `gantt` hold the results; `settings` has the
-  assumptions that no input gives.
+- `event_queue` runs events in the order of their times; `run_record` holds the results; `settings` has the assumptions
+  that no input gives.
 """

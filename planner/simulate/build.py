@@ -75,7 +75,6 @@ class Builder:
             seconds=lambda task, tokens: passes[task](tokens),
             transfer_s=partial(self._transfer_s, [self.region(pool) for pool in group.pools]),
             needs_critic=Task.CRITIC_INFERENCE in scoring and Task.CRITIC_TRAINING not in training,
-            places=tuple((self.region(pool), pool.device_class) for pool in group.pools),
         )
 
     def payload_bytes(self, task: Task, src: str, dst: str) -> float:
@@ -114,8 +113,8 @@ class Builder:
         )
         for i in range(pool.num_units * replicas):
             engine = SimulatedEngine(speed, max_running=most, cache_tokens=tokens)
-            # Replicas of one unit look alike, so only the first of each unit is shown in the chart.
-            made.workers.append(PlacedEngine(engine=engine, pool=made, unit=i // replicas, is_shown=i % replicas == 0))
+            unit, replica = divmod(i, replicas)
+            made.workers.append(PlacedEngine(engine=engine, pool=made, unit=unit, is_first_replica=replica == 0))
         return made
 
     def _load_s(self, pool: Pool) -> float:

@@ -1,26 +1,8 @@
-"""Results of a simulated run: figures over the measured steps, and a bounded record of who was busy when."""
+"""Results of a simulated run: figures over the measured steps."""
 
 from dataclasses import dataclass
 
 from planner.problem.workload import Task
-
-MAX_SPANS = 4000
-"""Largest number of bars that a picture shows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BusySpan:
-    """One bar of a Gantt chart."""
-
-    region: str
-    place: str
-    """Class and number of the unit for a pool, `SRC>DST` for a link."""
-    what: str
-    """Name of a task, or `weights`."""
-    begin_s: float
-    end_s: float
-    step: int
-    """Step whose batch is scored or trained on. For generation and weights, the version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +53,6 @@ class Simulated:
     """Samples that were started again because their devices vanished."""
     samples_put_back: float
     """Sequences per step that full caches put back, and whose tokens were read again."""
-    spans: tuple[BusySpan, ...]
-    """Bars of a Gantt chart."""
     num_played: int
     """Number of measured steps after the warm-up. It is below the requested number if the run stalled or was
     stopped."""

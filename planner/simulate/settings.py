@@ -1,6 +1,6 @@
 """Assumptions and grids of the simulator, in one place. Only `SETTINGS` is used.
 
-Limits of size and of pictures are where they are checked (`simulator`, `run_record`).
+Limits of size are where they are checked (`simulator`).
 """
 
 from dataclasses import dataclass

@@ -19,7 +19,6 @@ from planner.problem.workload import Task
 from planner.simulate import faults as fault
 from planner.simulate.build import Builder
 from planner.simulate.event_queue import EventQueue
-from planner.simulate.gantt import Gantt
 from planner.simulate.generation.draws import Draws
 from planner.simulate.generation.rollouts import GenPool, LeasedGroup, Rollouts
 from planner.simulate.generation.staleness_window import Window
@@ -29,8 +28,6 @@ from planner.simulate.network.links import Links
 from planner.simulate.network.publisher import SimulatedPublisher
 from planner.simulate.run_record import LinkUse, MeasuredRegion, Simulated
 
-SHOWN_STEPS = 2
-"""Number of steps in the Gantt chart."""
 MAX_ENGINES, MAX_SAMPLES_PER_STEP = 100_000, 1_000_000
 """Largest placement that is simulated. An engine takes about a kilobyte, a sample about a tenth of a millisecond."""
 
@@ -114,16 +111,12 @@ class _Simulation:
         self._links = Links(problem.fleet, self._events, faults)
         classes = {each.key: each for each in classes_of(problem.fleet)}
         self._builder = Builder(workload, placement, classes, self._links)
-        # The picture shows the first steps after the warm-up.
-        self._gantt = Gantt(self._warmup, self._warmup + SHOWN_STEPS - 1)
         # One window is shared: generation opens groups in it, and the learner takes them.
         window = Window(batch=workload.prompts_per_step, eta=workload.eta)
         self._pools = self._builder.gen_pools(idle, at_most)
         # The parts need each other. Those that are made later are reached through methods of this object (`_deliver`,
         # `_publish`), which are called only once the run has begun.
-        self._rollouts = Rollouts(
-            workload, self._events, Draws(workload, seed), window, self._pools, self._deliver, self._gantt
-        )
+        self._rollouts = Rollouts(workload, self._events, Draws(workload, seed), window, self._pools, self._deliver)
         self._learner = SimulatedLearner(
             self._events,
             window,
@@ -131,7 +124,6 @@ class _Simulation:
             workload.trajectory_bytes_per_token,
             self._publish,
             self._rollouts.refill,
-            self._gantt,
         )
         self._publisher = SimulatedPublisher(
             self._events,
@@ -141,7 +133,6 @@ class _Simulation:
             self._links,
             self._rollouts,
             self._learner.critic_arrived,
-            self._gantt,
         )
         # Units that may be present by the latest change of availability. Fewer are alive until returned units have
         # restarted.
@@ -283,7 +274,6 @@ class _Simulation:
             units_lost=self._rollouts.units_lost,
             samples_lost=self._rollouts.samples_lost,
             samples_put_back=(after.put_back - before.put_back) / steps,
-            spans=self._gantt.spans(),
             num_played=num,
             stalled=stalled,
         )

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from bench.planner_cases.solving import METHODS
 from planner.answer.outcome import Found
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.portfolio import METHODS
 from planner.problem.goal import Problem
 from planner.problem.workload import Task
 from tests.support.planner.cost import fleet, machines, problem, region, workload

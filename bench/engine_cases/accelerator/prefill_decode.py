@@ -5,8 +5,8 @@ A row of `prefill` is a batch of prompts of one length, from the first request t
 all are under way. Both have tokens a second, and the seconds of one pass.
 
 Each row also has the columns of Helix's table of layer times, which the planner's calibration reads
-(planner/devices/calibration/serving_tables.py): `phase`, `batch_tokens` and `layer_time_ms`. A layer's time is that of
-a pass divided by the number of layers, so it contains its share of embedding, head, sampling and the host, which
+(bench/planner_cases/calibration/serving_tables.py): `phase`, `batch_tokens` and `layer_time_ms`. A layer's time is that
+of a pass divided by the number of layers, so it contains its share of embedding, head, sampling and the host, which
 Helix's does not. No part of the planner reads tables that this project measured: its calibration is made from published
 ones, whose models and machines it knows by name. The last line is one JSON object.
 """

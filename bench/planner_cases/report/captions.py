@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from bench.planner_cases.report import drawing
 from periplus.view.svg import Markup
-from planner.explain.pictures import drawing
 
 WIDTH = 980.0
 MARGIN = 28.0

@@ -1,13 +1,13 @@
 """What the fleets and workloads of both published planners take that nobody published, each by its name."""
 
-from bench.planner_cases.report.markdown import bullets
-from planner.files.importers.published import HetrlScenario, areal_hex_fleet, hetrl_fleet
-from planner.files.importers.published_workloads import (
+from bench.planner_cases.fleets.published import HetrlScenario, areal_hex_fleet, hetrl_fleet
+from bench.planner_cases.fleets.published_workloads import (
     AREAL_HEX_MODELS,
     HETRL_MODELS,
     areal_hex_workload,
     hetrl_workload,
 )
+from bench.planner_cases.report.markdown import bullets
 
 
 def guesses() -> list[str]:

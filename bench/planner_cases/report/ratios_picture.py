@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.planner_cases.cells import Row
+from bench.planner_cases.fleets.published_workloads import ALGORITHMS, HETRL_MODELS
 from bench.planner_cases.hetrl import FAMILIES, PUBLISHED
+from bench.planner_cases.report import drawing
 from bench.planner_cases.report.captions import MARGIN, NOTE, WIDTH, head, notes
 from bench.planner_cases.report.hetrl_tables import Compared, compared, timing_of
 from periplus.view.axes import Axis, log_axis
 from periplus.view.svg import Markup
-from planner.explain.pictures import drawing
-from planner.files.importers.published_workloads import ALGORITHMS, HETRL_MODELS
 
 TITLE = "How much faster than the best placement of a static family"
 _COLOURS = {"ppo": "reward", "grpo": "actor_training"}

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from itertools import product
 
 from bench.planner_cases.cells import Row, Rows
+from bench.planner_cases.report import drawing
 from bench.planner_cases.report.captions import MARGIN, NOTE, WIDTH, head, notes
 from bench.planner_cases.report.markdown import percent
 from periplus.view.axes import log_axis
 from periplus.view.svg import Markup
-from planner.explain.pictures import drawing
 
 TITLE = "Predicted against simulated"
 KINDS = tuple(product(("grpo", "ppo"), ("sync", "async")))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from bench.planner_cases.cells import Row
+from bench.planner_cases.report import drawing
 from bench.planner_cases.report.captions import MARGIN, NOTE, WIDTH, head, notes
 from bench.planner_cases.report.markdown import number
 from bench.planner_cases.report.other_solvers import OTHERS, REAL_LIMIT_S, REAL_MOST_GPUS, Other
@@ -10,7 +11,6 @@ from bench.planner_cases.report.speed_tables import workload_of
 from bench.planner_cases.speed import SIZES
 from periplus.view.axes import Axis, log_axis
 from periplus.view.svg import Markup
-from planner.explain.pictures import drawing
 
 TITLE = "Seconds to a proof within one percent"
 _COLOURS = {

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
 
 from bench.planner_cases.cells import Row
+from bench.planner_cases.fleets.published_workloads import ALGORITHMS
 from bench.planner_cases.hetrl import OURS
+from bench.planner_cases.report import drawing
 from bench.planner_cases.report.captions import MARGIN, NOTE, WIDTH, head, notes
 from bench.planner_cases.report.hetrl_tables import METHODS, AtTime, best_ever, over_time
 from bench.planner_cases.report.markdown import counted
 from periplus.view.axes import Axis, log_axis
 from periplus.view.svg import Markup
-from planner.explain.pictures import drawing
-from planner.files.importers.published_workloads import ALGORITHMS
 
 TITLE = "Quality against thinking time"
 _COLOURS = dict(zip(METHODS, ("actor_training", "reward", "reference"), strict=True))

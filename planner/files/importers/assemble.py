@@ -15,7 +15,6 @@ from periplus.errors import ConfigError
 from planner.devices.catalogue import gpu_name, gpu_types
 from planner.files.importers import egress, network, nvidia_smi, prices, remarks
 from planner.files.importers.cells import Row
-from planner.files.importers.generate import DEFAULT_NETWORK_BYTES_PER_S
 from planner.files.importers.imported import Imported
 from planner.files.importers.names import region_of
 from planner.files.importers.network import MeasuredNetwork
@@ -26,6 +25,9 @@ from planner.files.ranges import some
 from planner.problem.fleet import Fleet, Link, Machines, Region
 
 T = TypeVar("T")
+
+DEFAULT_NETWORK_BYTES_PER_S = 100e9 / 8
+"""Network rate of a whole machine whose list does not state it: 100 Gbit/s. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,7 @@ from planner.devices.catalogue import architectures
 from planner.devices.catalogue.gpus import CPU_CORE
 from planner.files.fleet_file import fleet_of
 from planner.files.huggingface import architecture_of_config
-from planner.files.importers import egress, network, prices
 from planner.files.importers.cells import Row
-from planner.files.importers.generate import Tables
 from planner.files.importers.tables import rows_of
 from planner.files.workload_file import Sources, workload_of
 from planner.problem.architecture import Architecture
@@ -55,30 +53,3 @@ def load_architecture(model_path: str) -> Architecture:
 def _config_json(path: Path) -> object:
     file = path / "config.json" if path.is_dir() else path
     return loading.parse_json(read_text(file), str(file))
-
-
-def load_tables(data: Path) -> Tables:
-    """Return the measured tables below one folder, which is laid out like the data sets. Raises: ConfigError."""
-
-    def rows(name: str) -> tuple[Row, ...]:
-        return read_rows(data / name)
-
-    return Tables(
-        network=network.skyplane_grid(rows("network_skyplane/grid.csv")),
-        # The order matters: of several prices for one offer the later table's counts.
-        prices=prices.merged(
-            (
-                prices.aws_spot(rows("gpu_prices/aws_spot_by_az.csv")),
-                prices.aws_on_demand(rows("gpu_prices/aws_ondemand_2026-01-21.csv")),
-                prices.gcp(rows("gpu_prices/gcp_gpu_prices.csv")),
-                prices.neoclouds(rows("gpu_prices/neoclouds_skypilot_catalog_v8.csv")),
-            )
-        ),
-        egress=egress.merged(
-            (
-                egress.aws(rows("egress_prices/aws_transfer_usd_per_gb_2022-12-04.csv")),
-                egress.gcp_internet(rows("egress_prices/gcp_internet_egress_2025-12-19.csv")),
-                egress.skyplane(rows("egress_prices/skyplane_egress_usd_per_gb.csv")),
-            )
-        ),
-    )

@@ -16,9 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from planner.problem.workload import Task, Workload
+from planner.problem.workload import Workload
 from planner.simulate.event_queue import EventQueue
-from planner.simulate.gantt import Gantt
 from planner.simulate.generation.draws import Draws
 from planner.simulate.generation.engine import SimulatedEngine, SimulatedSample
 from planner.simulate.generation.group_shares import Curve, split_groups
@@ -49,10 +48,8 @@ class PlacedEngine:
     engine: SimulatedEngine
     pool: "GenPool"
     unit: int
-    is_shown: bool
-    """Whether its bars are recorded. This holds for one replica of each unit."""
-    began_s: float | None = None
-    """Start of its current bar. None if it has none."""
+    is_first_replica: bool
+    """Whether it is the first replica of its unit. Units are counted by these."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +88,7 @@ class GenPool:
     @property
     def num_alive_units(self) -> int:
         """Number of units whose devices are present."""
-        return sum(worker.is_shown for worker in self.alive)
+        return sum(worker.is_first_replica for worker in self.alive)
 
 
 class Rollouts:
@@ -108,7 +105,6 @@ class Rollouts:
         window: Window,
         pools: Sequence[GenPool],
         deliver: Callable[[LeasedGroup, str], None],
-        gantt: Gantt,
     ) -> None:
         self.pools = tuple(pools)
         self.group_s: dict[str, list[float]] = {pool.region: [] for pool in pools}
@@ -119,7 +115,6 @@ class Rollouts:
         self._draws = draws
         self._window = window
         self._deliver = deliver
-        self._gantt = gantt
         self._open_groups: dict[int, LeasedGroup] = {}
         """Groups with samples that are not complete, by index."""
         self._num_leased = 0
@@ -170,8 +165,6 @@ class Rollouts:
         pool.credit = min(pool.credit, 1.0 + pool.quota) + pool.quota
         pool.has_leased = False
         for worker in pool.alive:
-            # Bars have the number of one version, so a new version begins a new bar.
-            self._end_bar(worker)
             worker.engine.take_weights(version, self._events.now_s, 0.0)
             # The change of weights has made the engine's scheduled event void.
             self._due_next(worker)
@@ -233,7 +226,6 @@ class Rollouts:
         for pool in self.pools:
             for worker in pool.alive:
                 free_s = max(free_s, worker.engine.pause(self._events.now_s))
-                self._end_bar(worker)
         return free_s
 
     def resume(self) -> None:
@@ -251,9 +243,8 @@ class Rollouts:
             # All replicas of a unit vanish or return together.
             stays = worker.unit < num_units
             if worker.engine.is_alive and not stays:
-                self._end_bar(worker)
                 lost += worker.engine.vanish()
-                self.units_lost += worker.is_shown
+                self.units_lost += worker.is_first_replica
             elif stays and not worker.engine.is_alive:
                 # Returned devices load the version that the pool has now.
                 worker.engine.return_at(pool.version, self._events.now_s, is_paused)
@@ -346,8 +337,6 @@ class Rollouts:
 
     def _due_next(self, worker: PlacedEngine) -> None:
         engine = worker.engine
-        if engine.num_running and worker.began_s is None and not engine.is_paused:
-            worker.began_s = self._events.now_s
         due_s = engine.due_s()
         if due_s < math.inf:
             # The event is void if the engine has changed by then.
@@ -373,8 +362,6 @@ class Rollouts:
             while queue or self._lease(pool):
                 if not engine.admit_from(queue, self._events.now_s, len(queue)):
                     break
-        if not engine.num_running:
-            self._end_bar(worker)
         self._due_next(worker)
         # A leased group may have more samples than this engine took: other engines may have free slots.
         if queue and len(pool.workers) > 1:
@@ -412,17 +399,3 @@ class Rollouts:
                 min(fit, key=self._fullness).queue.append(sample)
             else:
                 self._stranded.append(sample)
-
-    def _end_bar(self, worker: PlacedEngine) -> None:
-        """End the current bar of a worker, if it has one."""
-        if worker.began_s is not None and worker.is_shown:
-            pool = worker.pool
-            self._gantt.add(
-                region=pool.region,
-                place=f"{pool.key}#{worker.unit}",
-                what=Task.GENERATION,
-                begin_s=worker.began_s,
-                end_s=self._events.now_s,
-                step=pool.version,
-            )
-        worker.began_s = None

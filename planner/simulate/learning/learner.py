@@ -15,7 +15,6 @@ from functools import partial
 
 from planner.problem.workload import Task
 from planner.simulate.event_queue import EventQueue
-from planner.simulate.gantt import Gantt
 from planner.simulate.generation.rollouts import LeasedGroup
 from planner.simulate.generation.staleness_window import Window
 from planner.simulate.generation.time_sharing import DeviceQueue
@@ -36,8 +35,6 @@ class DeviceGroup:
     """Function of a batch's bytes: (seconds until its samples are at the devices, seconds of the scores back)."""
     needs_critic: bool
     """Whether the group scores with a critic that another group trains."""
-    places: tuple[tuple[str, str], ...]
-    """Pairs of region and device class of its pools, for the picture."""
 
 
 @dataclass(slots=True)
@@ -81,7 +78,6 @@ class SimulatedLearner:
         trajectory_bytes_per_token: float,
         publish: Callable[[int], None],
         formed: Callable[[], None],
-        gantt: Gantt,
     ) -> None:
         self.totals = Totals()
         self._events = events
@@ -90,7 +86,6 @@ class SimulatedLearner:
         self._bytes_per_token = trajectory_bytes_per_token
         self._publish = publish
         self._formed = formed
-        self._gantt = gantt
         self._ready: list[tuple[int, int, LeasedGroup]] = []
         """Finished groups as (class, index, group), sorted."""
         self._batch: _Batch | None = None
@@ -210,7 +205,6 @@ class SimulatedLearner:
                 self.totals.tokens_by_age[age] += tokens
         self._is_training = False
         self.totals.ended_s.append(self._events.now_s)
-        self._gantt.trained(batch.step, self._events.now_s)
         # Published first: where generation shares these devices, its next phase is requested before the next training
         # passes.
         self._publish(batch.step + 1)
@@ -228,8 +222,6 @@ class SimulatedLearner:
 
         def ended(began_s: float, ended_s: float) -> None:
             self.totals.busy_s[task] = self.totals.busy_s.get(task, 0.0) + ended_s - began_s
-            for region, place in group.places:
-                self._gantt.add(region=region, place=place, what=task, begin_s=began_s, end_s=ended_s, step=batch.step)
             # The next task is requested before the queue releases the devices, behind requests that other batches have
             # made.
             self._chain(group, tasks[1:], batch, done)

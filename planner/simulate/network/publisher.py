@@ -13,7 +13,6 @@ from planner.answer.placement import Placement
 from planner.problem.workload import Task
 from planner.simulate.build import Builder
 from planner.simulate.event_queue import EventQueue
-from planner.simulate.gantt import Gantt
 from planner.simulate.generation.rollouts import GenPool, Rollouts
 from planner.simulate.network.links import Links
 
@@ -36,7 +35,6 @@ class SimulatedPublisher:
         links: Links,
         rollouts: Rollouts,
         critic_arrived: Arrival,
-        gantt: Gantt,
     ) -> None:
         self.took_s: dict[str, list[float]] = {pool.region: [] for pool in pools}
         """Seconds from publication to arrival of each version, by region."""
@@ -47,7 +45,6 @@ class SimulatedPublisher:
         self._links = links
         self._rollouts = rollouts
         self._critic_arrived = critic_arrived
-        self._gantt = gantt
         self._waiting: dict[tuple[str, str, Task], deque[tuple[int, Arrival]]] = {}
         """Versions to send by (source, destination, task), each with what to call when it has arrived. The first one of
         each queue is on its way."""
@@ -103,16 +100,11 @@ class SimulatedPublisher:
 
     def _send_next(self, task: Task, src: str, dst: str) -> None:
         """Send the first waiting version, and the next one when it has arrived."""
-        began_s = self._events.now_s
         waiting = self._waiting[src, dst, task]
         # The version stays in the queue while it travels, which marks the pair of regions as busy.
         version, on_arrival = waiting[0]
 
         def arrived() -> None:
-            ended_s = self._events.now_s
-            self._gantt.add(
-                region=dst, place=f"{src}>{dst}", what="weights", begin_s=began_s, end_s=ended_s, step=version
-            )
             waiting.popleft()
             if waiting:
                 self._send_next(task, src, dst)

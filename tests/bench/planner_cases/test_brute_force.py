@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from bench.planner_cases import brute_force, small
+from bench.planner_cases.baselines.sampling import drawn
 from planner.answer.evaluation import Evaluation
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.baselines.sampling import drawn
 from planner.problem.goal import Objective, Problem
 from planner.problem.workload import TASKS
 

@@ -71,10 +71,10 @@ def test_a_method_that_ends_early_without_a_placement_does_not_speak_of_time(
 ) -> None:
     nothing: outcome.Outcome = outcome.BudgetExhausted(best=None, bound=None)
     monkeypatch.setattr(solve, "method_of", lambda name: lambda cost_tables, **_: nothing)
-    words = ["--study", "--method", "verl", "--budget-s", "60"]
+    words = ["--study", "--method", "areal_hex", "--budget-s", "60"]
     assert run(["plan", workload, "--fleet", gpu_fleet, *words]) == 8
     err = capsys.readouterr().err
-    assert "the method verl ended after" in err
+    assert "the method areal_hex ended after" in err
     assert "does not prove that none exists; try --method auto or --method exact" in err
 
 

@@ -94,14 +94,14 @@ def test_while_it_is_explained(
 def test_while_methods_are_compared(
     finds: bool, workload: str, gpu_fleet: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    words = ["--study", "--methods", "exact,random,verl,hetrl", "--budget-s", "1"]
+    words = ["--study", "--methods", "exact,hetrl,areal_hex,auto", "--budget-s", "1"]
     monkeypatch.setattr(solve, "method_of", pressed(2, finds=finds))
     assert run(["plan", "compare", workload, "--fleet", gpu_fleet, *words]) == 130
     text = capsys.readouterr().out
-    assert "(interrupted: random was cut short, and verl, hetrl did not run)" in text
+    assert "(interrupted: hetrl was cut short, and areal_hex, auto did not run)" in text
     assert ("interrupted before it had a placement" in text) is not finds
     monkeypatch.setattr(solve, "method_of", pressed(3, finds=finds))
     assert run(["plan", "compare", workload, "--fleet", gpu_fleet, *words, "-o", "json"]) == 130
     tree = json.loads(capsys.readouterr().out)
-    assert (tree["cut_short"], tree["not_asked"]) == (["verl"], ["hetrl"])
-    assert [each["method"] for each in tree["methods"]] == ["exact", "random", "verl"]
+    assert (tree["cut_short"], tree["not_asked"]) == (["areal_hex"], ["auto"])
+    assert [each["method"] for each in tree["methods"]] == ["exact", "hetrl", "areal_hex"]

@@ -15,14 +15,13 @@ from tests.support.planner.gpu_plan import FLEET, PLACEMENT, PROBLEM, estimate, 
 Capture = pytest.CaptureFixture[str]
 
 
-def test_a_plan_is_simulated_beside_its_prediction(plan_file: str, tmp_path: Path, capsys: Capture) -> None:
-    svg = tmp_path / "gantt.svg"
-    assert run(["simulate", plan_file, "--steps", "3", "--output-svg", str(svg)]) == 0
+def test_a_plan_is_simulated_beside_its_prediction(plan_file: str, capsys: Capture) -> None:
+    assert run(["simulate", plan_file, "--steps", "3"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("SECONDS")
     assert "weights to eu" in text
     assert "samples/s; tokens trained on by age in versions: " in text
-    assert "actor training" in svg.read_text()
+    assert "\nactor training " in text
 
 
 def test_the_same_seed_gives_the_same_run(plan_file: str, capsys: Capture) -> None:

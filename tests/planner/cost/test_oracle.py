@@ -12,9 +12,9 @@ from planner.answer.evaluation import Evaluation, Violation
 from planner.answer.placement import Group, Layout, Placement, Pool
 from planner.cost.batched.evaluate_many import PlacementVerdict, evaluate_many
 from planner.cost.candidates.columns import mesh_columns, unit_columns
-from planner.cost.itemized_terms import terms
-from planner.cost.oracle import evaluate
+from planner.cost.oracle import evaluate, rent_usd_per_hour
 from planner.cost.step.fixed_terms import FixedTerms, fixed_terms
+from planner.cost.step.step_estimate import StepEstimate, estimate_step
 from planner.cost.tables.cost_tables import CostTables, UnitCost
 from planner.cost.tables.transfers import trainer_transfers
 from planner.cost.tasks.phase_tables import phase_end_s
@@ -28,6 +28,12 @@ def estimate(cost_tables: CostTables, of: Placement, goal: Goal | None = None) -
     found = evaluate(cost_tables, of, goal=goal)
     assert isinstance(found, Evaluation), found
     return found
+
+
+def step_of(cost_tables: CostTables, of: Placement) -> StepEstimate:
+    placed = fixed_terms(cost_tables, of)
+    assert isinstance(placed, FixedTerms), placed
+    return estimate_step(cost_tables, placed)
 
 
 def test_without_staleness_a_step_is_the_critical_path() -> None:
@@ -165,9 +171,7 @@ def test_the_critics_weights_travel_where_it_scores_apart() -> None:
     groups = tuple(Group(tasks=(each.layouts[0][0],), pools=(each,)) for each in (made, values, train, critic))
     found = estimate(cost_tables, Placement(groups=groups))
     assert found.binding == "link:x>y"
-    listed = terms(cost_tables, Placement(groups=groups))
-    assert not isinstance(listed, Violation)
-    assert "need path:critic" in [term.name for term in listed]
+    assert "path:critic" in dict(step_of(cost_tables, Placement(groups=groups)).needs)
 
 
 def test_samples_that_a_region_scores_are_not_sent_there_again_to_be_trained_on() -> None:
@@ -206,18 +210,16 @@ def test_only_the_group_that_infers_with_the_critic_waits_for_its_weights() -> N
     assert found.step_s == pytest.approx(expected_s)
 
 
-def test_terms_add_up_to_the_evaluation() -> None:
-    cost_tables = CostTables(problem(two_regions(), workload(PAIR)))
-    found, listed = estimate(cost_tables, placement(FAR)), terms(cost_tables, placement(FAR))
-    assert not isinstance(listed, Violation)
-    by_name = {(term.subject, term.name): term.value for term in listed}
-    parts = ("compute", "bubble", "reduce", "update")
-    busy = sum(by_name["group:actor_training", f"actor_training: {part}"] for part in parts)
-    assert busy == pytest.approx(dict(found.task_s)[Task.ACTOR_TRAINING])
-    assert max(term.value for term in listed if term.name.startswith("need ")) == found.step_s
-    assert by_name["plan", "rent"] + by_name["plan", "egress"] * 3600 / found.step_s == pytest.approx(
-        found.usd_per_hour
-    )
+def test_an_evaluation_is_the_sum_of_its_terms() -> None:
+    cost_tables, plan = CostTables(problem(two_regions(), workload(PAIR))), placement(FAR)
+    found, step = estimate(cost_tables, plan), step_of(cost_tables, plan)
+    (group,) = (group for group in plan.groups if group.trains)
+    mesh = cost_tables.mesh(group.tasks, group.pools).times[Task.ACTOR_TRAINING]
+    busy_s = mesh.compute_s + mesh.bubble_s + mesh.reduce_s + mesh.update_s
+    assert dict(found.task_s)[Task.ACTOR_TRAINING] == pytest.approx(busy_s)
+    assert max(seconds for _, seconds in step.needs) == found.step_s
+    dollars = rent_usd_per_hour(cost_tables, plan) + step.usd_per_step * 3600 / found.step_s
+    assert found.usd_per_hour == pytest.approx(dollars)
 
 
 def random_placement(cost_tables: CostTables, rng: random.Random) -> Placement | None:

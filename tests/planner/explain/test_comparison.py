@@ -1,9 +1,8 @@
 from dataclasses import replace
 
 from planner.answer.outcome import BudgetExhausted, Fact, Found, Infeasible
-from planner.explain.comparison import best_bound, compared, comparison_text, comparison_tree, traces
+from planner.explain.comparison import best_bound, compared, comparison_text, comparison_tree
 from planner.plan import SimulatedFigures
-from planner.problem.goal import Goal
 from tests.support.planner.gpu_plan import FLEET, PROBLEM, estimate
 
 BEST = estimate()[1]
@@ -37,7 +36,6 @@ def test_programs_get_every_improvement() -> None:
     tree = comparison_tree(RUNS, PROBLEM)
     assert [method["method"] for method in tree["methods"]] == ["random", "exact", "verl", "hetrl"]
     assert [value for _, value in tree["methods"][1]["trace"]] == [FIRST.evaluation.step_s, BEST.evaluation.step_s]
-    assert traces(RUNS, Goal())["hetrl"] == []
 
 
 def test_what_the_simulator_says_has_a_column_where_it_was_asked() -> None:

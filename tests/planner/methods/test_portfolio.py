@@ -7,11 +7,12 @@ from functools import cache
 
 import pytest
 
+from bench.planner_cases.solving import METHODS
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
 from planner.methods import portfolio
-from planner.methods.portfolio import METHODS, auto
+from planner.methods.portfolio import auto
 from planner.problem.goal import Problem
 from tests.support.cases.tiers import rest_is_slow
 from tests.support.planner.searches import problem

@@ -11,13 +11,13 @@ from itertools import count
 
 import numpy as np
 
+from bench.planner_cases.baselines.genome import PlacementGenome
 from planner.answer.outcome import Incumbent
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
 from planner.cost.batched.evaluate_many import PlacementVerdict, evaluate_many
 from planner.cost.step.fixed_terms import trainer_region_of
 from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.validity import MICRO_BATCH, PIPELINE, TENSOR, of_group
-from planner.methods.baselines.genome import PlacementGenome
 from planner.methods.evaluation_budget import EvaluationBudget
 from planner.methods.exact.method import search
 from planner.methods.opening.greedy_descent import Descent

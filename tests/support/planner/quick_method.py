@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from bench.planner_cases.baselines.sampling import drawn
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Fact, Found, Incumbent, Infeasible, Outcome
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.baselines.sampling import drawn
 from planner.problem.workload import Task
 from tests.support.planner.gpu_plan import PLACEMENT
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from planner.files.importers.published import HetrlScenario, hetrl_fleet
-from planner.files.importers.published_workloads import hetrl_workload
+from bench.planner_cases.fleets.published import HetrlScenario, hetrl_fleet
+from bench.planner_cases.fleets.published_workloads import hetrl_workload
 from planner.problem.fleet import Fleet
 from planner.problem.goal import STUDY, Goal, Limits, Problem, Rules
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from bench.planner_cases.fleets.published import HetrlScenario, areal_hex_fleet
+from bench.planner_cases.fleets.published_workloads import areal_hex_workload
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
-from planner.files.importers.published import HetrlScenario, areal_hex_fleet
-from planner.files.importers.published_workloads import areal_hex_workload
 from planner.methods.areal_hex.method import search
 from planner.methods.areal_hex.strategy import PhaseOne
 from planner.methods.hetrl.candidate_lists import CandidateLists

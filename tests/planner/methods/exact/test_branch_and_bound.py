@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from bench.planner_cases import small
+from bench.planner_cases.baselines.sampling import drawn
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BudgetExhausted, Found, objective_value
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.baselines.sampling import drawn
 from planner.methods.evaluation_budget import ignore
 from planner.methods.exact.method import search
 from planner.methods.exact.search import Search

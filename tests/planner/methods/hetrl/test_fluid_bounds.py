@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bench.planner_cases.baselines.sampling import sample
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import objective_value
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.baselines.sampling import sample
 from planner.methods.evaluation_budget import EvaluationBudget
 from planner.methods.hetrl import fluid_bounds as bounds_module
 from planner.methods.hetrl.candidate_lists import CandidateLists

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from bench.planner_cases.fleets.published import HetrlScenario
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Outcome
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
-from planner.files.importers.published import HetrlScenario
 from planner.methods.hetrl.method import search, search_bounded
 from planner.problem.goal import Goal, Objective, Problem, Rules
 from tests.support.planner.searches import problem, still

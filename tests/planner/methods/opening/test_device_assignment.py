@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from bench.planner_cases.fleets.published import HetrlScenario
 from planner.cost.tables.cost_tables import CostTables
-from planner.files.importers.published import HetrlScenario
 from planner.methods.evaluation_budget import INFEASIBLE, EvaluationBudget
 from planner.methods.hetrl.candidate_lists import candidate_lists
 from planner.methods.hetrl.fluid_bounds import Bounds

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from bench.planner_cases.fleets.published import HetrlScenario
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
-from planner.files.importers.published import HetrlScenario
 from planner.methods.evaluation_budget import EvaluationBudget
 from planner.methods.opening.greedy_descent import Descent
 from planner.problem.goal import Goal, Objective, Problem, Rules

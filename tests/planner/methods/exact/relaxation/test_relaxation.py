@@ -7,12 +7,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from bench.planner_cases.baselines.sampling import drawn
 from planner.answer.evaluation import Evaluation
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.step.fixed_terms import trainer_region_of
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.baselines.sampling import drawn
 from planner.methods.exact.program.linear_model import INFINITE, LinearModel
 from planner.methods.exact.program.ortools_solver import solve_relaxed, solve_whole
 from planner.methods.exact.relaxation.building import build_relaxation

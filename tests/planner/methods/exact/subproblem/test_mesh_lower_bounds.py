@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from bench.planner_cases.baselines.sampling import drawn
 from planner.answer.placement import Group
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.baselines.sampling import drawn
 from planner.methods.exact.program.linear_model import INFINITE
 from planner.methods.exact.subproblem.candidate_arrays import ProblemArrays
 from planner.methods.exact.subproblem.mesh_lower_bounds import limit_listed_meshes
