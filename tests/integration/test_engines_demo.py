@@ -14,15 +14,19 @@ from periplus import schemas
 from planner.files.capabilities import read_file
 from tests.support.processes.demo import assert_all_gone, audit, run_demo
 
-MARKS = {("vllm", "cpu"): pytest.mark.vllm}
+MARKS = {("vllm", "cpu"): pytest.mark.vllm, ("torch", "cuda"): pytest.mark.cuda}
 """The mark of each case. A case without one fails: an engine or device that is added to the file needs a tier."""
 
+ELSEWHERE = {("torch", "cpu"), ("torch", "emulated")}
+"""The default engine runs in all other tests of whole jobs: tests/trainer/test_capabilities.py, and on emulated devices
+tests/integration/test_emulated_fleet.py."""
+
 CASES = [
-    (engine.name, device)
+    (engine.name, device, degree)
     for engine in read_file(Path(schemas.__path__[0]) / "capabilities.json").engines
-    for device in engine.devices
-    # The default engine runs in all other tests of whole jobs, tests/trainer/test_capabilities.py among them.
-    if (engine.name, device) != ("torch", "cpu")
+    for device, degrees in engine.tensor.items()
+    for degree in degrees
+    if (engine.name, device) not in ELSEWHERE
 ]
 
 DEADLINE_S = 400.0
@@ -43,12 +47,14 @@ SHORT = (
 @pytest.mark.processes
 @pytest.mark.timeout(DEADLINE_S + 60)
 @pytest.mark.parametrize(
-    "engine", [pytest.param(name, marks=MARKS[name, device], id=f"{name}-{device}") for name, device in CASES]
+    ("engine", "degree"),
+    [pytest.param(name, n, marks=MARKS[name, device], id=f"{name}-{device}-{n}") for name, device, n in CASES],
 )
-def test_the_demo_learns_with_each_engine_of_another_environment(tmp_path: Path, engine: str) -> None:
+def test_the_demo_learns_with_each_engine_device_and_degree(tmp_path: Path, engine: str, degree: int) -> None:
     message = f"the test needs the interpreter of an environment with {engine}"
-    assert f"{engine}=" in os.environ["PERIPLUS_ENGINES"], message
-    summary = run_demo(tmp_path, "--engine", engine, *SHORT, deadline_s=DEADLINE_S)
+    assert engine == "torch" or f"{engine}=" in os.environ["PERIPLUS_ENGINES"], message
+    degrees = [] if degree == 1 else [f"engine.tensor_parallel={degree}"]
+    summary = run_demo(tmp_path, "--engine", engine, *SHORT, *degrees, deadline_s=DEADLINE_S)
     run_dir = Path(summary["run_dir"])
     lines = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
     rewards = [line["reward_mean"] for line in lines if line["kind"] == "step"]

@@ -184,7 +184,7 @@ def test_a_jobs_plan_keeps_every_rule_in_any_order_of_the_fleet(fleet: Fleet, jo
         region = fleet.region(name)
         assert region is not None
         workers = sum(a.num_workers for a in plan.assignments if a.region == name and a.task is TaskKind.ROLLOUT)
-        assert workers in (0, needs.workers_per_region)
+        assert workers in (0, needs.least_workers)
         assert needs.has_room(region, trains=name == plan.trainer_region, rolls_out=bool(workers))
 
 
@@ -194,7 +194,7 @@ def best_by_enumeration(fleet: Fleet, job: JobFile) -> float | None:
     workload = workload_of_job(job, TINY)
     for _, problem in problems(fleet, needs_of(job), workload, load_capabilities().limits):
         cost_tables = CostTables(problem)
-        for placement in _placements(cost_tables, job.plan.workers_per_region):
+        for placement in _placements(cost_tables, needs_of(job).least_workers):
             estimate = evaluate(cost_tables, placement)
             if isinstance(estimate, Evaluation):
                 best = estimate.step_s if best is None else min(best, estimate.step_s)

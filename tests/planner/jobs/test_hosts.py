@@ -126,6 +126,6 @@ def test_the_questions_of_one_job_are_equal_without_the_trainer() -> None:
     assert bare["a"] == bare["b"] == bare["c"]
     slower = replace(fleet, links=tuple(replace(link, rtt_s=2 * link.rtt_s) for link in fleet.links))
     fewer = mesh([host("a", num_cores=2), host("b", num_cores=1), host("c")])
-    more = asked(fleet, replace(NEEDS, workers_per_region=NEEDS.workers_per_region + 1))["a"]
+    more = asked(fleet, replace(NEEDS, workers_per_region=NEEDS.least_workers + 1))["a"]
     for other in (asked(slower)["a"], asked(fewer)["a"], more):
         assert without_trainer(other, "a").fleet != bare["a"].fleet
