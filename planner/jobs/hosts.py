@@ -6,7 +6,7 @@ one thread by default, or a share of one where there are fewer cores than proces
 memory: what several take together is not a property of a device, so it is checked here instead.
 
 A region with accelerators is planned on these, each for one process alone, or several for a worker with tensor
-parallelism. If it has too few of them for the trainer and a worker, a second problem lets the processes share them.
+parallelism. If it has too few of them for the trainer beside a worker, a second problem lets the processes share them.
 """
 
 from collections.abc import Iterator
@@ -38,12 +38,7 @@ def problems(fleet: Fleet, needs: Needs, workload: Workload, limits: Limits) -> 
             if needs.may_roll_out(region) and needs.has_room(region, trains=region == trainer_region, rolls_out=True)
         )
         there = len(list(_accelerators(fleet, trainer_region)))
-        enough = there >= needs.trainer_devices + needs.worker_devices * (trainer_region.name in workers)
-        for shares in (False, True):
-            if (shares and enough) or (not shares and 0 < there < needs.trainer_devices):
-                continue
-            if shares and there == 0:
-                continue
+        for shares in (False, True) if 0 < there <= max(1, needs.worker_devices) else (False,):
             yield trainer_region.name, _problem(fleet, needs, workload, limits, trainer_region.name, workers, shares)
 
 

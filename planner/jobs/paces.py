@@ -1,10 +1,12 @@
 """The paces of emulated devices: how long the accelerator that cores stand in for takes for a token of a job."""
 
 from dataclasses import replace
+from itertools import product
 
 from periplus.values.machine import Pace
 from planner.answer.placement import Layout, Pool, Sharding
 from planner.cost.tables.cost_tables import CostTables, UnitCost
+from planner.cost.tasks.layer_cuts import MICRO_BATCH
 from planner.plan import Assignment, TaskKind
 from planner.problem.device_classes import DeviceClass
 from planner.problem.fleet import Fleet, Machines
@@ -15,8 +17,6 @@ from planner.problem.workload import Task, Workload
 EMULATED = "emulated-"
 """What the name of a type of emulated devices begins with (`planner.devices.catalogue.type_of`)."""
 
-_MICRO_BATCH = 8
-"""Samples that a trainer takes at a time, for its pace. Chosen by hand."""
 
 
 def with_pace(each: Assignment, fleet: Fleet, workload: Workload | None) -> Assignment:
@@ -41,11 +41,8 @@ def with_pace(each: Assignment, fleet: Fleet, workload: Workload | None) -> Assi
 def _pace(cost_tables: CostTables, at: DeviceClass, each: Assignment, gpu: GpuType) -> Pace:
     workload = cost_tables.problem.workload
     if each.task is TaskKind.TRAINER:
-        tasks = tuple(task for task in workload.tasks if task is Task.ACTOR_TRAINING)
-        sharding = Sharding.FULL if each.data > 1 else Sharding.NONE
-        layout = Layout(tensor=1, sharding=sharding, micro_batch=_MICRO_BATCH, recompute=True)
-        pool = Pool(device_class=at.key, unit_gpus=1, num_units=each.data, layouts=((tasks[0], layout),))
-        step_s = cost_tables.mesh(tasks, (pool,)).times[tasks[0]].total_s
+        pool = _training_pool(cost_tables, at, each)
+        step_s = cost_tables.mesh((Task.ACTOR_TRAINING,), (pool,)).times[Task.ACTOR_TRAINING].total_s
         tokens = workload.samples_per_step * workload.tokens_per_sample * workload.epochs_per_step
         return Pace(prefill_s=0.0, decode_s=0.0, training_s=step_s / tokens)
     layouts = ((Task.GENERATION, Layout(tensor=each.tensor)),)
@@ -60,3 +57,15 @@ def _pace(cost_tables: CostTables, at: DeviceClass, each: Assignment, gpu: GpuTy
         decode_s=decode_s / workload.completion_tokens.mean,
         training_s=0.0,
     )
+
+
+def _training_pool(cost_tables: CostTables, at: DeviceClass, each: Assignment) -> Pool:
+    """Return the trainer's devices with the fastest layout that the runtime has and that fits into their memory."""
+    sharding = Sharding.FULL if each.data > 1 else Sharding.NONE
+    for recompute, micro_batch in product((False, True), sorted(MICRO_BATCH, reverse=True)):
+        layout = Layout(tensor=1, sharding=sharding, micro_batch=micro_batch, recompute=recompute)
+        layouts = ((Task.ACTOR_TRAINING, layout),)
+        pool = Pool(device_class=at.key, unit_gpus=1, num_units=each.data, layouts=layouts)
+        if isinstance(cost_tables.pool((Task.ACTOR_TRAINING,), pool), UnitCost):
+            return pool
+    raise ValueError(f"{each.device} in {each.region} cannot be emulated: the trainer does not fit into its memory")
