@@ -18,7 +18,6 @@ EMULATED = "emulated-"
 """What the name of a type of emulated devices begins with (`planner.devices.catalogue.type_of`)."""
 
 
-
 def with_pace(each: Assignment, fleet: Fleet, workload: Workload | None) -> Assignment:
     """Return the processes with the pace of their devices, if these are emulated.
 
