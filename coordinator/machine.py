@@ -23,7 +23,7 @@ After every accepted event `_settle` does what follows from the new state: it or
 An error (Conflict, NotFound, StateError) leaves the caller's state unchanged.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import assert_never
 
@@ -56,8 +56,10 @@ from coordinator.events import (
 from coordinator.reservations import (
     Misplaced,
     all_are_free,
+    avoiding,
     device_counts,
     ending_words,
+    has_more_now,
     reserved,
     waits_for,
 )
@@ -79,6 +81,7 @@ from coordinator.state import (
     live_jobs,
     ready_regions,
     runs_unknown_job,
+    taken_back,
     trainer_task_id,
     unsettled_pairs,
 )
@@ -319,7 +322,8 @@ def _report(draft: _Draft, name: str, report: TaskReport) -> None:
         return
     has_started = job.trainer is not None and job.trainer.report is not None
     if report.is_misplaced and not has_started and not job.cancelling and not job.request.plan_json:
-        _plan_again(draft, job, status, report.message)
+        draft.put_job(avoiding(taken_back(job), name, status.machine, status.devices, report.message))
+        draft.move_job(job.job_id, JobState.PENDING)
         return
     draft.put_job(replace(job, tasks={**job.tasks, report.task_id: replace(status, report=report)}))
     _advance(draft, job.job_id, JobState.STARTING)
@@ -495,9 +499,10 @@ def _plan_finished(draft: _Draft, event: PlanFinished) -> None:
             devices = reserved(draft.state, job.job_id, placement)
             # If devices were taken meanwhile, the job stays pending and `_settle_jobs` plans it again.
             if isinstance(devices, Misplaced):
-                _avoid(draft, job, devices.region, devices.machine, (), devices.why)
+                draft.put_job(avoiding(job, devices.region, devices.machine, (), devices.why))
             elif devices is not None:
-                draft.put_job(replace(job, placement=placement, tasks=_tasks(draft.state, job, placement, devices)))
+                tasks = _tasks(draft.state, job, placement, devices)
+                draft.put_job(replace(job, placement=placement, tasks=tasks, planned_on=event.free))
                 draft.move_job(job.job_id, JobState.PLANNED)
         case Infeasible(conflict=conflict):
             # The proof is about the devices that were free then: it is void if these have changed. It ends the job only
@@ -512,22 +517,6 @@ def _plan_finished(draft: _Draft, event: PlanFinished) -> None:
             _end(draft, job.job_id, JobState.FAILED, f"the planner failed: {reason}")
         case _:
             assert_never(event.outcome)
-
-
-def _avoid(draft: _Draft, job: Job, region: str, machine: str, devices: Sequence[int], why: str) -> None:
-    """Let no later plan of the job use these devices of a machine, or the whole machine if none are named."""
-    places = frozenset((region, machine, device) for device in devices or (None,))
-    what = f"device {', '.join(map(str, devices))} of {machine}" if devices else machine
-    notice = f"planned again without {what} in {region}: {why}"
-    draft.put_job(replace(job, avoided=job.avoided | places, notice=notice))
-
-
-def _plan_again(draft: _Draft, job: Job, status: TaskStatus, why: str) -> None:
-    """Take the job back from its regions, and plan it without the devices on which a process could not start."""
-    # The next fork, so that nothing that was or is started for this placement is taken for a part of the next one.
-    again = replace(job, fork=job.fork + 1, placement=None, tasks={}, trainer_key=b"")
-    _avoid(draft, again, status.region, status.machine, status.devices, why)
-    draft.move_job(job.job_id, JobState.PENDING)
 
 
 def _tasks(
@@ -563,6 +552,11 @@ def _settle(draft: _Draft, now_s: float) -> None:
 
 def _settle_jobs(draft: _Draft, now_s: float) -> None:
     for job in live_jobs(draft.state):
+        # More has come free before anything of the job has started: a plan may use it.
+        if job.state is JobState.PLANNED and has_more_now(draft.state, job):
+            draft.put_job(taken_back(job))
+            draft.move_job(job.job_id, JobState.PENDING)
+            job = draft.state.jobs[job.job_id]
         if job.state is not JobState.PENDING:
             continue
         waits = waits_for(draft.state, job, now_s)

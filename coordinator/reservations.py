@@ -7,7 +7,7 @@ is given out, because no agent starts processes on another one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
 from coordinator.state import (
@@ -76,6 +76,18 @@ def holders_of(state: State, region: str) -> dict[int, tuple[str, ...]]:
             ending = state.jobs[report.job_id].tasks.get(task_id) if report.job_id in state.jobs else None
             holds(report.job_id, ending.devices if ending else (d.index for d in usable_devices(state, region)))
     return {index: tuple(jobs) for index, jobs in held.items()}
+
+
+def has_more_now(state: State, job: Job) -> bool:
+    """Return whether more devices than those that a placed job was planned on are free, or held by itself."""
+    if job.request.plan_json or job.cancelling or any(status.report for status in job.tasks.values()):
+        return False
+    for name in ready_regions(state):
+        own = {index for status in job.tasks.values() if status.region == name for index in status.devices}
+        now = own.union(device.index for device in free_devices(state, name))
+        if len(now) > job.planned_on.get(name, DeviceCount(0, 0)).free:
+            return True
+    return False
 
 
 def all_are_free(state: State) -> bool:
@@ -157,6 +169,14 @@ def _elsewhere(state: State, region: str, device: str) -> Misplaced | None:
         if any(type_name(each) == device for each in machine.devices):
             return Misplaced(region, machine.name, f"the agent of {region} starts processes on {own.name} alone")
     return None
+
+
+def avoiding(job: Job, region: str, machine: str, devices: Sequence[int], why: str) -> Job:
+    """Return a job whose later plans use none of these devices of a machine, or nothing there if none are named."""
+    places = frozenset((region, machine, device) for device in devices or (None,))
+    what = f"device {', '.join(map(str, devices))} of {machine}" if devices else machine
+    notice = f"planned again without {what} in {region}: {why}"
+    return replace(job, avoided=job.avoided | places, notice=notice)
 
 
 def type_name(device: Device) -> str:

@@ -16,7 +16,7 @@ seconds on the writer's clock, which starts at the Unix time.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from periplus.errors import Conflict, NotFound, StateError
@@ -273,8 +273,9 @@ class Job:
     it last said that a person should look at. `tasks` maps a task's id to its status. `infeasible_on` has the devices
     that were free in each region when the job had no placement on them, because of `conflict`, while others were in
     use. `avoided` has the places, as (region, machine, index of a device or None for all), where its processes could
-    not start. `trainer_key` is the public key that was certified for the trainer of this fork, empty before the trainer
-    asked. `sent` counts bytes by directed pair of regions, over all forks that this coordinator knows.
+    not start. `planned_on` has the devices that were free in each region when it was placed. `trainer_key` is the
+    public key that was certified for the trainer of this fork, empty before the trainer asked. `sent` counts bytes by
+    directed pair of regions, over all forks that this coordinator knows.
     """
 
     job_id: str
@@ -294,6 +295,7 @@ class Job:
     infeasible_on: Mapping[str, DeviceCount] = field(default_factory=dict)
     conflict: str = ""
     avoided: frozenset[tuple[str, str, int | None]] = frozenset()
+    planned_on: Mapping[str, DeviceCount] = field(default_factory=dict)
     sent: Mapping[Pair, SentBytes] = field(default_factory=dict)
 
     @property
@@ -353,6 +355,14 @@ def rollout_task_id(job_id: str, region: str, index: int) -> str:
 def live_jobs(state: State) -> tuple[Job, ...]:
     """Return the jobs that have not ended, in the order of their submission."""
     return tuple(job for job in state.jobs.values() if not job.ended)
+
+
+def taken_back(job: Job) -> Job:
+    """Return a placed job as it is before it is placed again, in its next fork.
+
+    So nothing that was or is started for the placement is taken for a part of the next one.
+    """
+    return replace(job, fork=job.fork + 1, placement=None, tasks={}, trainer_key=b"")
 
 
 def find_job(state: State, prefix: str) -> Job:

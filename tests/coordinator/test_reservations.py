@@ -2,12 +2,20 @@
 
 from dataclasses import replace
 
-from coordinator.events import InventoryChanged, JobSubmitted, PlanFinished, RegionJoined, RunPlanner
+from coordinator.events import (
+    InventoryChanged,
+    JobSubmitted,
+    PlanFinished,
+    RegionJoined,
+    RunPlanner,
+    TaskReported,
+)
 from coordinator.reservations import device_counts
-from coordinator.state import JobState, desired_tasks
+from coordinator.state import JobState, PlacedProcess, PlacedRoles, desired_tasks
 from periplus.values.machine import DeviceCount
-from periplus.values.task import TaskState
-from tests.support.coordinator.machine_run import SETTINGS, Run, free, hello, infeasible, request
+from periplus.values.task import Role, TaskState
+from tests.support.coordinator.machine_run import SETTINGS, Run, free, hello, infeasible, report, request
+from tests.support.coordinator.machines import inventory, machine
 
 
 def fleet(jobs_per_region: int = 1, groups: int = 1, accelerators: int = 0) -> Run:
@@ -117,5 +125,46 @@ def test_a_device_that_does_not_work_is_given_to_nobody_until_it_works_again() -
     submit(run, "j")
     assert held(run) == {"j/trainer": (0,), "j/0": (2,)}
     assert device_counts(run.state) == {}
+    run.says("eu", "j/rollout-eu-0", TaskState.RUNNING)
     run.do(InventoryChanged(run.stamp("eu"), known))
     assert device_counts(run.state) == {"eu": DeviceCount(1, 3)}
+
+
+def test_a_job_that_has_not_started_is_planned_again_when_more_devices_come_free() -> None:
+    run = fleet(accelerators=4)
+    submit(run, "first", workers=1)
+    submit(run, "second", workers=1)
+    effects = run.says("eu", "first/trainer", TaskState.FAILED)
+    assert run.job("second").state is JobState.PENDING
+    assert run.job("second").fork == 1, "what was sent for the first placement is not taken for the second one"
+    assert RunPlanner("second", {"eu": DeviceCount(4, 4)}) in effects
+
+
+def test_a_job_whose_process_cannot_start_is_planned_again_without_that_device() -> None:
+    run = fleet(accelerators=3)
+    submit(run, "j")
+    assert held(run) == {"j/trainer": (0,), "j/0": (1,)}
+    gone = replace(report("j/trainer", TaskState.FAILED, "device 0 is not there"), is_misplaced=True)
+    run.do(TaskReported(run.stamp("eu"), gone))
+    job = run.job("j")
+    assert (job.state, job.fork) == (JobState.PENDING, 1)
+    assert job.avoided == {("eu", "host-of-eu-boot", 0)}
+    assert job.notice == "planned again without device 0 of host-of-eu-boot in eu: device 0 is not there"
+    assert held(run) == {}, "nothing of the first placement goes on"
+    run.do(InventoryChanged(run.stamp("eu"), run.state.regions["eu"].hello.inventory))
+    assert run.job("j").avoided == frozenset(), "what the machine has now is what counts"
+
+
+def test_a_plan_that_uses_another_machine_is_made_again_without_it() -> None:
+    run = Run(SETTINGS)
+    own, other = machine("own", accelerators=1), machine("node-2", accelerators=4)
+    run.do(RegionJoined(replace(hello("eu"), inventory=inventory(own, other)), 1))
+    run.do(JobSubmitted("j", "j", request()))
+    processes = (
+        PlacedProcess(role=Role.TRAINER, region="eu", device="L4"),
+        PlacedProcess(role=Role.ROLLOUT, region="eu", device="L4"),
+    )
+    run.do(PlanFinished("j", device_counts(run.state), PlacedRoles(processes=processes, plan_json="{}")))
+    assert run.job("j").state is JobState.PENDING
+    assert run.job("j").avoided == {("eu", "node-2", None)}
+    assert "planned again without node-2 in eu: the agent of eu starts processes on own alone" in run.job("j").notice
