@@ -76,7 +76,9 @@ def made_plan(asked: Question, budget_s: float, seed: int, interrupt: Interrupt)
     made = committed(found)
     # A plan that is not proved to be the best: would more time help or not? An operator who interrupted knows the
     # reason.
-    if isinstance(found, BudgetExhausted) and not interrupt.is_set:
+    if isinstance(found, BudgetExhausted) and found.refuted:
+        say(f"warning: {found.refuted}")
+    elif isinstance(found, BudgetExhausted) and not interrupt.is_set:
         if clock.monotonic_s() - progress.began_s < _WHOLE * budget_s:
             say(
                 "the search gave up before it proved that this plan is the best; try another --method, or see what "

@@ -13,11 +13,13 @@ from periplus.config import yaml_text
 from periplus.errors import ConfigError
 from planner import solve
 from planner.answer import outcome
+from planner.cost.tables.cost_tables import CostTables
 from planner.plan import Plan, TaskKind
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Objective
 from planner.problem.workload import Task
 from tests.support.planner.gpu_plan import FLEET, PROBLEM, gpu_plan
+from tests.support.planner.quick_method import quick
 from tests.support.planner.static_plan import PLAN
 
 FACT = outcome.Fact(kind="memory", name="memory", what="it fits nowhere")
@@ -421,3 +423,23 @@ def test_two_plans_are_compared(plan_file: str, tmp_path: Path, capsys: Capture)
     path.write_text(PLAN.to_json())
     assert run(["plan", "diff", str(path), plan_file, "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["facts"]["method"] == {"before": "static", "after": "exact"}
+
+
+def test_a_bound_that_a_placement_refutes_is_said_in_one_line_and_proves_nothing(
+    workload: str, gpu_fleet: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = outcome.RefutedBound(method="exact", bound=9.0, value=7.0)
+
+    def lying(cost_tables: CostTables, **more: Any) -> outcome.Outcome:
+        found = quick(cost_tables, **more)
+        if not isinstance(found, outcome.Found):
+            return found
+        return outcome.BudgetExhausted(best=replace(found.best, bound=None), bound=None, refuted=wrong)
+
+    monkeypatch.setattr(solve, "method_of", lambda name: lying)
+    for asked in ([workload, "--fleet", gpu_fleet, "--study"], [JOB, "--fleet", gpu_fleet]):
+        assert run(["plan", *asked, "--no-simulate", "-o", "json"]) == 0
+        out, err = capsys.readouterr()
+        assert err.count("\n") == 1
+        assert "the method exact claimed that no placement has less than 9, and one has 7" in err
+        assert "bound" not in json.loads(out)
