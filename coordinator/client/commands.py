@@ -274,7 +274,7 @@ def show_region(name: str, output: str, coordinator: str | None) -> None:
 def export_regions(coordinator: str | None) -> None:
     """Print the regions' accelerators and the measured links as a fleet file, for `periplus plan --fleet`.
 
-    The file lists only the hosts on which agents run. Add other machines and the prices by hand.
+    The file lists only the hosts on which agents run, with the rents that they declare. Add other machines by hand.
     """
     fleet = _ask(coordinator, lambda remote: remote.fleet())
     if not fleet.regions:

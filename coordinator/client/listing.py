@@ -182,12 +182,17 @@ def _throughput(tree: Tree, now_s: float) -> str:
 
 def _accelerators(tree: Tree, now_s: float) -> str:
     models = Counter(
-        device["model"] + (" (broken)" if device["problem"] else "")
+        device["model"] + _emulated(device) + (" (broken)" if device["problem"] else "")
         for machine in tree["machines"]
         for device in machine["devices"]
-        if device["kind"] == DeviceFamily.CUDA
+        if device["kind"] != DeviceFamily.CPU
     )
     return ", ".join(f"{number} x {model}" for model, number in sorted(models.items()))
+
+
+def _emulated(device: Tree) -> str:
+    is_emulated = device["kind"] == DeviceFamily.EMULATED
+    return f" (emulated, {device['slowdown']:g} times slower)" if is_emulated else ""
 
 
 def _devices(tree: Tree, now_s: float) -> str:

@@ -1,6 +1,7 @@
 """Tables and trees of jobs, regions and links, as operators and programs read them."""
 
 import json
+from dataclasses import replace
 
 from coordinator.client.listing import (
     JOBS,
@@ -18,6 +19,7 @@ from coordinator.client.listing import (
 from periplus.config.yaml_text import parse
 from periplus.net.convert import inventory_to_pb
 from periplus.pb.v1 import common_pb2, control_pb2
+from periplus.values.machine import Device, DeviceFamily
 from tests.support.coordinator.machines import inventory, machine
 
 JOB = control_pb2.Job(
@@ -84,6 +86,15 @@ def test_a_region_and_a_link_show_what_is_known_of_them() -> None:
         "B",
         "-",
     ]
+
+
+def test_an_emulated_accelerator_shows_its_slowdown() -> None:
+    device = Device(index=0, kind=DeviceFamily.EMULATED, model="L4", slowdown=2000.0, usd_per_hour=0.5)
+    offered = inventory_to_pb(inventory(replace(machine(), devices=(device, replace(device, index=1)))))
+    tree = region_tree(control_pb2.Region(name="eu", inventory=offered))
+    assert "2 x L4 (emulated, 2000 times slower)" in render(REGIONS, [tree], Output.TABLE, 0.0)
+    shown = tree["machines"][0]["devices"][0]
+    assert (shown["kind"], shown["slowdown"], shown["usd_per_hour"]) == ("emulated", 2000.0, 0.5)
 
 
 def test_a_job_shows_the_bytes_between_its_regions_and_who_counted_them() -> None:
