@@ -34,7 +34,11 @@ def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
     job = state.jobs[order.job_id]
     try:
         fleet = fleet_of(state, frozenset(order.free), job.avoided)
-        outcome = placement(ask(fleet, order.free, job.request))
+        found = ask(fleet, order.free, job.request)
+        if isinstance(found, BudgetExhausted) and (wrong := found.refuted):
+            numbers = {"method": wrong.method, "bound": wrong.bound, "value": wrong.value}
+            log_event(log, logging.WARNING, "bound_refuted", job=order.job_id, **numbers)
+        outcome = placement(found)
         if job.request.plan_json and isinstance(outcome, PlacedRoles):
             outcome = _startable(state, outcome)
     except (PeriplusError, ValueError) as error:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile
 from periplus.values.machine import DeviceCount
-from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible, Outcome
+from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible, Outcome, RefutedBound
 from planner.cost.tables.cost_tables import CostTables
 from planner.files.capabilities import Capabilities
 from planner.jobs import hosts
@@ -162,15 +162,16 @@ def _best_over_trainer_regions(
 ) -> PlanOutcome:
     """Return the best plan over all regions that may host the trainer; `questions` has (region, problem) pairs.
 
-    Plans are ranked by five keys: least seconds per step, most regions that generate without lengthening the step,
-    least sum of the steps that these regions need (short paths first), most cores in the trainer's region, name of the
-    trainer's region.
+    Plans are ranked by six keys: least value of what the goal minimises, least seconds per step, most regions that
+    generate without lengthening the step, least sum of the steps that these regions need (short paths first), most
+    cores in the trainer's region, name of the trainer's region.
     """
     # Cores are known per region of hosts; they decide between answers of equal speed.
     cores = {region.name: region.num_cores for region in fleet.regions}
-    answers: list[tuple[tuple[float, int, float, int, str], _Answer]] = []
+    answers: list[tuple[tuple[float, float, int, float, int, str], _Answer]] = []
     conflicts: list[Infeasible] = []
     complete, end_s = True, thinking.now_s() + thinking.budget_s
+    refuted: RefutedBound | None = None
     for i, (trainer_name, problem) in enumerate(questions):
         cost_tables = CostTables(problem)
         # Each problem gets an equal share of the time that is left.
@@ -184,19 +185,20 @@ def _best_over_trainer_regions(
                 complete = False
                 continue
             case BudgetExhausted(best=Incumbent() as best):
-                complete = False
+                complete, refuted = False, refuted or found.refuted
             case Found(best=best):
                 pass
             case _:
                 raise AssertionError(f"a search returned {found}")
-        # Add workers on cores that do not lengthen the step, and give back accelerators that do not shorten it; then
-        # rank by the step rounded to six digits.
-        best = trimmed(cost_tables, polished(cost_tables, best, needs))
-        step_s, of_regions = float(f"{best.evaluation.step_s:.6g}"), needs_s(cost_tables, best.placement)
+        # Add workers on cores that do not lengthen the step, unless dollars count, and give back accelerators that do
+        # not shorten it; then rank by values rounded to six digits.
+        best = trimmed(cost_tables, best if needs.goal.counts_usd else polished(cost_tables, best, needs))
+        value, step_s = (float(f"{each:.6g}") for each in (best.value(needs.goal), best.evaluation.step_s))
+        of_regions = needs_s(cost_tables, best.placement)
         # Regions whose own path ends within the step: they help without lengthening it. The tolerance covers the
         # rounding of `step_s`.
         helping = [need_s for need_s in of_regions.values() if need_s <= step_s * (1 + 1e-6)]
-        rank = (step_s, -len(helping), sum(helping), -cores[trainer_name], trainer_name)
+        rank = (value, step_s, -len(helping), sum(helping), -cores[trainer_name], trainer_name)
         # The bound is that of the search, since `polished` only replaces the placement.
         answers.append((rank, _Answer(cost_tables, best, found.best.bound if found.best else None)))
     if not answers:
@@ -211,7 +213,7 @@ def _best_over_trainer_regions(
     bound = None if None in bounds or not complete else min(b for b in bounds if b is not None)
     made = plan_of(chosen.cost_tables, replace(chosen.best, bound=bound), method=method, seed=thinking.seed)
     made = executable(made, fleet, needs, chosen.cost_tables.problem.workload)
-    return Found(best=made) if complete else BudgetExhausted(best=made, bound=bound)
+    return Found(best=made) if complete else BudgetExhausted(best=made, bound=bound, refuted=refuted)
 
 
 def _as_plan(cost_tables: CostTables, found: Outcome, method: str, seed: int) -> PlanOutcome:
@@ -224,7 +226,7 @@ def _as_plan(cost_tables: CostTables, found: Outcome, method: str, seed: int) ->
     match found:
         case Found(best=best):
             return Found(best=made(best))
-        case BudgetExhausted(best=best, bound=bound):
-            return BudgetExhausted(best=None if best is None else made(best), bound=bound)
+        case BudgetExhausted(best=best, bound=bound, refuted=refuted):
+            return BudgetExhausted(best=None if best is None else made(best), bound=bound, refuted=refuted)
         case Infeasible():
             return found

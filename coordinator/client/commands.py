@@ -27,7 +27,7 @@ from coordinator.client.report import report_command
 from coordinator.client.resuming import job_to_submit
 from coordinator.client.reward_trial import try_rewards
 from coordinator.client.samples import samples_command
-from coordinator.client.submission import submission
+from coordinator.client.submission import plan_by_hand, submission
 from coordinator.state import ENDED_STATES
 from periplus import clock
 from periplus.cli.command_groups import CommandGroup
@@ -39,6 +39,8 @@ from periplus.pb.v1 import control_pb2
 from periplus.view.state import Event, FleetSeen, JobChanged, RecordSeen, ViewState
 from periplus.view.terminal.listing import output_option
 from periplus.view.terminal.watch import watch as show
+from planner.explain.processes import dollars_text, processes_text
+from planner.plan import Plan
 
 T = TypeVar("T")
 
@@ -82,6 +84,9 @@ job.add_command(samples_command)
     help="Resume from the newest checkpoint in this run directory, with the run's own job; FILE is not needed.",
 )
 @click.option("--change", is_flag=True, help="With --resume: let FILE and KEY=VALUE change the run's job.")
+@click.option("--plan", type=_FILE, help="Run the processes of this plan (periplus.plan/1) in place of a search.")
+@click.option("--objective", type=click.Choice(["time", "cost"]), help="What the plan minimises: plan.objective.")
+@click.option("--max-usd-per-hour", type=float, metavar="N", help="Most dollars an hour: plan.max_usd_per_hour.")
 @click.option("--allow-code", is_flag=True, help="Agree to send the job's own code (reward.code) without being asked.")
 @output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
 @_coordinator_option
@@ -93,12 +98,21 @@ def submit(
     watch: bool,
     resume: Path | None,
     change: bool,
+    plan: Path | None,
+    objective: str | None,
+    max_usd_per_hour: float | None,
     allow_code: bool,
     output: str,
     coordinator: str | None,
 ) -> None:
     """Submit the job in FILE, with keys such as optimizer.lr overridden by KEY=VALUE, and print its id."""
-    job_file, checkpoint = job_to_submit(file, overrides, resume, may_change=change)
+    # Later overrides win: the named options override KEY=VALUE, and both override the file.
+    flags = {"plan.objective": objective, "plan.max_usd_per_hour": max_usd_per_hour}
+    changes = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    if plan is not None and changes:
+        raise click.UsageError("--plan says where the job runs; --objective and --max-usd-per-hour are for a search")
+    by_hand = None if plan is None else plan_by_hand(plan)
+    job_file, checkpoint = job_to_submit(file, [*overrides, *changes], resume, may_change=change)
     show_code(job_file)
     if not dry_run:
         agree_to_code(job_file, is_agreed=allow_code)
@@ -109,7 +123,7 @@ def submit(
         _say(sentence)
     form = Output(output)
     # The id makes a repeated request harmless: the coordinator answers it with the same job.
-    request = submission(job_file, uuid.uuid4().hex, checkpoint)
+    request = submission(job_file, uuid.uuid4().hex, checkpoint, by_hand)
     if dry_run:
         tree = json.loads(request.job_json)
         click.echo(listing.render_tree(tree, Output.JSON if form is Output.JSON else Output.YAML))
@@ -117,19 +131,23 @@ def submit(
 
     async def call(remote: Coordinator) -> None:
         submitted = await remote.submit(request)
-        _say(f"submitted {submitted.job_id}; `periplus job watch {submitted.job_id}` shows it")
+        job_id = submitted.job_id
+        _say(f"submitted {job_id}; `periplus job watch {job_id}` follows it, `periplus job show {job_id}` shows where")
         if job_file.checkpoint.replicate == "none":
             _say("checkpoints stay in the trainer's region (checkpoint.replicate: none): the job is lost if it is lost")
         if not (wait or watch):
+            _say_plan(submitted)
             _print_job(submitted, form)
             return
         # With -o json or yaml, standard output holds only the final tree, so the live view goes to standard error.
         if watch:
             await _show(remote, submitted, Console(stderr=form is not Output.TABLE))
         else:
-            await _until_ended(remote, submitted.job_id)
+            await _until_ended(remote, job_id)
         # A watch ends on an event; the files and the reason are read from the job as it is after its end.
-        ended = await remote.job(submitted.job_id)
+        ended = await remote.job(job_id)
+        if watch:
+            _say_plan(ended)
         if ended.notice and not watch:  # a watch has shown it
             _say(f"NOTICE: {ended.notice}")
         _print_job(ended, form)
@@ -153,7 +171,7 @@ def list_jobs(output: str, coordinator: str | None) -> None:
 @output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
 @_coordinator_option
 def show_job(job_id: str, output: str, coordinator: str | None) -> None:
-    """Show one job: its state, reason and placement, and with -o json or yaml also its job file and plan.
+    """Show one job: its state, reason and processes, and with -o json or yaml also its job file and plan.
 
     JOB may be the beginning of an id.
     """
@@ -274,7 +292,7 @@ def show_region(name: str, output: str, coordinator: str | None) -> None:
 def export_regions(coordinator: str | None) -> None:
     """Print the regions' accelerators and the measured links as a fleet file, for `periplus plan --fleet`.
 
-    The file lists only the hosts on which agents run. Add other machines and the prices by hand.
+    The file lists only the hosts on which agents run, with the rents that they declare. Add other machines by hand.
     """
     fleet = _ask(coordinator, lambda remote: remote.fleet())
     if not fleet.regions:
@@ -321,9 +339,12 @@ async def _view_events(remote: Coordinator, job_id: str) -> AsyncIterator[Event]
 
 
 async def _until_ended(remote: Coordinator, job_id: str) -> None:
-    """Wait for the job's end, and say each new reason but that of the end, which the command's error says."""
-    said = ""
+    """Wait for the job's end; say its plan, and each new reason but that of the end, which the command's error says."""
+    said = planned = ""
     async for event in _events(remote, job_id):
+        if event.HasField("job") and event.job.plan_json != planned:
+            planned = event.job.plan_json
+            _say_plan(event.job)
         if not event.HasField("job") or not event.job.reason or _has_ended(event.job):
             continue
         line = f"{job_state(event.job)}: {event.job.reason}"
@@ -405,6 +426,13 @@ def _find_region(regions: list[control_pb2.Region], name: str) -> control_pb2.Re
 
 def _say(message: str) -> None:
     click.echo(message, err=True)
+
+
+def _say_plan(found: control_pb2.Job) -> None:
+    if not found.plan_json:
+        return
+    plan = Plan.from_json(found.plan_json)
+    _say(f"{processes_text(plan)}\n{dollars_text(plan, JobFile.from_json(found.job_json).steps)}")
 
 
 async def _say_what_is_left(remote: Coordinator, ended: control_pb2.Job) -> None:

@@ -21,6 +21,7 @@ from periplus.view import units
 from periplus.view.state import printable
 from periplus.view.summary import WanCounter
 from periplus.view.terminal.listing import Column, Listing, Output, Tree, columns_of, render, render_tree
+from planner.explain.processes import device_words
 
 __all__ = [
     "JOBS",
@@ -92,7 +93,12 @@ def job_details(job: control_pb2.Job) -> Tree:
                 "task_id": each.task_id,
                 "region": each.region,
                 "machine": each.machine,
+                "device": each.device,
                 "devices": list(each.devices),
+                "engine": each.engine,
+                "tensor": each.tensor,
+                "data": each.data,
+                "usd_per_hour": each.usd_per_hour or None,
                 "state": named_state(each.state) if each.state else "planned",
             }
             for each in job.processes
@@ -182,16 +188,37 @@ def _throughput(tree: Tree, now_s: float) -> str:
 
 def _accelerators(tree: Tree, now_s: float) -> str:
     models = Counter(
-        device["model"] + (" (broken)" if device["problem"] else "")
+        device["model"] + _emulated(device) + (" (broken)" if device["problem"] else "")
         for machine in tree["machines"]
         for device in machine["devices"]
-        if device["kind"] == DeviceFamily.CUDA
+        if device["kind"] != DeviceFamily.CPU
     )
     return ", ".join(f"{number} x {model}" for model, number in sorted(models.items()))
 
 
+def _emulated(device: Tree) -> str:
+    is_emulated = device["kind"] == DeviceFamily.EMULATED
+    return f" (emulated, {device['slowdown']:g} times slower)" if is_emulated else ""
+
+
+def _task(tree: Tree, now_s: float) -> str:
+    return str(tree["task_id"]).rpartition("/")[2]
+
+
+def _device(tree: Tree, now_s: float) -> str:
+    return device_words(tree["device"])
+
+
 def _devices(tree: Tree, now_s: float) -> str:
-    return ",".join(map(str, tree["devices"])) or "-"
+    return ",".join(map(str, tree["devices"]))
+
+
+def _number(field: str) -> Callable[[Tree, float], str]:
+    return lambda tree, now_s: str(tree[field] or "")
+
+
+def _rent(tree: Tree, now_s: float) -> str:
+    return "" if tree["usd_per_hour"] is None else f"{tree['usd_per_hour']:,.2f}"
 
 
 def _tasks(tree: Tree, now_s: float) -> str:
@@ -233,10 +260,15 @@ PROCESSES = Listing(
     key="processes",
     name=("task_id",),
     columns=(
-        Column("PROCESS", _text("task_id")),
+        Column("TASK", _task),
         Column("REGION", _text("region")),
-        Column("MACHINE", _text("machine")),
-        Column("DEVICES", _devices),
+        Column("MACHINE", _text("machine"), optional=True),
+        Column("DEVICE", _device),
+        Column("DEVICES", _devices, optional=True),
+        Column("ENGINE", _text("engine"), optional=True),
+        Column("TENSOR", _number("tensor"), right=True, optional=True),
+        Column("DATA", _number("data"), right=True, optional=True),
+        Column("$/H", _rent, right=True, optional=True),
         Column("STATE", _text("state")),
     ),
     empty="no process is placed yet",
@@ -312,8 +344,7 @@ def _file_lines(tree: Tree, is_gone: bool) -> list[tuple[str, str]]:
 
 
 def _job_lines(tree: Tree, now_s: float) -> list[tuple[str, str]]:
-    plan = tree["plan"] or {"assignments": [], "binding": ""}
-    placed = ", ".join(f"{a['num_workers']} {a['task']} in {a['region']}" for a in plan["assignments"])
+    plan = tree["plan"] or {"binding": ""}
     return [
         ("job", tree["job_id"]),
         ("state", tree["state"]),
@@ -322,7 +353,6 @@ def _job_lines(tree: Tree, now_s: float) -> list[tuple[str, str]]:
         ("notice", tree["notice"]),
         ("policy", _policy(tree, now_s)),
         ("submitted", f"{_age('submitted_at_s')(tree, now_s)} ago"),
-        ("placed", placed),
         ("WAN", f"{units.size(tree['wan_bytes'])} between regions, counted by the {tree['wan_bytes_from']}"),
         ("binding", plan["binding"]),
     ]

@@ -29,14 +29,30 @@ BOUND_TOLERANCE = 2e-5
 """Relative tolerance: rounding may put a bound above the value of a known placement by this much. Chosen by hand."""
 
 
-def credible(bound: float | None, value: float) -> float | None:
-    """Return a bound that is consistent with a placement of that value, or None.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefutedBound:
+    """A bound that a method called proved, and the value of a placement below it: an error of the method."""
 
-    A bound above the value of a known placement is an error of the method, so nothing counts as proved then. A bound
-    above the value by less than `BOUND_TOLERANCE` is lowered to the value.
+    method: str
+    bound: float
+    value: float
+
+    def __str__(self) -> str:
+        return (
+            f"the method {self.method} claimed that no placement has less than {self.bound:.6g}, and one has "
+            f"{self.value:.6g}: this is an error of Periplus, please report it; nothing counts as proved"
+        )
+
+
+def credible(bound: float | None, value: float, method: str) -> float | RefutedBound | None:
+    """Return a bound that is consistent with a placement of that value, or None if there is no bound.
+
+    A bound above the value by less than `BOUND_TOLERANCE` is lowered to the value. A larger one is refuted.
     """
-    if bound is None or bound > value * (1 + BOUND_TOLERANCE):
+    if bound is None:
         return None
+    if bound > value * (1 + BOUND_TOLERANCE):
+        return RefutedBound(method=method, bound=bound, value=value)
     return min(bound, value)
 
 
@@ -116,6 +132,8 @@ class BudgetExhausted(Generic[T]):
     trace: tuple[Incumbent, ...] = ()
     num_evaluations: int = 0
     method: str = ""
+    refuted: RefutedBound | None = None
+    """A wrong bound of the search. Then nothing counts as proved. The outcomes of `planner.solve` keep it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ execute. Options that contradict each other or the files are refused here, befor
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from planner.files.hub_checkpoint import published_bytes, visible_architecture
 from planner.files.importers.loaders import load_architecture, load_fleet, load_workload
 from planner.files.ranges import some
 from planner.jobs.job_workload import rules_of_job, workload_of_job
+from planner.jobs.needs import needs_of
 from planner.plan import PlanOutcome
 from planner.problem.fleet import Fleet
 from planner.problem.goal import STUDY, Goal, Objective, Problem, Rules
@@ -158,6 +159,13 @@ class Question:
     problem: Problem | None = None
     """The planning problem with the margins of its goal. None if `job` is given."""
 
+    def aiming_at(self, keys: Mapping[str, object]) -> "Question":
+        """Return the question of the same job with these values of `plan.objective` and its limits, and no others."""
+        assert self.job is not None
+        aim = {"objective": "time", "max_step_s": None, "max_usd_per_hour": None, **keys}
+        job = self.job.model_copy(update={"plan": self.job.plan.model_copy(update=aim)})
+        return replace(self, job=job, goal=needs_of(job).goal)
+
     def answer(self, thinking: Thinking) -> PlanOutcome:
         """Search and return the outcome. Raises: ConfigError for a model whose files are damaged."""
         if self.problem is not None:
@@ -240,9 +248,9 @@ def _job_question(job: JobFile, fleet: Fleet, options: PlanOptions, source: str)
     rules, changes = options.rules, []
     # Each option is either written into a key of the job or refused, so that none is silently ignored.
     if options.goal != Goal():
-        raise click.UsageError(
-            "a job is planned for throughput only, because agents report no prices; use --study for other objectives"
-        )
+        limits = {"max_step_s": options.goal.max_step_s, "max_usd_per_hour": options.goal.max_usd_per_hour}
+        aim = "cost" if options.goal.objective is Objective.COST_AT_THROUGHPUT else "time"
+        changes += [f"plan.objective={aim}", *(f"plan.{key}={json.dumps(limit)}" for key, limit in limits.items())]
     for task, regions in rules.pins:
         key = {Task.GENERATION: "rollout", Task.ACTOR_TRAINING: "trainer"}.get(task)
         if key is None or (key == "trainer" and len(regions) > 1):
@@ -263,7 +271,7 @@ def _job_question(job: JobFile, fleet: Fleet, options: PlanOptions, source: str)
     # Validated again as a job file: the changes may contradict the job's other keys.
     if changes:
         job = JobFile.from_json(_overridden(job, changes))
-    return Question(fleet=fleet, method=options.method or job.plan.method, goal=Goal(), job=job)
+    return Question(fleet=fleet, method=options.method or job.plan.method, goal=needs_of(job).goal, job=job)
 
 
 def _overridden(job: JobFile, changes: Sequence[str]) -> str:

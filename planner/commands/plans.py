@@ -4,6 +4,7 @@ Each command turns its arguments into a question (`planner.commands.options`) or
 `planner.commands.run` do the work, and prints the answer (`planner.commands.output`).
 """
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,16 @@ import click
 
 from periplus.cli.command_groups import DefaultGroup
 from planner.commands.background_search import Interrupt
+from planner.commands.frontier import frontier
 from planner.commands.numbers import MAX_BUDGET_S, Number
 from planner.commands.options import FILE, METHODS, options_of, question, question_options
 from planner.commands.output import form_option, read_plan, read_whole_plan, say, show
 from planner.commands.run import answer_counterfactuals, made_plan, run_methods, simulated
 from planner.explain.difference import difference
+from planner.explain.frontier import frontier_text, frontier_tree
 from planner.explain.lines import explain
+from planner.explain.money import has_prices
+from planner.explain.processes import dollars_of, dollars_text, processes_text
 from planner.jobs.static_layout import METHOD as STATIC
 
 _PLAN_S = 10.0
@@ -71,8 +76,9 @@ def make(
 ) -> None:
     """Plan the job or workload in FILE on a fleet. Exit code 4: no plan exists, and the message says why.
 
-    A job is planned within what this runtime can execute, unless --study is given. After an interrupt, the best plan so
-    far is printed.
+    A job is planned within what this runtime can execute, unless --study is given. Its processes, its dollars and
+    the command that submits it with this plan follow; if prices are known, half of the budget is for the frontier.
+    After an interrupt, the best plan so far is printed.
     """
     asked, interrupt = question(file, overrides, fleet, options_of(options)), Interrupt()
     # Both need a placement. The static method makes none, which is known before any search.
@@ -82,7 +88,8 @@ def make(
         raise click.UsageError(
             f"{wanted[0]} needs a placement, which the static method does not make; omit one of the two"
         )
-    made = made_plan(asked, budget_s, seed, interrupt)
+    has_frontier = asked.job is not None and asked.method != STATIC and has_prices(asked.fleet)
+    made = made_plan(asked, budget_s / 2 if has_frontier else budget_s, seed, interrupt)
     # A job whose model is not visible here also gets a static plan, which is known only now.
     problem = made.question
     if wanted and problem is None:
@@ -107,10 +114,18 @@ def make(
         runs = run_methods(problem, METHODS, budget_s, seed, interrupt, with_simulation)
         extra["comparison"] = runs.tree()
         texts.append(runs.text())
+    if asked.job is not None:
+        steps = asked.job.steps
+        named = frontier(asked, made, budget_s / 2, seed, interrupt) if has_frontier and problem else ()
+        extra |= {"dollars": dollars_of(made, steps), "frontier": frontier_tree(named, steps)}
+        unknown = "" if has_prices(asked.fleet) else ", no frontier"
+        texts += [processes_text(made), dollars_text(made, steps) + unknown, frontier_text(named, steps)]
+        again = shlex.join(["periplus", "job", "submit", str(file), *overrides, "--plan", "PLAN"])
+        texts.append(f"next: {again}   (PLAN: what this command prints with -o json)")
     if left_out:
         say(f"interrupted before {' and '.join(left_out)}")
     # One answer: the explanation and the comparison are further keys of the plan, or paragraphs below it.
-    show({**made.to_tree(), **extra}, form, lambda: "\n\n".join([explain(made), *texts]))
+    show({**made.to_tree(), **extra}, form, lambda: "\n\n".join(filter(None, [explain(made), *texts])))
     interrupt.leave()
 
 

@@ -56,7 +56,7 @@ def made_plan(asked: Question, budget_s: float, seed: int, interrupt: Interrupt)
     call = partial(asked.answer, progress.thinking(budget_s, seed, interrupt))
     try:
         # The method keeps its budget by itself; the longer limit is only for one that does not.
-        found = _watched(call, progress, interrupt, budget_s + OVERRUN_S)
+        found = watched(call, progress, interrupt, budget_s + OVERRUN_S)
     except TimedOut:
         # The thread is abandoned, but its last report is a valid placement without a proof.
         if asked.problem is not None and progress.best is not None:
@@ -76,7 +76,9 @@ def made_plan(asked: Question, budget_s: float, seed: int, interrupt: Interrupt)
     made = committed(found)
     # A plan that is not proved to be the best: would more time help or not? An operator who interrupted knows the
     # reason.
-    if isinstance(found, BudgetExhausted) and not interrupt.is_set:
+    if isinstance(found, BudgetExhausted) and found.refuted:
+        say(f"warning: {found.refuted}")
+    elif isinstance(found, BudgetExhausted) and not interrupt.is_set:
         if clock.monotonic_s() - progress.began_s < _WHOLE * budget_s:
             say(
                 "the search gave up before it proved that this plan is the best; try another --method, or see what "
@@ -96,7 +98,8 @@ def _leave_without(interrupt: Interrupt) -> None:
     interrupt.leave()
 
 
-def _watched(call: Callable[[], T], progress: SearchProgress, interrupt: Interrupt, limit_s: float) -> T:
+def watched(call: Callable[[], T], progress: SearchProgress, interrupt: Interrupt, limit_s: float) -> T:
+    """Run a search in the background with its progress shown, and return its answer as `run_in_background` does."""
     try:
         return run_in_background(call, progress.show, interrupt, limit_s)
     finally:
@@ -127,7 +130,7 @@ def simulated(made: Plan, seed: int, interrupt: Interrupt) -> Plan:
         should_stop=interrupt.should_stop,
     )
     try:
-        found = _watched(call, progress, interrupt, SIMULATION_S)
+        found = watched(call, progress, interrupt, SIMULATION_S)
         # A stalled run is a complete result: more steps would not come.
         is_whole = found.num_played == SIMULATED_STEPS or bool(found.stalled)
     except TimedOut:
@@ -212,7 +215,7 @@ def answer_counterfactuals(made: Plan, budget_s: float, seed: int, interrupt: In
             thinking = progress.thinking(share_s, seed, interrupt)
             call = partial(effect, change, placement, base, _solver(thinking))
             try:
-                answer = _watched(call, progress, interrupt, share_s + OVERRUN_S)
+                answer = watched(call, progress, interrupt, share_s + OVERRUN_S)
             except TimedOut:
                 answer = unanswered(change)
             if not interrupt.is_set:  # An interrupted search says nothing about the change.
@@ -293,7 +296,7 @@ def run_methods(
         # Time starts before the cost tables are made, since each method pays for its own.
         thinking, began_s = progress.thinking(budget_s, seed, interrupt), clock.monotonic_s()
         try:
-            found = _watched(
+            found = watched(
                 partial(searched, CostTables(problem), thinking, method), progress, interrupt, budget_s + OVERRUN_S
             )
             elapsed_s = clock.monotonic_s() - began_s

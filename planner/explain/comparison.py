@@ -47,8 +47,14 @@ def compared(method: str, found: Outcome, elapsed_s: float) -> Compared:
                 bound=bound,
                 elapsed_s=elapsed_s,
                 num_evaluations=found.num_evaluations,
-                note="" if found.best else "nothing in time",
+                note=_note(found),
             )
+
+
+def _note(found: Found[Incumbent] | BudgetExhausted[Incumbent]) -> str:
+    if isinstance(found, BudgetExhausted) and found.refuted:
+        return str(found.refuted)
+    return "" if found.best else "nothing in time"
 
 
 def failed(method: str, best: Incumbent | None, why: str, elapsed_s: float) -> Compared:

@@ -14,7 +14,16 @@ import numpy as np
 import numpy.ma  # `np.unique` imports it on its first call, which would delay a first answer by 10 ms
 
 from planner.answer.evaluation import Evaluation
-from planner.answer.outcome import BOUND_TOLERANCE, BudgetExhausted, Found, Incumbent, Infeasible, Outcome, credible
+from planner.answer.outcome import (
+    BOUND_TOLERANCE,
+    BudgetExhausted,
+    Found,
+    Incumbent,
+    Infeasible,
+    Outcome,
+    RefutedBound,
+    credible,
+)
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
@@ -68,6 +77,8 @@ class _Known:
     report: Callable[[Incumbent], None]
     began_s: float
     trace: list[Incumbent] = field(default_factory=list)
+    refuted: RefutedBound | None = None
+    """First bound that a placement was below. Then no bound of this search is believed."""
 
     @property
     def best(self) -> Incumbent | None:
@@ -99,10 +110,11 @@ class _Known:
         if before is not None and best.value(self.cost_tables.problem.goal) >= self.value:
             best = before
         value = best.value(self.cost_tables.problem.goal)
-        # Both bounds hold for the problem, so the higher one does. A bound above a value that was reached is wrong and
-        # is dropped.
-        bounds = [credible(each.bound, value) for each in (new, before) if each is not None]
-        bound = max((bound for bound in bounds if bound is not None), default=None)
+        # Both bounds hold for the problem, so the higher one does. The exact method is the only one that proves any.
+        kept = [credible(each.bound, value, "exact") for each in (new, before) if each is not None]
+        self.refuted = self.refuted or next((each for each in kept if isinstance(each, RefutedBound)), None)
+        bounds = [] if self.refuted else [each for each in kept if isinstance(each, float)]
+        bound = max(bounds, default=None)
         if before is not None and best is before and bound == before.bound:
             return
         self.trace.append(replace(best, bound=bound, elapsed_s=self.elapsed_s()))
@@ -113,11 +125,21 @@ class _Known:
         trace, best = tuple(self.trace), self.best
         if best is None:
             return replace(proved, num_evaluations=num_evaluations, method="auto")
+        if self.refuted:
+            best = replace(best, bound=None)
+            trace = (*trace[:-1], best)
         # The gap counts, whichever method found the placement: the exact method's bound may meet a heuristic's
         # incumbent.
         if best.gap(self.cost_tables.problem.goal) <= DEFAULT_GAP * (1 + BOUND_TOLERANCE):
             return Found(best=best, trace=trace, num_evaluations=num_evaluations, method="auto")
-        return BudgetExhausted(best=best, bound=best.bound, trace=trace, num_evaluations=num_evaluations, method="auto")
+        return BudgetExhausted(
+            best=best,
+            bound=best.bound,
+            trace=trace,
+            num_evaluations=num_evaluations,
+            method="auto",
+            refuted=self.refuted,
+        )
 
 
 def auto(
@@ -138,9 +160,12 @@ def auto(
     descent = Descent(cost_tables, np.random.default_rng(seed))
 
     def search(method: Callable[..., Outcome], budget_s: float, **more: object) -> Outcome:
-        return method(
+        outcome = method(
             cost_tables, seed=seed, budget_s=budget_s, now_s=now_s, report=known.record, should_stop=should_stop, **more
         )
+        if isinstance(outcome, BudgetExhausted):
+            known.refuted = known.refuted or outcome.refuted
+        return outcome
 
     def descend(budget_s: float, **more: int) -> int:
         budget = EvaluationBudget(

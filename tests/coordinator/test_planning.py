@@ -18,7 +18,7 @@ from coordinator.state import (
 )
 from periplus.errors import ConfigError
 from periplus.values.machine import DeviceCount
-from planner.answer.outcome import BudgetExhausted, Found
+from planner.answer.outcome import BudgetExhausted, Found, RefutedBound
 from planner.plan import Plan, PlanOutcome
 from planner.plan_of_placement import without_question
 from planner.problem.fleet import Fleet
@@ -96,3 +96,14 @@ def test_the_answer_says_on_which_devices_it_was_made(plan: Plan) -> None:
     answer = planned(STATE, RunPlanner("j", free("a", "b")), lambda *_: Found(best=plan))
     assert answer.free == free("a", "b")
     assert isinstance(answer.outcome, PlacedRoles)
+
+
+def test_a_bound_that_a_placement_refutes_is_logged_with_its_method(caplog: pytest.LogCaptureFixture) -> None:
+    wrong = RefutedBound(method="exact", bound=9.0, value=7.0)
+    answer = planned(
+        STATE, RunPlanner("j", free("a")), lambda *_: BudgetExhausted(best=PLAN, bound=None, refuted=wrong)
+    )
+    assert isinstance(answer.outcome, PlacedRoles)
+    (record,) = [each for each in caplog.records if each.message == "bound_refuted"]
+    assert record.levelname == "WARNING"
+    assert vars(record)["fields"] == {"job": "j", "method": "exact", "bound": 9.0, "value": 7.0}

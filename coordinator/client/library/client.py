@@ -17,10 +17,11 @@ from coordinator.client.library.calls import BlockingCoordinator, answering
 from coordinator.client.library.submitted_job import JobStatus, SubmittedJob, job_status
 from coordinator.client.preflight import check_job
 from coordinator.client.reward_trial import try_rewards
-from coordinator.client.submission import submission
+from coordinator.client.submission import plan_by_hand, submission
 from periplus.errors import ConfigError, Unreachable
 from periplus.job.job_file import SCHEMA, JobFile, job_of, load_job
 from periplus.job.resumption import ResumePoint, resumption
+from planner.plan import Plan
 
 _REQUEST_ID_BYTES = 16
 
@@ -53,16 +54,21 @@ class Client:
         *,
         overrides: Sequence[str] = (),
         allow_code: bool = False,
+        plan: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     ) -> SubmittedJob:
         """Check a job, submit it, and return it at once. It waits for its regions by itself.
 
         The job is a mapping with the keys of a job file, a `JobFile`, or the path of a job file. `overrides` such as
         "steps=3" replace keys of it. Relative paths of model and data start at the working directory. A job whose
         reward functions or environment are code of one's own sends it to other machines, and needs `allow_code`.
+        `plan` says where its processes run: a mapping with the keys of a plan file, or the path of one.
 
-        Raises: ConfigError for a job that cannot run, Unreachable.
+        Raises: ConfigError for a job that cannot run or a plan that is none, Unreachable.
         """
-        return self._submit(_job_file(job, overrides), allow_code=allow_code)
+        by_hand = plan_by_hand(Path(plan)) if isinstance(plan, str | os.PathLike) else None
+        if isinstance(plan, Mapping):
+            by_hand = Plan.from_tree(_plain(plan), "the plan")
+        return self._submit(_job_file(job, overrides), allow_code=allow_code, plan=by_hand)
 
     def resume(
         self,
@@ -83,7 +89,9 @@ class Client:
         checkpoint = replace(found.checkpoint, allows_other_problems=allow_other_problems)
         return self._submit(found.job, checkpoint, allow_code=allow_code)
 
-    def _submit(self, job: JobFile, checkpoint: ResumePoint | None = None, *, allow_code: bool) -> SubmittedJob:
+    def _submit(
+        self, job: JobFile, checkpoint: ResumePoint | None = None, *, allow_code: bool, plan: Plan | None = None
+    ) -> SubmittedJob:
         if job.has_own_code and not allow_code:
             raise ConfigError(
                 f"this job sends code of its own to other machines: {', '.join(job.code_digests)}; read it, and agree "
@@ -92,7 +100,7 @@ class Client:
         unchecked = check_job(job).left
         try_rewards(job)
         # The id makes a repeated request harmless: the coordinator answers it with the same job.
-        request = submission(job, secrets.token_hex(_REQUEST_ID_BYTES), checkpoint)
+        request = submission(job, secrets.token_hex(_REQUEST_ID_BYTES), checkpoint, plan)
         return SubmittedJob(self._coordinator, self._coordinator.submit(request).job_id, unchecked)
 
     def job(self, job_id: str) -> SubmittedJob:

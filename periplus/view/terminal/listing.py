@@ -41,13 +41,15 @@ def output_option(*choices: Output) -> Callable[[Callable[..., Any]], Callable[.
 class Column:
     """A column of a listing: its heading, and a function from a tree and the current time to a cell's text.
 
-    A `wide` column is shown in that form only. `right` aligns the column to the right.
+    A `wide` column is shown in that form only. `right` aligns the column to the right. An `optional` one is left out if
+    it is empty in every row.
     """
 
     heading: str
     cell: Callable[[Tree, float], str]
     wide: bool = False
     right: bool = False
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ def render_tree(tree: Tree, output: Output) -> str:
 
 def columns_of(columns: Sequence[Column], trees: Sequence[Tree], now_s: float) -> str:
     """Return the trees as aligned columns under their headings. No cell is cut."""
+    columns = [each for each in columns if not each.optional or any(each.cell(tree, now_s) for tree in trees)]
     rows = [[column.heading for column in columns]]
     # `printable` keeps text from a user's file from controlling the terminal.
     rows += [[printable(column.cell(tree, now_s)) or "-" for column in columns] for tree in trees]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from planner.answer.evaluation import Evaluation
-from planner.answer.outcome import BudgetExhausted, Found, Incumbent, credible
+from planner.answer.outcome import BudgetExhausted, Found, Incumbent, RefutedBound, credible
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
@@ -68,9 +68,11 @@ class IncumbentRecord:
         """
         if self.best is None:
             return self._exhausted(bound if bound < INFINITE else None)
-        # A bound above a known value is an error of the method; then nothing counts as proved.
-        bound = credible(bound, self.value) or 0.0
-        final = self._accepted(replace(self.best, bound=bound, elapsed_s=self.elapsed_s()))
+        kept = credible(bound, self.value, "exact")
+        if isinstance(kept, RefutedBound):
+            self._accepted(replace(self.best, bound=None, elapsed_s=self.elapsed_s()))
+            return replace(self._exhausted(None), refuted=kept)
+        final = self._accepted(replace(self.best, bound=kept, elapsed_s=self.elapsed_s()))
         if bound < self.target:
             return self._exhausted(bound)
         return Found(best=final, trace=tuple(self.trace), num_evaluations=self.num_evaluations, method="exact")

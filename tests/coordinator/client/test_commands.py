@@ -41,7 +41,9 @@ def test_operators_see_jobs_regions_and_links(job_file: Path, capsys: pytest.Cap
             assert f"periplus job watch {job_id}" in err
             await asyncio.gather(*told)
             assert await command("job", "show", "sums") == 0
-            assert "2 rollout in us" in capsys.readouterr().out
+            out = capsys.readouterr().out
+            assert "rollout-us-0" in out
+            assert "placed" not in out
             assert await command("job", "show", "sums", "-o", "json") == 0
             shown = json.loads(capsys.readouterr().out)
             assert (shown["job_id"], shown["job"]["steps"], shown["plan"]["schema"]) == (job_id, 3, "periplus.plan/1")
@@ -99,6 +101,9 @@ def test_who_waits_for_a_job_is_told_its_notice(job_file: Path, capsys: pytest.C
             await eu.until_desired()
             job_id = next(iter(eu.desired)).split("/")[0]
             await eu.report(f"{job_id}/trainer", control_pb2.TASK_STATE_RUNNING)
+            err = capsys.readouterr().err
+            assert "TASK     REGION  DEVICE " in err
+            assert "no prices known: no dollars" in err
             notice = step_record(job_id, 1)
             notice.kind, notice.text = "notice", "no sample has a reward"
             await eu.send(step=notice)
@@ -107,6 +112,41 @@ def test_who_waits_for_a_job_is_told_its_notice(job_file: Path, capsys: pytest.C
             assert "NOTICE: no sample has a reward" in capsys.readouterr().err
 
     play_commands(scene)
+
+
+def test_a_plan_made_by_hand_is_what_runs(job_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.yaml"
+    rows = "- {task: trainer, region: us, num_workers: 1}\n- {task: rollout, region: eu, num_workers: 1}\n"
+    plan.write_text(f"schema: periplus.plan/1\nmethod: by hand\ntrainer_region: us\nassignments:\n{rows}")
+
+    async def scene(address: str, command: Command) -> None:
+        async with FakeAgent(address, "eu") as eu, FakeAgent(address, "us") as us:
+            submit = ("job", "submit", str(job_file), "regions.min=2")
+            assert await command(*submit, "--plan", str(job_file)) == 2
+            assert "give a plan" in capsys.readouterr().err
+            assert await command(*submit, "--plan", str(plan), "--objective", "cost") == 2
+            assert "--objective and --max-usd-per-hour are for a search" in capsys.readouterr().err
+            assert await command(*submit, "--plan", str(plan)) == 0
+            job_id = capsys.readouterr().out.strip()
+            await asyncio.gather(eu.until_desired(), us.until_desired())
+            assert [*us.desired] == [f"{job_id}/trainer"]
+            assert await command("job", "show", job_id, "-o", "json") == 0
+            shown = json.loads(capsys.readouterr().out)
+            assert [(each["region"], each["state"]) for each in shown["processes"]] == [
+                ("us", "planned"),
+                ("eu", "planned"),
+            ]
+            assert shown["plan"]["method"] == "by hand"
+
+    play_commands(scene)
+
+
+def test_the_objective_and_the_limit_are_keys_of_the_job(job_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["job", "submit", str(job_file), "--dry-run", "-o", "json"]
+    assert periplus([*words, "plan.max_usd_per_hour=3", "--max-usd-per-hour", "2.5"]) == 0
+    assert json.loads(capsys.readouterr().out)["plan"]["max_usd_per_hour"] == 2.5
+    assert periplus([*words, "--objective", "cost", "--max-usd-per-hour", "2.5"]) == 2
+    assert "plan.max_usd_per_hour is 2.5, but plan.objective is cost" in capsys.readouterr().err
 
 
 def test_a_run_is_resumed_from_its_newest_checkpoint(

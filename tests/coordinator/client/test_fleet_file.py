@@ -6,6 +6,7 @@ from coordinator.client.fleet_file import fleet_tree
 from periplus.net.convert import inventory_to_pb
 from periplus.pb.v1 import control_pb2
 from periplus.values.machine import Device, DeviceFamily
+from planner.devices.catalogue import gpu_types
 from planner.files.fleet_file import fleet_of
 from tests.support.coordinator.machines import inventory, machine
 
@@ -36,6 +37,22 @@ FLEET = control_pb2.Fleet(
         control_pb2.Link(src_region="us", dst_region="eu"),
     ],
 )
+
+
+def test_emulated_accelerators_are_types_of_their_own_and_rents_are_kept() -> None:
+    emulated = Device(index=0, kind=DeviceFamily.EMULATED, model="L4", slowdown=2000.0, usd_per_hour=0.5)
+    dear = replace(cards(H100, 81559 * MIB, 1)[0], usd_per_hour=2.5)
+    offered = (emulated, replace(emulated, index=1, memory_bytes=1 << 30), dear)
+    tree, left_out = fleet_tree(control_pb2.Fleet(regions=[region("eu", *offered)]), now_s=0.0)
+    fleet = fleet_of(tree, "export")
+    assert left_out == []
+    assert [(each.gpu, each.num_gpus, each.usd_per_gpu_hour) for each in fleet.regions[0].machines] == [
+        ("emulated-L4-2000", 2, 0.5),
+        ("H100-SXM", 1, 2.5),
+    ]
+    slow, fast = fleet.gpu_types["emulated-L4-2000"], gpu_types()["L4"]
+    assert slow.matmul_flop_per_s == fast.matmul_flop_per_s / 2000
+    assert slow.memory_bytes == 1 << 30
 
 
 def test_the_planner_reads_what_is_exported() -> None:

@@ -1,6 +1,7 @@
 """Tables and trees of jobs, regions and links, as operators and programs read them."""
 
 import json
+from dataclasses import replace
 
 from coordinator.client.listing import (
     JOBS,
@@ -18,6 +19,7 @@ from coordinator.client.listing import (
 from periplus.config.yaml_text import parse
 from periplus.net.convert import inventory_to_pb
 from periplus.pb.v1 import common_pb2, control_pb2
+from periplus.values.machine import Device, DeviceFamily
 from tests.support.coordinator.machines import inventory, machine
 
 JOB = control_pb2.Job(
@@ -86,6 +88,15 @@ def test_a_region_and_a_link_show_what_is_known_of_them() -> None:
     ]
 
 
+def test_an_emulated_accelerator_shows_its_slowdown() -> None:
+    device = Device(index=0, kind=DeviceFamily.EMULATED, model="L4", slowdown=2000.0, usd_per_hour=0.5)
+    offered = inventory_to_pb(inventory(replace(machine(), devices=(device, replace(device, index=1)))))
+    tree = region_tree(control_pb2.Region(name="eu", inventory=offered))
+    assert "2 x L4 (emulated, 2000 times slower)" in render(REGIONS, [tree], Output.TABLE, 0.0)
+    shown = tree["machines"][0]["devices"][0]
+    assert (shown["kind"], shown["slowdown"], shown["usd_per_hour"]) == ("emulated", 2000.0, 0.5)
+
+
 def test_a_job_shows_the_bytes_between_its_regions_and_who_counted_them() -> None:
     pairs = [
         control_pb2.PairTraffic(src_region="eu", dst_region="us", sent_bytes=7_000),
@@ -102,15 +113,42 @@ def test_a_job_shows_the_bytes_between_its_regions_and_who_counted_them() -> Non
 def test_a_job_shows_each_process_with_its_devices_and_its_state() -> None:
     running, failed = control_pb2.TASK_STATE_RUNNING, control_pb2.TASK_STATE_FAILED
     placed = [
-        control_pb2.JobProcess(task_id="s/trainer", region="eu", machine="n1", devices=[0, 1], state=running),
-        control_pb2.JobProcess(task_id="s/rollout-eu-0", region="eu", machine="n1", devices=[2]),
-        control_pb2.JobProcess(task_id="s/rollout-us-0", region="us", machine="n2", state=failed),
+        control_pb2.JobProcess(
+            task_id="s/trainer",
+            region="eu",
+            machine="n1",
+            device="L4",
+            devices=[0, 1],
+            data=2,
+            usd_per_hour=1.4,
+            state=running,
+        ),
+        control_pb2.JobProcess(
+            task_id="s/rollout-eu-0",
+            region="eu",
+            machine="n1",
+            device="emulated-L4-2000",
+            devices=[2],
+            engine="torch",
+            tensor=1,
+        ),
+        control_pb2.JobProcess(task_id="s/rollout-us-0", region="us", machine="n2", engine="torch", state=failed),
     ]
     job = control_pb2.Job(job_id="s", processes=placed)
-    assert [each["devices"] for each in job_details(job)["processes"]] == [[0, 1], [2], []]
+    tree = job_details(job)["processes"]
+    assert [each["devices"] for each in tree] == [[0, 1], [2], []]
+    assert [each["usd_per_hour"] for each in tree] == [1.4, None, None]
+    assert tree[1]["device"] == "emulated-L4-2000"
     assert describe_job(job, 1.0).split("\n\n")[1].splitlines() == [
-        "PROCESS         REGION  MACHINE  DEVICES  STATE",
-        "s/trainer       eu      n1       0,1      running",
-        "s/rollout-eu-0  eu      n1       2        planned",
-        "s/rollout-us-0  us      n2       -        failed",
+        "TASK          REGION  MACHINE  DEVICE            DEVICES  ENGINE  TENSOR  DATA   $/H  STATE",
+        "trainer       eu      n1       L4                0,1      -            -     2  1.40  running",
+        "rollout-eu-0  eu      n1       emulated-L4-2000  2        torch        1     -     -  planned",
+        "rollout-us-0  us      n2       cores             -        torch        -     -     -  failed",
     ]
+    bare = control_pb2.Job(job_id="s", processes=[control_pb2.JobProcess(task_id="s/trainer", region="eu")])
+    rows = describe_job(bare, 1.0).split("\n\n")[1].splitlines()
+    assert [row.split() for row in rows] == [
+        ["TASK", "REGION", "DEVICE", "STATE"],
+        ["trainer", "eu", "cores", "planned"],
+    ]
+    assert "\n\n" not in describe_job(control_pb2.Job(job_id="s"), 1.0)

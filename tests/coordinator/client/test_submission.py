@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.client.submission import submission
+from coordinator.client.submission import plan_by_hand, submission
 from periplus.errors import ConfigError
 from periplus.job.inputs import check_planned_config
+from planner.plan import Plan
+from planner.plan_of_placement import without_question
 from tests.support.checkpoints import model, write_checkpoint
+from tests.support.planner.gpu_plan import gpu_plan
 from tests.support.planner.hosts import tiny_job
 
 CONFIG = {"model_type": "llama", "hidden_size": 64, "transformers_version": "5.0"}
@@ -44,3 +47,13 @@ def test_a_trainer_with_another_model_of_that_name_says_what_differs(tmp_path: P
     check_planned_config(folder, json.dumps(CONFIG | {"hidden_size": 128}))
     with pytest.raises(ConfigError, match="was submitted with: hidden_size is 128 here and was 64; put the same model"):
         check_planned_config(folder, json.dumps(CONFIG))
+
+
+def test_a_plan_travels_without_its_question(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(gpu_plan().to_json())
+    sent = Plan.from_json(submission(tiny_job(), "r", plan=plan_by_hand(path)).plan_json)
+    assert sent == without_question(gpu_plan())
+    path.write_text('{"schema": "periplus.plan/1", "method": "x"}')
+    with pytest.raises(ConfigError, match="trainer_region"):
+        plan_by_hand(path)

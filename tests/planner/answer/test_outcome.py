@@ -2,7 +2,16 @@
 
 import pytest
 
-from planner.answer.outcome import BOUND_TOLERANCE, BudgetExhausted, Fact, Found, Infeasible, Outcome, credible
+from planner.answer.outcome import (
+    BOUND_TOLERANCE,
+    BudgetExhausted,
+    Fact,
+    Found,
+    Infeasible,
+    Outcome,
+    RefutedBound,
+    credible,
+)
 from planner.plan import Plan, PlanOutcome
 from tests.support.planner.gpu_plan import estimate, gpu_plan
 
@@ -39,7 +48,8 @@ def test_searches_and_plans_are_matched_alike() -> None:
 
 
 def test_a_bound_above_a_known_value_proves_nothing_beyond_rounding() -> None:
-    assert credible(None, 1.0) is None
-    assert credible(0.9, 1.0) == 0.9
-    assert credible(1.0 + BOUND_TOLERANCE / 2, 1.0) == 1.0
-    assert credible(1.0 + BOUND_TOLERANCE * 2, 1.0) is None
+    assert credible(None, 1.0, "exact") is None
+    assert credible(0.9, 1.0, "exact") == 0.9
+    assert credible(1.0 + BOUND_TOLERANCE / 2, 1.0, "exact") == 1.0
+    wrong = 1.0 + BOUND_TOLERANCE * 2
+    assert credible(wrong, 1.0, "exact") == RefutedBound(method="exact", bound=wrong, value=1.0)

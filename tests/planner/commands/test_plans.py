@@ -13,11 +13,13 @@ from periplus.config import yaml_text
 from periplus.errors import ConfigError
 from planner import solve
 from planner.answer import outcome
+from planner.cost.tables.cost_tables import CostTables
 from planner.plan import Plan, TaskKind
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Objective
 from planner.problem.workload import Task
 from tests.support.planner.gpu_plan import FLEET, PROBLEM, gpu_plan
+from tests.support.planner.quick_method import quick
 from tests.support.planner.static_plan import PLAN
 
 FACT = outcome.Fact(kind="memory", name="memory", what="it fits nowhere")
@@ -41,7 +43,53 @@ def test_a_job_is_planned_as_a_table_with_its_simulation(hosts: str, capsys: Cap
     assert lines[0].startswith("method auto, trainer in ")
     assert lines[1].startswith("expected: ")
     assert lines[2].startswith("simulated: ")
-    assert lines[-1].startswith("binding: ")
+    assert "binding: " in "".join(lines)
+    assert [line.split()[:3] for line in lines if line.startswith(("TASK", "rollout"))] == [
+        ["TASK", "REGION", "DEVICE"],
+        *(["rollout", region, "cores"] for region in "ab"),
+    ]
+    assert "no prices known: no dollars, no frontier" in lines
+    assert lines[-1].startswith(f"next: periplus job submit {JOB} --plan PLAN ")
+
+
+def test_a_job_on_devices_with_prices_has_dollars_and_a_frontier(
+    gpu_fleet: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, float | None]] = []
+
+    def noting(cost_tables: CostTables, **more: Any) -> outcome.Outcome:
+        goal = cost_tables.problem.goal
+        asked.append((goal.objective.value, goal.max_step_s))
+        return quick(cost_tables, **more)
+
+    monkeypatch.setattr(solve, "method_of", lambda name: noting)
+    tree = json.loads(Path(gpu_fleet).read_text())
+    for region in tree["regions"]:
+        for machines in region["machines"]:
+            machines["usd_per_gpu_hour"] = 2.0
+    Path(gpu_fleet).write_text(json.dumps(tree))
+    assert run(["plan", JOB, "--fleet", gpu_fleet, "--no-simulate", "-o", "json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    step_s, dollars = made["evaluation"]["step_s"], made["dollars"]
+    assert dollars["rent_usd_per_hour"] == sum(each["usd_per_hour"] for each in made["assignments"])
+    an_hour = dollars["rent_usd_per_hour"] + dollars["egress_usd_per_hour"]
+    assert dollars["usd_per_step"] == pytest.approx(an_hour * step_s / 3600)
+    assert {kind for kind, _ in asked} == {"throughput", "cost"}
+    assert asked[-1] == ("cost", None)
+    assert pytest.approx(step_s, rel=1e-5) in [limit for kind, limit in asked if kind == "cost"]
+    assert made["frontier"][0]["point"].startswith("fastest")
+    assert run(["plan", JOB, "--fleet", gpu_fleet, "--no-simulate"]) == 0
+    out = capsys.readouterr().out
+    assert "\nFRONTIER " in out
+    assert " per million trained tokens, " in out
+
+
+def test_the_objective_of_a_job_is_a_key_of_it(gpu_fleet: str, capsys: Capture) -> None:
+    words = ["--objective", "budget", "--max-usd-per-hour", "1000", "--no-simulate", "-o", "json"]
+    assert run(["plan", JOB, "--fleet", gpu_fleet, *words]) == 0
+    goal = output(capsys).goal
+    assert goal is not None
+    assert (goal.objective.value, goal.max_usd_per_hour) == ("budget", 1000)
 
 
 @pytest.mark.parametrize("output_form", ["json", "yaml"])
@@ -88,7 +136,7 @@ def test_what_cannot_be_planned_has_its_exit_code_and_one_line(
 
 def test_a_workload_is_studied_beyond_what_the_runtime_executes(workload: str, gpu_fleet: str, capsys: Capture) -> None:
     assert run(["plan", workload, "--fleet", gpu_fleet]) == 4
-    assert "this runtime executes only on cpu" in capsys.readouterr().err
+    assert "fits on no devices that it may use" in capsys.readouterr().err
     assert run(["plan", workload, "--fleet", gpu_fleet, "--study", "--no-simulate", "-o", "json"]) == 0
     made = output(capsys)
     assert made.placement is not None
@@ -213,7 +261,6 @@ def test_options_that_make_no_sense_are_usage_errors(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--objective", "cost", "--max-step-s", "3"], "agents report no prices"),
         (["--pin", "reward=a"], "a job cannot pin reward to a: only generation can be pinned"),
         (["--pin", "actor_training=a,b"], "a job cannot pin actor_training to a, b"),
         (["--forbid", "generation=a"], "a job cannot forbid a region to a single task"),
@@ -421,3 +468,23 @@ def test_two_plans_are_compared(plan_file: str, tmp_path: Path, capsys: Capture)
     path.write_text(PLAN.to_json())
     assert run(["plan", "diff", str(path), plan_file, "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["facts"]["method"] == {"before": "static", "after": "exact"}
+
+
+def test_a_bound_that_a_placement_refutes_is_said_in_one_line_and_proves_nothing(
+    workload: str, gpu_fleet: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = outcome.RefutedBound(method="exact", bound=9.0, value=7.0)
+
+    def lying(cost_tables: CostTables, **more: Any) -> outcome.Outcome:
+        found = quick(cost_tables, **more)
+        if not isinstance(found, outcome.Found):
+            return found
+        return outcome.BudgetExhausted(best=replace(found.best, bound=None), bound=None, refuted=wrong)
+
+    monkeypatch.setattr(solve, "method_of", lambda name: lying)
+    for asked in ([workload, "--fleet", gpu_fleet, "--study"], [JOB, "--fleet", gpu_fleet]):
+        assert run(["plan", *asked, "--no-simulate", "-o", "json"]) == 0
+        out, err = capsys.readouterr()
+        assert err.count("\n") == 1
+        assert "the method exact claimed that no placement has less than 9, and one has 7" in err
+        assert "bound" not in json.loads(out)

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from bench.planner_cases.solving import METHODS
-from planner.answer.outcome import BudgetExhausted, Found, Incumbent
+from planner.answer.outcome import BudgetExhausted, Found, Incumbent, RefutedBound
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
 from planner.methods import portfolio
@@ -84,3 +84,6 @@ def test_a_bound_above_a_placement_that_is_known_proves_nothing(monkeypatch: pyt
     assert outcome.best is not None
     assert outcome.best.value(asked.goal) <= good.best.value(asked.goal)
     assert outcome.bound is None
+    value = worse.value(asked.goal)
+    assert outcome.refuted == RefutedBound(method="exact", bound=value, value=good.best.value(asked.goal))
+    assert outcome.best.bound is None

@@ -3,8 +3,9 @@
 import asyncio
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -40,6 +41,28 @@ def test_a_job_is_a_mapping_an_object_or_a_file(tmp_path: Path) -> None:
                 client.job("nothing")
 
     play(lambda address: asyncio.to_thread(script, address))
+
+
+def test_a_plan_is_a_mapping_or_a_file(tmp_path: Path) -> None:
+    rows = ({"task": "trainer", "region": "us", "num_workers": 1},)
+    plan = {"schema": "periplus.plan/1", "method": "by hand", "trainer_region": "us", "assignments": rows}
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(plan))
+    sent: list[str] = []
+
+    class Recorder:
+        def submit(self, request: Any) -> Any:
+            sent.append(request.plan_json)
+            return request
+
+    client = Client(cast(Any, Recorder()))
+    for form in (plan, file, str(file), None):
+        with suppress(AttributeError):  # the recorder's answer has no job_id
+            client.submit(JOB, plan=form)
+    assert [bool(each) for each in sent] == [True, True, True, False]
+    assert len(set(sent[:3])) == 1
+    with pytest.raises(ConfigError, match="the plan"):
+        client.submit(JOB, plan={"schema": "periplus.plan/1"})
 
 
 def test_a_mapping_may_hold_paths_and_tuples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,4 +95,5 @@ def test_a_low_bound_and_one_above_the_known_value_prove_nothing(
     of.offer(placement, 0.0)
     found = of.outcome(seconds * share)
     assert isinstance(found, BudgetExhausted)
-    assert found.bound == (seconds * share if share < 1 else 0.0)
+    assert found.bound == (seconds * share if share < 1 else None)
+    assert (found.refuted is not None) == (share > 1)
