@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import product
 
+from periplus.errors import ConfigError
 from periplus.values.machine import Pace
 from planner.answer.placement import Layout, Pool, Sharding
 from planner.cost.tables.cost_tables import CostTables, UnitCost
@@ -21,12 +22,12 @@ EMULATED = "emulated-"
 def with_pace(each: Assignment, fleet: Fleet, workload: Workload | None) -> Assignment:
     """Return the processes with the pace of their devices, if these are emulated.
 
-    Raises: ValueError if the model's configuration is not known, or does not fit the accelerator.
+    Raises: ConfigError if the model's configuration is not known, or does not fit the accelerator.
     """
     if not each.device.startswith(EMULATED):
         return each
     if workload is None:
-        raise ValueError(f"{each.device} in {each.region} can only be emulated for a model whose config.json is known")
+        raise ConfigError(f"{each.device} in {each.region} can only be emulated for a model whose config.json is known")
     region = fleet.region(each.region)
     assert region is not None
     num = each.data if each.task is TaskKind.TRAINER else each.tensor
@@ -48,7 +49,7 @@ def _pace(cost_tables: CostTables, at: DeviceClass, each: Assignment, gpu: GpuTy
     pool = Pool(device_class=at.key, unit_gpus=each.tensor, num_units=1, layouts=layouts)
     cost = cost_tables.pool((Task.GENERATION,), pool)
     if not isinstance(cost, UnitCost):
-        raise ValueError(f"{each.device} in {each.region} cannot be emulated: {cost.what}")
+        raise ConfigError(f"{each.device} in {each.region} cannot be emulated: {cost.what}")
     prefill_s = cost_tables.replica(gpu, each.tensor).prefill_s
     decode_s = 1 / cost.rates[Task.GENERATION] - prefill_s
     return Pace(
@@ -67,4 +68,4 @@ def _training_pool(cost_tables: CostTables, at: DeviceClass, each: Assignment) -
         pool = Pool(device_class=at.key, unit_gpus=1, num_units=each.data, layouts=layouts)
         if isinstance(cost_tables.pool((Task.ACTOR_TRAINING,), pool), UnitCost):
             return pool
-    raise ValueError(f"{each.device} in {each.region} cannot be emulated: the trainer does not fit into its memory")
+    raise ConfigError(f"{each.device} in {each.region} cannot be emulated: the trainer does not fit into its memory")

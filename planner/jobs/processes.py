@@ -17,7 +17,7 @@ from planner.problem.workload import Workload
 def executable(plan: Plan, fleet: Fleet, needs: Needs, workload: Workload | None) -> Plan:
     """Return the plan with its processes in the runtime's terms: types of accelerators, engines, degrees and paces.
 
-    Raises: ValueError as `paces.with_pace` does.
+    Raises: ConfigError as `paces.with_pace` does.
     """
     rows = [with_pace(_executable(each, needs), fleet, workload) for each in plan.assignments]
     return replace(plan, assignments=tuple(rows))
@@ -37,7 +37,7 @@ def checked_plan(
 ) -> PlanOutcome:
     """Return a plan that was made by hand, completed for the runtime, or why the runtime cannot run it on this fleet.
 
-    The fleet's devices may be in use. Raises: ValueError as `paces.with_pace` does.
+    The fleet's devices may be in use. Raises: ConfigError as `paces.with_pace` does.
     """
     if found := _first_disagreement(plan, fleet, needs, capabilities):
         return Infeasible(facts=(Fact(kind="plan", name="processes", what=found),))

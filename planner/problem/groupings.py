@@ -30,7 +30,7 @@ def executable(problem: Problem, tasks: Tasks) -> bool:
             return False
     elif on_trainer & set(tasks) and Task.ACTOR_TRAINING in problem.workload.tasks:
         return False
-    return limits.colocates or len(set(tasks) - limits.roles_on_trainer) <= 1
+    return limits.colocates or len(tasks) == 1 or set(tasks) <= on_trainer
 
 
 def _partitions(tasks: Tasks) -> Iterator[Grouping]:

@@ -37,9 +37,9 @@ def of_group(cost_tables: CostTables, group: Group) -> Iterator[Violation]:
     limits, rules, names = cost_tables.problem.limits, cost_tables.problem.rules, "+".join(group.tasks)
     if not group.pools:
         yield Violation(kind="shape", what=f"{names} has no devices")
-    # Roles that the runtime has in the trainer's process count as one task: they always share its devices.
+    # Roles that the runtime has in the trainer's process share its devices, with each other alone.
     roles = limits.roles_on_trainer & set(cost_tables.problem.workload.tasks)
-    if not limits.colocates and len(set(group.tasks) - roles) > 1:
+    if not limits.colocates and len(group.tasks) > 1 and not set(group.tasks) <= roles:
         yield Violation(kind="limits", what=f"the runtime cannot run {names} by turns on the same devices")
     if roles & set(group.tasks) and Task.ACTOR_TRAINING not in group.tasks:
         yield Violation(

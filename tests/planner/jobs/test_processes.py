@@ -1,0 +1,128 @@
+"""A job's processes on accelerators: what is planned, what a plan by hand may say, and how slow emulated ones are."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from periplus.errors import ConfigError
+from periplus.values.machine import Device, DeviceFamily
+from planner.answer.outcome import Found, Infeasible
+from planner.devices.catalogue import architecture, gpu_types, type_of
+from planner.files.capabilities import load_capabilities
+from planner.plan import Plan, PlanOutcome, TaskKind
+from planner.problem.architecture import Architecture
+from planner.problem.fleet import Fleet, Machines, Region
+from planner.solve import Thinking, plan_job
+from tests.support.planner.hosts import mesh, tiny_job
+
+QWEN = architecture("Qwen3-0.6B")
+SLOW_L4 = type_of(Device(index=0, kind=DeviceFamily.EMULATED, model="L4", slowdown=100.0))
+FLEET = {"a": {"L4": 3, "H100-SXM": 1}, "b": {"L4": 2}}
+
+
+def fleet(machines: Mapping[str, Mapping[str, int]] = FLEET, usd: float | None = None) -> Fleet:
+    regions = [
+        Region(
+            name=name,
+            machines=tuple(
+                Machines(gpu=gpu, gpus_per_machine=number, num_machines=1, usd_per_gpu_hour=usd)
+                for gpu, number in owned.items()
+            ),
+            fabric_bytes_per_s=1e9,
+            num_cores=16,
+            memory_bytes=64 << 30,
+            engines=("torch",) if name == "a" else ("torch", "vllm"),
+        )
+        for name, owned in machines.items()
+    ]
+    return replace(mesh(regions), gpu_types={**gpu_types(), SLOW_L4.name: SLOW_L4})
+
+
+def planned(on: Fleet, by_hand: Plan | None = None, shape: Architecture | None = QWEN, **changes: Any) -> PlanOutcome:
+    return plan_job(
+        on,
+        tiny_job(model={"path": "SomeBody/SomeModel"}, **changes),
+        architecture=shape,
+        model_bytes=1_200_000_000,
+        capabilities=load_capabilities(),
+        thinking=Thinking(budget_s=3.0, now_s=time.monotonic),
+        by_hand=by_hand,
+    )
+
+
+def hand_made(*rows: Mapping[str, object], trainer_region: str = "a") -> Plan:
+    tree = {"schema": "periplus.plan/1", "method": "by hand", "trainer_region": trainer_region}
+    return Plan.from_tree(tree | {"assignments": list(rows)}, "plan")
+
+
+def row(task: str, region: str, device: str = "L4", number: int = 1, **more: object) -> dict[str, object]:
+    return {"task": task, "region": region, "device": device, "num_workers": number} | more
+
+
+def test_unlike_accelerators_are_planned_by_type_and_number() -> None:
+    found = planned(fleet())
+    assert isinstance(found, Found)
+    trainer, *workers = found.best.assignments
+    assert (trainer.task, trainer.device, trainer.data) == (TaskKind.TRAINER, "H100-SXM", 1), "the fastest trains"
+    used = {(each.region, each.device): each.num_workers for each in workers}
+    assert used
+    assert all(number <= FLEET[region][device] for (region, device), number in used.items())
+    assert sum(each.share or 0 for each in workers) == pytest.approx(1.0)
+
+
+def test_a_plan_of_least_cost_gives_each_process_a_device_of_its_own() -> None:
+    found = planned(fleet(usd=2.0), plan={"objective": "cost"})
+    assert isinstance(found, Found)
+    assert [(each.task, each.num_workers) for each in found.best.assignments] == [("trainer", 1), ("rollout", 1)]
+    assert found.best.evaluation is not None
+    assert found.best.evaluation.usd_per_hour == pytest.approx(4.0, rel=0.01)
+
+
+def test_a_plan_by_hand_is_completed() -> None:
+    found = planned(fleet(), hand_made(row("trainer", "a"), row("rollout", "b", engine="vllm"), row("rollout", "a")))
+    assert isinstance(found, Found)
+    assert [each.engine for each in found.best.assignments] == ["", "vllm", "torch"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "what"),
+    [
+        ([row("trainer", "a")], "one trainer and at least one rollout worker"),
+        ([row("trainer", "a"), row("trainer", "a"), row("rollout", "a")], "one trainer"),
+        ([row("trainer", "b"), row("rollout", "a")], "but its trainer_region is a"),
+        ([row("trainer", "a"), row("rollout", "zz")], "uses the region zz, and the fleet has a, b"),
+        ([row("trainer", "a", "H100-SXM", data=2), row("rollout", "a")], "uses 2 H100-SXM in a, which has 1"),
+        ([row("trainer", "a"), row("rollout", "a", number=3)], "uses 4 L4 in a, which has 3"),
+        ([row("trainer", "a", data=8), row("rollout", "a")], "trainers with tensor 1 and data up to 4"),
+        (
+            [row("trainer", "a"), row("rollout", "b", engine="vllm", tensor=4)],
+            "the runtime executes 1, 2",
+        ),
+        ([row("trainer", "a"), row("rollout", "a", engine="vllm")], "has the engine vllm, and a has torch"),
+        ([row("trainer", "a", devices=[0, 1]), row("rollout", "a")], "names 2 devices, but has 1"),
+    ],
+)
+def test_a_plan_by_hand_that_cannot_run_is_refused_by_name(rows: list[Mapping[str, object]], what: str) -> None:
+    found = planned(fleet(), hand_made(*rows))
+    assert isinstance(found, Infeasible)
+    assert what in found.conflict
+
+
+def test_an_emulated_device_has_the_pace_of_its_model_times_its_slowdown() -> None:
+    on = fleet({"a": {SLOW_L4.name: 3}, "b": {"L4": 2}})
+    rows = row("trainer", "a", SLOW_L4.name, data=2), row("rollout", "a", SLOW_L4.name), row("rollout", "b")
+    found = planned(on, hand_made(*rows), train={"devices": 2})
+    assert isinstance(found, Found)
+    trainer, slow, real = found.best.assignments
+    assert real.pace is None
+    assert slow.pace is not None
+    assert trainer.pace is not None
+    # Qwen3-0.6B on an L4 (242 TFLOP/s, 300 GB/s): it reads 1.2 GB of weights in 4 ms for each step of a batch.
+    assert 0.002 < slow.pace.decode_s < 0.2
+    assert slow.pace.prefill_s < slow.pace.decode_s
+    assert trainer.pace.training_s > 0
+    with pytest.raises(ConfigError, match="only be emulated for a model whose"):
+        planned(on, hand_made(*rows), shape=None)
