@@ -41,10 +41,8 @@ def with_pace(each: Assignment, fleet: Fleet, workload: Workload | None) -> Assi
 def _pace(cost_tables: CostTables, at: DeviceClass, each: Assignment, gpu: GpuType) -> Pace:
     workload = cost_tables.problem.workload
     if each.task is TaskKind.TRAINER:
-        pool = _training_pool(cost_tables, at, each)
-        step_s = cost_tables.mesh((Task.ACTOR_TRAINING,), (pool,)).times[Task.ACTOR_TRAINING].total_s
         tokens = workload.samples_per_step * workload.tokens_per_sample * workload.epochs_per_step
-        return Pace(prefill_s=0.0, decode_s=0.0, training_s=step_s / tokens)
+        return Pace(prefill_s=0.0, decode_s=0.0, training_s=_training_s(cost_tables, at, each) / tokens)
     layouts = ((Task.GENERATION, Layout(tensor=each.tensor)),)
     pool = Pool(device_class=at.key, unit_gpus=each.tensor, num_units=1, layouts=layouts)
     cost = cost_tables.pool((Task.GENERATION,), pool)
@@ -59,13 +57,16 @@ def _pace(cost_tables: CostTables, at: DeviceClass, each: Assignment, gpu: GpuTy
     )
 
 
-def _training_pool(cost_tables: CostTables, at: DeviceClass, each: Assignment) -> Pool:
-    """Return the trainer's devices with the fastest layout that the runtime has and that fits into their memory."""
-    sharding = Sharding.FULL if each.data > 1 else Sharding.NONE
-    for recompute, micro_batch in product((False, True), sorted(MICRO_BATCH, reverse=True)):
+def _training_s(cost_tables: CostTables, at: DeviceClass, each: Assignment) -> float:
+    """Return the seconds of training in a step, with the fastest layout that fits into the trainer's devices."""
+    tasks, found = (Task.ACTOR_TRAINING,), []
+    for sharding, recompute, micro_batch in product(Sharding, (False, True), MICRO_BATCH):
         layout = Layout(tensor=1, sharding=sharding, micro_batch=micro_batch, recompute=recompute)
-        layouts = ((Task.ACTOR_TRAINING, layout),)
-        pool = Pool(device_class=at.key, unit_gpus=1, num_units=each.data, layouts=layouts)
-        if isinstance(cost_tables.pool((Task.ACTOR_TRAINING,), pool), UnitCost):
-            return pool
-    raise ConfigError(f"{each.device} in {each.region} cannot be emulated: the trainer does not fit into its memory")
+        pool = Pool(device_class=at.key, unit_gpus=1, num_units=each.data, layouts=((tasks[0], layout),))
+        if isinstance(cost_tables.pool(tasks, pool), UnitCost):
+            found.append(cost_tables.mesh(tasks, (pool,)).times[tasks[0]].total_s)
+    if not found:
+        raise ConfigError(
+            f"{each.device} in {each.region} cannot be emulated: the trainer does not fit into its memory"
+        )
+    return min(found)
