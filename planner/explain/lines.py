@@ -113,9 +113,10 @@ def _simulated(plan: Plan) -> str:
 
 
 def _runs(assignment: Assignment) -> str:
+    device = f" on {assignment.device}" if assignment.device else ""
     if assignment.task is TaskKind.TRAINER:
-        return "trainer"
-    return f"{assignment.num_workers:,} rollout worker{'s' if assignment.num_workers > 1 else ''}"
+        return f"trainer{device}"
+    return f"{assignment.num_workers:,} rollout worker{'s' if assignment.num_workers > 1 else ''}{device}"
 
 
 def _arrival(plan: Plan, region: str) -> str:
