@@ -152,16 +152,20 @@ def main() -> None:
         rows.append(row)
         print(json.dumps({"case": number} | row), flush=True)
     tried = [row for row in rows if row["brute"] != "not tried"]
+    feasible = [row for row in rows if row["auto"] is not None]
     summary = {
         "cases": len(rows),
         "as_exact": sum(row["as_exact"] for row in rows),
         "tried": len(tried),
         "as_brute_force": sum(row["as_brute"] for row in tried),
-        "infeasible": sum(row["auto"] is None for row in rows),
-        "auto_s": [median(row["auto_s"] for row in rows), max(row["auto_s"] for row in rows)],
-        "before_s": [median(row["before_s"] for row in rows), max(row["before_s"] for row in rows)],
-        "exact_s": [median(row["exact_s"] for row in rows), max(row["exact_s"] for row in rows)],
-        "most_rows": max(row["rows"] for row in rows),
+        "infeasible": len(rows) - len(feasible),
+        "tried_feasible": sum(row["auto"] is not None for row in tried),
+        "placements": [median(row["rows"] for row in feasible), max(row["rows"] for row in feasible)],
+    }
+    # Median and longest, of the questions that have a plan.
+    summary |= {
+        key: [round(median(row[key] for row in feasible), 4), max(row[key] for row in feasible)]
+        for key in ("auto_s", "before_s", "exact_s")
     }
     print(json.dumps(summary))
 

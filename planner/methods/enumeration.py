@@ -38,7 +38,7 @@ from planner.cost.candidates.meshes import MeshTimeLimits
 from planner.cost.oracle import evaluate
 from planner.cost.step.fixed_terms import trainer_region_of
 from planner.cost.tables.cost_tables import CostTables
-from planner.cost.tasks.layer_cuts import FloatArray, IntArray
+from planner.cost.tasks.layer_cuts import IntArray
 from planner.problem.device_classes import fits
 from planner.problem.goal import IMPOSSIBLE_STEP_S, Objective
 from planner.problem.groupings import Grouping, groupings
@@ -148,18 +148,18 @@ def search_all(
                 is_complete = False
                 break
             rows = np.arange(start, min(start + _CHUNK, prod(one.sizes)))
-            units, counts, meshes = _numbers(cost_tables, one, rows)
+            units, counts, meshes, devices = _numbers(cost_tables, one, rows)
             found = evaluate_rows(batch_tables_of(cost_tables, one.grouping), units, counts, meshes)
             good = (found.verdict == PlacementVerdict.VALID) & (found.step_s <= IMPOSSIBLE_STEP_S)
             both = (found.step_s, found.usd_per_hour)
             value, other = both[::-1] if goal.objective is Objective.COST_AT_THROUGHPUT else both
-            devices = counts @ np.array([each.unit.unit_gpus for _, each in one.units], dtype=np.int64)
             valid.append(np.stack([value, other, devices, np.full(len(rows), which), rows])[:, good])
             num_rows += len(rows)
     value, other, devices, which_of, row_of = np.concatenate(valid, axis=1)
     near = np.flatnonzero(value <= value.min(initial=np.inf) * (1 + _EQUAL))
     # Of equally good placements the one with fewest devices. The oracle has the last word on each.
-    for at in near[np.lexsort((devices[near], _rounded(other[near])))]:
+    parts = np.round(other[near] / max(other[near].min(initial=np.inf), 1e-12), 9)
+    for at in near[np.lexsort((devices[near], parts))]:
         one = space[int(which_of[at])]
         placement = _placement(cost_tables, one, int(row_of[at]))
         evaluation = evaluate(cost_tables, placement)
@@ -170,8 +170,11 @@ def search_all(
     return None, is_complete, num_rows
 
 
-def _numbers(cost_tables: CostTables, one: EnumeratedGrouping, rows: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the arrays that `evaluate_rows` takes for some rows of a grouping."""
+def _numbers(cost_tables: CostTables, one: EnumeratedGrouping, rows: IntArray) -> tuple[IntArray, ...]:
+    """Return the three arrays that `evaluate_rows` takes for some rows of a grouping, and the numbers of devices.
+
+    Devices that train count twice, since devices of generation that shorten no step are given back afterwards.
+    """
     tables, num_units = batch_tables_of(cost_tables, one.grouping), len(one.units)
     choices = np.stack(np.unravel_index(rows, one.sizes), axis=1)
     counts = choices[:, :num_units]
@@ -181,11 +184,13 @@ def _numbers(cost_tables: CostTables, one: EnumeratedGrouping, rows: IntArray) -
         counts = np.where(one.is_full, 1, counts) * free[choices[:, num_units]]
     names = np.array([tables.unit(i, each.unit) for i, each in one.units], dtype=np.int64)
     units = np.where(counts > 0, np.where(names < 0, -2, names), -1)
+    devices = counts @ np.array([each.unit.unit_gpus for _, each in one.units], dtype=np.int64)
     meshes = np.full((len(rows), len(one.grouping)), -1)
     for place, (i, columns) in enumerate(one.meshes, start=num_units):
         names = np.array([tables.mesh(i, each.group.pools) for each in columns])
         meshes[:, i] = np.where(names < 0, -2, names)[choices[:, place]]
-    return units, counts, meshes
+        devices = devices + 2 * np.array([each.num_gpus for each in columns])[choices[:, place]]
+    return units, counts, meshes, devices
 
 
 def _free(cost_tables: CostTables, one: EnumeratedGrouping, mesh: MeshColumn) -> list[int]:
@@ -207,7 +212,7 @@ def _free(cost_tables: CostTables, one: EnumeratedGrouping, mesh: MeshColumn) ->
 
 def _placement(cost_tables: CostTables, one: EnumeratedGrouping, row: int) -> Placement:
     """Return one row of a grouping as a placement."""
-    _, counts, _ = _numbers(cost_tables, one, np.array([row]))
+    _, counts, _, _ = _numbers(cost_tables, one, np.array([row]))
     chosen = np.unravel_index(row, one.sizes)[len(one.units) :]
     pools = {i: columns[int(at)].group.pools for (i, columns), at in zip(one.meshes, chosen, strict=True)}
     for (i, each), count in zip(one.units, counts[0].tolist(), strict=True):
@@ -247,9 +252,3 @@ def _with_units(cost_tables: CostTables, best: Incumbent, pool: Pool, num_units:
 
 def _trains(tasks: tuple[Task, ...]) -> bool:
     return any(task in TRAINING for task in tasks)
-
-
-def _rounded(values: FloatArray) -> FloatArray:
-    """Return the values in units of the least one, rounded so that equal ones are equal numbers."""
-    rounded: FloatArray = np.round(values / max(values.min(initial=np.inf), 1e-12), 9)
-    return rounded

@@ -158,8 +158,6 @@ def auto(
 
     Small problems are enumerated. `start` holds placements that are already known.
     """
-    if (found := _enumerated(cost_tables, seed, budget_s, now_s, report, should_stop)) is not None:
-        return found
     known = _Known(cost_tables=cost_tables, now_s=now_s, report=report, began_s=now_s())
     descent = Descent(cost_tables, np.random.default_rng(seed))
 
@@ -185,6 +183,13 @@ def auto(
         descend(min(budget_s - known.elapsed_s(), opening_s), patience=_PATIENCE + num // _GROUPINGS)
         return known.placements
 
+    if (space := small_space(cost_tables)) is not None:
+        best, is_complete, num = search_all(cost_tables, space, lambda: should_stop() or known.elapsed_s() > budget_s)
+        if best is not None:
+            known.record(best)
+        elif is_complete:
+            return _explained(lambda: search(exact, budget_s - known.elapsed_s()), num)
+        return known.outcome(BudgetExhausted(best=None, bound=None), num)
     # The exact method calls `opening` itself, after it has evaluated `start`.
     proved = search(exact, budget_s * (1 - _HEURISTICS_SHARE), start=start, opening=opening)
     if isinstance(proved, Infeasible):
@@ -203,45 +208,15 @@ def auto(
     return known.outcome(proved, num)
 
 
-def _enumerated(
-    cost_tables: CostTables,
-    seed: int,
-    budget_s: float,
-    now_s: Callable[[], float],
-    report: Callable[[Incumbent], None],
-    should_stop: Callable[[], bool],
-) -> Outcome | None:
-    """Return the outcome of a small problem, None for any other."""
-    began_s = now_s()
-    if (space := small_space(cost_tables)) is None:
-        return None
-    best, is_complete, num = search_all(cost_tables, space, lambda: should_stop() or now_s() - began_s > budget_s)
-    if best is not None:
-        best = replace(best, elapsed_s=now_s() - began_s)
-        report(best)
-        if is_complete:
-            return Found(best=best, trace=(best,), num_evaluations=num, method="auto")
-        return BudgetExhausted(best=best, bound=None, trace=(best,), num_evaluations=num, method="auto")
-    if not is_complete:
-        return BudgetExhausted(best=None, bound=None, num_evaluations=num, method="auto")
-    # There is no placement. The exact method says which facts contradict each other, if it is installed.
+def _explained(search_exact: Callable[[], Outcome], num_evaluations: int) -> Outcome:
+    """Return which facts of a small problem without placement contradict each other; without OR-Tools, that some do."""
     try:
-        found = exact(
-            cost_tables,
-            seed=seed,
-            budget_s=budget_s - (now_s() - began_s),
-            now_s=now_s,
-            report=report,
-            should_stop=should_stop,
-        )
+        return replace(search_exact(), method="auto")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "ortools":
             raise
-        what = (
-            f"none of the {num:,} placements to choose from keeps all limits (with ortools installed, a plan says why)"
-        )
+        what = f"none of the {num_evaluations:,} placements to choose from is valid; with OR-Tools a plan says why"
         return Infeasible(facts=(Fact(kind="shape", name="job", what=what),), is_minimal=False, method="auto")
-    return replace(found, method="auto")
 
 
 def _evaluations(outcome: Outcome) -> int:
