@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.planner_cases import brute_force, small, small_jobs
+from bench.planner_cases import brute_force, small
+from bench.planner_cases.enumerated import small_jobs
 from planner.answer.outcome import BudgetExhausted, Infeasible
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables

@@ -1,6 +1,6 @@
 """Small jobs by chance: `auto`, which enumerates them, against the exact method and against all placements.
 
-    python -m bench.planner_cases.small_jobs --num 80
+    python -m bench.planner_cases.enumerated.small_jobs --num 80
 
 A case is one question of a job: its problem with the trainer in one region. Regions have cores or one or two types of
 accelerators, with prices or without; links are unlike, and some are missing. What a case is follows from its number.

@@ -1,6 +1,6 @@
 """A trial of CP-SAT over classes for studies of two tasks, beside the exact method. It is not part of the product.
 
-    python -m bench.planner_cases.cp_sat --num 12
+    python -m bench.planner_cases.enumerated.cp_sat --num 12
 
 For one step time tau, whether a placement may be that fast is a small integer problem: one candidate mesh of one pool,
 and a number of each candidate unit, so that the samples of their windows are enough and devices fit. CP-SAT decides it,
