@@ -1,14 +1,16 @@
 """Portfolio of methods: all search methods by name with one interface, and `auto`, which combines several.
 
 A method searches one problem's plan space within a budget of seconds, reports each better incumbent, and returns an
-`Outcome`. `auto` starts with a short descent, gives the exact method most of the time, and gives the rest to heuristics
-if nothing was proved. Whatever a method returns, `auto` evaluates its placement with the oracle again.
+`Outcome`. `auto` enumerates small problems. Otherwise it starts with a short descent, gives the exact method most of
+the time, and gives the rest to heuristics if nothing was proved. Whatever a method returns, `auto` evaluates its
+placement with the oracle again. Methods that call OR-Tools are imported when they are called, since small problems do
+without it.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.ma  # `np.unique` imports it on its first call, which would delay a first answer by 10 ms
@@ -17,6 +19,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import (
     BOUND_TOLERANCE,
     BudgetExhausted,
+    Fact,
     Found,
     Incumbent,
     Infeasible,
@@ -27,10 +30,9 @@ from planner.answer.outcome import (
 from planner.answer.placement import Placement
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
-from planner.methods.areal_hex.method import search as areal_hex
+from planner.methods.enumeration import search_all, small_space
 from planner.methods.evaluation_budget import INFEASIBLE, EvaluationBudget, ignore, never
-from planner.methods.exact.method import DEFAULT_GAP
-from planner.methods.exact.method import search as exact
+from planner.methods.exact.settings import DEFAULT_GAP
 from planner.methods.hetrl.method import search as hetrl
 from planner.methods.hetrl.method import search_bounded as hetrl_bounded
 from planner.methods.opening.greedy_descent import Descent
@@ -51,6 +53,20 @@ _HEURISTICS_SHARE = 0.25
 """Share of the budget that is left to heuristics if the exact method proves nothing. Chosen by hand."""
 _LEAST_S = 0.2
 """Seconds below which starting another search is not worth it. Chosen by hand."""
+
+
+def exact(cost_tables: CostTables, **options: Any) -> Outcome:
+    """Return the outcome of the exact method (`planner.methods.exact.method.search`)."""
+    from planner.methods.exact.method import search
+
+    return search(cost_tables, **options)
+
+
+def areal_hex(cost_tables: CostTables, **options: Any) -> Outcome:
+    """Return the outcome of AReaL-Hex's two phases (`planner.methods.areal_hex.method.search`)."""
+    from planner.methods.areal_hex.method import search
+
+    return search(cost_tables, **options)
 
 
 class Method(Protocol):
@@ -154,7 +170,7 @@ def auto(
 ) -> Outcome:
     """Return the best of all methods: exact after a quick opening, then heuristics if nothing was proved in time.
 
-    `start` holds placements that are already known.
+    Small problems are enumerated. `start` holds placements that are already known.
     """
     known = _Known(cost_tables=cost_tables, now_s=now_s, report=report, began_s=now_s())
     descent = Descent(cost_tables, np.random.default_rng(seed))
@@ -184,6 +200,13 @@ def auto(
         descend(min(budget_s - known.elapsed_s(), opening_s), patience=_PATIENCE + num // _GROUPINGS)
         return known.placements
 
+    if (space := small_space(cost_tables)) is not None:
+        best, is_complete, num = search_all(cost_tables, space, lambda: should_stop() or known.elapsed_s() > budget_s)
+        if best is not None:
+            known.record(best)
+        elif is_complete:
+            return _explained(lambda: search(exact, budget_s - known.elapsed_s()), num)
+        return known.outcome(BudgetExhausted(best=None, bound=None), num)
     # The exact method calls `opening` itself, after it has evaluated `start`.
     proved = search(exact, budget_s * (1 - _HEURISTICS_SHARE), start=start, opening=opening)
     if isinstance(proved, Infeasible):
@@ -200,6 +223,17 @@ def auto(
         if budget_s - known.elapsed_s() > _LEAST_S and not should_stop():
             num += _evaluations(search(hetrl_bounded, budget_s - known.elapsed_s()))
     return known.outcome(proved, num)
+
+
+def _explained(search_exact: Callable[[], Outcome], num_evaluations: int) -> Outcome:
+    """Return which facts of a small problem without placement contradict each other; without OR-Tools, that some do."""
+    try:
+        return replace(search_exact(), method="auto")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "ortools":
+            raise
+        what = f"none of the {num_evaluations:,} placements to choose from is valid; with OR-Tools a plan says why"
+        return Infeasible(facts=(Fact(kind="shape", name="job", what=what),), is_minimal=False, method="auto")
 
 
 def _evaluations(outcome: Outcome) -> int:

@@ -39,9 +39,8 @@ def test_a_job_runs_in_two_regions_and_its_watcher_sees_everything() -> None:
             us_told = tasks.create_task(us.until_desired())
             await eu.until(lambda: trainer in eu.desired)
             await us_told
-            assert set(us.desired) == {f"{job.job_id}/rollout-us-{index}" for index in (0, 1)}, (
-                "one on each accelerator"
-            )
+            # How many of its two accelerators the plan uses is the planner's to say.
+            assert {task_id.rpartition("-")[0] for task_id in us.desired} == {f"{job.job_id}/rollout-us"}
             assert us.desired[f"{job.job_id}/rollout-us-0"].trainer_gateway == "eu:1"
             events, pictured = [], asyncio.Event()
 

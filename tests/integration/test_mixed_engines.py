@@ -33,7 +33,9 @@ def test_samples_of_both_engines_are_trained_on(tmp_path: Path, monkeypatch: pyt
     cores = ({"kind": "cpu"}, {"kind": "cpu"})
     with_vllm = ("--engine", os.environ["PERIPLUS_ENGINES"])
     regions = {"a": DeclaredRegion(devices=cores), "b": DeclaredRegion(devices=cores, options=with_vllm)}
-    job = tiny_job(tmp_path, steps=1_000_000, staleness=1, model={"path": "builtin:qwen3-tiny-h32"}, train={"groups_per_step": 32})
+    job = tiny_job(
+        tmp_path, steps=1_000_000, staleness=1, model={"path": "builtin:qwen3-tiny-h32"}, train={"groups_per_step": 32}
+    )
     request = submission(job, "r")
     request.plan_json = json.dumps(PLAN)
 

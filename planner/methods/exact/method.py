@@ -8,10 +8,7 @@ from planner.cost.tables.cost_tables import CostTables
 from planner.methods.evaluation_budget import ignore, never
 from planner.methods.exact.infeasibility import conflict
 from planner.methods.exact.search import Search
-from planner.methods.exact.settings import DEFAULT_SETTINGS
-
-DEFAULT_GAP = 0.01
-"""Relative gap at which the search ends."""
+from planner.methods.exact.settings import DEFAULT_GAP, DEFAULT_SETTINGS
 
 
 def search(

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from planner.problem.device_classes import MANY_CLASSES
 
+DEFAULT_GAP = 0.01
+"""Relative gap at which the search ends."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactSettings:

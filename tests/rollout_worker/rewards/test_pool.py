@@ -320,11 +320,12 @@ KILLED = """
 import asyncio, sys
 from pathlib import Path
 from rollout_worker.rewards.child import RewardChild, RewardProgram
+from rollout_worker.rewards.functions.completions import ScoredText
 async def main():
     program = RewardProgram(functions=(("path", {"path": "faulty:score"}),), folder=Path(sys.argv[1]))
     child = await RewardChild.start(program)
-    text = {"prompt": "", "completion": "spin", "answer": "", "num_tokens": 1, "messages": [], "columns": {}}
-    await child.tell({"call": 1, "function": 0, "texts": [text]}, 5)
+    text = ScoredText(prompt="", completion="spin", answer="", num_tokens=1, messages=(), columns={})
+    await child.tell({"call": 1, "function": 0, "texts": [text.to_json()]}, 5)
     print(child._process.pid, flush=True)
     await asyncio.sleep(600)
 asyncio.run(main())
