@@ -137,11 +137,6 @@ class Plan:
     """The problem that the plan answers. It is left out of plans that are sent to workers."""
 
     @property
-    def rollout_regions(self) -> tuple[str, ...]:
-        """Regions with rollout workers, in the plan's order."""
-        return tuple(a.region for a in self.assignments if a.task is TaskKind.ROLLOUT)
-
-    @property
     def regions(self) -> tuple[str, ...]:
         """Every region that the plan uses, once."""
         return tuple(dict.fromkeys(a.region for a in self.assignments))

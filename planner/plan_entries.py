@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, JsonValue
 
 from periplus.config.loading import Config
+from periplus.values.machine import Pace
 from planner.answer.placement import Sharding
 from planner.files.ranges import Name
 from planner.problem.goal import Objective
@@ -141,14 +142,6 @@ class EvaluationEntry(Config):
     limited: tuple[tuple[Annotated[int, Field(ge=0, le=10_000)], Annotated[float, Field(ge=0, le=1e18)]], ...] = ()
 
 
-class PaceEntry(Config):
-    """Keys of a `periplus.values.machine.Pace`."""
-
-    prefill_s: float = Field(ge=0, le=1e6)
-    decode_s: float = Field(ge=0, le=1e6)
-    training_s: float = Field(ge=0, le=1e6)
-
-
 class AssignmentEntry(Config):
     """Keys of a `planner.plan.Assignment`."""
 
@@ -163,7 +156,7 @@ class AssignmentEntry(Config):
     data: int = Field(default=1, ge=1, le=1024)
     share: float | None = Field(default=None, ge=0, le=1.000001)
     usd_per_hour: float | None = Field(default=None, ge=0, le=1e18)
-    pace: PaceEntry | None = None
+    pace: Pace | None = None
 
 
 class EdgeEntry(Config):

@@ -12,7 +12,7 @@ from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent, objective_value
 from planner.answer.placement import Placement, Pool
 from planner.cost.step.binding import binding_sentence
-from planner.cost.step.fixed_terms import trainer_region_of
+from planner.cost.step.fixed_terms import regions_of, trainer_region_of
 from planner.cost.tables.cost_tables import CostTables, UnitCost
 from planner.cost.tables.network import Network, weights_s
 from planner.plan import Assignment, Plan, PlanEdge, Prediction, Rates, TaskKind
@@ -23,9 +23,8 @@ def plan_of(cost_tables: CostTables, incumbent: Incumbent, *, method: str, seed:
     """Return the plan of a search's best placement. `incumbent.evaluation` must come from the oracle."""
     placement, evaluation, goal = incumbent.placement, incumbent.evaluation, cost_tables.problem.goal
     trainer_region = trainer_region_of(cost_tables, placement)
-    replicas = rollout_replicas(cost_tables, placement)
     # The trainer's own region needs no link, so it has neither edges nor a prediction.
-    remote_names = [region for region in replicas if region != trainer_region]
+    remote_names = generating_beside(cost_tables, placement, trainer_region)
     workload = cost_tables.problem.workload
     samples_per_s = workload.samples_per_step / evaluation.step_s
     return Plan(
@@ -99,15 +98,9 @@ def _rent(cost_tables: CostTables, pools: Sequence[Pool]) -> float | None:
     return None if any(price is None for price, _ in prices) else sum(price * num for price, num in prices if price)
 
 
-def rollout_replicas(cost_tables: CostTables, placement: Placement) -> dict[str, int]:
-    """Return the number of generating replicas in each region, sorted by the region's name."""
-    found: dict[str, int] = {}
-    for pool in placement.group_of(Task.GENERATION).pools:
-        region = cost_tables.classes[pool.device_class].region.name
-        # A unit may hold several replicas of a smaller tensor degree.
-        num = pool.num_units * (pool.unit_gpus // pool.layout(Task.GENERATION).tensor)
-        found[region] = found.get(region, 0) + num
-    return dict(sorted(found.items()))
+def generating_beside(cost_tables: CostTables, placement: Placement, trainer_region: str) -> list[str]:
+    """Return the regions that generate, without the trainer's, by name."""
+    return sorted({*regions_of(cost_tables, placement.group_of(Task.GENERATION))} - {trainer_region})
 
 
 def limited_pools(plan: Plan) -> tuple[tuple[int, float], ...]:

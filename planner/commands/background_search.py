@@ -15,12 +15,12 @@ from typing import Generic, TypeVar
 import click
 
 from periplus import clock
+from periplus.cli.native_output import native_output_on_stderr
 from periplus.cli.progress_line import ProgressLine, write_to_stderr
 from periplus.errors import EXIT_INTERRUPTED, TimedOut
 from periplus.process import threads
 from periplus.view import units
 from planner.answer.outcome import Incumbent
-from planner.commands.native import native_output_on_stderr
 from planner.explain.effects import value_words
 from planner.problem.goal import Goal
 from planner.solve import Thinking

@@ -15,11 +15,11 @@ import click
 
 from periplus.config import loading
 from periplus.config.file_kinds import need_kind
-from periplus.errors import ConfigError, PlanInfeasible
+from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile, load_job
 from planner.commands.numbers import MAX_STEP_S, MAX_USD_PER_HOUR, Number
 from planner.files import workload_file
-from planner.files.capabilities import Capabilities, load_capabilities
+from planner.files.capabilities import load_capabilities
 from planner.files.hub_checkpoint import published_bytes, visible_architecture
 from planner.files.importers.loaders import load_architecture, load_fleet, load_workload
 from planner.files.ranges import some
@@ -209,34 +209,13 @@ def question(file: Path, overrides: Sequence[str], fleet_path: Path, options: Pl
     if options.method == "static":
         raise click.UsageError("--method static plans only jobs without --study, because it knows no devices")
     problem = Problem(
-        fleet=fleet if options.study else executable(fleet, capabilities),
+        fleet=fleet,
         workload=workload,
         goal=options.goal,
         rules=rules,
         limits=STUDY if options.study else capabilities.limits,
     )
     return Question(fleet=fleet, method=options.method or AUTO, goal=options.goal, problem=with_margin(problem))
-
-
-def executable(fleet: Fleet, capabilities: Capabilities) -> Fleet:
-    """Return the fleet with only the machines on which this runtime has an engine.
-
-    Raises: PlanInfeasible if there are none.
-    """
-    # A runtime with an engine for accelerators runs on all machines.
-    if "cuda" in capabilities.devices:
-        return fleet
-    regions = tuple(
-        replace(region, machines=tuple(m for m in region.machines if fleet.gpu_types[m.gpu].is_cpu))
-        for region in fleet.regions
-    )
-    if not any(region.machines for region in regions):
-        devices = ", ".join(sorted(capabilities.devices))
-        raise PlanInfeasible(
-            f"no plan: this runtime executes only on {devices}, and the fleet has only accelerators; "
-            "use --study to plan beyond what the runtime can execute"
-        )
-    return replace(fleet, regions=regions)
 
 
 def _job_question(job: JobFile, fleet: Fleet, options: PlanOptions, source: str) -> Question:

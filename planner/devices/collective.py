@@ -53,11 +53,6 @@ def machine_all_reduce_s(gpu: GpuType, *, payload_bytes: Q, num: int) -> Q:
     return _machine_s(gpu, 2 * (num - 1) / num * payload_bytes, num)
 
 
-def machine_all_gather_s(gpu: GpuType, *, payload_bytes: Q, num: int) -> Q:
-    """Return the seconds of an all-gather, or of a reduce-scatter, among `num` devices of one machine."""
-    return _machine_s(gpu, (num - 1) / num * payload_bytes, num)
-
-
 def _machine_s(gpu: GpuType, moved_bytes: Q, num: int) -> Q:
     """Return the seconds of a collective in which each device moves these bytes.
 

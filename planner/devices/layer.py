@@ -50,8 +50,6 @@ class Kernels:
     """Passes over the attention scores in the backward pass."""
     logit_passes: float = 0.0
     """Passes over the logits in the head's forward pass and the loss."""
-    logit_passes_backward: float = 0.0
-    """Passes over the logits in the backward pass."""
     cache_reads: float = 1.0
     """Number of times that a decoding step reads each cached key and value."""
     matmul_fraction_backward: float | None = None

@@ -18,7 +18,7 @@ from planner.cost.step.fixed_terms import trainer_region_of
 from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.network import Network
 from planner.methods.obstacles import allowed
-from planner.plan_of_placement import rollout_replicas
+from planner.plan_of_placement import generating_beside
 from planner.problem.device_classes import DeviceClass, classes_of
 from planner.problem.fleet import Fleet, Machines
 from planner.problem.goal import Goal, Problem
@@ -235,7 +235,7 @@ def _links(problem: Problem, placement: Placement) -> Iterator[WhatIf]:
     cost_tables = CostTables(problem)
     trainer_region = trainer_region_of(cost_tables, placement)
     # Weights go to the remote regions that generate, and trajectories come back.
-    away = {region for region in rollout_replicas(cost_tables, placement) if region != trainer_region}
+    away = generating_beside(cost_tables, placement, trainer_region)
     for src, dst in sorted(
         [*((trainer_region, region) for region in away), *((region, trainer_region) for region in away)]
     )[:MAX_LINKS]:

@@ -129,12 +129,8 @@ def _arrival(plan: Plan, region: str) -> str:
 
 
 def _groups(plan: Plan) -> list[str]:
-    """Return lines on the tasks of each group and their layouts, if any pool has more than one device."""
-    if (
-        plan.placement is None
-        or plan.evaluation is None
-        or all(pool.num_units == 1 == pool.unit_gpus for group in plan.placement.groups for pool in group.pools)
-    ):
+    """Return lines on the tasks of each group and their layouts."""
+    if plan.placement is None or plan.evaluation is None:
         return []
     # Tasks of a group share its devices, so their busy seconds add up.
     times = dict(plan.evaluation.task_s)

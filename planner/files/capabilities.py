@@ -37,15 +37,11 @@ class Capabilities:
     """What the runtime can execute. A plan for a job uses nothing else."""
 
     algorithms: frozenset[str]
-    topologies: frozenset[str]
-    max_trainers: int
     max_staleness: int
     engines: frozenset[str]
     """Names of the inference engines."""
     degrees: Mapping[str, frozenset[int]]
     """Degrees of tensor parallelism of each engine, on any kind of device."""
-    devices: frozenset[str]
-    """Kinds of devices on which the runtime's inference engines run: `cpu`, `cuda`, `emulated`."""
     limits: Limits
     """The same capabilities as limits on placements."""
 
@@ -84,12 +80,9 @@ def load_capabilities() -> Capabilities:
     file = read_file(_path())
     return Capabilities(
         algorithms=frozenset(file.algorithms),
-        topologies=frozenset(file.topologies),
-        max_trainers=file.max_trainers,
         max_staleness=file.max_staleness,
         engines=frozenset(engine.name for engine in file.engines),
         degrees={each.name: frozenset(n for some in each.tensor.values() for n in some) for each in file.engines},
-        devices=frozenset(device for engine in file.engines for device in engine.tensor),
         limits=Limits(
             max_tensor=file.parallelism.tensor,
             max_pipeline=file.parallelism.pipeline,

@@ -12,9 +12,6 @@ from planner.files.capabilities import Capabilities
 from planner.jobs.needs import Needs
 from planner.problem.fleet import Fleet, Region
 
-TOPOLOGY = "star"
-"""Name of the only topology that jobs use: one trainer in the centre."""
-
 
 def refusal(fleet: Fleet, needs: Needs, capabilities: Capabilities) -> Infeasible | None:
     """Return the first fact that rules the job out by itself, or None if there is none.
@@ -42,8 +39,6 @@ def _beyond(needs: Needs, capabilities: Capabilities) -> str | None:
         return f"the runtime executes a staleness bound of at most {capabilities.max_staleness}, not {needs.staleness}"
     if needs.engine is not None and needs.engine not in capabilities.engines:
         return f"the runtime has the engines {', '.join(sorted(capabilities.engines))}, not {needs.engine}"
-    if TOPOLOGY not in capabilities.topologies or capabilities.max_trainers < 1:
-        return f"a job needs one trainer and a {TOPOLOGY}, which the runtime lacks"
     return None
 
 

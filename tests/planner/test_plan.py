@@ -49,7 +49,6 @@ def test_what_travels_to_workers_leaves_the_question_out() -> None:
 
 
 def test_a_plan_knows_its_regions() -> None:
-    assert PLAN.rollout_regions == ("a", "bbb")
     assert PLAN.regions == ("a", "bbb")
 
 

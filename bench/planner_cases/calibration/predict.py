@@ -89,9 +89,9 @@ def predicted_s(series: Series, gpu: GpuType, fit: DeviceFit, program: Program) 
         case MeasuredTerm.PREFILL_ATTENTION | MeasuredTerm.DECODE_ATTENTION:
             return _attention_s(series, device)
         case MeasuredTerm.COLLECTIVE:
-            reduce = series.variant == "all_reduce"
-            call = collective.machine_all_reduce_s if reduce else collective.machine_all_gather_s
-            return call(device, payload_bytes=of["payload_bytes"], num=series.tensor)
+            # A gather or a scatter moves half of what a reduction does.
+            share = 1.0 if series.variant == "all_reduce" else 0.5
+            return collective.machine_all_reduce_s(device, payload_bytes=share * of["payload_bytes"], num=series.tensor)
         case MeasuredTerm.UPDATE:
             return np.array([layer.update_s(device, params=p, bytes_per_param=16.0) for p in of["params"]])
         case _:
@@ -99,15 +99,15 @@ def predicted_s(series: Series, gpu: GpuType, fit: DeviceFit, program: Program) 
                 # Machines on a shared bus have measured links, which replace the nominal ones.
                 fraction = program.pair_fraction if series.tensor == 2 else program.ring_fraction
                 device = _linked(device, series.link_bytes_per_s, fraction)
-            return _layer_s(series, _arch(series), device, _kernels(series, gpu, fit, program))
+            return _layer_s(series, _arch(series), device, _kernels(series, gpu, fit, program), program)
 
 
-def _layer_s(series: Series, arch: Architecture, gpu: GpuType, kernels: Kernels) -> FloatArray:
+def _layer_s(series: Series, arch: Architecture, gpu: GpuType, kernels: Kernels, program: Program) -> FloatArray:
     tokens, tensor = series.columns["tokens"], series.tensor
     if series.term is MeasuredTerm.DENSE_LAYER:
         return layer.dense_s(gpu, arch, tensor=tensor, tokens=tokens, kernels=kernels)
     if series.term is MeasuredTerm.HEAD:
-        return _head_s(series, arch, gpu, kernels)
+        return _head_s(series, arch, gpu, kernels, program)
     length = series.columns["sequence"]
     # Tensor parallelism sums the hidden states twice in a layer: after attention and after the MLP.
     payload = kernels.element_bytes * tokens * arch.hidden_size
@@ -137,7 +137,7 @@ def _matmul_s(series: Series, gpu: GpuType) -> FloatArray:
     return product + gpu.efficiency.layer_overhead_s / KERNELS_PER_LAYER
 
 
-def _head_s(series: Series, arch: Architecture, gpu: GpuType, kernels: Kernels) -> FloatArray:
+def _head_s(series: Series, arch: Architecture, gpu: GpuType, kernels: Kernels, program: Program) -> FloatArray:
     """Return the seconds of the output head and the loss.
 
     The backward pass has twice the arithmetic and sums the gradients of the hidden states over devices.
@@ -147,7 +147,7 @@ def _head_s(series: Series, arch: Architecture, gpu: GpuType, kernels: Kernels) 
         return layer.head_s(gpu, arch, tensor=series.tensor, tokens=tokens, kernels=kernels)
     fraction = kernels.matmul_fraction_backward or kernels.matmul_fraction
     # The result is doubled below, so the passes over the logits are halved here.
-    passes = replace(kernels, logit_passes=kernels.logit_passes_backward / 2, matmul_fraction=fraction, host_s=0.0)
+    passes = replace(kernels, logit_passes=program.logit_passes_backward / 2, matmul_fraction=fraction, host_s=0.0)
     payload = kernels.element_bytes * tokens * arch.hidden_size
     reduce = collective.machine_all_reduce_s(gpu, payload_bytes=payload, num=series.tensor)
     return reduce + 2 * layer.head_s(gpu, arch, tensor=series.tensor, tokens=tokens, kernels=passes)
@@ -191,6 +191,5 @@ def _kernels(series: Series, gpu: GpuType, fit: DeviceFit, program: Program) -> 
         score_passes=program.score_passes,
         score_passes_backward=program.score_passes_backward,
         logit_passes=program.logit_passes,
-        logit_passes_backward=program.logit_passes_backward,
         host_s=program.host_s,
     )

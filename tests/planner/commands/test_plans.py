@@ -19,6 +19,7 @@ from planner.problem.fleet import Fleet
 from planner.problem.goal import Objective
 from planner.problem.workload import Task
 from tests.support.planner.gpu_plan import FLEET, PROBLEM, gpu_plan
+from tests.support.planner.hosts import rollout_regions
 from tests.support.planner.quick_method import quick
 from tests.support.planner.static_plan import PLAN
 
@@ -105,7 +106,7 @@ def test_options_of_a_job_are_its_keys(hosts: str, capsys: Capture) -> None:
     words = ["--pin", "actor_training=b", "--pin", "generation=a", "--max-regions", "2", "--no-simulate", "-o", "json"]
     assert run(["plan", JOB, "--fleet", hosts, *words]) == 0
     made = output(capsys)
-    assert (made.trainer_region, made.rollout_regions, made.simulated) == ("b", ("a",), None)
+    assert (made.trainer_region, rollout_regions(made), made.simulated) == ("b", ("a",), None)
     assert run(["plan", JOB, "--fleet", hosts, "--forbid-region", "a", "--no-simulate", "-o", "json"]) == 0
     assert output(capsys).regions == ("b",)
 

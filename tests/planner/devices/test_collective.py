@@ -45,8 +45,6 @@ def test_inside_a_machine_start_and_flow_and_their_geometric_mean_add_up() -> No
     assert collective.machine_all_reduce_s(GPU, payload_bytes=4e6, num=2) == pytest.approx(
         1e-5 + flow + (1e-5 * flow) ** 0.5
     )
-    half = collective.machine_all_gather_s(GPU, payload_bytes=8e6, num=2)
-    assert half == pytest.approx(collective.machine_all_reduce_s(GPU, payload_bytes=4e6, num=2))
 
 
 def test_a_shared_bus_slows_more_devices_and_a_switch_speeds_them_up_to_the_nominal_rate() -> None:

@@ -8,7 +8,6 @@ from periplus.job.algorithm import AlgorithmSection
 from periplus.job.job_file import JobFile
 from periplus.pb.v1 import common_pb2
 from planner.files.capabilities import load_capabilities, read_file
-from planner.jobs.refusals import TOPOLOGY
 from planner.problem.workload import Task
 
 DOCUMENT = Path(__file__).parents[3] / "periplus" / "schemas" / "capabilities.json"
@@ -19,7 +18,6 @@ def test_the_document_holds_what_a_job_can_ask_for() -> None:
     assert set(get_args(AlgorithmSection.model_fields["name"].annotation)) == capabilities.algorithms
     ceiling = next(item.le for item in JobFile.model_fields["staleness"].metadata if hasattr(item, "le"))
     assert ceiling == capabilities.max_staleness
-    assert TOPOLOGY in capabilities.topologies
 
 
 def test_its_weight_codecs_are_in_the_protocol() -> None:
@@ -37,7 +35,7 @@ def test_its_limits_are_those_of_placements() -> None:
     assert (limits.max_tensor, limits.max_pipeline, limits.max_data, limits.max_train_blocks) == (1, 1, 4, 1)
     assert not limits.colocates
     assert limits.roles_on_trainer == {Task.REFERENCE, Task.CRITIC_INFERENCE, Task.ACTOR_TRAINING, Task.CRITIC_TRAINING}
-    assert load_capabilities().devices == {"cpu", "cuda", "emulated"}
+    assert load_capabilities().degrees == {"torch": {1}, "vllm": {1, 2}}
 
 
 def test_every_role_of_the_document_is_a_task() -> None:

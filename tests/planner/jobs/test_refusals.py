@@ -93,12 +93,6 @@ def test_what_a_plan_exists_for_is_not_refused(fleet: Fleet, changes: dict[str, 
     assert refusal(fleet, replace(NEEDS, **changes), CAPABILITIES) is None  # type: ignore[arg-type]
 
 
-def test_a_runtime_without_stars_executes_no_job() -> None:
-    refused = refusal(ABC, NEEDS, replace(CAPABILITIES, topologies=frozenset()))
-    assert refused is not None
-    assert "a star" in refused.conflict
-
-
 def test_two_regions_behind_walls_need_a_third_to_relay() -> None:
     walled = tuple(replace(host(name), is_public=False) for name in "ab")
     needs = replace(NEEDS, trainer_region="a", rollout_regions=("b",))

@@ -11,7 +11,6 @@ from planner.jobs.hosts import problems
 from planner.jobs.job_workload import workload_of_job
 from planner.jobs.needs import Needs
 from planner.jobs.spare_workers import polished
-from planner.plan_of_placement import rollout_replicas
 from planner.problem.fleet import Fleet
 from planner.problem.workload import Task
 from tests.support.planner.hosts import NEEDS, host, mesh, tiny_job
@@ -34,10 +33,15 @@ def one_worker(fleet: Fleet, needs: Needs, home: str, region: str) -> tuple[Cost
     return cost_tables, Incumbent(placement=placement, evaluation=evaluation, bound=None, elapsed_s=0.0)
 
 
+def workers(cost_tables: CostTables, placement: Placement) -> dict[str, int]:
+    pools = placement.group_of(Task.GENERATION).pools
+    return {cost_tables.classes[pool.device_class].region.name: pool.num_units for pool in pools}
+
+
 def test_every_worker_that_costs_no_time_is_taken() -> None:
     cost_tables, found = one_worker(mesh(map(host, "abc")), NEEDS, "a", "b")
     better = polished(cost_tables, found, NEEDS)
-    assert rollout_replicas(cost_tables, better.placement) == {"a": 2, "b": 2, "c": 2}
+    assert workers(cost_tables, better.placement) == {"a": 2, "b": 2, "c": 2}
     assert better.evaluation.step_s <= found.evaluation.step_s
     assert evaluate(cost_tables, better.placement) == better.evaluation
 
@@ -48,10 +52,10 @@ def test_a_region_that_would_make_the_step_longer_stays_out() -> None:
         fleet, links=tuple(replace(k, rtt_s=1e3) if "c" in (k.src_region, k.dst_region) else k for k in fleet.links)
     )
     cost_tables, found = one_worker(far, NEEDS, "a", "a")
-    assert rollout_replicas(cost_tables, polished(cost_tables, found, NEEDS).placement) == {"a": 2, "b": 2}
+    assert workers(cost_tables, polished(cost_tables, found, NEEDS).placement) == {"a": 2, "b": 2}
 
 
 def test_the_number_of_regions_is_kept() -> None:
     needs = replace(NEEDS, max_regions=2)
     cost_tables, found = one_worker(mesh(map(host, "abc")), needs, "a", "b")
-    assert rollout_replicas(cost_tables, polished(cost_tables, found, needs).placement) == {"a": 2, "b": 2}
+    assert workers(cost_tables, polished(cost_tables, found, needs).placement) == {"a": 2, "b": 2}

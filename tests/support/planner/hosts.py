@@ -7,6 +7,7 @@ from dataclasses import replace
 from periplus.config.loading import validate
 from periplus.job.job_file import JobFile, resolve
 from planner.jobs.needs import Needs
+from planner.plan import Plan, TaskKind
 from planner.problem.fleet import Fleet, Link, Region
 
 GB = 10**9
@@ -50,3 +51,8 @@ def tiny_job(**changes: object) -> JobFile:
     """A job of the built-in model."""
     tree = {"name": "sums", "environment": {"name": "chain_sum"}} | changes
     return resolve(validate(JobFile, tree, "job"))
+
+
+def rollout_regions(plan: Plan) -> tuple[str, ...]:
+    """The regions of a plan that have rollout workers, in its order."""
+    return tuple(each.region for each in plan.assignments if each.task is TaskKind.ROLLOUT)
