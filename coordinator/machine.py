@@ -86,6 +86,7 @@ from coordinator.state import (
     unsettled_pairs,
 )
 from periplus.errors import Conflict, StateError
+from periplus.values.machine import DeviceCount
 from periplus.values.record import Record, RecordKind
 from periplus.values.task import ENDED, Role, TaskReport, TaskState, resume_command
 from planner.answer.outcome import Infeasible
@@ -500,6 +501,9 @@ def _plan_finished(draft: _Draft, event: PlanFinished) -> None:
             # If devices were taken meanwhile, the job stays pending and `_settle_jobs` plans it again.
             if isinstance(devices, Misplaced):
                 draft.put_job(avoiding(job, devices.region, devices.machine, (), devices.why))
+            elif devices is None and event.free == free:
+                # Nothing has changed, so the next plan would be the same.
+                _does_not_fit(draft, job, free, "its plan does not fit the devices that it was made for")
             elif devices is not None:
                 tasks = _tasks(draft.state, job, placement, devices)
                 draft.put_job(replace(job, placement=placement, tasks=tasks, planned_on=event.free))
@@ -507,16 +511,20 @@ def _plan_finished(draft: _Draft, event: PlanFinished) -> None:
         case Infeasible(conflict=conflict):
             # The proof is about the devices that were free then: it is void if these have changed. It ends the job only
             # if no device is in use; otherwise the job waits until others are free.
-            if event.free != free:
-                return
-            if all_are_free(draft.state):
-                _end(draft, job.job_id, JobState.FAILED, f"{INFEASIBLE_PREFIX}{conflict}")
-            else:
-                draft.put_job(replace(job, infeasible_on=free, conflict=conflict))
+            if event.free == free:
+                _does_not_fit(draft, job, free, conflict)
         case PlannerFailed(reason):
             _end(draft, job.job_id, JobState.FAILED, f"the planner failed: {reason}")
         case _:
             assert_never(event.outcome)
+
+
+def _does_not_fit(draft: _Draft, job: Job, free: Mapping[str, DeviceCount], conflict: str) -> None:
+    """End a job that does not fit even if all devices are free; let another one wait for those in use."""
+    if all_are_free(draft.state):
+        _end(draft, job.job_id, JobState.FAILED, f"{INFEASIBLE_PREFIX}{conflict}")
+    else:
+        draft.put_job(replace(job, infeasible_on=free, conflict=conflict))
 
 
 def _tasks(

@@ -3,12 +3,13 @@
 from collections import Counter
 from dataclasses import replace
 
+from periplus.errors import ConfigError
 from planner.answer.outcome import Fact, Found, Infeasible
 from planner.cost.tables.network import Network
 from planner.files.capabilities import Capabilities
 from planner.jobs.hosts import accelerator
 from planner.jobs.needs import Needs
-from planner.jobs.paces import with_pace
+from planner.jobs.paces import EMULATED, with_pace
 from planner.plan import Assignment, Plan, PlanOutcome, TaskKind
 from planner.problem.fleet import Fleet, Region
 from planner.problem.workload import Workload
@@ -17,14 +18,23 @@ from planner.problem.workload import Workload
 def executable(plan: Plan, fleet: Fleet, needs: Needs, workload: Workload | None) -> Plan:
     """Return the plan with its processes in the runtime's terms: types of accelerators, engines, degrees and paces.
 
-    Raises: ConfigError as `paces.with_pace` does.
+    Raises: ConfigError as `paces.with_pace` does, and for a fixed number of workers on unlike emulated devices.
     """
-    rows = [with_pace(_executable(each, needs), fleet, workload) for each in plan.assignments]
+    rows = [with_pace(_executable(each, fleet, needs), fleet, workload) for each in plan.assignments]
     return replace(plan, assignments=tuple(rows))
 
 
-def _executable(each: Assignment, needs: Needs) -> Assignment:
-    device = accelerator(each.device)
+def _executable(each: Assignment, fleet: Fleet, needs: Needs) -> Assignment:
+    region = fleet.region(each.region)
+    assert region is not None
+    device, there = accelerator(each.device), {machines.gpu for machines in region.machines}
+    # A fixed number of processes was planned on the slowest type: any of the region's accelerators will do.
+    if needs.workers_per_region is not None and len(there) > 1:
+        if any(gpu.startswith(EMULATED) for gpu in there):
+            raise ConfigError(
+                f"{region.name} has unlike emulated devices, whose paces differ; leave plan.workers_per_region out"
+            )
+        device = ""
     if each.task is TaskKind.TRAINER:
         # On cores, and where processes share a device, a plan does not count the trainer's processes one by one.
         data = needs.trainer_devices if device == "" or device != each.device else each.data

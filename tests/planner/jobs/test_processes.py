@@ -73,6 +73,15 @@ def test_unlike_accelerators_are_planned_by_type_and_number() -> None:
     assert sum(each.share or 0 for each in workers) == pytest.approx(1.0)
 
 
+def test_a_fixed_number_of_workers_takes_any_accelerators_of_a_region() -> None:
+    found = planned(fleet(), plan={"workers_per_region": 3})
+    assert isinstance(found, Found)
+    assert {each.device for each in found.best.assignments if each.region == "a"} == {""}
+    unlike = fleet({"a": {SLOW_L4.name: 2, "L4": 2}, "b": {"L4": 2}})
+    with pytest.raises(ConfigError, match="unlike emulated devices"):
+        planned(unlike, plan={"workers_per_region": 3}, regions={"trainer": "a", "rollout": ["a"]})
+
+
 def test_a_plan_of_least_cost_gives_each_process_a_device_of_its_own() -> None:
     found = planned(fleet(usd=2.0), plan={"objective": "cost"})
     assert isinstance(found, Found)
