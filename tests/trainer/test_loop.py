@@ -50,6 +50,13 @@ def test_a_synchronous_run_has_one_result_whoever_answered_and_in_whichever_orde
         assert run.summary["dropped_samples"] == 0
 
 
+def test_a_job_that_was_placed_twice_begins_in_a_later_fork(tmp_path: Path, trainers: Trainers) -> None:
+    first, later = trainers.train(tmp_path / "first"), trainers.train(tmp_path / "later", fork=1)
+    assert later.link.policy == Policy(1, 2)
+    assert later.model_digest == first.model_digest
+    assert audited(later.run_dir).findings == ()
+
+
 def test_every_version_is_signed_probed_and_told_of_with_what_it_cost(tmp_path: Path, trainers: Trainers) -> None:
     run = trainers.train(tmp_path / "a", steps=3, staleness=1)
     openings = [publication.opening for publication in run.link.published]
