@@ -102,7 +102,8 @@ class TrainSection(Config):
     devices: int = Field(default=1, ge=1, le=MAX_DEVICES)
     """Number of devices that share each training step. Each has a process, with its rows of the weights and of the
     optimizer's state (FSDP2), and computes its share of the samples. With GPUs these are GPUs of the trainer's machine,
-    otherwise its processors. It changes results only by the rounding of sums."""
+    otherwise its processors. On accelerators a plan may give the trainer fewer, where the others are worth more as
+    generators. It changes results only by the rounding of sums."""
 
     micro_batch_tokens: int | None = Field(default=None, ge=1, le=MAX_COUNT)
     """Largest number of tokens in one forward and backward pass, prompts and completions together. A longer sequence
