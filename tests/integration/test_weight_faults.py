@@ -15,7 +15,10 @@ pytestmark = [pytest.mark.processes, pytest.mark.faults, pytest.mark.timeout(900
 HOME, FAR, FARTHER = REGIONS = ("aws:us-east-1", "azure:westeurope", "gcp:asia-northeast1-a")
 SPELLING = Path(__file__).parents[2] / "examples" / "spelling.yaml"
 
-SLOW_BITS_PER_S = 10e6
+SLOWDOWN = 140.0
+"""At which a step of the job takes half a second, most of it asleep."""
+
+SLOW_BITS_PER_S = 1.5e6
 """A version of this model takes about as long over such a link as until the next one, so that kills hit transfers."""
 
 CHAIN_VERSIONS = 24
@@ -26,7 +29,7 @@ that it lacks."""
 @pytest.fixture(scope="module")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
     folder = tmp_path_factory.mktemp("runtime")
-    with Runtime(folder, REGIONS) as runtime:
+    with Runtime(folder, REGIONS, SLOWDOWN) as runtime:
         yield runtime
     assert_all_gone(folder)
 
@@ -42,6 +45,7 @@ def job(runtime: Runtime) -> Job:
         "staleness=2",
         f"regions.trainer={HOME}",
         "regions.min=3",
+        "plan.workers_per_region=1",
         f"network.chain_versions={CHAIN_VERSIONS}",
         "network.check_engine_every_versions=3",
         "failure.max_worker_restarts=20",

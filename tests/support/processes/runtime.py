@@ -24,8 +24,8 @@ from tests.support.processes.demo import environment, pids_of
 
 READY_DEADLINE_S = 90.0
 DEADLINE_S = 180.0
-LOOK_S = 0.02
-"""Seconds between two looks at a file: a version of a small model takes ten times as long."""
+LOOK_S = 0.1
+"""Seconds between two looks at files and processes: a fifth of what a version takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,18 @@ def until(true: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) ->
 
 
 class Runtime(AbstractContextManager["Runtime"]):
-    """A running coordinator, in the first region, and an agent in each region. Logs and state lie in `folder`."""
+    """A running coordinator, in the first region, and an agent in each region. Logs and state lie in `folder`.
 
-    def __init__(self, folder: Path, regions: Sequence[str]) -> None:
+    Each region has two emulated devices, `slowdown` times slower than an L4. Between kills the runtime then sleeps, and
+    what starts again has the cores to itself.
+    """
+
+    def __init__(self, folder: Path, regions: Sequence[str], slowdown: float) -> None:
         self.folder = folder
+        self._devices = folder / "devices.yaml"
+        device = {"kind": "emulated", "model": "L4", "slowdown": slowdown}
+        tree = {"schema": "periplus.devices/1", "machines": [{"devices": [device, device]}]}
+        self._devices.write_text(json.dumps(tree))
         self.regions = tuple(regions)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._started = ExitStack()
@@ -104,6 +112,8 @@ class Runtime(AbstractContextManager["Runtime"]):
                 region,
                 "--work-dir",
                 str(self.folder),
+                "--devices",
+                str(self._devices),
             ],
         )
 
