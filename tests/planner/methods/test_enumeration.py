@@ -64,7 +64,7 @@ def are_equal(a: float | None, b: float | None, *, rel: float) -> bool:
     return a == b if a is None or b is None else abs(a - b) <= rel * b
 
 
-@pytest.mark.parametrize("number", rest_is_slow(range(60), quick=3))
+@pytest.mark.parametrize("number", rest_is_slow(range(20), quick=3))
 def test_no_placement_of_a_jobs_question_is_better(number: int) -> None:
     for problem in of_jobs(range(number, number + 1)):
         found = enumerated(problem)
@@ -81,7 +81,7 @@ def test_no_placement_of_a_jobs_question_is_better(number: int) -> None:
         assert every is None or are_equal(found, every.value, rel=1e-9)
 
 
-@pytest.mark.parametrize("number", rest_is_slow(range(100), quick=10))
+@pytest.mark.parametrize("number", rest_is_slow(range(30), quick=10))
 def test_no_placement_of_a_small_study_is_better(number: int) -> None:
     problem = small.problem(number, small.DEVICES)
     if small_space(CostTables(problem)) is not None:
@@ -89,7 +89,7 @@ def test_no_placement_of_a_small_study_is_better(number: int) -> None:
         assert every is None or are_equal(enumerated(problem), every.value, rel=1e-9)
 
 
-@pytest.mark.parametrize("number", rest_is_slow(range(120), quick=20))
+@pytest.mark.parametrize("number", rest_is_slow(range(40), quick=15))
 def test_nothing_better_is_left_out_where_classes_have_all_of_their_units_or_none(number: int) -> None:
     for problem in of_jobs(range(number, number + 1)):
         some = space(problem)
