@@ -22,10 +22,11 @@ ELSEWHERE = {("torch", "cpu"), ("torch", "emulated")}
 tests/integration/test_emulated_fleet.py."""
 
 CASES = [
-    (engine.name, device, degree)
+    (engine.name, device)
     for engine in read_file(Path(schemas.__path__[0]) / "capabilities.json").engines
-    for device, degrees in engine.tensor.items()
-    for degree in degrees
+    # Larger degrees run without a job, in tests/rollout_worker/engines/vllm/test_tensor_parallel.py: the ranks of all
+    # workers of a demo are more than two cores carry.
+    for device in engine.tensor
     if (engine.name, device) not in ELSEWHERE
 ]
 
@@ -47,14 +48,12 @@ SHORT = (
 @pytest.mark.processes
 @pytest.mark.timeout(DEADLINE_S + 60)
 @pytest.mark.parametrize(
-    ("engine", "degree"),
-    [pytest.param(name, n, marks=MARKS[name, device], id=f"{name}-{device}-{n}") for name, device, n in CASES],
+    "engine", [pytest.param(name, marks=MARKS[name, device], id=f"{name}-{device}") for name, device in CASES]
 )
-def test_the_demo_learns_with_each_engine_device_and_degree(tmp_path: Path, engine: str, degree: int) -> None:
+def test_the_demo_learns_with_each_engine_and_device(tmp_path: Path, engine: str) -> None:
     message = f"the test needs the interpreter of an environment with {engine}"
     assert engine == "torch" or f"{engine}=" in os.environ["PERIPLUS_ENGINES"], message
-    degrees = [] if degree == 1 else [f"engine.tensor_parallel={degree}"]
-    summary = run_demo(tmp_path, "--engine", engine, *SHORT, *degrees, deadline_s=DEADLINE_S)
+    summary = run_demo(tmp_path, "--engine", engine, *SHORT, deadline_s=DEADLINE_S)
     run_dir = Path(summary["run_dir"])
     lines = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
     rewards = [line["reward_mean"] for line in lines if line["kind"] == "step"]
