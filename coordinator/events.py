@@ -9,7 +9,7 @@ and messages of a fenced session.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coordinator.state import Hello, Job, JobRequest, PlacedRoles
+from coordinator.state import Hello, Job, JobRequest, PlacedProcesses
 from periplus.values.machine import DeviceCount, Inventory
 from periplus.values.record import Record
 from periplus.values.task import AssignedTask, TaskReport
@@ -129,7 +129,7 @@ class PlanFinished:
 
     job_id: str
     free: Mapping[str, DeviceCount]
-    outcome: PlacedRoles | Infeasible | PlannerFailed
+    outcome: PlacedProcesses | Infeasible | PlannerFailed
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ from coordinator.state import (
     Job,
     JobState,
     MeasuredLink,
-    PlacedRoles,
+    PlacedProcesses,
     Probe,
     RegionState,
     SentBytes,
@@ -496,7 +496,7 @@ def _plan_finished(draft: _Draft, event: PlanFinished) -> None:
         return
     free = device_counts(draft.state)
     match event.outcome:
-        case PlacedRoles() as placement:
+        case PlacedProcesses() as placement:
             devices = reserved(draft.state, job.job_id, placement)
             # If devices were taken meanwhile, the job stays pending and `_settle_jobs` plans it again.
             if isinstance(devices, Misplaced):
@@ -528,7 +528,7 @@ def _does_not_fit(draft: _Draft, job: Job, free: Mapping[str, DeviceCount], conf
 
 
 def _tasks(
-    state: State, job: Job, placement: PlacedRoles, devices: Mapping[str, tuple[int, ...]]
+    state: State, job: Job, placement: PlacedProcesses, devices: Mapping[str, tuple[int, ...]]
 ) -> dict[str, TaskStatus]:
     return {
         task_id: TaskStatus(

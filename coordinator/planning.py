@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from coordinator.events import PlanFinished, PlannerFailed, RunPlanner
 from coordinator.reservations import free_devices
-from coordinator.state import JobRequest, PlacedProcess, PlacedRoles, State
+from coordinator.state import JobRequest, PlacedProcess, PlacedProcesses, State
 from periplus.errors import ConfigError, PeriplusError, explained_error
 from periplus.process.telemetry import event as log_event
 from periplus.values.machine import DeviceCount
@@ -39,7 +39,7 @@ def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
             numbers = {"method": wrong.method, "bound": wrong.bound, "value": wrong.value}
             log_event(log, logging.WARNING, "bound_refuted", job=order.job_id, **numbers)
         outcome = placement(found)
-        if job.request.plan_json and isinstance(outcome, PlacedRoles):
+        if job.request.plan_json and isinstance(outcome, PlacedProcesses):
             outcome = _startable(state, outcome)
     except (PeriplusError, ValueError) as error:
         log_event(log, logging.ERROR, "planner_failed", job=order.job_id, why=error)
@@ -106,14 +106,14 @@ def _accelerators(
             yield Machines(gpu=name, gpus_per_machine=number, num_machines=1, usd_per_gpu_hour=usd or None)
 
 
-def placement(outcome: PlanOutcome) -> PlacedRoles | Infeasible | PlannerFailed:
+def placement(outcome: PlanOutcome) -> PlacedProcesses | Infeasible | PlannerFailed:
     """Reduce the planner's answer to what the machine uses. The best plan when time ended is as good as any."""
     match outcome:
         # A plan that is not proved best is used as well: waiting for a better one would cost more than it saves.
         case Found(best=plan) | BudgetExhausted(best=Plan() as plan):
             rows = sorted(plan.assignments, key=lambda each: each.task is not TaskKind.TRAINER)
             processes = [_process(each) for each in rows for _ in range(each.num_workers)]
-            return PlacedRoles(processes=tuple(processes), plan_json=without_question(plan).to_json())
+            return PlacedProcesses(processes=tuple(processes), plan_json=without_question(plan).to_json())
         case Infeasible():
             return outcome
         case BudgetExhausted():
@@ -137,7 +137,7 @@ def _process(each: Assignment) -> PlacedProcess:
     )
 
 
-def _startable(state: State, placed: PlacedRoles) -> PlacedRoles | Infeasible:
+def _startable(state: State, placed: PlacedProcesses) -> PlacedProcesses | Infeasible:
     """Return a placement that was made by hand, or why not all of its processes can start now."""
     for process in placed.processes:
         own = state.regions[process.region].hello.inventory.own

@@ -13,7 +13,7 @@ from itertools import cycle, islice
 from coordinator.state import (
     Job,
     PlacedProcess,
-    PlacedRoles,
+    PlacedProcesses,
     State,
     live_jobs,
     ready_regions,
@@ -134,7 +134,7 @@ class Misplaced:
     why: str
 
 
-def reserved(state: State, job_id: str, placement: PlacedRoles) -> Mapping[str, tuple[int, ...]] | Misplaced | None:
+def reserved(state: State, job_id: str, placement: PlacedProcesses) -> Mapping[str, tuple[int, ...]] | Misplaced | None:
     """Return the indices of the devices that each task of a placement gets, by task id.
 
     None if a region has fewer free devices than the job needs there, or is not ready. Misplaced if the agent's own

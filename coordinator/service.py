@@ -22,6 +22,7 @@ from periplus.net.peers import is_other_machine, leads_nowhere_else, peer_host
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from periplus.publication import Certificate
 from periplus.values.task import is_path_component
+from planner.plan import Plan
 
 HELLO_DEADLINE_S = 10.0
 """Seconds from the opening of a session to its hello; chosen by hand: three intercontinental round trips, and slack."""
@@ -82,6 +83,8 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
             raise ConfigError("resume_from and resume_policy go together: a run directory, and the policy found in it")
         if request.resume_job_id and not is_path_component(request.resume_job_id):
             raise ConfigError(f"resume_job_id {request.resume_job_id[:80]!r} is no name of a run's directory")
+        if request.plan_json:
+            Plan.from_json(request.plan_json)
         # The id is a proposal: the machine ignores it for a repeated request and for a resumed job.
         job_id = self._make_job_id(job.name)
         wanted = JobRequest(

@@ -184,7 +184,7 @@ class PlacedProcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedRoles:
+class PlacedProcesses:
     """The part of a plan that the coordinator uses: the job's processes, of which the first is the trainer.
 
     The whole plan goes to the workers as `plan_json`.
@@ -288,7 +288,7 @@ class Job:
     last_record: Record | None = None
     phase: str = ""
     notice: str = ""
-    placement: PlacedRoles | None = None
+    placement: PlacedProcesses | None = None
     tasks: Mapping[str, TaskStatus] = field(default_factory=dict)
     cancelling: bool = False
     trainer_key: bytes = b""

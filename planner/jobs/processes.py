@@ -14,6 +14,9 @@ from planner.plan import Assignment, Plan, PlanOutcome, TaskKind
 from planner.problem.fleet import Fleet, Region
 from planner.problem.workload import Workload
 
+MOST_WORKERS = 1 << 16
+"""Most rollout workers of a plan by hand: the coordinator keeps each as a value. Chosen by hand."""
+
 
 def executable(plan: Plan, fleet: Fleet, needs: Needs, workload: Workload | None) -> Plan:
     """Return the plan with its processes in the runtime's terms: types of accelerators, engines, degrees and paces.
@@ -60,8 +63,11 @@ def checked_plan(
 
 def _first_disagreement(plan: Plan, fleet: Fleet, needs: Needs, capabilities: Capabilities) -> str:
     trainers = [each for each in plan.assignments if each.task is TaskKind.TRAINER]
-    if len(trainers) != 1 or trainers[0].num_workers != 1 or len(trainers) == len(plan.assignments):
+    num_workers = sum(each.num_workers for each in plan.assignments if each.task is TaskKind.ROLLOUT)
+    if len(trainers) != 1 or trainers[0].num_workers != 1 or num_workers < 1:
         return "the plan needs one trainer and at least one rollout worker"
+    if num_workers > MOST_WORKERS:
+        return f"the plan has {num_workers:,} rollout workers, and a job has at most {MOST_WORKERS:,}"
     if trainers[0].region != plan.trainer_region:
         return f"the plan's trainer is in {trainers[0].region}, but its trainer_region is {plan.trainer_region}"
     network, wanted = Network(fleet), Counter[tuple[str, str, str]]()

@@ -18,23 +18,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 
-import numpy as np
-import numpy.typing as npt
-
 from periplus import clock
 from periplus.values.machine import Pace
-from periplus.values.policy import Policy
 from rollout_worker.engines.engine import (
     Completion,
     CompletionEnd,
     Engine,
     EngineDied,
-    OnSwap,
     RequestFailed,
     SampleRequest,
-    SwapReport,
-    WeightChange,
 )
+from rollout_worker.engines.engine_around import EngineAround
 
 
 class EmulatedDevice:
@@ -67,7 +61,7 @@ class EmulatedDevice:
         self._free_s = min(self._free_s, now_s)
 
 
-class PacedEngine:
+class PacedEngine(EngineAround):
     """Fulfils `Engine` with another engine, at the pace of an emulated device.
 
     `now_s` is a monotonic clock, and `sleep` waits for seconds of it.
@@ -80,7 +74,8 @@ class PacedEngine:
         now_s: Callable[[], float] = clock.monotonic_s,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._engine, self._pace = engine, pace
+        super().__init__(engine)
+        self._pace = pace
         self._now_s, self._sleep = now_s, sleep
         self._device = EmulatedDevice(now_s())
         self._turn = asyncio.Lock()  # fair: completions get it in the order in which they ended
@@ -92,20 +87,8 @@ class PacedEngine:
         self._is_closed = False
 
     @property
-    def vocab_size(self) -> int:
-        return self._engine.vocab_size
-
-    @property
-    def num_slots(self) -> int:
-        return self._engine.num_slots
-
-    @property
     def room(self) -> int:
         return max(0, self._engine.room - len(self._held))
-
-    @property
-    def computes_in_bfloat16(self) -> bool:
-        return self._engine.computes_in_bfloat16
 
     async def submit(self, request: SampleRequest) -> Completion:
         request_id = request.request_id
@@ -160,15 +143,6 @@ class PacedEngine:
         for held in [held for request_id, held in self._held.items() if request_id in self._aborted]:
             held.cancel()
         await self._engine.abort(request_ids)
-
-    async def swap(self, change: WeightChange, policy: Policy, on_swap: OnSwap) -> SwapReport:
-        return await self._engine.swap(change, policy, on_swap)
-
-    async def digest(self) -> bytes:
-        return await self._engine.digest()
-
-    async def logprobs(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        return await self._engine.logprobs(ids)
 
     async def drain(self) -> None:
         await self._engine.drain()

@@ -11,7 +11,7 @@ from coordinator.state import (
     Job,
     JobRequest,
     MeasuredLink,
-    PlacedRoles,
+    PlacedProcesses,
     RegionState,
     Settings,
     State,
@@ -71,7 +71,7 @@ def test_the_planner_sees_the_free_accelerators_of_types_that_it_knows(caplog: p
 def test_a_plan_becomes_a_placement_that_travels_without_its_question() -> None:
     made = gpu_plan()
     found = placement(Found(best=made))
-    assert isinstance(found, PlacedRoles)
+    assert isinstance(found, PlacedProcesses)
     assert [(each.role, each.region) for each in found.processes] == [("trainer", "us"), *[("rollout", "eu")] * 8]
     assert json.loads(found.plan_json) == without_question(made).to_tree()
 
@@ -95,7 +95,7 @@ def test_what_the_planner_raises_is_a_failure_of_this_job_alone() -> None:
 def test_the_answer_says_on_which_devices_it_was_made(plan: Plan) -> None:
     answer = planned(STATE, RunPlanner("j", free("a", "b")), lambda *_: Found(best=plan))
     assert answer.free == free("a", "b")
-    assert isinstance(answer.outcome, PlacedRoles)
+    assert isinstance(answer.outcome, PlacedProcesses)
 
 
 def test_a_bound_that_a_placement_refutes_is_logged_with_its_method(caplog: pytest.LogCaptureFixture) -> None:
@@ -103,7 +103,7 @@ def test_a_bound_that_a_placement_refutes_is_logged_with_its_method(caplog: pyte
     answer = planned(
         STATE, RunPlanner("j", free("a")), lambda *_: BudgetExhausted(best=PLAN, bound=None, refuted=wrong)
     )
-    assert isinstance(answer.outcome, PlacedRoles)
+    assert isinstance(answer.outcome, PlacedProcesses)
     (record,) = [each for each in caplog.records if each.message == "bound_refuted"]
     assert record.levelname == "WARNING"
     assert vars(record)["fields"] == {"job": "j", "method": "exact", "bound": 9.0, "value": 7.0}

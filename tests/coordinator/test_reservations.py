@@ -11,7 +11,7 @@ from coordinator.events import (
     TaskReported,
 )
 from coordinator.reservations import device_counts
-from coordinator.state import JobState, PlacedProcess, PlacedRoles, desired_tasks
+from coordinator.state import JobState, PlacedProcess, PlacedProcesses, desired_tasks
 from periplus.values.machine import DeviceCount
 from periplus.values.task import Role, TaskState
 from tests.support.coordinator.machine_run import SETTINGS, Run, free, hello, infeasible, report, request
@@ -164,7 +164,7 @@ def test_a_plan_that_uses_another_machine_is_made_again_without_it() -> None:
         PlacedProcess(role=Role.TRAINER, region="eu", device="L4"),
         PlacedProcess(role=Role.ROLLOUT, region="eu", device="L4"),
     )
-    run.do(PlanFinished("j", device_counts(run.state), PlacedRoles(processes=processes, plan_json="{}")))
+    run.do(PlanFinished("j", device_counts(run.state), PlacedProcesses(processes=processes, plan_json="{}")))
     assert run.job("j").state is JobState.PENDING
     assert run.job("j").avoided == {("eu", "node-2", None)}
     assert "planned again without node-2 in eu: the agent of eu starts processes on own alone" in run.job("j").notice
@@ -175,6 +175,6 @@ def test_a_plan_that_does_not_fit_what_it_was_made_for_fails_its_job() -> None:
     run.do(JobSubmitted("j", "j", request()))
     twice = PlacedProcess(role=Role.ROLLOUT, region="eu", device="L4", devices=(0,))
     processes = (replace(twice, role=Role.TRAINER), twice)
-    run.do(PlanFinished("j", device_counts(run.state), PlacedRoles(processes=processes, plan_json="{}")))
+    run.do(PlanFinished("j", device_counts(run.state), PlacedProcesses(processes=processes, plan_json="{}")))
     assert run.job("j").state is JobState.FAILED
     assert "does not fit the devices that it was made for" in run.job("j").reason

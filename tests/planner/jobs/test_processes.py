@@ -101,6 +101,8 @@ def test_a_plan_by_hand_is_completed() -> None:
     [
         ([row("trainer", "a")], "one trainer and at least one rollout worker"),
         ([row("trainer", "a"), row("trainer", "a"), row("rollout", "a")], "one trainer"),
+        ([row("trainer", "a"), row("rollout", "a", number=0)], "at least one rollout worker"),
+        ([row("trainer", "a"), row("rollout", "b", "", number=10**12)], "at most 65,536"),
         ([row("trainer", "b"), row("rollout", "a")], "but its trainer_region is a"),
         ([row("trainer", "a"), row("rollout", "zz")], "uses the region zz, and the fleet has a, b"),
         ([row("trainer", "a", "H100-SXM", data=2), row("rollout", "a")], "uses 2 H100-SXM in a, which has 1"),

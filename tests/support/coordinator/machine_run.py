@@ -19,7 +19,7 @@ from coordinator.state import (
     Job,
     JobRequest,
     PlacedProcess,
-    PlacedRoles,
+    PlacedProcesses,
     Settings,
     State,
     desired_tasks,
@@ -83,14 +83,14 @@ def infeasible(why: str) -> Infeasible:
     return Infeasible(facts=(Fact(kind="rules", name="fact", what=why),))
 
 
-def placed(trainer: str, *rollouts: str, workers: int = 1, devices: tuple[int, int] = (1, 1)) -> PlacedRoles:
+def placed(trainer: str, *rollouts: str, workers: int = 1, devices: tuple[int, int] = (1, 1)) -> PlacedProcesses:
     """A trainer, and workers in each of these regions."""
     worker = [
         PlacedProcess(role=Role.ROLLOUT, region=each, num_devices=devices[1])
         for each in rollouts
         for _ in range(workers)
     ]
-    return PlacedRoles(
+    return PlacedProcesses(
         processes=(PlacedProcess(role=Role.TRAINER, region=trainer, num_devices=devices[0]), *worker), plan_json="{}"
     )
 

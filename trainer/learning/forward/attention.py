@@ -6,7 +6,7 @@ with the tokens and not with the square of a padded width. A call without packed
 own SDPA attention, with its masks. So a model whose attention was replaced works for other callers as before.
 
 - On a CUDA device with tensors of 16 bits, torch's variable-length flash attention takes all sequences in one call, if
-  torch has it (from 2.11) and the heads fit it.
+  this torch has it with windows (2.11 has) and the heads fit it.
 - Elsewhere each block of similar lengths goes through `scaled_dot_product_attention` with `is_causal`.
 - On a CPU, attention in bfloat16 is computed in float32: the backward kernel of torch 2.13 takes 36 ms a layer in
   bfloat16 and 6 ms in float32 for 2816 tokens (docs/design/0012-training-devices.md).
