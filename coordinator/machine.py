@@ -57,8 +57,10 @@ from coordinator.reservations import (
     Misplaced,
     all_are_free,
     avoiding,
+    avoiding_task,
     device_counts,
     ending_words,
+    forgiven,
     has_more_now,
     reserved,
     waits_for,
@@ -270,7 +272,7 @@ def _agent_event(draft: _Draft, event: AgentEvent, now_s: float) -> None:
             region = draft.state.regions[name]
             draft.put_region(name, replace(region, hello=replace(region.hello, inventory=inventory)))
             for job in live_jobs(draft.state):
-                draft.put_job(replace(job, avoided=frozenset(place for place in job.avoided if place[0] != name)))
+                draft.put_job(forgiven(job, name))
         case TaskReported(_, report):
             _report(draft, name, report)
         case StepRecorded(_, job_id, record):
@@ -321,9 +323,8 @@ def _report(draft: _Draft, name: str, report: TaskReport) -> None:
         draft.put_job(replace(job, tasks={**job.tasks, report.task_id: status}))
     if job.ended or status.ended:
         return
-    has_started = job.trainer is not None and job.trainer.report is not None
-    if report.is_misplaced and not has_started and not job.cancelling and not job.request.plan_json:
-        draft.put_job(avoiding(taken_back(job), name, status.machine, status.devices, report.message))
+    if report.is_misplaced and not job.has_trained and not job.cancelling and not job.request.plan_json:
+        draft.put_job(avoiding_task(taken_back(job), status, report))
         draft.move_job(job.job_id, JobState.PENDING)
         return
     draft.put_job(replace(job, tasks={**job.tasks, report.task_id: replace(status, report=report)}))
@@ -509,8 +510,7 @@ def _plan_finished(draft: _Draft, event: PlanFinished) -> None:
                 draft.put_job(replace(job, placement=placement, tasks=tasks, planned_on=event.free))
                 draft.move_job(job.job_id, JobState.PLANNED)
         case Infeasible(conflict=conflict):
-            # The proof is about the devices that were free then: it is void if these have changed. It ends the job only
-            # if no device is in use; otherwise the job waits until others are free.
+            # The proof is about the devices that were free then. It ends the job only if no device is in use.
             if event.free == free:
                 _does_not_fit(draft, job, free, conflict)
         case PlannerFailed(reason):
@@ -522,7 +522,7 @@ def _plan_finished(draft: _Draft, event: PlanFinished) -> None:
 def _does_not_fit(draft: _Draft, job: Job, free: Mapping[str, DeviceCount], conflict: str) -> None:
     """End a job that does not fit even if all devices are free; let another one wait for those in use."""
     if all_are_free(draft.state):
-        _end(draft, job.job_id, JobState.FAILED, f"{INFEASIBLE_PREFIX}{conflict}")
+        _end(draft, job.job_id, JobState.FAILED, f"{INFEASIBLE_PREFIX}{conflict}{job.refusals}")
     else:
         draft.put_job(replace(job, infeasible_on=free, conflict=conflict))
 

@@ -33,7 +33,7 @@ def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
     """Run the planner for one RunPlanner effect and return its answer. Never raises: a crash becomes PlannerFailed."""
     job = state.jobs[order.job_id]
     try:
-        fleet = fleet_of(state, frozenset(order.free), job.avoided)
+        fleet = fleet_of(state, frozenset(order.free), job.avoided, job.refused_engines)
         found = ask(fleet, order.free, job.request)
         if isinstance(found, BudgetExhausted) and (wrong := found.refuted):
             numbers = {"method": wrong.method, "bound": wrong.bound, "value": wrong.value}
@@ -51,12 +51,15 @@ def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
 
 
 def fleet_of(
-    state: State, regions: frozenset[str], avoided: frozenset[tuple[str, str, int | None]] = frozenset()
+    state: State,
+    regions: frozenset[str],
+    avoided: frozenset[tuple[str, str, int | None]] = frozenset(),
+    refused_engines: frozenset[tuple[str, str]] = frozenset(),
 ) -> Fleet:
     """Return the fleet of these regions: their machines with free accelerators, and the measured links.
 
     An accelerator whose type the planner does not know is left out: processes there are planned as if on cores. So are
-    the places that are `avoided` (`Job.avoided`).
+    the places that are `avoided`, and the `refused_engines` of regions (see `Job`).
     """
     types: dict[str, GpuType] = {}
     inventories = {name: state.regions[name].hello.inventory for name in sorted(regions)}
@@ -68,7 +71,7 @@ def fleet_of(
                 fabric_bytes_per_s=ONE_HOST_BYTES_PER_S,
                 num_cores=inventory.own.num_cores,
                 memory_bytes=inventory.own.memory_bytes,
-                engines=tuple(engine.name for engine in inventory.own.engines),
+                engines=tuple(e.name for e in inventory.own.engines if (name, e.name) not in refused_engines),
                 allows_own_code=inventory.allows_own_code,
             )
             for name, inventory in inventories.items()

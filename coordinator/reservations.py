@@ -15,6 +15,7 @@ from coordinator.state import (
     PlacedProcess,
     PlacedProcesses,
     State,
+    TaskStatus,
     live_jobs,
     ready_regions,
     trainer_task_id,
@@ -22,7 +23,7 @@ from coordinator.state import (
 )
 from periplus.errors import ConfigError
 from periplus.values.machine import Device, DeviceCount
-from periplus.values.task import ENDED
+from periplus.values.task import ENDED, TaskReport
 from planner.devices.catalogue import type_of
 
 ENDING_WAIT_S = 60.0
@@ -177,6 +178,22 @@ def avoiding(job: Job, region: str, machine: str, devices: Sequence[int], why: s
     what = f"device {', '.join(map(str, devices))} of {machine}" if devices else machine
     notice = f"planned again without {what} in {region}: {why}"
     return replace(job, avoided=job.avoided | places, notice=notice)
+
+
+def avoiding_task(job: Job, status: TaskStatus, report: TaskReport) -> Job:
+    """Return a job whose later plans leave out what made a task fail: its devices, or its engine in its region."""
+    region, engine = status.region, status.process.engine
+    # A task without files never had a process, so it is the devices that do not work.
+    if report.files is None or not engine:
+        return avoiding(job, region, status.machine, status.devices, report.message)
+    notice = f"planned again without {engine} in {region}: {report.message}"
+    return replace(job, refused_engines=job.refused_engines | {(region, engine)}, notice=notice)
+
+
+def forgiven(job: Job, region: str) -> Job:
+    """Return a job whose later plans use all of a region again, since what is there has changed."""
+    avoided = frozenset(place for place in job.avoided if place[0] != region)
+    return replace(job, avoided=avoided, refused_engines=frozenset(e for e in job.refused_engines if e[0] != region))
 
 
 def type_name(device: Device) -> str:

@@ -49,12 +49,13 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     _S.PENDING: _GIVEN_UP | {_S.PLANNED},
     _S.PLANNED: _GIVEN_UP | {_S.STARTING, _S.PENDING},
     _S.STARTING: _GIVEN_UP | {_S.RUNNING, _S.PENDING},
-    _S.RUNNING: _GIVEN_UP | {_S.SUCCEEDED},
+    _S.RUNNING: _GIVEN_UP | {_S.SUCCEEDED, _S.PENDING},
     _S.SUCCEEDED: frozenset(),
     _S.FAILED: frozenset(),
     _S.CANCELLED: frozenset(),
 }
-"""The states that may follow each state of a job."""
+"""The states that may follow each state of a job. One that has started is pending again if a process of it cannot start
+before anything is trained."""
 
 ENDED_STATES = frozenset(state for state, successors in TRANSITIONS.items() if not successors)
 """The final states of a job."""
@@ -273,9 +274,10 @@ class Job:
     it last said that a person should look at. `tasks` maps a task's id to its status. `infeasible_on` has the devices
     that were free in each region when the job had no placement on them, because of `conflict`, while others were in
     use. `avoided` has the places, as (region, machine, index of a device or None for all), where its processes could
-    not start. `planned_on` has the devices that were free in each region when it was placed. `trainer_key` is the
-    public key that was certified for the trainer of this fork, empty before the trainer asked. `sent` counts bytes by
-    directed pair of regions, over all forks that this coordinator knows.
+    not start, and `refused_engines` the engines, as (region, engine), that did not. `planned_on` has the devices that
+    were free in each region when it was placed. `trainer_key` is the public key that was certified for the trainer of
+    this fork, empty before the trainer asked. `sent` counts bytes by directed pair of regions, over all forks that this
+    coordinator knows.
     """
 
     job_id: str
@@ -295,6 +297,7 @@ class Job:
     infeasible_on: Mapping[str, DeviceCount] = field(default_factory=dict)
     conflict: str = ""
     avoided: frozenset[tuple[str, str, int | None]] = frozenset()
+    refused_engines: frozenset[tuple[str, str]] = frozenset()
     planned_on: Mapping[str, DeviceCount] = field(default_factory=dict)
     sent: Mapping[Pair, SentBytes] = field(default_factory=dict)
 
@@ -306,6 +309,17 @@ class Job:
     @property
     def ended(self) -> bool:
         return self.state in ENDED_STATES
+
+    @property
+    def refusals(self) -> str:
+        """What later plans leave out and why, as the end of a sentence; empty if they leave out nothing."""
+        return f"; {self.notice}" if self.avoided or self.refused_engines else ""
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether the trainer has reported a version after the first one of this submission."""
+        first = self.request.resume_policy.version if self.request.resume_policy else 0
+        return self.policy is not None and self.policy.version > first
 
     @property
     def trainer(self) -> TaskStatus | None:

@@ -2,7 +2,8 @@
 
     PeriplusError
     ├── ConfigError          the user's input is wrong: a file, a key or a value              exit 2
-    │   └── FunctionRefused  a job's function or environment cannot be loaded or only ever fails: starting again is vain
+    │   ├── FunctionRefused  a job's function or environment cannot be loaded or only ever fails: starting again is vain
+    │   └── EngineRefused    an inference engine does not start on the machine and devices that it was placed on
     ├── NotFound             a job, region, run or file does not exist                        exit 3
     ├── PlanInfeasible       no placement satisfies the job on this fleet                     exit 4
     ├── Unreachable          an address does not answer                                       exit 5
@@ -56,6 +57,9 @@ class ConfigError(PeriplusError): ...
 
 
 class FunctionRefused(ConfigError): ...
+
+
+class EngineRefused(ConfigError): ...
 
 
 class NotFound(PeriplusError): ...
@@ -149,6 +153,7 @@ MEANING: dict[type[PeriplusError], ErrorMeaning] = {
     PeriplusError: ErrorMeaning(_S.INTERNAL, False, 1),
     ConfigError: ErrorMeaning(_S.INVALID_ARGUMENT, False, 2),
     FunctionRefused: ErrorMeaning(_S.INVALID_ARGUMENT, False, 2),
+    EngineRefused: ErrorMeaning(_S.INVALID_ARGUMENT, False, 2),
     NotFound: ErrorMeaning(_S.NOT_FOUND, False, 3),
     PlanInfeasible: ErrorMeaning(_S.FAILED_PRECONDITION, False, 4),
     Unreachable: ErrorMeaning(_S.UNAVAILABLE, True, 5),

@@ -74,6 +74,7 @@ class LimitsEntry(Config):
     max_train_blocks: int = Field(ge=1, le=2)
     colocates: bool
     max_eta: int = Field(ge=0, le=2**20)
+    engine_tensors: tuple[int, ...] | None = None
     roles_on_trainer: tuple[Task, ...]
 
 

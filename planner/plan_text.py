@@ -76,7 +76,7 @@ def question_tree(question: Problem) -> Tree:
         "workload": workload_file.to_tree(question.workload),
         "goal": goal_tree(question.goal),
         "rules": _rules_tree(question.rules),
-        "limits": {**asdict(question.limits), "roles_on_trainer": _sorted_tasks(question.limits.roles_on_trainer)},
+        "limits": _limits_tree(question.limits),
     }
 
 
@@ -84,13 +84,32 @@ def question_of(tree: Mapping[str, Any], source: str) -> Problem:
     """Return the problem of a tree. Raises: ConfigError too, which names `source`."""
     # A workload file may refer to a model or to rows of lengths on disk. A plan is self-contained, so both are refused.
     sources = workload_file.Sources(config_json=_no_file, rows=_no_file)
-    limits = tree["limits"]
     return Problem(
         fleet=fleet_file.fleet_of(tree["fleet"], f"{source}.fleet"),
         workload=workload_file.workload_of(tree["workload"], f"{source}.workload", sources),
         goal=goal_of(tree["goal"]),
         rules=_rules_of(tree["rules"]),
-        limits=Limits(**{**limits, "roles_on_trainer": frozenset(map(Task, limits["roles_on_trainer"]))}),
+        limits=_limits_of(tree["limits"]),
+    )
+
+
+def _limits_tree(limits: Limits) -> Tree:
+    tensors = None if limits.engine_tensors is None else sorted(limits.engine_tensors)
+    return {
+        **asdict(limits),
+        "engine_tensors": tensors,
+        "roles_on_trainer": _sorted_tasks(limits.roles_on_trainer),
+    }
+
+
+def _limits_of(tree: Mapping[str, Any]) -> Limits:
+    tensors, roles = tree.get("engine_tensors"), tree["roles_on_trainer"]
+    return Limits(
+        **{
+            **tree,
+            "engine_tensors": None if tensors is None else frozenset(tensors),
+            "roles_on_trainer": frozenset(map(Task, roles)),
+        }
     )
 
 

@@ -34,6 +34,7 @@ from planner.problem.architecture import Architecture
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Problem
 from planner.problem.margins import with_margin
+from planner.problem.workload import Task
 
 AUTO = "auto"
 """Name of the default method, a portfolio of the exact method and heuristics."""
@@ -141,7 +142,8 @@ def plan_job(
     # Without the model's configuration nothing can be predicted, and only the static layout needs no prediction.
     if workload is None or method == STATIC:
         return Found(best=executable(plan_static(fleet, needs), fleet, needs, workload))
-    questions = list(hosts.problems(fleet, needs, workload, capabilities.limits))
+    limits = capabilities.limits_of(needs.engine, workload.models[Task.GENERATION])
+    questions = list(hosts.problems(fleet, needs, workload, limits))
     return _best_over_trainer_regions(fleet, needs, questions, method, thinking)
 
 

@@ -28,7 +28,10 @@ class WorkerConfig:
         """Return the configuration for a task. Raises: ConfigError if the task holds no valid job."""
         job = JobFile.from_json(task.job_json)
         # The plan may give this worker another engine, or more devices, than the job's other workers have.
-        planned = {"name": task.engine or job.engine.name, "tensor_parallel": task.tensor or job.engine.tensor_parallel}
+        planned = {
+            "name": task.engine or job.engine.name,
+            "tensor_parallel": task.tensor or job.engine.tensor_parallel or 1,
+        }
         return cls(task=task, job=job.model_copy(update={"engine": job.engine.model_copy(update=planned)}))
 
     @property

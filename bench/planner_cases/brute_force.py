@@ -261,7 +261,7 @@ class _Space:
             at = self.cost_tables.classes[pool.device_class]
             fits = all(
                 rules.allows(task, at.region.name, at.is_spot)
-                and layout.tensor <= limits.max_tensor
+                and limits.allows_tensor(task, layout.tensor, at.gpu)
                 and layout.pipeline
                 <= min(limits.max_pipeline, self.cost_tables.problem.workload.models[task].num_layers)
                 and (task not in TRAINING or pool.num_units <= layout.pipeline * limits.max_data)

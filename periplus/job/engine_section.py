@@ -51,8 +51,9 @@ class EngineSection(Config):
     max_requests: int | None = Field(default=None, ge=MIN_REQUESTS, le=4096)
     """Requests that decode at the same time in one worker. null: 64 for torch, and what vLLM chooses."""
 
-    tensor_parallel: int = Field(default=1, ge=1, le=64)
-    """Devices over which each engine divides every layer. Only with vllm."""
+    tensor_parallel: int | None = Field(default=None, ge=1, le=64)
+    """Devices over which each engine divides every layer. null: 1 on cores, and as the plan says on accelerators. More
+    than 1 only with vllm."""
 
     kv_cache_gib: float | None = Field(default=None, gt=0, le=65_536)
     """Memory for keys and values in GiB, of each device. null: 1 on a CPU, and what is free on an accelerator. Only
@@ -71,7 +72,7 @@ def disagreements(engine: EngineSection, *, workers_per_region: int | None) -> l
             f"engine.{key} is {value}, but engine.name is {engine.name}, which has no such setting; set "
             f"engine.name=vllm, or leave engine.{key} out"
             for key, value, default in (
-                ("tensor_parallel", engine.tensor_parallel, 1),
+                ("tensor_parallel", None if engine.tensor_parallel == 1 else engine.tensor_parallel, None),
                 ("kv_cache_gib", engine.kv_cache_gib, None),
                 ("url", list(engine.url), []),
             )
@@ -93,7 +94,7 @@ def disagreements(engine: EngineSection, *, workers_per_region: int | None) -> l
             f"engine.{key} is {value}, but whoever started the servers of engine.url has chosen it; leave engine.{key} "
             "out"
             for key, value, default in (
-                ("tensor_parallel", engine.tensor_parallel, 1),
+                ("tensor_parallel", None if engine.tensor_parallel == 1 else engine.tensor_parallel, None),
                 ("kv_cache_gib", engine.kv_cache_gib, None),
                 ("dtype", engine.dtype, "auto"),
             )

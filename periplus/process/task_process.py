@@ -21,7 +21,7 @@ from typing import TextIO
 
 import click
 
-from periplus.errors import FunctionRefused, PeriplusError, explained_error, leaves
+from periplus.errors import EngineRefused, FunctionRefused, PeriplusError, explained_error, leaves
 from periplus.process import telemetry
 from periplus.process.guard import guard_session
 from periplus.process.lifecycle import wait_for_stop
@@ -105,8 +105,12 @@ def run(spec: TaskSpec, make_work: Callable[[TaskSpec], Work]) -> int:
     except Exception as error:  # the root of the process: the agent must learn of any error
         if not all(isinstance(leaf, PeriplusError) for leaf in leaves(error)):
             log.exception("task_crashed")
-        is_final = any(isinstance(leaf, FunctionRefused) for leaf in leaves(error))
-        outcome = TaskOutcome(state=TaskState.FAILED, message=explained_error(error), is_final=is_final)
+        outcome = TaskOutcome(
+            state=TaskState.FAILED,
+            message=explained_error(error),
+            is_final=any(isinstance(leaf, FunctionRefused) for leaf in leaves(error)),
+            is_misplaced=any(isinstance(leaf, EngineRefused) for leaf in leaves(error)),
+        )
     try:
         Path(spec.status_file).write_text(outcome.to_json(), encoding="utf-8")
     except OSError as error:  # the exit code still tells the agent the state, though not the message

@@ -121,7 +121,7 @@ class TaskReport:
     """The state of a task in the fork that it was assigned for.
 
     `message` explains a failure to a person. `files` is None if no process of the task was ever started. `is_misplaced`
-    says that none could be, since its machine or its devices are not there or do not work.
+    says that it failed because its machine or devices are not there or do not work, or its engine does not start there.
     """
 
     task_id: str
@@ -204,8 +204,7 @@ def authority_key_of(task: AssignedTask | TaskSpec) -> bytes:
 class TaskOutcome:
     """How the process of a task ended: the content of its status file.
 
-    `is_final` says that another start of the process would fail in the same way, and `is_misplaced` that it did not
-    start, since its machine or its devices are not there or do not work.
+    `is_final` says that another start of the process would fail in the same way. `is_misplaced` is as in `TaskReport`.
     """
 
     state: TaskState
@@ -215,15 +214,19 @@ class TaskOutcome:
 
     def to_json(self) -> str:
         """Return the outcome as the JSON text of a status file."""
-        return json.dumps({"state": self.state.value, "message": self.message, "is_final": self.is_final})
+        return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def of_exit(cls, exit_code: int, status: str) -> "TaskOutcome":
         """Return the outcome of a process from its exit code and the text of its status file, which may be empty."""
         try:
             data = json.loads(status)
-            state, message = TaskState(data["state"]), str(data["message"])
-            return cls(state=state, message=message, is_final=bool(data["is_final"]))
+            return cls(
+                state=TaskState(data["state"]),
+                message=str(data["message"]),
+                is_final=bool(data["is_final"]),
+                is_misplaced=bool(data["is_misplaced"]),
+            )
         except (ValueError, KeyError, TypeError):
             pass
         if exit_code == EXIT_SUCCEEDED:

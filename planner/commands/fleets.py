@@ -1,8 +1,7 @@
 """`periplus fleet import|show|probe|schema`: make fleet files, print them, and measure a CPU core for them.
 
-`import` converts measured network tables, price lists and `nvidia-smi` output (`planner.files.importers`), `show`
-prints a fleet's machines and links, `probe` measures one core of this machine, `schema` prints the JSON schema of the
-files.
+`import` converts measured network tables and price lists (`planner.files.importers`), `show` prints a fleet's machines
+and links, `probe` measures one core of this machine, `schema` prints the JSON schema of the files.
 """
 
 from collections import Counter
@@ -44,30 +43,21 @@ def fleet() -> None:
     type=click.IntRange(1, 1_000_000),
     default=1,
     show_default=True,
-    help="Number of machines of each instance type in each region, and of machines like each nvidia-smi output. Price "
-    "lists do not say how many are available.",
+    help="Number of machines of each instance type in each region. Price lists do not say how many are available.",
 )
 @click.option("--no-spot", is_flag=True, help="Leave spot machines out.")
-@click.option(
-    "--home",
-    default="local",
-    show_default=True,
-    metavar="NAME",
-    help="Region of the machine whose nvidia-smi output is given.",
-)
 def import_command(
-    files: tuple[Path, ...], regions: tuple[str, ...], gpus: tuple[str, ...], machines: int, no_spot: bool, home: str
+    files: tuple[Path, ...], regions: tuple[str, ...], gpus: tuple[str, ...], machines: int, no_spot: bool
 ) -> None:
     """Make a fleet file from measured tables and print it. Each table is recognised by its content.
 
-    Known tables are networks (Skyplane, DT-FM, IBM, Sailor), prices of machines and of egress as CSV, and the output of
-    `nvidia-smi`, `nvidia-smi -L`, `nvidia-smi --query-gpu=name,memory.total --format=csv` and `nvidia-smi topo -m`.
-    Guessed values and rows that were left out are listed on standard error.
+    Known tables are networks (Skyplane, DT-FM, IBM, Sailor), prices of machines and of egress, all as CSV. Guessed
+    values and rows that were left out are listed on standard error.
     """
     # A file that is given twice is read once; this tells how often.
     repeats = Counter(files)
     texts = {str(path): read_text(path) for path in files}
-    choice = Choice(regions=regions, gpus=gpus, num_machines=machines, with_spot=not no_spot, home_region=home)
+    choice = Choice(regions=regions, gpus=gpus, num_machines=machines, with_spot=not no_spot)
     imported = import_fleet(texts, choice)
     # The fleet goes to standard output and all remarks to standard error, so the output can be redirected to a file.
     click.echo(yaml_text.dump(to_tree(imported.fleet)).rstrip("\n"))

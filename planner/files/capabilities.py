@@ -7,13 +7,14 @@ is not listed cannot be executed.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from periplus import schemas
 from periplus.config import loading
 from periplus.config.loading import Config
+from planner.problem.architecture import Architecture
 from planner.problem.goal import Limits
 from planner.problem.workload import Task
 
@@ -43,7 +44,15 @@ class Capabilities:
     degrees: Mapping[str, frozenset[int]]
     """Degrees of tensor parallelism of each engine, on any kind of device."""
     limits: Limits
-    """The same capabilities as limits on placements."""
+    """The same capabilities as limits on placements, but for the degrees of engines."""
+
+    def limits_of(self, engine: str | None, model: Architecture) -> Limits:
+        """Return the limits for a model's placements, with the degrees by which an engine can divide it."""
+        known = frozenset({1}) if engine is None or model.is_fused else self.degrees.get(engine, frozenset())
+        divides = (
+            n for n in known if model.num_heads % n == 0 and (model.num_kv_heads % n) * (n % model.num_kv_heads) == 0
+        )
+        return replace(self.limits, engine_tensors=frozenset(divides))
 
 
 class Parallelism(Config):

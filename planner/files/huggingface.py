@@ -82,6 +82,7 @@ def _llama_like(tree: Mapping[str, Any], name: str, *, is_tied: bool = False) ->
         tied_embeddings=bool(tree.get("tie_word_embeddings", is_tied)),
         qkv_bias=kind == "qwen2" or has_bias,
         qk_norm=kind in ("qwen3", "qwen3_moe"),
+        is_fused=kind == "phi3",
         other_params_per_layer=(hidden if has_bias else 0) + mlp_biases,
     )
 

@@ -44,6 +44,8 @@ class ShapeEntry(Config):
     """Number of MLPs of one layer."""
     experts_per_token: int = Field(default=1, ge=1, le=65_536)
     """Number of MLPs that each token goes through; at most num_experts."""
+    is_fused: bool = False
+    """Whether checkpoints hold projections in one tensor that engines cannot divide over devices."""
     other_params_per_layer: int = Field(default=0, ge=-(10**12), le=10**12)
     """Parameters of one layer that the other fields do not count: further norms and biases. Negative where a family of
     models lacks what they count: two norms."""

@@ -5,8 +5,9 @@ runs the trainer next to its rollout workers, if it has the memory for both; a p
 one thread by default, or a share of one where there are fewer cores than processes. It also gets the whole host's
 memory: what several take together is not a property of a device, so it is checked here instead.
 
-A region with accelerators is planned on these, each for one process alone, or several for a worker with tensor
-parallelism. If it has too few of them for the trainer beside a worker, a second problem lets the processes share them.
+A region with accelerators is planned on these as they are. If it has too few of them for the trainer beside a worker, a
+second problem lets the processes share them, and so does a job that wants a number of workers for each region: there a
+device is what one process has, all that a worker's engine is divided over or a share of one.
 """
 
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ def problems(fleet: Fleet, needs: Needs, workload: Workload, limits: Limits) -> 
             if needs.may_roll_out(region) and needs.has_room(region, trains=region == trainer_region, rolls_out=True)
         )
         there = len(list(_accelerators(fleet, trainer_region)))
-        for shares in (False, True) if 0 < there <= max(1, needs.worker_devices) else (False,):
+        for shares in (False, True) if 0 < there <= max(1, needs.least_worker_devices) else (False,):
             yield trainer_region.name, _problem(fleet, needs, workload, limits, trainer_region.name, workers, shares)
 
 
@@ -100,6 +101,11 @@ def _problem(
     )
     # The job says how many processes train, so a plan spreads training over no more.
     limits = replace(limits, max_data=needs.trainer_devices)
+    # A device that stands for all that a worker has, or for a share of one, is joined with no other.
+    if shares or needs.workers_per_region is not None:
+        limits = replace(limits, engine_tensors=frozenset({1}))
+    elif needs.worker_devices is not None:
+        limits = replace(limits, engine_tensors=frozenset({max(1, needs.worker_devices)}))
     fleet = _processes(fleet, needs, trainer_region, shares)
     return Problem(fleet=fleet, workload=workload, goal=needs.goal, rules=rules, limits=limits)
 
@@ -113,7 +119,8 @@ def _processes(fleet: Fleet, needs: Needs, trainer_region: str, shares: bool) ->
         owned = list(_accelerators(fleet, region))
         is_shared = shares and region.name == trainer_region
         if owned and not is_shared and needs.workers_per_region is None:
-            machines = tuple(_apart(fleet, region, needs, types))
+            machines = tuple(each for each in region.machines if not fleet.gpu_types[each.gpu].is_cpu)
+            types |= {each.gpu: fleet.gpu_types[each.gpu] for each in machines}
         else:
             # The trainer's processes are further ones on its host.
             num = needs.least_workers + (needs.trainer_devices if region.name == trainer_region else 0)
@@ -124,24 +131,6 @@ def _processes(fleet: Fleet, needs: Needs, trainer_region: str, shares: bool) ->
             machines = (Machines(gpu=gpu.name, gpus_per_machine=num, num_machines=1, usd_per_gpu_hour=price),)
         regions.append(replace(region, machines=machines, fabric_bytes_per_s=ONE_HOST_BYTES_PER_S))
     return Fleet(regions=tuple(regions), links=fleet.links, gpu_types=dict(sorted(types.items())))
-
-
-def _apart(fleet: Fleet, region: Region, needs: Needs, types: dict[str, GpuType]) -> Iterator[Machines]:
-    """Yield a region's machines with as many of their accelerators as one device as a worker has; add the types."""
-    per = max(1, needs.worker_devices)
-    for machines in region.machines:
-        gpu = fleet.gpu_types[machines.gpu]
-        if gpu.is_cpu or machines.gpus_per_machine < per:
-            continue
-        together = gpu if per == 1 else _times(gpu, per)
-        types[together.name] = together
-        price = machines.usd_per_gpu_hour
-        yield replace(
-            machines,
-            gpu=together.name,
-            gpus_per_machine=machines.gpus_per_machine // per,
-            usd_per_gpu_hour=None if price is None else price * per,
-        )
 
 
 def _accelerators(fleet: Fleet, region: Region) -> Iterator[GpuType]:
@@ -157,7 +146,7 @@ def _on_accelerators(owned: list[GpuType], needs: Needs, num: int) -> GpuType:
     Which of unlike accelerators a process gets is decided when it is placed, so each may get the slowest.
     """
     slowest = min(owned, key=lambda gpu: gpu.matmul_flop_per_s)
-    return _times(slowest, min(float(max(1, needs.worker_devices)), len(owned) / num))
+    return _times(slowest, min(float(max(1, needs.least_worker_devices)), len(owned) / num))
 
 
 def _times(gpu: GpuType, share: float) -> GpuType:

@@ -59,8 +59,8 @@ class Needs:
     """Bytes of the trainer."""
     rollout_memory_bytes: int
     """Bytes of one rollout worker."""
-    worker_devices: int = 1
-    """Devices of one rollout worker."""
+    worker_devices: int | None = 1
+    """Devices of one rollout worker; 0 if its engines are servers that run already. None leaves them to the plan."""
     devices: Mapping[str, DeviceCount] | None = None
     """Free devices by region. None if they are not known, and no limit."""
     goal: Goal = field(default_factory=Goal)
@@ -70,6 +70,11 @@ class Needs:
     def least_workers(self) -> int:
         """The fewest rollout workers of a region that has any."""
         return self.workers_per_region or 1
+
+    @property
+    def least_worker_devices(self) -> int:
+        """The fewest devices of one rollout worker."""
+        return 1 if self.worker_devices is None else self.worker_devices
 
     def may_train(self, region: str) -> bool:
         """Return whether the operator allows the trainer in the region."""
@@ -96,7 +101,7 @@ class Needs:
 
     def devices_for(self, *, trains: bool, rolls_out: bool) -> int:
         """Return the devices that the job takes in one region."""
-        workers = self.least_workers * self.worker_devices if rolls_out else 0
+        workers = self.least_workers * self.least_worker_devices if rolls_out else 0
         return workers + (self.trainer_devices if trains else 0)
 
     def has_devices(self, region: Region, *, trains: bool, rolls_out: bool) -> bool:
@@ -153,4 +158,4 @@ def _engine_bytes(job: JobFile) -> int:
     if job.engine.name != "vllm" or job.engine.url:
         return 0
     cache_gib = VLLM_CACHE_GIB if job.engine.kv_cache_gib is None else job.engine.kv_cache_gib
-    return VLLM_BYTES + int(cache_gib * job.engine.tensor_parallel * (1 << 30))
+    return VLLM_BYTES + int(cache_gib * (job.engine.tensor_parallel or 1) * (1 << 30))

@@ -42,7 +42,8 @@ def _executable(each: Assignment, fleet: Fleet, needs: Needs) -> Assignment:
         # On cores, and where processes share a device, a plan does not count the trainer's processes one by one.
         data = needs.trainer_devices if device == "" or device != each.device else each.data
         return replace(each, device=device, tensor=1, data=data)
-    return replace(each, device=device, engine=needs.engine or "", tensor=needs.worker_devices, data=1)
+    tensor = each.tensor if needs.worker_devices is None else needs.worker_devices
+    return replace(each, device=device, engine=needs.engine or "", tensor=tensor, data=1)
 
 
 def checked_plan(

@@ -34,6 +34,8 @@ class Architecture:
     other_params_per_layer: int = 0
     """Parameters of one layer that the other fields do not count: further norms and biases. Negative where a family
     lacks what they count."""
+    is_fused: bool = False
+    """Whether checkpoints hold projections in one tensor that engines cannot divide over devices."""
     other_params: int = 0
     """Parameters outside the layers that the other fields do not count, such as positions. It may be negative, too."""
 

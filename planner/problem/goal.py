@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from planner.problem.device_classes import DeviceClass
 from planner.problem.fleet import Fleet
+from planner.problem.hardware import GpuType
 from planner.problem.workload import Task, Workload
 
 IMPOSSIBLE_STEP_S = 1e9
@@ -124,8 +125,17 @@ class Limits:
     """Whether tasks of several kinds may share devices by turns."""
     max_eta: int
     """Largest staleness bound."""
+    engine_tensors: frozenset[int] | None = None
+    """Tensor-parallel degrees of replicas that generate on accelerators; on cores they have 1. None for all up to
+    `max_tensor`."""
     roles_on_trainer: frozenset[Task] = frozenset()
     """Tasks that the trainer's process runs itself. They are always in the group of actor training."""
+
+    def allows_tensor(self, task: Task, degree: int, gpu: GpuType) -> bool:
+        """Return whether a task may have this degree of tensor parallelism on devices of a type."""
+        if task is not Task.GENERATION or self.engine_tensors is None:
+            return degree <= self.max_tensor
+        return degree == 1 if gpu.is_cpu else degree in self.engine_tensors
 
 
 STUDY = Limits(max_tensor=8, max_pipeline=16, max_data=1 << 20, max_train_blocks=2, colocates=True, max_eta=1 << 20)

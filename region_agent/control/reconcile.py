@@ -149,7 +149,8 @@ def report(process: Process, wanted: LocalTask | None) -> TaskReport:
         message=message,
         restarts=process.restarts,
         fork=wanted.fork if wanted is not None else task.fork,
-        is_misplaced=outcome is not None and outcome.is_misplaced,
+        # Only once it is not started again.
+        is_misplaced=outcome is not None and outcome.is_misplaced and state is TaskState.FAILED,
     )
 
 
@@ -185,7 +186,9 @@ def _superseded(process: Process, wanted: LocalTask) -> bool:
 def _mends(process: Process, wanted: LocalTask) -> bool:
     assert process.outcome is not None
     failed = process.outcome.state is TaskState.FAILED and not process.outcome.is_final
-    return failed and not wanted.stopping and wanted.role is Role.ROLLOUT and process.restarts < wanted.max_restarts
+    # An engine that does not start is tried once more, since memory may have been in use; then the job is planned anew.
+    most = min(1, wanted.max_restarts) if process.outcome.is_misplaced else wanted.max_restarts
+    return failed and not wanted.stopping and wanted.role is Role.ROLLOUT and process.restarts < most
 
 
 def _may_restart(process: Process, wanted: LocalTask, now_s: float, limits: RestartLimits) -> bool:

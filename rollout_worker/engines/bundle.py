@@ -20,7 +20,7 @@ from periplus.environment.completions import end_token_ids
 from periplus.environment.environment import Environment
 from periplus.environment.job_environment import prompt_encoder, worker_environment
 from periplus.environment.prompts import PromptEncoder
-from periplus.errors import ConfigError
+from periplus.errors import ConfigError, EngineRefused, one_line
 from periplus.job.architectures import attention_function
 from periplus.job.job_file import JobFile
 from rollout_worker.engines.adapter_engine import AdapterEngine
@@ -66,14 +66,22 @@ def _unpacked(files: Mapping[str, bytes], scratch: Path, job: JobFile) -> tuple[
 async def build_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
     """Build the job's engine for the model whose configuration lies in `folder`, on this machine's device.
 
-    Raises: ConfigError, also if the job's engine is not installed.
+    Raises: EngineRefused if it is not installed, or does not start on the device. ConfigError if the servers of
+    `engine.url` do not serve the model.
     """
     engine: Engine
-    match job.engine.name:
-        case "torch":
-            engine = await asyncio.to_thread(_torch_engine, folder, tokenizer, job)
-        case "vllm":
-            engine = await _vllm_engine(folder, tokenizer, job)
+    try:
+        match job.engine.name:
+            case "torch":
+                engine = await asyncio.to_thread(_torch_engine, folder, tokenizer, job)
+            case "vllm":
+                engine = await _vllm_engine(folder, tokenizer, job)
+    except ConfigError as error:
+        if job.engine.url:
+            raise
+        raise EngineRefused(str(error)) from error
+    except torch.OutOfMemoryError as error:
+        raise EngineRefused(f"the engine {job.engine.name} does not fit into its device: {one_line(error)}") from error
     lora = job.model.lora
     return engine if lora is None else AdapterEngine(engine, lora.alpha / lora.rank)
 
@@ -141,7 +149,7 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
             dtype=dtype,
             num_slots=num_slots,
             max_tokens=context_tokens(job) + job.sampling.max_new_tokens,
-            ranks=job.engine.tensor_parallel,
+            ranks=job.engine.tensor_parallel or 1,
             cache_bytes=None if gib is None else int(gib * (1 << 30)),
             eager=device == "cpu",  # compilation is off there: the first batch would wait for it for 20 seconds
         )

@@ -8,13 +8,14 @@ from coordinator.events import (
     PlanFinished,
     RegionJoined,
     RunPlanner,
+    StepRecorded,
     TaskReported,
 )
 from coordinator.reservations import device_counts
 from coordinator.state import JobState, PlacedProcess, PlacedProcesses, desired_tasks
 from periplus.values.machine import DeviceCount
-from periplus.values.task import Role, TaskState
-from tests.support.coordinator.machine_run import SETTINGS, Run, free, hello, infeasible, report, request
+from periplus.values.task import Role, RunFiles, TaskState
+from tests.support.coordinator.machine_run import SETTINGS, Run, free, hello, infeasible, record, report, request
 from tests.support.coordinator.machines import inventory, machine
 
 
@@ -153,6 +154,38 @@ def test_a_job_whose_process_cannot_start_is_planned_again_without_that_device()
     assert held(run) == {}, "nothing of the first placement goes on"
     run.do(InventoryChanged(run.stamp("eu"), run.state.regions["eu"].hello.inventory))
     assert run.job("j").avoided == frozenset(), "what the machine has now is what counts"
+
+
+def test_a_job_whose_engine_does_not_start_is_planned_again_without_it_in_that_region() -> None:
+    run = fleet(accelerators=3)
+    run.do(JobSubmitted("j", "j", request()))
+    processes = (
+        PlacedProcess(role=Role.TRAINER, region="eu"),
+        PlacedProcess(role=Role.ROLLOUT, region="eu", engine="vllm", tensor=2, num_devices=2),
+    )
+    run.do(PlanFinished("j", device_counts(run.state), PlacedProcesses(processes=processes, plan_json="{}")))
+    run.says("eu", "j/trainer", TaskState.RUNNING)
+    files = RunFiles(run_dir="/run", log="/run/log")
+    refused = replace(report("j/rollout-eu-0", TaskState.FAILED, "no such degree"), is_misplaced=True, files=files)
+    effects = run.do(TaskReported(run.stamp("eu"), refused))
+    assert (run.job("j").state, run.job("j").fork) == (JobState.PENDING, 1)
+    assert run.job("j").refused_engines == {("eu", "vllm")}
+    assert not any(isinstance(each, RunPlanner) for each in effects), "the trainer of the first fork still ends"
+    # Without the engine there is no plan, and the end of the job says what was tried.
+    effects = run.do(TaskReported(run.stamp("eu"), report("j/trainer", TaskState.STOPPED)))
+    assert RunPlanner("j", {"eu": DeviceCount(3, 3)}) in effects
+    run.do(PlanFinished("j", device_counts(run.state), infeasible("no region has vllm")))
+    assert run.job("j").state is JobState.FAILED
+    assert run.job("j").reason == ("infeasible: no region has vllm; planned again without vllm in eu: no such degree")
+
+
+def test_an_engine_that_fails_after_the_first_step_does_not_move_its_job() -> None:
+    run = fleet(accelerators=3)
+    submit(run, "j")
+    run.do(StepRecorded(run.stamp("eu"), "j", record(1)))
+    refused = replace(report("j/rollout-eu-0", TaskState.FAILED, "out of memory"), is_misplaced=True)
+    run.do(TaskReported(run.stamp("eu"), refused))
+    assert (run.job("j").state, run.job("j").fork) == (JobState.FAILED, 0)
 
 
 def test_a_plan_that_uses_another_machine_is_made_again_without_it() -> None:

@@ -1,4 +1,4 @@
-"""Two engines sample for one job: torch in one region and vLLM in another, as a plan says."""
+"""Regions with unlike engines: a plan that mixes them, and an engine that does not start where it was planned."""
 
 import asyncio
 import json
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.client.connection import job_state
 from coordinator.client.submission import submission
+from periplus.pb.v1 import control_pb2
 from tests.support.processes.declared_fleet import DeclaredRegion, declared_fleet, running_tasks, until_running
 from tests.support.processes.demo import audit
 from tests.support.tiny_job import tiny_job
@@ -60,3 +62,37 @@ def test_samples_of_both_engines_are_trained_on(tmp_path: Path, monkeypatch: pyt
     assert sampled == {"a", "b"}, "torch samples from the start, and vLLM once it has started"
     assert sum(step["weight_digest_mismatches"] + step["staleness_violations"] for step in steps) == 0
     assert audit(run)["clean"]
+
+
+@pytest.mark.timeout(DEADLINE_S * 2)
+def test_a_job_is_planned_again_without_an_engine_that_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    name, _, python = os.environ["PERIPLUS_ENGINES"].partition("=")
+    broken, site = tmp_path / "broken-python", tmp_path / "site"
+    # Its metadata say that vLLM is there, but a library that it needs is not.
+    (site / "vllm").mkdir(parents=True)
+    (site / "vllm" / "__init__.py").write_text("raise ImportError('libcudart.so.13: cannot open shared object file')\n")
+    broken.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {python} "$@"\n')
+    broken.chmod(0o755)
+    cores = ({"kind": "cpu"}, {"kind": "cpu"})
+    regions = {
+        "a": DeclaredRegion(devices=cores, options=("--engine", f"{name}={broken}")),
+        "b": DeclaredRegion(devices=cores, options=("--engine", f"{name}={python}")),
+    }
+    model = {"path": "builtin:qwen3-tiny-h32"}
+    job = tiny_job(tmp_path, steps=3, staleness=1, model=model, engine={"name": name}, regions={"rollout": None})
+
+    async def scene() -> control_pb2.Job:
+        async with declared_fleet(tmp_path, regions) as remote, asyncio.timeout(DEADLINE_S):
+            job_id = (await remote.submit(submission(job, "r"))).job_id
+            async for _ in remote.watch(job_id):
+                pass
+            return await remote.job(job_id)
+
+    ended = asyncio.run(scene())
+    assert job_state(ended) == "succeeded", ended.reason
+    assert [each.task_id for each in ended.processes] == [f"{ended.job_id}/trainer", f"{ended.job_id}/rollout-b-0"]
+    assert ended.policy.fork == 1
+    assert ended.policy.version == 3

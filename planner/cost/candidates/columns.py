@@ -158,9 +158,10 @@ def _units(cost_tables: CostTables, tasks: tuple[Task, ...], at: DeviceClass) ->
     held = [task for task in scored if task not in cost_tables.without_memory_of]
     usable = memory.usable_bytes(at.gpu)
     # Scoring uses the whole unit as one replica; generation may divide it into several replicas of `tensor` devices.
-    for unit in (
-        size for size in layer_cuts.TENSOR if size <= min(at.gpus_per_machine, cost_tables.problem.limits.max_tensor)
-    ):
+    limits = cost_tables.problem.limits
+    for unit in (size for size in layer_cuts.TENSOR if size <= at.gpus_per_machine):
+        if not all(limits.allows_tensor(task, unit, at.gpu) for task in scored or tasks):
+            continue
         resident = sum(memory.served_bytes(workload, task, unit) for task in held)
         transient = max((memory.scoring_bytes(workload, task, unit) for task in held), default=0.0)
         rates: dict[Task, float] = {task: 1 / cost_tables.scoring_s(task, at.gpu, unit) for task in scored}
@@ -170,6 +171,8 @@ def _units(cost_tables: CostTables, tasks: tuple[Task, ...], at: DeviceClass) ->
                 yield _Unit(unit_gpus=unit, layouts=layouts, rates=rates, phase=None)
             continue
         for tensor in (size for size in layer_cuts.TENSOR if unit % size == 0):
+            if not limits.allows_tensor(Task.GENERATION, tensor, at.gpu):
+                continue
             stays = resident
             if Task.GENERATION not in cost_tables.without_memory_of:
                 stays += memory.served_bytes(workload, Task.GENERATION, tensor)

@@ -106,7 +106,7 @@ def _of_pool(cost_tables: CostTables, group: Group, pool: Pool, at: DeviceClass)
                 kind="shape",
                 what=f"{at.key}: {task} takes no batch; only generation apart from training with eta >= 1 does",
             )
-        elif layout.tensor > limits.max_tensor or layout.pipeline > limits.max_pipeline:
+        elif not limits.allows_tensor(task, layout.tensor, at.gpu) or layout.pipeline > limits.max_pipeline:
             yield Violation(
                 kind="limits",
                 what=f"tensor {layout.tensor} and pipeline {layout.pipeline} on {at.key} exceed the limits",

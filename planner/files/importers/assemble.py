@@ -1,9 +1,9 @@
 """Assembly of a fleet from the tables that are given to `periplus fleet import`.
 
-Links come from network tables, machines from price lists and from `nvidia-smi`, and egress prices from egress tables. A
-price list states what can be rented but not how many machines are available: the caller gives that number. Of several
-instance types with the same accelerator, the one with most accelerators per machine is chosen, for on-demand and for
-spot machines.
+Links come from network tables, machines from price lists, and egress prices from egress tables. A price list states
+what can be rented but not how many machines are available: the caller gives that number. Of several instance types with
+the same accelerator, the one with most accelerators per machine is chosen, for on-demand and for spot machines. What an
+agent's machines have is in what `periplus region export` prints.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,12 +13,11 @@ from typing import TypeVar
 
 from periplus.errors import ConfigError
 from planner.devices.catalogue import gpu_name, gpu_types
-from planner.files.importers import egress, network, nvidia_smi, prices, remarks
+from planner.files.importers import egress, network, prices, remarks
 from planner.files.importers.cells import Row
 from planner.files.importers.imported import Imported
 from planner.files.importers.names import region_of
 from planner.files.importers.network import MeasuredNetwork
-from planner.files.importers.nvidia_smi import NvidiaSmiInventory
 from planner.files.importers.prices import Offer, PriceTable
 from planner.files.importers.tables import TableKind, kind_of, rows_of
 from planner.files.ranges import some
@@ -40,44 +39,40 @@ class Choice:
     gpus: Sequence[str] = ()
     """Accelerators to take from price lists. Empty stands for all."""
     num_machines: int = 1
-    """Number of machines of each chosen instance type in each region, and of each output of nvidia-smi."""
+    """Number of machines of each chosen instance type in each region."""
     with_spot: bool = True
     """Whether spot machines are imported."""
-    home_region: str = "local"
-    """Region of the machines that nvidia-smi describes."""
 
 
 def import_fleet(texts: Mapping[str, str], choice: Choice = Choice()) -> Imported:
     """Return the fleet that these texts describe; keys are file names. Raises: ConfigError."""
     tables = _Tables.of(texts)
-    measured, offers, inventory = tables.network(), tables.prices(), tables.inventory(choice.num_machines)
+    measured, offers = tables.network(), tables.prices()
     wanted = frozenset(gpu_name(gpu) for gpu in choice.gpus)
     # Without a network table the regions are those of the price lists. Measured places that no link reaches are left
     # out unless the caller names them.
     places = measured.places or tuple(dict.fromkeys(offer.region for offer in offers.offers))
     asked = [place for place in measured.unlinked if {place, region_of(place)} & {*choice.regions}]
     places = (*places, *(place for place in asked if place not in places))
-    stock = _stock(places, offers, inventory, choice, wanted)
+    stock = _stock(places, offers, choice, wanted)
     missing = tuple(remarks.of_asked(offers, places, stock, choice.regions, wanted))
     if not stock:
         raise ConfigError(
-            f"no region has machines: give a price list or nvidia-smi's output beside {', '.join(texts)}, "
-            "or choose other regions and accelerators" + "".join(f"\n{remark}" for remark in missing)
+            f"no region has machines: give a price list beside {', '.join(texts)}, or choose other regions and "
+            "accelerators" + "".join(f"\n{remark}" for remark in missing)
         )
     links, unpriced = tables.priced(measured.among(stock))
-    types = {**gpu_types(), **{gpu.name: gpu for gpu in inventory.gpu_types}}
-    # Types that nvidia-smi's topology changed replace packaged ones. The fleet carries only types that it uses.
+    # The fleet carries only types that it uses.
     used = sorted({machines.gpu for each in stock.values() for machines in each})
     fleet = Fleet(
         regions=tuple(_region(name, stock[name]) for name in sorted(stock)),
         links=links,
-        gpu_types={name: types[name] for name in used},
+        gpu_types={name: gpu_types()[name] for name in used},
     )
     left_out = (
         *missing,
         *((remarks.of_links(measured),) if len(stock) > 1 and not links else ()),
         *remarks.of_unlinked(measured, stock, choice.regions),
-        *inventory.left_out,
         *remarks.of_prices(offers, choice.regions, wanted),
         *unpriced,
         *remarks.of_network(measured, stock, choice.regions),
@@ -100,10 +95,6 @@ class _Tables:
     def rows(self, kind: TableKind) -> list[tuple[Row, ...]]:
         """Return the rows of each table of this kind."""
         return [rows_of(text, source) for each, source, text in self.texts if each is kind]
-
-    def plain(self, kind: TableKind) -> list[tuple[str, str]]:
-        """Return (file name, text) of each text of this kind."""
-        return [(source, text) for each, source, text in self.texts if each is kind]
 
     def read(self, kind: TableKind, reader: Callable[[Sequence[Row]], T]) -> list[T]:
         """Apply a reader to each table of this kind; its errors name the file."""
@@ -141,18 +132,6 @@ class _Tables:
         )
         return prices.merged([part for kind, reader in readers for part in self.read(kind, reader)])
 
-    def inventory(self, num_machines: int) -> NvidiaSmiInventory:
-        """Return the inventory of nvidia-smi's outputs, with the chosen number of machines of each."""
-        topologies = self.plain(TableKind.TOPOLOGY)
-        if len(topologies) > 1:
-            raise ConfigError("two outputs of nvidia-smi topo -m were given; give the one of the machines at hand")
-        topology = topologies[0][1] if topologies else None
-        found = []
-        for source, text in self.plain(TableKind.NVIDIA_SMI):
-            with _named(source):
-                found.append(nvidia_smi.inventory(text, topology, num_machines))
-        return nvidia_smi.together(found)
-
     def priced(self, links: Sequence[Link]) -> tuple[tuple[Link, ...], tuple[str, ...]]:
         """Return the links with egress prices, and a sentence for each link without a known price."""
         parts = self.read(TableKind.AWS_EGRESS, egress.aws)
@@ -171,10 +150,10 @@ def _named(source: str) -> Iterator[None]:
 
 
 def _stock(
-    places: Sequence[str], offers: PriceTable, inventory: NvidiaSmiInventory, choice: Choice, wanted: Collection[str]
+    places: Sequence[str], offers: PriceTable, choice: Choice, wanted: Collection[str]
 ) -> dict[str, tuple[Machines, ...]]:
     """Return the machines of each place that the choice leaves. Raises: ConfigError for an unknown region."""
-    unknown = [name for name in choice.regions if name not in {*places, *map(region_of, places), choice.home_region}]
+    unknown = [name for name in choice.regions if name not in {*places, *map(region_of, places)}]
     if unknown:
         raise ConfigError(f"no table has the region {some(unknown)}; they have {some(places, 60) or 'none'}")
     stock = {}
@@ -189,9 +168,6 @@ def _stock(
         ]
         if taken:
             stock[place] = tuple(taken)
-    # Machines of nvidia-smi's output are owned, not offered, so filters on accelerators do not concern them.
-    if inventory.machines and (not choice.regions or choice.home_region in choice.regions):
-        stock[choice.home_region] = (*stock.get(choice.home_region, ()), *inventory.machines)
     return stock
 
 

@@ -2,13 +2,11 @@
 
 import csv
 import io
-import re
 from collections.abc import Iterator
 from enum import StrEnum
 
 from periplus.errors import ConfigError
 from planner.files.importers.cells import Row
-from planner.files.importers.nvidia_smi import OUTPUTS, is_table
 
 
 class TableKind(StrEnum):
@@ -27,8 +25,6 @@ class TableKind(StrEnum):
     EGRESS = "egress prices between regions"
     AWS_EGRESS = "AWS's transfer prices"
     GCP_EGRESS = "GCP's egress prices"
-    NVIDIA_SMI = "nvidia-smi's output"
-    TOPOLOGY = "nvidia-smi's topology"
 
 
 _HEADERS: tuple[tuple[TableKind, frozenset[str]], ...] = (
@@ -59,15 +55,10 @@ def kind_of(text: str, source: str) -> TableKind:
         # The first match counts: some tables have all columns of a later kind.
         if needed <= columns:
             return kind
-    # nvidia-smi's outputs have no columns to match, so patterns recognise their first line.
-    if re.search(r"\bGPU0\b", first) and "CPU Affinity" in text:
-        return TableKind.TOPOLOGY
-    if re.match(r"GPU \d+:|name, *memory|.+, *\d+ MiB$|NVIDIA-SMI\b|No devices were found", first) or is_table(text):
-        return TableKind.NVIDIA_SMI
     known = "; ".join(f"{kind.value}: {', '.join(sorted(needed))}" for kind, needed in _HEADERS)
     raise ConfigError(
-        f"{source}: begins with {first[:120]!r}, which is no table that is known; those are what {', '.join(OUTPUTS)} "
-        f"print, and CSV with these columns: {known}"
+        f"{source}: begins with {first[:120]!r}, which is no table that is known; those are CSV with these columns: "
+        f"{known}"
     )
 
 

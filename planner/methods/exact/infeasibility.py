@@ -14,6 +14,7 @@ from periplus.view import units
 from planner.answer.outcome import Fact, Incumbent, Infeasible
 from planner.cost.tables.cost_tables import CostTables
 from planner.cost.tables.network import Network
+from planner.cost.tasks.layer_cuts import TENSOR
 from planner.methods.evaluation_budget import ignore
 from planner.methods.exact.search import Search
 from planner.methods.exact.settings import DEFAULT_SETTINGS
@@ -196,9 +197,11 @@ def _lifted(lift: Callable[[Problem], Problem], of: _Relaxed) -> _Relaxed:
 
 def _limits(problem: Problem) -> Iterator[_Removable]:
     """Yield the runtime's limits."""
-    for name in ("max_tensor", "max_pipeline", "max_data", "max_train_blocks", "colocates", "roles_on_trainer"):
-        value, free = getattr(problem.limits, name), getattr(STUDY, name)
-        if value != free:
+    names = ("max_tensor", "max_pipeline", "max_data", "max_train_blocks", "colocates", "roles_on_trainer")
+    free_of = {name: getattr(STUDY, name) for name in names} | {"engine_tensors": frozenset(TENSOR)}
+    for name, free in free_of.items():
+        value = getattr(problem.limits, name)
+        if value not in (free, None):
             yield _Removable(
                 fact=Fact(kind="limits", name=f"limits:{name}", what=f"the runtime's {name} is {_words(value)}"),
                 without=partial(_with_limit, name, free),

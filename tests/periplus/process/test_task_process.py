@@ -18,7 +18,7 @@ import sys
 import textwrap
 import time
 from periplus.process import task_process
-from periplus.errors import ConfigError, FunctionRefused, NonFiniteLoss, Unreachable
+from periplus.errors import ConfigError, EngineRefused, FunctionRefused, NonFiniteLoss, Unreachable
 from periplus.values.task import TaskState
 
 async def raising(error):
@@ -43,6 +43,7 @@ def make_work(spec):
         "succeed": lambda stop: asyncio.sleep(0, TaskState.SUCCEEDED),
         "wait": waiting,
         "function": lambda stop: raising(FunctionRefused("no such function")),
+        "engine": lambda stop: raising(EngineRefused("no such degree")),
         "fail": lambda stop: raising(NonFiniteLoss("loss nan")),
         "several": lambda stop: raising(ExceptionGroup("g", [NonFiniteLoss("loss nan"), Unreachable("gone")])),
         "chatter": chatter,
@@ -93,6 +94,7 @@ class Process:
         ("succeed", EXIT_SUCCEEDED, TaskState.SUCCEEDED, ""),
         ("refuse", EXIT_FAILED, TaskState.FAILED, "no such model; give another"),
         ("function", EXIT_FAILED, TaskState.FAILED, "no such function"),
+        ("engine", EXIT_FAILED, TaskState.FAILED, "no such degree"),
         ("fail", EXIT_FAILED, TaskState.FAILED, "loss nan"),
         ("several", EXIT_FAILED, TaskState.FAILED, "loss nan (and 1 other error)"),
     ],
@@ -102,7 +104,7 @@ def test_the_outcome_of_work_is_the_last_word_and_the_exit_code(
 ) -> None:
     process = Process(tmp_path, work)
     exit_code, outcome, log = process.outcome()
-    expected = TaskOutcome(state=state, message=message, is_final=work == "function")
+    expected = TaskOutcome(state=state, message=message, is_final=work == "function", is_misplaced=work == "engine")
     assert (exit_code, outcome) == (code, expected), "only a function that is refused would fail again"
     assert "Traceback" not in log, "an error of ours is for a person, without a traceback"
 

@@ -213,7 +213,7 @@ def test_a_dropped_link_delivers_nothing_then_all_of_it_in_order() -> None:
                 await sink.done.wait()
             assert sink.digest.digest() == hashlib.sha256(payload).digest()
 
-    run(test())
+    until_undisturbed(test)
 
 
 def test_a_connection_that_is_opened_over_a_dropped_link_waits_for_it() -> None:
@@ -246,7 +246,7 @@ def test_a_new_rate_applies_to_an_open_connection() -> None:
                 await sink.done.wait()
             assert sink.received_bytes == 2_000_000
 
-    run(test())
+    until_undisturbed(test)
 
 
 def test_connections_of_one_link_share_it_evenly() -> None:
@@ -262,7 +262,7 @@ def test_connections_of_one_link_share_it_evenly() -> None:
                 await asyncio.gather(*senders, *(sink.done.wait() for sink in sinks))
             assert min(shares) > 0.85 * max(shares) > 0
 
-    run(test())
+    until_undisturbed(test)
 
 
 def test_links_out_of_one_region_share_its_node_cap() -> None:
@@ -277,7 +277,7 @@ def test_links_out_of_one_region_share_its_node_cap() -> None:
             for sink in sinks:
                 assert sink.rate_bits_per_s == pytest.approx(20 * MBIT, rel=0.05)
 
-    run(test())
+    until_undisturbed(test)
 
 
 def test_many_connections_survive_every_change_of_their_link_byte_for_byte() -> None:
@@ -309,7 +309,7 @@ def test_many_connections_survive_every_change_of_their_link_byte_for_byte() -> 
             assert not relay.ends
             assert count(relay, "a", "b").delivered_bytes == count(relay, "b", "a").delivered_bytes > 0
 
-    run(test())
+    until_undisturbed(test)
 
 
 def test_a_half_close_leaves_the_answers_direction_open() -> None:
@@ -329,7 +329,7 @@ def test_a_half_close_leaves_the_answers_direction_open() -> None:
             await asyncio.sleep(0.05)
             assert not relay.ends
 
-    run(test())
+    until_undisturbed(test)
 
 
 def test_a_refused_connection_closes_the_clients() -> None:

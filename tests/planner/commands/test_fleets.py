@@ -35,17 +35,12 @@ def test_hosts_without_links_are_a_fleet_too(hosts: str, capsys: Capture) -> Non
     assert "no link was measured" in capsys.readouterr().out
 
 
-def test_nvidia_smis_output_becomes_a_fleet(tmp_path: Path, capsys: Capture) -> None:
-    listing = tmp_path / "smi.txt"
-    listing.write_text("".join(f"GPU {i}: NVIDIA A100-SXM4-80GB (UUID: GPU-{i})\n" for i in range(8)))
-    assert run(["fleet", "import", str(listing), "--home", "lab"]) == 0
-    imported = fleet_of(yaml_text.parse(capsys.readouterr().out, "output"), "output")
-    assert [(region.name, region.machines[0].gpus_per_machine) for region in imported.regions] == [("lab", 8)]
-
-
 def test_a_file_that_is_given_twice_is_read_once_and_that_is_said(tmp_path: Path, capsys: Capture) -> None:
-    listing = tmp_path / "smi.txt"
-    listing.write_text("GPU 0: NVIDIA L4 (UUID: GPU-0)\n")
+    listing = tmp_path / "prices.csv"
+    listing.write_text(
+        "InstanceType,AcceleratorName,AcceleratorCount,GpuMemoryGB,vCPUs,MemoryGiB,Network,Price,Region,RegionKind\n"
+        "g6.12xlarge,L4,4,24,48,192,40 Gigabit,4.8,us-east-1,region\n"
+    )
     assert run(["fleet", "import", str(listing), str(listing), "--machines", "4"]) == 0
     out, err = capsys.readouterr()
     (region,) = fleet_of(yaml_text.parse(out, "output"), "output").regions

@@ -267,11 +267,13 @@ def workloads(draw: st.DrawFn) -> Workload:
             tied_embeddings=draw(st.booleans()),
             qkv_bias=draw(st.booleans()),
             qk_norm=draw(st.booleans()),
+            is_fused=draw(st.booleans()),
             num_mlp_matrices=draw(st.integers(2, 3)),
             **{
                 field: draw(st.integers(1, 99)) * {"num_heads": num_kv_heads, "num_experts": 99}.get(field, 1)
                 for field in ShapeEntry.model_fields
-                if field not in ("num_kv_heads", "tied_embeddings", "qkv_bias", "qk_norm", "num_mlp_matrices")
+                if field
+                not in ("num_kv_heads", "tied_embeddings", "qkv_bias", "qk_norm", "is_fused", "num_mlp_matrices")
             },
         )
 

@@ -90,6 +90,23 @@ def test_a_plan_of_least_cost_gives_each_process_a_device_of_its_own() -> None:
     assert found.best.evaluation.usd_per_hour == pytest.approx(4.0, rel=0.01)
 
 
+def test_a_model_is_divided_over_as_many_devices_as_it_needs() -> None:
+    # 16 GB of weights on devices of 16 GB.
+    on, shape = fleet({"a": {"B200-SXM": 1}, "b": {"T4": 4}}), architecture("Qwen3-8B")
+    found = planned(on, shape=shape, engine={"name": "vllm"})
+    assert isinstance(found, Found)
+    (rollouts,) = (each for each in found.best.assignments if each.task is TaskKind.ROLLOUT)
+    assert (rollouts.device, rollouts.tensor) == ("T4", 2)
+    assert rollouts.num_workers in (1, 2)
+    fixed = planned(on, shape=shape, engine={"name": "vllm", "tensor_parallel": 2})
+    assert isinstance(fixed, Found)
+    assert [each.tensor for each in fixed.best.assignments] == [1, 2]
+    # One device does not hold it, and neither engine may divide it: torch cannot, and a fused projection has no parts.
+    assert isinstance(planned(on, shape=shape, engine={"name": "vllm", "tensor_parallel": 1}), Infeasible)
+    assert isinstance(planned(on, shape=replace(shape, is_fused=True), engine={"name": "vllm"}), Infeasible)
+    assert isinstance(planned(on, shape=shape, regions={"rollout": ["b"]}), Infeasible)
+
+
 def test_a_plan_by_hand_is_completed() -> None:
     found = planned(fleet(), hand_made(row("trainer", "a"), row("rollout", "b", engine="vllm"), row("rollout", "a")))
     assert isinstance(found, Found)

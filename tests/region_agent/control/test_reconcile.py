@@ -211,6 +211,16 @@ def test_a_worker_that_would_fail_again_is_not_restarted() -> None:
     assert report(refused, worker).state is TaskState.FAILED
 
 
+def test_an_engine_that_does_not_start_is_tried_once_more_and_then_reported_as_misplaced() -> None:
+    worker = task(Role.ROLLOUT)
+    refused = TaskOutcome(state=TaskState.FAILED, message="no memory", is_misplaced=True)
+    assert reconcile({"t": worker}, {"t": process(worker, refused)}, 1e6, LIMITS) == (Start(worker, 1),)
+    assert not report(process(worker, refused), worker).is_misplaced, "it may start the next time"
+    again = process(worker, refused, restarts=1)
+    assert reconcile({"t": worker}, {"t": again}, 1e6, LIMITS) == ()
+    assert (report(again, worker).state, report(again, worker).is_misplaced) == (TaskState.FAILED, True)
+
+
 @pytest.mark.parametrize("role", Role)
 def test_a_task_that_succeeded_is_not_started_again_while_it_is_still_desired(role: Role) -> None:
     assert reconcile({"t": task(role)}, {"t": process(task(role), SUCCEEDED)}, 1e6, LIMITS) == ()
