@@ -22,6 +22,7 @@ from coordinator.client.code_agreement import agree_to_code, show_code
 from coordinator.client.connection import Coordinator, connect, job_state, raise_outcome, view_event
 from coordinator.client.fleet_file import fleet_tree
 from coordinator.client.listing import Output, Tree
+from coordinator.client.planned import frontier_words, plan_words, until_planned
 from coordinator.client.preflight import check_job
 from coordinator.client.report import report_command
 from coordinator.client.resuming import job_to_submit
@@ -39,8 +40,6 @@ from periplus.pb.v1 import control_pb2
 from periplus.view.state import Event, FleetSeen, JobChanged, RecordSeen, ViewState
 from periplus.view.terminal.listing import output_option
 from periplus.view.terminal.watch import watch as show
-from planner.explain.processes import dollars_text, processes_text
-from planner.plan import Plan
 
 T = TypeVar("T")
 
@@ -129,16 +128,21 @@ def submit(
         click.echo(listing.render_tree(tree, Output.JSON if form is Output.JSON else Output.YAML))
         return
 
-    async def call(remote: Coordinator) -> None:
+    async def call(remote: Coordinator) -> tuple[control_pb2.Job, control_pb2.Fleet] | None:
         submitted = await remote.submit(request)
         job_id = submitted.job_id
         _say(f"submitted {job_id}; `periplus job watch {job_id}` follows it, `periplus job show {job_id}` shows where")
         if job_file.checkpoint.replicate == "none":
             _say("checkpoints stay in the trainer's region (checkpoint.replicate: none): the job is lost if it is lost")
         if not (wait or watch):
-            _say_plan(submitted)
-            _print_job(submitted, form)
-            return
+            planned = await until_planned(remote, submitted)
+            _say_plan(planned)
+            if not planned.plan_json and planned.reason and not _has_ended(planned):
+                _say(f"{job_state(planned)}: {planned.reason}")
+            _print_job(planned, form)
+            if _has_ended(planned):
+                raise_outcome(planned)
+            return planned, await remote.fleet()
         # With -o json or yaml, standard output holds only the final tree, so the live view goes to standard error.
         if watch:
             await _show(remote, submitted, Console(stderr=form is not Output.TABLE))
@@ -153,8 +157,12 @@ def submit(
         _print_job(ended, form)
         await _say_what_is_left(remote, ended)
         raise_outcome(ended)
+        return None
 
-    _ask(coordinator, call)
+    # After the connection is closed: the searches take seconds, and nobody needs them to go on.
+    if (planned := _ask(coordinator, call)) and (frontier := frontier_words(*planned)):
+        _say(frontier)
+        _say(f"cheaper or faster: periplus job cancel {planned[0].job_id}, and submit with --objective cost or time")
 
 
 @job.command("list")
@@ -429,10 +437,8 @@ def _say(message: str) -> None:
 
 
 def _say_plan(found: control_pb2.Job) -> None:
-    if not found.plan_json:
-        return
-    plan = Plan.from_json(found.plan_json)
-    _say(f"{processes_text(plan)}\n{dollars_text(plan, JobFile.from_json(found.job_json).steps)}")
+    if words := plan_words(found):
+        _say(words)
 
 
 async def _say_what_is_left(remote: Coordinator, ended: control_pb2.Job) -> None:

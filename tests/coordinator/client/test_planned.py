@@ -1,0 +1,60 @@
+"""What is shown of a plan after its job was submitted: its processes, its dollars and the frontier."""
+
+import time
+from dataclasses import replace
+
+from coordinator.client.fleet_file import fleet_tree
+from coordinator.client.planned import frontier_words, plan_words
+from periplus.net.convert import inventory_to_pb
+from periplus.pb.v1 import control_pb2
+from periplus.values.machine import Device, DeviceFamily
+from planner.answer.outcome import Found
+from planner.files.capabilities import load_capabilities
+from planner.files.fleet_file import fleet_of
+from planner.files.hub_checkpoint import visible_architecture
+from planner.solve import Thinking, plan_job
+from tests.support.coordinator.machines import inventory, machine
+from tests.support.planner.hosts import tiny_job
+
+JOB = tiny_job(model={"path": "builtin:qwen3-tiny"})
+
+
+def fleet(h100_usd: float, l4_usd: float) -> control_pb2.Fleet:
+    """A region with four fast accelerators and four slow ones, at these rents."""
+    fast = Device(index=0, kind=DeviceFamily.CUDA, model="H100-SXM", memory_bytes=81559 << 20, usd_per_hour=h100_usd)
+    slow = Device(index=4, kind=DeviceFamily.CUDA, model="L4", memory_bytes=23034 << 20, usd_per_hour=l4_usd)
+    devices = [replace(each, index=each.index + i) for each in (fast, slow) for i in range(4)]
+    own = replace(machine(), devices=tuple(devices), memory_bytes=256 << 30)
+    return control_pb2.Fleet(regions=[control_pb2.Region(name="eu", inventory=inventory_to_pb(inventory(own)))])
+
+
+def planned(on: control_pb2.Fleet) -> control_pb2.Job:
+    found = plan_job(
+        fleet_of(fleet_tree(on, 0.0)[0], "fleet"),
+        JOB,
+        architecture=visible_architecture(JOB.model.path),
+        model_bytes=None,
+        capabilities=load_capabilities(),
+        thinking=Thinking(budget_s=3.0, now_s=time.monotonic),
+    )
+    assert isinstance(found, Found)
+    return control_pb2.Job(job_id="j", job_json=JOB.to_json(), plan_json=replace(found.best, question=None).to_json())
+
+
+def test_processes_dollars_and_frontier_follow_a_plan() -> None:
+    on = fleet(h100_usd=2.5, l4_usd=0.5)
+    job = planned(on)
+    processes, _, dollars = plan_words(job).rpartition("\n")
+    assert processes.splitlines()[0].split() == ["TASK", "REGION", "DEVICE", "ENGINE", "TENSOR", "DATA", "COUNT", "$/H"]
+    assert dollars.startswith("dollars: rent ")
+    heading, fastest, *others = frontier_words(job, on).splitlines()
+    assert heading.split()[:2] == ["FRONTIER", "S/STEP"]
+    assert "H100-SXM" in fastest
+    assert "H100-SXM" not in others[-1], "the cheapest plan uses the cheap devices alone"
+
+
+def test_without_prices_or_a_plan_there_is_no_frontier() -> None:
+    free = fleet(h100_usd=0.0, l4_usd=0.0)
+    assert frontier_words(planned(free), free) == ""
+    assert frontier_words(control_pb2.Job(job_id="j"), control_pb2.Fleet()) == ""
+    assert plan_words(control_pb2.Job(job_id="j")) == ""
