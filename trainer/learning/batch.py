@@ -3,7 +3,7 @@
 Rows are sorted by (group, sample). So the floating-point sums of a step, and with them the weights, are the same
 whichever region answered first. What the losses read has one column for each completion token, padded on the right to
 the longest completion. Prompts and token ids stay with the samples, as arrays on the host: each forward pass packs
-those of its own rows without padding (trainer/learning/forward/packing.py).
+those of its own rows without padding, and equal prompts once (trainer/learning/forward/packing.py).
 
 Each completion token has a mask bit. It is true for tokens that the policy sampled, which are those that the loss sees.
 It is false for tokens that were inserted, such as a tool's answer.
@@ -23,6 +23,7 @@ import torch
 
 from periplus.values.trajectory import PolicyRun, StopReason, Trajectory
 from trainer.learning.forward.packing import PackedSequences, TokenSequence, pack
+from trainer.learning.micro_batches import RowSize
 
 CPU = torch.device("cpu")
 """Device of a batch if none is given."""
@@ -111,9 +112,17 @@ class Batch:
         return tuple(sample.group for sample in self.samples)
 
     @property
-    def lengths(self) -> tuple[int, ...]:
-        """Number of tokens of each row, prompt and completion."""
-        return tuple(len(sample.prompt_ids) + len(sample.completion_ids) for sample in self.samples)
+    def sizes(self) -> tuple[RowSize, ...]:
+        """Tokens of each row's prompt and completion, and which rows have the same prompt."""
+        numbers: dict[bytes, int] = {}
+        return tuple(
+            RowSize(
+                prompt=numbers.setdefault(sample.prompt_ids.tobytes(), len(numbers)),
+                num_prompt=len(sample.prompt_ids),
+                num_completion=len(sample.completion_ids),
+            )
+            for sample in self.samples
+        )
 
     @property
     def lengths_B(self) -> torch.Tensor:

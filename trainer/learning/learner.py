@@ -356,7 +356,7 @@ class Learner:
         scores = torch.zeros((batch.num_rows, width), device=batch.device)
         limits = self._settings.update.micro_batch
         with torch.no_grad():
-            for rows in micro_batches_of_rank(range(batch.num_rows), batch.lengths, limits, self._ranks):
+            for rows in micro_batches_of_rank(range(batch.num_rows), batch.sizes, limits, self._ranks):
                 scores.index_copy_(0, batch.index(rows), score(batch.take(rows)))
         return self._ranks.sum_(scores)
 

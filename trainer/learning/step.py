@@ -131,7 +131,7 @@ def actor_gradient(
     actor.optimizer.zero_grad(set_to_none=True)
     totals, sums = [], []
     # This rank's rows only. Losses are shares of the whole update's mean, so gradients of micro-batches add up.
-    for chosen in micro_batches_of_rank(rows, batch.lengths, settings.micro_batch, ranks):
+    for chosen in micro_batches_of_rank(rows, batch.sizes, settings.micro_batch, ranks):
         index_B = batch.index(chosen)
         part, part_targets = batch.take(chosen), targets.take(index_B)
         logprobs_BT, entropies_BT = completion_scores(actor.model, part, settings.temperature)
@@ -166,7 +166,7 @@ def critic_gradient(
     counts = counts_of(batch, rows)
     critic.optimizer.zero_grad(set_to_none=True)
     totals = []
-    for chosen in micro_batches_of_rank(rows, batch.lengths, settings.micro_batch, ranks):
+    for chosen in micro_batches_of_rank(rows, batch.sizes, settings.micro_batch, ranks):
         part, part_targets = batch.take(chosen), targets.take(batch.index(chosen))
         assert part_targets.values_BU is not None
         assert part_targets.returns_BT is not None

@@ -120,7 +120,7 @@ def _imitate(
         group["lr"] = rate
     optimizer.zero_grad(set_to_none=True)
     losses = []
-    for rows in micro_batches(range(batch.num_rows), batch.lengths, settings.micro_batch):
+    for rows in micro_batches(range(batch.num_rows), batch.sizes, settings.micro_batch):
         part = batch.take(rows)
         logprobs_BT = completion_logprobs(scorer, part, temperature=1.0)
         # This part's share of the mean cross-entropy over all completion tokens.

@@ -23,7 +23,7 @@ def test_completions_are_padded_on_the_right() -> None:
     assert batch.behaviour_logprobs_BT.tolist() == [[-6.0, -7.0, -8.0], [-9.0, 0.0, 0.0]]
     assert batch.rewards == (0.5, 1.0)
     assert batch.lengths_B.tolist() == [3, 1]
-    assert batch.lengths == (4, 3)
+    assert batch.sizes == ((0, 1, 3), (1, 2, 1)), "the prompts differ"
     assert batch.truncated_B.tolist() == [False, True]
     assert batch.num_tokens == 4
 
@@ -67,7 +67,7 @@ def test_samples_that_cannot_be_trained_on_are_refused(samples: list[Sample]) ->
 def test_the_loss_sees_what_the_mask_shows_and_the_model_sees_all() -> None:
     batch = collate([sample(0, 0, [5], [6, 7, 8], mask=[1, 0, 1]), sample(0, 1, [5], [9])])
     assert batch.mask_BT.tolist() == [[True, False, True], [True, False, False]]
-    assert batch.packed().ids_1N.tolist() == [[5, 6, 7, 8, 5, 9]]
+    assert batch.packed().ids_1N.tolist() == [[5, 6, 7, 8, 9]], "the prompt is there once"
     assert batch.num_tokens == 3
 
 

@@ -3,41 +3,59 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.learning.micro_batches import MicroBatchLimits, micro_batches, micro_batches_of_rank
+from trainer.learning.micro_batches import MicroBatchLimits, RowSize, micro_batches, micro_batches_of_rank
 from trainer.learning.ranks import Ranks
 
-lengths = st.lists(st.integers(1, 60), max_size=40)
+rows_of_prompts = st.lists(
+    st.builds(lambda prompt, size: RowSize(prompt, 3 + prompt, size), st.integers(0, 9), st.integers(1, 60)),
+    max_size=40,
+)
 limits = st.builds(
     lambda rows, tokens: MicroBatchLimits(rows=rows, tokens=tokens), st.integers(1, 9), st.integers(1, 99)
 )
 
 
 def test_rows_are_cut_by_rows_and_by_tokens_longest_first() -> None:
-    sizes = [3, 9, 3, 5, 1]
+    sizes = [RowSize(number, 1, length - 1) for number, length in enumerate((3, 9, 3, 5, 1))]
     assert micro_batches(range(5), sizes, MicroBatchLimits(rows=2, tokens=100)) == [(1, 3), (0, 2), (4,)]
     assert micro_batches(range(5), sizes, MicroBatchLimits(rows=9, tokens=8)) == [(1,), (3, 0), (2, 4)]
     assert micro_batches([4, 1], sizes, MicroBatchLimits(rows=9, tokens=100)) == [(1, 4)]
     assert micro_batches([], sizes, MicroBatchLimits(rows=2, tokens=8)) == []
 
 
-@given(lengths, limits, st.randoms())
-def test_each_row_is_in_one_micro_batch_that_keeps_the_limits(
-    sizes: list[int], at: MicroBatchLimits, random: st.DataObject
-) -> None:
+def test_rows_of_a_prompt_stay_together_and_count_it_once() -> None:
+    sizes = [RowSize(0, 10, 5), RowSize(1, 10, 9), RowSize(0, 10, 7), RowSize(1, 10, 1)]
+    assert micro_batches(range(4), sizes, MicroBatchLimits(rows=9, tokens=42)) == [(1, 3, 2, 0)]
+    assert micro_batches(range(4), sizes, MicroBatchLimits(rows=9, tokens=41)) == [(1, 3, 2), (0,)]
+    assert micro_batches(range(4), sizes, MicroBatchLimits(rows=9, tokens=19)) == [(1,), (3,), (2,), (0,)]
+    # Attention has the long prompt three times in a pass of 33 tokens.
+    sizes = [RowSize(0, 30, 1), RowSize(0, 30, 1), RowSize(0, 30, 1)]
+    assert micro_batches(range(3), sizes, MicroBatchLimits(rows=9, tokens=47)) == [(0, 1, 2)]
+    assert micro_batches(range(3), sizes, MicroBatchLimits(rows=9, tokens=46)) == [(0, 1), (2,)]
+
+
+def fits(part: tuple[int, ...], sizes: list[RowSize], at: MicroBatchLimits) -> bool:
+    prompts = {sizes[row].prompt: sizes[row].num_prompt for row in part}
+    num_tokens = sum(prompts.values()) + sum(sizes[row].num_completion for row in part)
+    return num_tokens <= at.tokens and sum(sizes[row].num_tokens for row in part) <= 2 * at.tokens
+
+
+@given(rows_of_prompts, limits)
+def test_each_row_is_in_one_micro_batch_that_keeps_the_limits(sizes: list[RowSize], at: MicroBatchLimits) -> None:
     rows = list(range(len(sizes)))
     parts = micro_batches(rows, sizes, at)
     assert sorted(row for part in parts for row in part) == rows
     for part in parts:
         assert 1 <= len(part) <= at.rows
-        assert len(part) == 1 or sum(sizes[row] for row in part) <= at.tokens
+        assert len(part) == 1 or fits(part, sizes, at)
     # No two neighbours would have fitted into one.
     for left, right in itertools.pairwise(parts):
-        assert len(left) == at.rows or sum(sizes[row] for row in left) + sizes[right[0]] > at.tokens
+        assert len(left) == at.rows or not fits((*left, right[0]), sizes, at)
 
 
-@given(lengths, limits, st.integers(1, 5))
+@given(rows_of_prompts, limits, st.integers(1, 5))
 def test_ranks_share_the_rows_and_make_the_same_number_of_passes(
-    sizes: list[int], at: MicroBatchLimits, num_ranks: int
+    sizes: list[RowSize], at: MicroBatchLimits, num_ranks: int
 ) -> None:
     rows = list(range(len(sizes)))
     shares = [micro_batches_of_rank(rows, sizes, at, Ranks(rank=rank, size=num_ranks)) for rank in range(num_ranks)]

@@ -2,8 +2,9 @@
 
 transformers lets a program register an attention function by name, and models call it with the queries, keys and values
 of all packed tokens. The function here takes the sequences apart (trainer/learning/forward/packing.py), so memory grows
-with the tokens and not with the square of a padded width. A call without packed sequences is answered by transformers'
-own SDPA attention, with its masks. So a model whose attention was replaced works for other callers as before.
+with the tokens and not with the square of a padded width. A prompt that sequences share is copied to each of them, and
+its own results are those of the first copy. A call without packed sequences is answered by transformers' own SDPA
+attention, with its masks. So a model whose attention was replaced works for other callers as before.
 
 - On a CUDA device with tensors of 16 bits, torch's variable-length flash attention takes all sequences in one call, if
   this torch has it with windows (2.11 has) and the heads fit it.
@@ -15,8 +16,8 @@ own SDPA attention, with its masks. So a model whose attention was replaced work
 attention without sliding windows and without position biases, and a plain output projection. Other models take the
 padded path of trainer/learning/forward/scorer.py.
 
-Shapes: N packed tokens, n tokens of a block, R rows and S columns of a block, H heads of queries, G heads of keys and
-values (H is a multiple of G), D head width.
+Shapes: N packed tokens, L places, n places of a block, R rows and S columns of a block, H heads of queries, G heads of
+keys and values (H is a multiple of G), D head width.
 """
 
 import inspect
@@ -29,7 +30,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from periplus.job.architectures import ARCHITECTURES
-from trainer.learning.forward.packing import AttentionBlock, PackedSequences
+from trainer.learning.forward.packing import AttentionBlock, PackedSequences, SharedPrompts
 
 PACKED = "periplus_packed"
 """Name of the attention function in the registry of transformers."""
@@ -98,11 +99,18 @@ def packed_attention(
                 module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
             ),
         )
+    shared = packed.shared
+    if shared is not None:
+        query, key, value = (_spread(tensor, shared) for tensor in (query, key, value))
     if fits_flash(value):
-        return _flash(query.to(value.dtype), key.to(value.dtype), value, packed, scaling), None
-    kind = torch.float32 if query.device.type == "cpu" else value.dtype
-    parts = [_block_attention(query, key, value, block, scaling, dropout, kind) for block in packed.blocks]
-    return torch.cat(parts)[None].to(value.dtype), None
+        out_LHD = _flash(query.to(value.dtype), key.to(value.dtype), value, packed, scaling)
+    else:
+        kind = torch.float32 if query.device.type == "cpu" else value.dtype
+        parts = [_block_attention(query, key, value, block, scaling, dropout, kind) for block in packed.blocks]
+        out_LHD = torch.cat(parts).to(value.dtype)
+    if shared is not None:
+        out_LHD = _Picked.apply(out_LHD, shared.place_of_token)  # type: ignore[no-untyped-call]
+    return out_LHD[None], None
 
 
 def fits_flash(value: torch.Tensor) -> bool:
@@ -131,13 +139,13 @@ def _flash(
 ) -> torch.Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    query_NHD, key_NGD, value_NGD = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    query_LHD, key_LGD, value_LGD = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     # Versions without this argument always take fewer heads of keys than of queries.
-    grouped: Any = {"enable_gqa": query_NHD.shape[1] != key_NGD.shape[1]} if "enable_gqa" in _flash_options() else {}
-    out_NHD = varlen_attn(
-        query_NHD,
-        key_NGD,
-        value_NGD,
+    grouped: Any = {"enable_gqa": query_LHD.shape[1] != key_LGD.shape[1]} if "enable_gqa" in _flash_options() else {}
+    out_LHD = varlen_attn(
+        query_LHD,
+        key_LGD,
+        value_LGD,
         packed.starts,
         packed.starts,
         packed.longest,
@@ -147,7 +155,7 @@ def _flash(
         window_size=(-1, 0),
         **grouped,
     )
-    return cast("torch.Tensor", out_NHD)[None]
+    return cast("torch.Tensor", out_LHD)
 
 
 def _block_attention(
@@ -171,50 +179,74 @@ def _block_attention(
         enable_gqa=query_RHSD.shape[1] != key_RGSD.shape[1],
     )
     cells = out_RHSD.transpose(1, 2).flatten(0, 1)  # one cell after the other, [R * S, H, D]
-    if block.cell_of_token is None or block.token_of_cell is None:
+    if block.cell_of_place is None or block.place_of_cell is None:
         return cells
-    return cast("torch.Tensor", _Together.apply(cells, block.cell_of_token))  # type: ignore[no-untyped-call]
+    return cast("torch.Tensor", _Picked.apply(cells, block.cell_of_place))  # type: ignore[no-untyped-call]
+
+
+def _spread(tensor: torch.Tensor, shared: SharedPrompts) -> torch.Tensor:
+    # From packed tokens to places: [1, heads, N, D] to [1, heads, L, D].
+    places: torch.Tensor = _Spread.apply(tensor[0].transpose(0, 1), shared)  # type: ignore[no-untyped-call]
+    return places.transpose(0, 1)[None]
 
 
 def _apart(tensor: torch.Tensor, block: AttentionBlock) -> torch.Tensor:
     # The block's sequences as rows, [R, heads, S, D]. Where all lengths are equal this copies nothing.
-    tokens = tensor[0, :, block.start : block.stop].transpose(0, 1)  # [n, heads, D]
-    cells = tokens
-    if block.cell_of_token is not None:
-        cells = _Apart.apply(tokens, block.token_of_cell, block.cell_of_token)  # type: ignore[no-untyped-call]
-    shape = (block.num_rows, block.num_columns, *tokens.shape[1:])
+    places = tensor[0, :, block.start : block.stop].transpose(0, 1)  # [n, heads, D]
+    cells = places
+    if block.cell_of_place is not None:
+        cells = _Apart.apply(places, block.place_of_cell, block.cell_of_place)  # type: ignore[no-untyped-call]
+    shape = (block.num_rows, block.num_columns, *places.shape[1:])
     # A view, since it only divides the first dimension.
     return cells.reshape(shape).transpose(1, 2)
 
 
 class _Apart(torch.autograd.Function):
-    """Tokens to cells. Padding holds the first token, whose gradient from there is not counted.
+    """Places to cells. Padding holds the first place, whose gradient from there is not counted.
 
     A plain index has the same forward pass, but its backward pass adds up, which is far slower than to pick.
     """
 
     @staticmethod
-    def forward(ctx: Any, tokens: torch.Tensor, token_of_cell: torch.Tensor, cell_of_token: torch.Tensor) -> Any:
-        ctx.save_for_backward(cell_of_token)
-        return tokens.index_select(0, token_of_cell)
+    def forward(ctx: Any, places: torch.Tensor, place_of_cell: torch.Tensor, cell_of_place: torch.Tensor) -> Any:
+        ctx.save_for_backward(cell_of_place)
+        return places.index_select(0, place_of_cell)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        (cell_of_token,) = ctx.saved_tensors
-        return gradients[0].index_select(0, cell_of_token), None, None
+        (cell_of_place,) = ctx.saved_tensors
+        return gradients[0].index_select(0, cell_of_place), None, None
 
 
-class _Together(torch.autograd.Function):
-    """Cells to tokens. The gradient of padding is 0."""
+class _Picked(torch.autograd.Function):
+    """Some rows of a tensor, each at most once. The gradient of the others is 0."""
 
     @staticmethod
-    def forward(ctx: Any, cells: torch.Tensor, cell_of_token: torch.Tensor) -> Any:
-        ctx.save_for_backward(cell_of_token)
-        ctx.num_cells = len(cells)
-        return cells.index_select(0, cell_of_token)
+    def forward(ctx: Any, tensor: torch.Tensor, index: torch.Tensor) -> Any:
+        ctx.save_for_backward(index)
+        ctx.num_rows = len(tensor)
+        return tensor.index_select(0, index)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        (cell_of_token,) = ctx.saved_tensors
-        padded = gradients[0].new_zeros((ctx.num_cells, *gradients[0].shape[1:]))
-        return padded.index_copy_(0, cell_of_token, gradients[0].contiguous()), None
+        (index,) = ctx.saved_tensors
+        whole = gradients[0].new_zeros((ctx.num_rows, *gradients[0].shape[1:]))
+        return whole.index_copy_(0, index, gradients[0].contiguous()), None
+
+
+class _Spread(torch.autograd.Function):
+    """Packed tokens to places. The gradient of a token is the sum over its places, in the same order on any device."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: torch.Tensor, shared: SharedPrompts) -> Any:
+        ctx.shared = shared
+        return tokens.index_select(0, shared.token_of_place)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        shared: SharedPrompts = ctx.shared
+        found = gradients[0].index_select(0, shared.place_of_token)
+        for tokens, places in shared.copies:
+            apart = gradients[0].index_select(0, places).unflatten(0, (len(tokens), -1))
+            found.index_copy_(0, tokens, apart.sum(1))
+        return found, None

@@ -1,15 +1,20 @@
 """Lays sequences end to end in one row without padding, and computes the indices that lead from there to each result.
 
-Linear layers, norms and activations treat each token by itself, so they run on the row of real tokens. Attention needs
-the sequences apart. They are therefore packed longest first, and neighbours of similar length form *blocks*. In a
-block, each sequence is padded on the right to the longest one for the time of the attention alone. Under a causal mask
-a token never sees what is to its right, so that padding needs no mask. A block holds no sequence shorter than half of
-its longest one. So at most half of its columns are padding, and a few blocks suffice: one for each halving of length.
+Linear layers, norms and activations treat each token by itself, so they run on the row of real tokens. Sequences of a
+group have the same prompt, and what a layer computes for a prompt does not depend on what follows it. So each distinct
+prompt is there once, before the first sequence that begins with it.
+
+Attention needs the sequences apart, each with its prompt: there, every token of every sequence has a *place*. Sequences
+are packed longest first, and neighbours of similar length form *blocks*. In a block, each sequence is padded on the
+right to the longest one for the time of the attention alone. Under a causal mask a token never sees what is to its
+right, so that padding needs no mask. A block holds no sequence shorter than half of its longest one. So at most half of
+its columns are padding, and a few blocks suffice: one for each halving of length.
 
 All indices are computed on the host with numpy and go to the device in one transfer.
 
-Shapes: N packed tokens, R rows of a block, S columns of a block, n tokens of a block, B rows (samples), T completion
-columns, M completion tokens, U = T + 1 states, K states of all rows (each row has one more than completion tokens).
+Shapes: N packed tokens, L places, R rows of a block, S columns of a block, n places of a block, B rows (samples), T
+completion columns, M completion tokens, U = T + 1 states, K states of all rows (each row has one more than completion
+tokens).
 """
 
 from collections.abc import Sequence
@@ -36,19 +41,33 @@ class TokenSequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionBlock:
-    """Neighbouring sequences of similar length: the packed tokens from `start` to before `stop`.
+    """Neighbouring sequences of similar length: the places from `start` to before `stop`.
 
-    `num_rows` and `num_columns` are R and S. `token_of_cell` has R * S indices: the block's token in each cell, 0 in
-    padding. `cell_of_token` has n indices: the cell of each token. Both are None if all lengths are equal, since the
-    tokens then are the cells.
+    `num_rows` and `num_columns` are R and S. `place_of_cell` has R * S indices: the block's place in each cell, 0 in
+    padding. `cell_of_place` has n indices: the cell of each place. Both are None if all lengths are equal, since the
+    places then are the cells.
     """
 
     start: int
     stop: int
     num_rows: int
     num_columns: int
-    token_of_cell: torch.Tensor | None
-    cell_of_token: torch.Tensor | None
+    place_of_cell: torch.Tensor | None
+    cell_of_place: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SharedPrompts:
+    """The places of tokens, where several sequences have the same prompt.
+
+    `token_of_place` has L indices: the packed token in each place. `place_of_token` has N: the first place of each
+    token. `copies` has a pair for each number c > 1 of places that tokens have: the indices of these m tokens, and the
+    m * c places of them, those of a token in a row.
+    """
+
+    token_of_place: torch.Tensor
+    place_of_token: torch.Tensor
+    copies: tuple[tuple[torch.Tensor, torch.Tensor], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,7 +75,8 @@ class PackedSequences:
     """Sequences in one row, on one device.
 
     - `ids_1N`, `positions_1N`: token ids, and their positions, which start at 0 in each sequence.
-    - `starts`: where each sequence starts, and N at the end, int32. `longest`: tokens of the longest sequence.
+    - `shared`: the places of tokens; None if all prompts differ, since the packed tokens then are the places.
+    - `starts`: the place where each sequence starts, and L at the end, int32. `longest`: tokens of the longest one.
     - `blocks`: the sequences in blocks of similar length, in packed order.
     - `before_M`: the token before each completion token, whose logits predict it. `targets_M`: the completion token.
       `cells_M`: its place in a tensor of B * T elements.
@@ -68,6 +88,7 @@ class PackedSequences:
 
     ids_1N: torch.Tensor
     positions_1N: torch.Tensor
+    shared: SharedPrompts | None
     starts: torch.Tensor
     longest: int
     blocks: tuple[AttentionBlock, ...]
@@ -93,17 +114,19 @@ def pack(sequences: Sequence[TokenSequence], num_columns: int, device: torch.dev
     lengths = np.array([each.num_tokens for each in sequences], np.int64)
     # Longest first; equal lengths keep their order.
     order = np.argsort(-lengths, kind="stable")
-    host = _host_arrays([sequences[row] for row in order], order, num_columns)
+    ordered = [sequences[row] for row in order]
+    segments, host = _host_arrays(ordered, order, num_columns)
     sorted_lengths = lengths[order] if len(sequences) else np.ones(1, np.int64)
     spans = _spans(sorted_lengths)
     cells = [_cell_indices(sorted_lengths[first:last]) for first, last in spans]
-    arrays = [*host, *(array for pair in cells for array in pair)]
+    shared = _shared_indices(ordered, segments, len(host[0])) if len(host[0]) < lengths.sum() else []
+    arrays = [*host, *(array for pair in cells for array in pair), *shared]
     tensors = iter(_transferred(arrays, device))
     ids, positions, before, targets, cells_m, states, cells_k = (next(tensors) for _ in host)
     starts = np.concatenate([[0], np.cumsum(sorted_lengths)])
     blocks = []
     for first, last in spans:
-        token_of_cell, cell_of_token = next(tensors), next(tensors)
+        place_of_cell, cell_of_place = next(tensors), next(tensors)
         even = sorted_lengths[first] == sorted_lengths[last - 1]
         blocks.append(
             AttentionBlock(
@@ -111,13 +134,21 @@ def pack(sequences: Sequence[TokenSequence], num_columns: int, device: torch.dev
                 stop=int(starts[last]),
                 num_rows=last - first,
                 num_columns=int(sorted_lengths[first]),
-                token_of_cell=None if even else token_of_cell,
-                cell_of_token=None if even else cell_of_token,
+                place_of_cell=None if even else place_of_cell,
+                cell_of_place=None if even else cell_of_place,
             )
         )
+    token_of_place, place_of_token, *copies = list(tensors) or (None, None)
     return PackedSequences(
         ids_1N=ids[None],
         positions_1N=positions[None],
+        shared=None
+        if token_of_place is None or place_of_token is None
+        else SharedPrompts(
+            token_of_place=token_of_place,
+            place_of_token=place_of_token,
+            copies=tuple(zip(copies[::2], copies[1::2], strict=True)),
+        ),
         starts=torch.from_numpy(starts.astype(np.int32)).to(device),
         longest=int(sorted_lengths[0]),
         blocks=tuple(blocks),
@@ -132,28 +163,58 @@ def pack(sequences: Sequence[TokenSequence], num_columns: int, device: torch.dev
     )
 
 
-def _host_arrays(ordered: Sequence[TokenSequence], order: IntArray, num_columns: int) -> tuple[IntArray, ...]:
-    # ids and positions (N), before, targets and cells (M), states and their cells (K), in packed order.
+def _host_arrays(
+    ordered: Sequence[TokenSequence], order: IntArray, num_columns: int
+) -> tuple[list[tuple[int, int]], tuple[IntArray, ...]]:
+    # The packed tokens at which the prompt and the completion of each sequence start; then ids and positions (N),
+    # before, targets and cells (M), states and their cells (K), in packed order.
     if not ordered:
         none = np.zeros(0, np.int64)
-        return np.zeros(1, np.int64), np.zeros(1, np.int64), none, none, none, none, none
+        return [], (np.zeros(1, np.int64), np.zeros(1, np.int64), none, none, none, none, none)
     ids, positions, before, targets, cells_m, states, cells_k = ([] for _ in range(7))
-    start = 0
+    segments: list[tuple[int, int]] = []
+    known: dict[bytes, int] = {}
+    end = 0
     for row, each in zip(order, ordered, strict=True):
         num_prompt, num_completion = len(each.prompt_ids), len(each.completion_ids)
-        ids += [each.prompt_ids, each.completion_ids]
-        positions.append(np.arange(each.num_tokens))
+        prompt = known.setdefault(each.prompt_ids.tobytes(), end)
+        if prompt == end:
+            ids.append(each.prompt_ids)
+            positions.append(np.arange(num_prompt))
+            end += num_prompt
+        segments.append((prompt, end))
+        ids.append(each.completion_ids)
+        positions.append(num_prompt + np.arange(num_completion))
         # States are those of the prompt's last token and of each completion token; all but the last predict a token.
-        state = start + num_prompt - 1 + np.arange(num_completion + 1)
+        state = np.append(prompt + num_prompt - 1, end + np.arange(num_completion))
         states.append(state)
         before.append(state[:-1])
         targets.append(each.completion_ids)
         cells_m.append(row * num_columns + np.arange(num_completion))
         cells_k.append(row * (num_columns + 1) + np.arange(num_completion + 1))
-        start += each.num_tokens
-    return tuple(
+        end += num_completion
+    return segments, tuple(
         np.concatenate(parts).astype(np.int64) for parts in (ids, positions, before, targets, cells_m, states, cells_k)
     )
+
+
+def _shared_indices(
+    ordered: Sequence[TokenSequence], segments: Sequence[tuple[int, int]], num_tokens: int
+) -> list[IntArray]:
+    # The fields of SharedPrompts, one array after the other.
+    parts = []
+    for each, (prompt, completion) in zip(ordered, segments, strict=True):
+        parts += [prompt + np.arange(len(each.prompt_ids)), completion + np.arange(len(each.completion_ids))]
+    token_of_place = np.concatenate(parts).astype(np.int64)
+    # All places of a token are neighbours here, in their order.
+    places = np.argsort(token_of_place, kind="stable")
+    counts = np.bincount(token_of_place, minlength=num_tokens)
+    firsts = np.cumsum(counts) - counts
+    found = [token_of_place, places[firsts]]
+    for count in np.unique(counts[counts > 1]):
+        tokens = np.flatnonzero(counts == count)
+        found += [tokens, places[(firsts[tokens][:, None] + np.arange(count)).ravel()]]
+    return found
 
 
 def _spans(lengths: IntArray) -> list[tuple[int, int]]:
@@ -167,14 +228,14 @@ def _spans(lengths: IntArray) -> list[tuple[int, int]]:
 
 
 def _cell_indices(lengths: IntArray) -> tuple[IntArray, IntArray]:
-    # The token of each cell (R * S, 0 in padding) and the cell of each token (n), both empty if no cell is padding.
+    # The place of each cell (R * S, 0 in padding) and the cell of each place (n), both empty if no cell is padding.
     if lengths[0] == lengths[-1]:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     real_RS = np.arange(lengths[0])[None] < lengths[:, None]
-    cell_of_token = np.flatnonzero(real_RS)
-    token_of_cell = np.zeros(real_RS.size, np.int64)
-    token_of_cell[cell_of_token] = np.arange(len(cell_of_token))
-    return token_of_cell, cell_of_token
+    cell_of_place = np.flatnonzero(real_RS)
+    place_of_cell = np.zeros(real_RS.size, np.int64)
+    place_of_cell[cell_of_place] = np.arange(len(cell_of_place))
+    return place_of_cell, cell_of_place
 
 
 def _transferred(arrays: Sequence[IntArray], device: torch.device) -> tuple[torch.Tensor, ...]:

@@ -119,14 +119,17 @@ def last_states(backbone: Any, packed: PackedSequences, dtype: torch.dtype | Non
 
 
 def _padded(packed: PackedSequences) -> tuple[torch.Tensor, torch.Tensor]:
-    # The token ids as rows that are padded on the right with id 0, RS, and the cell of each token among R * S, N.
-    starts = packed.starts.long()
+    # The token ids as rows that are padded on the right with id 0, RS, and the cell of each token among R * S, N. Each
+    # row has its prompt. The cells of a prompt that rows share are those of the first.
+    starts, ids_L, positions_L, shared = packed.starts.long(), packed.ids_1N[0], packed.positions_1N[0], packed.shared
+    if shared is not None:
+        ids_L, positions_L = ids_L[shared.token_of_place], positions_L[shared.token_of_place]
     lengths_R = starts.diff()
     rows_R = torch.arange(len(lengths_R), device=starts.device)
-    rows_N = torch.repeat_interleave(rows_R, lengths_R, output_size=packed.ids_1N.shape[1])
-    cell_of_token = rows_N * packed.longest + packed.positions_1N[0]
-    ids = packed.ids_1N.new_zeros(len(lengths_R) * packed.longest)
-    return ids.index_copy(0, cell_of_token, packed.ids_1N[0]).view(len(lengths_R), packed.longest), cell_of_token
+    cells_L = torch.repeat_interleave(rows_R, lengths_R, output_size=len(ids_L)) * packed.longest + positions_L
+    ids = ids_L.new_zeros(len(lengths_R) * packed.longest).index_copy(0, cells_L, ids_L)
+    cell_of_token = cells_L if shared is None else cells_L[shared.place_of_token]
+    return ids.view(len(lengths_R), packed.longest), cell_of_token
 
 
 def _logprobs_of_logits(logits_MV: torch.Tensor, targets_M: torch.Tensor, temperature: float) -> torch.Tensor:

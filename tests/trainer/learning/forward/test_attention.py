@@ -20,14 +20,15 @@ each_packed = pytest.mark.parametrize("name", PACKED)
 each_model = pytest.mark.parametrize("name", [*PACKED, *PADDED])
 
 
-def random_batch(seed: int, rows: int = 9, longest_prompt: int = 14, longest: int = 6) -> Batch:
+def random_batch(seed: int, groups: tuple[int, ...] = (1, 3, 5), longest_prompt: int = 14, longest: int = 6) -> Batch:
+    """Return groups with so many rows, which have the prompt in common."""
     rng = np.random.default_rng(seed)
-
-    def one(row: int) -> Sample:
-        prompt, completion = rng.integers(1, longest_prompt + 1), rng.integers(1, longest + 1)
-        return sample(row, 0, rng.integers(1, 20, prompt).tolist(), rng.integers(1, 20, completion).tolist())
-
-    return collate([one(row) for row in range(rows)])
+    rows: list[Sample] = []
+    for group, num_rows in enumerate(groups):
+        prompt = rng.integers(1, 20, rng.integers(1, longest_prompt + 1)).tolist()
+        completions = [rng.integers(1, 20, rng.integers(1, longest + 1)).tolist() for _ in range(num_rows)]
+        rows += [sample(group, i, prompt, completion) for i, completion in enumerate(completions)]
+    return collate(rows)
 
 
 def loss_of(logprobs_BT: torch.Tensor, batch: Batch) -> torch.Tensor:
@@ -105,6 +106,21 @@ def test_a_model_that_takes_packed_sequences_answers_other_calls_as_before(name:
         torch.testing.assert_close(got[real.bool()], before[real.bool()], rtol=1e-5, atol=1e-6)
 
 
+@each_packed
+def test_the_prompt_of_a_group_is_computed_once(name: str) -> None:
+    rng = np.random.default_rng(4)
+    prompt = rng.integers(1, 20, 50).tolist()
+    batch = collate([sample(0, row, prompt, rng.integers(1, 20, 2).tolist()) for row in range(8)])
+    model = random_model(PACKED[name])
+    use_packed_attention(model)
+    seen: list[int] = []
+    layers = next(module for module in model.modules() if isinstance(module, torch.nn.ModuleList))
+    for layer in layers:
+        layer.register_forward_hook(lambda layer, inputs, output: seen.append(inputs[0].shape[1]))
+    completion_logprobs(PolicyScorer(model), batch, 1.0)
+    assert seen == [50 + 8 * 2] * len(layers)
+
+
 def test_no_mask_of_squared_size_is_made() -> None:
     """One long sequence beside many short ones: 1500 tokens, whose square is 2.2 million."""
     model = random_model(PACKED["qwen3 with grouped queries"])
@@ -116,7 +132,7 @@ def test_no_mask_of_squared_size_is_made() -> None:
     use_packed_attention(model)
     with TensorWatch() as seen:
         completion_logprobs(PolicyScorer(model), batch, 1.0).sum().backward()  # type: ignore[no-untyped-call]
-    num_tokens = sum(batch.lengths)
+    num_tokens = sum(size.num_tokens for size in batch.sizes)
     # Queries of 4 heads of 8, and the MLP, are the widest per token; the padded width of all rows would be 22,320.
     assert 32 * num_tokens <= seen.num_elements <= 48 * num_tokens
     assert seen.num_elements < 720 * 720

@@ -17,7 +17,9 @@ def test_flash_attention_gives_the_results_of_the_blocks(
 ) -> None:
     device = torch.device("cuda")
     ids = np.ones(400, np.int32)
-    packed = pack([TokenSequence(prompt_ids=ids[:n], completion_ids=ids[:7]) for n in (1, 30, 31, 90, 250)], 7, device)
+    # Two of them have the same prompt.
+    sizes = (1, 30, 31, 31, 90, 250)
+    packed = pack([TokenSequence(prompt_ids=ids[:n], completion_ids=ids[:7]) for n in sizes], 7, device)
     torch.manual_seed(0)
     num_tokens = packed.ids_1N.shape[1]
     values = [

@@ -43,10 +43,10 @@ def test_the_estimate_is_near_what_a_pass_keeps(name: str, dtype: torch.dtype, r
     use_packed_attention(model)
     if recompute:
         recompute_layers(model)
-    batch = collate([sample(row, 0, [3] * 20, [4] * 12) for row in range(40)])
+    batch = collate([sample(row, 0, [row + 1] * 20, [4] * 12) for row in range(40)])
     with TensorWatch() as seen:
         logprobs_BT = completion_logprobs(PolicyScorer(model, compute_dtype=dtype), batch, 1.0)
-    measured = seen.kept_bytes(apart_from=list(model.parameters())) / sum(batch.lengths)
+    measured = seen.kept_bytes(apart_from=list(model.parameters())) / sum(size.num_tokens for size in batch.sizes)
     assert logprobs_BT.requires_grad
     widths = model_widths(model.config)
     estimated = activation_bytes(widths, dtype_bytes=dtype.itemsize, recompute=recompute)

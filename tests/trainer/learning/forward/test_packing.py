@@ -62,18 +62,52 @@ def test_blocks_cover_the_tokens_and_are_at_least_half_full(sizes: list[tuple[in
     for block in got.blocks:
         num_tokens, num_cells = block.stop - block.start, block.num_rows * block.num_columns
         assert num_cells <= 2 * num_tokens
-        if block.cell_of_token is None or block.token_of_cell is None:
+        if block.cell_of_place is None or block.place_of_cell is None:
             assert num_cells == num_tokens
             continue
-        assert block.token_of_cell[block.cell_of_token].tolist() == list(range(num_tokens))
+        assert block.place_of_cell[block.cell_of_place].tolist() == list(range(num_tokens))
         # A sequence begins in the first column of a row, and ends before the next.
         positions = got.positions_1N[0, block.start : block.stop]
-        assert (block.cell_of_token % block.num_columns).tolist() == positions.tolist()
+        assert (block.cell_of_place % block.num_columns).tolist() == positions.tolist()
+
+
+@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=5), min_size=1, max_size=4), st.integers(1, 30))
+def test_equal_prompts_are_there_once_and_in_the_places_of_each_sequence(groups: list[list[int]], length: int) -> None:
+    rows: list[TokenSequence] = []
+    for number, completions in enumerate(groups):
+        prompt = np.arange(length, dtype=np.int32) + 1000 * (number + 1)
+        rows += [
+            TokenSequence(prompt_ids=prompt, completion_ids=np.arange(size, dtype=np.int32) + 100 * len(rows) + 1)
+            for size in completions
+        ]
+    got = pack(rows, 9, CPU)
+    ids = got.ids_1N[0]
+    assert len(ids) == len(groups) * length + sum(map(sum, groups))
+    if got.shared is None:
+        assert max(map(len, groups)) == 1
+        return
+    # In the places, whole sequences follow each other, longest first.
+    by_length = sorted(rows, key=lambda each: -each.num_tokens)
+    whole = [token for each in by_length for token in (*each.prompt_ids.tolist(), *each.completion_ids.tolist())]
+    assert ids[got.shared.token_of_place].tolist() == whole
+    assert got.starts.tolist()[-1] == len(whole)
+    assert got.shared.token_of_place[got.shared.place_of_token].tolist() == list(range(len(ids)))
+    # Each token that has several places is in one pair, with all of them.
+    copied = {}
+    for tokens, places in got.shared.copies:
+        copied |= dict(zip(tokens.tolist(), places.view(len(tokens), -1).tolist(), strict=True))
+    everywhere: dict[int, list[int]] = {}
+    for place, token in enumerate(got.shared.token_of_place.tolist()):
+        everywhere.setdefault(token, []).append(place)
+    assert copied == {token: places for token, places in everywhere.items() if len(places) > 1}
+    # What predicts a completion's first token is its own prompt's last one.
+    cells = torch.full((len(rows) * 9,), -1).index_copy(0, got.cells_M, ids[got.before_M])
+    assert cells.view(-1, 9)[:, 0].tolist() == [int(each.prompt_ids[-1]) for each in rows]
 
 
 def test_equal_lengths_need_no_indices() -> None:
     (block,) = packed([(3, 4), (5, 2)]).blocks
-    assert (block.token_of_cell, block.cell_of_token, block.num_rows, block.num_columns) == (None, None, 2, 7)
+    assert (block.place_of_cell, block.cell_of_place, block.num_rows, block.num_columns) == (None, None, 2, 7)
 
 
 def test_without_sequences_there_is_a_token_that_predicts_nothing() -> None:
