@@ -17,13 +17,13 @@ from pathlib import Path
 
 from grpc_tools import protoc
 
+from bench.planner_cases.fleets.fleet_with_guesses import FleetWithGuesses
 from bench.planner_cases.fleets.published import HetrlScenario, areal_hex_fleet, hetrl_fleet
 from periplus.config import yaml_text
 from periplus.job.architectures import ARCHITECTURES, WITHOUT_TORCH, SupportedArchitecture
 from periplus.job.job_file import job_schema
 from periplus.process.telemetry import FAMILIES, METRICS, MetricKind
 from planner.files.fleet_file import fleet_schema, to_tree
-from planner.files.importers.imported import Imported
 from planner.files.workload_file import workload_schema
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,13 +57,13 @@ def generate(out: Path) -> None:
     (docs / "metrics.md").write_text(metrics_page(), encoding="utf-8")
 
 
-def published_fleets() -> dict[str, Imported]:
+def published_fleets() -> dict[str, FleetWithGuesses]:
     """Return the fleets of published settings, by the names of their files in examples/fleets/ without suffix."""
     fleets = {f"hetrl-{scenario}": hetrl_fleet(scenario) for scenario in HetrlScenario}
     return fleets | {"areal-hex": areal_hex_fleet(num_h800_machines=3, num_h20_machines=3)}
 
 
-def fleet_text(published: Imported) -> str:
+def fleet_text(published: FleetWithGuesses) -> str:
     """Return the text of a fleet file. Comments at its head list what is a guess, because nobody published it."""
     head = [
         "# yaml-language-server: $schema=../../periplus/schemas/fleet.schema.json",

@@ -17,7 +17,7 @@ from planner.answer.outcome import Infeasible, Outcome
 from planner.answer.placement import Group, Pool
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
-from planner.files.importers.loaders import load_fleet, load_workload
+from planner.files.loaders import load_fleet, load_workload
 from planner.methods.evaluation_budget import ignore, never
 from planner.methods.exact.events import (
     IncumbentImproved,

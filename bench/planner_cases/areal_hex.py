@@ -48,8 +48,8 @@ def problem_of(model: str, eta: int, usd_per_hour: float, fleet: str, goal: Goal
         int(usd_per_hour / (_USD[name] * _PER_MACHINE)) + 1 if wanted else 0
         for name, wanted in zip(_USD, FLEETS[fleet], strict=True)
     ]
-    imported = areal_hex_fleet(num_h800_machines=counts[0], num_h20_machines=counts[1])
-    return Problem(fleet=imported.fleet, workload=areal_hex_workload(model, eta=eta).workload, goal=goal)
+    data_centre = areal_hex_fleet(num_h800_machines=counts[0], num_h20_machines=counts[1]).fleet
+    return Problem(fleet=data_centre, workload=areal_hex_workload(model, eta=eta).workload, goal=goal)
 
 
 def compare(model: str, eta: int, usd_per_hour: float, budget_s: float) -> Row:

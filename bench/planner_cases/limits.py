@@ -26,7 +26,7 @@ from bench.planner_cases.solving import Solved, solve
 from planner.answer.placement import Placement
 from planner.cost.oracle import rent_usd_per_hour
 from planner.cost.tables.cost_tables import CostTables
-from planner.files.importers.loaders import load_fleet, load_workload
+from planner.files.loaders import load_fleet, load_workload
 from planner.problem import margins
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Goal, Objective, Problem

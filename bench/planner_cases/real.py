@@ -40,15 +40,15 @@ def cells(settings: Settings) -> list[Cell]:
 
 
 def measure(data: Path, index: int, budget_s: float) -> Row:
-    imported = benchmark_fleets(load_tables(data))[index]
+    fleet = benchmark_fleets(load_tables(data))[index].fleet
     job = replace(hetrl_workload("Qwen3-8B", "grpo", is_async=True).workload, eta=ETA, weights=DELTA)
-    problem = Problem(fleet=imported.fleet, workload=job)
+    problem = Problem(fleet=fleet, workload=job)
     alone = Rules(max_regions=1)
     fast = solve(problem, METHOD, budget_s=budget_s)
     fast_alone = solve(replace(problem, rules=alone), METHOD, budget_s=budget_s)
     row: Row = {
-        "regions": len(imported.fleet.regions),
-        "num_gpus": imported.fleet.num_gpus,
+        "regions": len(fleet.regions),
+        "num_gpus": fleet.num_gpus,
         **_figures("throughput", fast),
         **_figures("throughput_alone", fast_alone),
     }

@@ -15,7 +15,7 @@ import click
 from periplus.config import loading
 from planner.answer.placement import Placement
 from planner.commands.numbers import MAX_STEP_S
-from planner.files.importers.loaders import read_rows, read_text
+from planner.files.loaders import read_rows, read_text
 from planner.files.ranges import some
 from planner.problem.device_classes import classes_of
 from planner.problem.fleet import Fleet

@@ -1,10 +1,9 @@
-"""`periplus fleet import|show|probe|schema`: make fleet files, print them, and measure a CPU core for them.
+"""`periplus fleet show|probe|schema`: print fleet files, and measure a CPU core for them.
 
-`import` converts measured network tables and price lists (`planner.files.importers`), `show` prints a fleet's machines
-and links, `probe` measures one core of this machine, `schema` prints the JSON schema of the files.
+`show` prints a fleet's machines and links, `probe` measures one core of this machine, `schema` prints the JSON schema
+of the files. `periplus region export` makes a fleet file of what agents have measured.
 """
 
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,65 +15,19 @@ from periplus.cli.command_groups import CommandGroup
 from periplus.config import yaml_text
 from periplus.view import units
 from planner.commands.numbers import MAX_PROBE_S, Number
-from planner.commands.output import form_option, say, show
+from planner.commands.output import form_option, show
 from planner.explain.columns import columns
 from planner.files.fleet_file import fleet_schema, to_tree
-from planner.files.importers.assemble import Choice, import_fleet
-from planner.files.importers.loaders import load_fleet, read_text
+from planner.files.loaders import load_fleet
 from planner.problem.device_classes import classes_of
 from planner.problem.fleet import Fleet, Link
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
-_MOST_NOTES = 12
-"""Largest number of remarks of one kind that are shown on standard error; the rest are counted. Chosen by hand."""
 
 
 @click.group(cls=CommandGroup)
 def fleet() -> None:
     """Fleet files: regions, their machines, the links between them, and prices."""
-
-
-@fleet.command("import")
-@click.argument("files", nargs=-1, required=True, type=_FILE, metavar="FILE...")
-@click.option("--region", "regions", multiple=True, metavar="NAME", help="Only these regions.")
-@click.option("--gpu", "gpus", multiple=True, metavar="NAME", help="Only these accelerators of price lists.")
-@click.option(
-    "--machines",
-    type=click.IntRange(1, 1_000_000),
-    default=1,
-    show_default=True,
-    help="Number of machines of each instance type in each region. Price lists do not say how many are available.",
-)
-@click.option("--no-spot", is_flag=True, help="Leave spot machines out.")
-def import_command(
-    files: tuple[Path, ...], regions: tuple[str, ...], gpus: tuple[str, ...], machines: int, no_spot: bool
-) -> None:
-    """Make a fleet file from measured tables and print it. Each table is recognised by its content.
-
-    Known tables are networks (Skyplane, DT-FM, IBM, Sailor), prices of machines and of egress, all as CSV. Guessed
-    values and rows that were left out are listed on standard error.
-    """
-    # A file that is given twice is read once; this tells how often.
-    repeats = Counter(files)
-    texts = {str(path): read_text(path) for path in files}
-    choice = Choice(regions=regions, gpus=gpus, num_machines=machines, with_spot=not no_spot)
-    imported = import_fleet(texts, choice)
-    # The fleet goes to standard output and all remarks to standard error, so the output can be redirected to a file.
-    click.echo(yaml_text.dump(to_tree(imported.fleet)).rstrip("\n"))
-    _note("guess", imported.guesses)
-    again = (
-        f"{path}: given {times} times, read once; give the number of equal machines with --machines"
-        for path, times in repeats.items()
-        if times > 1
-    )
-    _note("left out", (*again, *imported.left_out))
-
-
-def _note(what: str, sentences: tuple[str, ...]) -> None:
-    for sentence in sentences[:_MOST_NOTES]:
-        say(f"{what}: {sentence}")
-    if len(sentences) > _MOST_NOTES:
-        say(f"{what}: {len(sentences) - _MOST_NOTES} more")
 
 
 @fleet.command("show")

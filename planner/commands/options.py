@@ -21,7 +21,7 @@ from planner.commands.numbers import MAX_STEP_S, MAX_USD_PER_HOUR, Number
 from planner.files import workload_file
 from planner.files.capabilities import load_capabilities
 from planner.files.hub_checkpoint import published_bytes, visible_architecture
-from planner.files.importers.loaders import load_architecture, load_fleet, load_workload
+from planner.files.loaders import load_architecture, load_fleet, load_workload
 from planner.files.ranges import some
 from planner.jobs.job_workload import rules_of_job, workload_of_job
 from planner.jobs.needs import needs_of

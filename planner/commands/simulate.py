@@ -20,7 +20,7 @@ from planner.commands.output import form_option, read_whole_plan, say, show
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
 from planner.explain.columns import columns
-from planner.files.importers.loaders import load_fleet
+from planner.files.loaders import load_fleet
 from planner.plan import Plan
 from planner.plan_of_placement import idle_pools, limited_pools
 from planner.problem.device_classes import classes_of, fits

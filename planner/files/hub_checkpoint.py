@@ -13,7 +13,7 @@ from periplus.errors import ConfigError
 from periplus.values.safetensors_format import LENGTH_BYTES, head_bytes, parse_head
 from planner.devices.catalogue import architectures
 from planner.files.huggingface import architecture_of_config
-from planner.files.importers.loaders import load_architecture
+from planner.files.loaders import load_architecture
 from planner.problem.architecture import Architecture
 
 _BF16_BYTES = 2

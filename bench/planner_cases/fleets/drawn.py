@@ -11,20 +11,21 @@ from statistics import median
 
 import numpy as np
 
+from bench.planner_cases.fleets.fleet_with_guesses import FleetWithGuesses
+from bench.planner_cases.fleets.tables import egress, network, prices
+from bench.planner_cases.fleets.tables.cells import Row
+from bench.planner_cases.fleets.tables.egress import Egress
+from bench.planner_cases.fleets.tables.names import cloud_of, region_of
+from bench.planner_cases.fleets.tables.network import MeasuredNetwork
+from bench.planner_cases.fleets.tables.prices import Offer, PriceTable
 from planner.devices.catalogue import gpu_types
-from planner.files.importers import egress, network, prices
-from planner.files.importers.assemble import DEFAULT_NETWORK_BYTES_PER_S
-from planner.files.importers.cells import Row
-from planner.files.importers.egress import Egress
-from planner.files.importers.imported import Imported
-from planner.files.importers.loaders import read_rows
-from planner.files.importers.names import cloud_of, region_of
-from planner.files.importers.network import MeasuredNetwork
-from planner.files.importers.prices import Offer, PriceTable
+from planner.files.loaders import read_rows
 from planner.problem.fleet import Fleet, Machines, Region
 
 CLOUDS = ("aws", "azure", "gcp")
 """Clouds whose regions are used."""
+_DEFAULT_NETWORK_BYTES_PER_S = 100e9 / 8
+"""Network rate of a whole machine whose list does not state it: 100 Gbit/s. Chosen by hand."""
 _LARGE = 8
 """Accelerators of a machine from which it counts as large; large machines are drawn this many times as often."""
 
@@ -76,7 +77,7 @@ def load_tables(data: Path) -> Tables:
 
 def generated_fleet(
     tables: Tables, *, seed: int, num_regions: int, num_gpus: int, clouds: Sequence[str] = CLOUDS
-) -> Imported:
+) -> FleetWithGuesses:
     """Return a fleet with these numbers of accelerators and regions, whose links were all measured.
 
     Clouds take turns in the choice of regions. Raises: ValueError if the tables have too few regions, or if there are
@@ -89,22 +90,22 @@ def generated_fleet(
     stock = _stock(tables, clouds)
     places = _places(tables.network, stock, num_regions, clouds, rng)
     counts = _counts({place: _chosen(stock[place], rng) for place in places}, num_gpus, rng)
-    links, unpriced = egress.with_prices(tables.network.among(places), tables.egress)
+    links = egress.with_prices(tables.network.among(places), tables.egress)
     caps = _caps(tables.network)
     regions = tuple(_region(place, counts[place], caps) for place in sorted(places))
     known = gpu_types()
     used = sorted({machines.gpu for region in regions for machines in region.machines})
     fleet = Fleet(regions=regions, links=links, gpu_types={name: known[name] for name in used})
-    return Imported(fleet=fleet, left_out=unpriced, guesses=(*_GUESSES, *tables.prices.guesses))
+    return FleetWithGuesses(fleet=fleet, guesses=(*_GUESSES, *tables.prices.guesses))
 
 
-def benchmark_fleets(tables: Tables) -> tuple[Imported, ...]:
+def benchmark_fleets(tables: Tables) -> tuple[FleetWithGuesses, ...]:
     """Return twenty fleets of 3 to 20 regions of three clouds, with 32 accelerators per region."""
     sizes = [3 + 17 * i // 19 for i in range(20)]
     return tuple(generated_fleet(tables, seed=i, num_regions=n, num_gpus=32 * n) for i, n in enumerate(sizes))
 
 
-def scaled_fleet(tables: Tables, num_gpus: int, seed: int = 0) -> Imported:
+def scaled_fleet(tables: Tables, num_gpus: int, seed: int = 0) -> FleetWithGuesses:
     """Return a fleet of 4 regions up to 64 accelerators, of 16 up to 1,024, otherwise of 32."""
     num_regions = 4 if num_gpus <= 64 else 16 if num_gpus <= 1024 else 32
     return generated_fleet(tables, seed=seed, num_regions=num_regions, num_gpus=num_gpus)
@@ -115,6 +116,7 @@ _GUESSES = (
     "azure: no price list by region was found; instance types are recalled, and the price of a type is the median of "
     "the other clouds' on demand",
     "network of a machine, where no list says: 100 Gbit/s",
+    "egress, where no table has a price: free",
     "caps of a region's gateway: the largest rate measured out of it and into it, as one gateway measured them all",
 )
 """Figures that no table states, and what is used instead."""
@@ -244,7 +246,7 @@ def _counts(
 
 
 def _with_network(offer: Offer) -> Offer:
-    return offer if offer.network_bytes_per_s else replace(offer, network_bytes_per_s=DEFAULT_NETWORK_BYTES_PER_S)
+    return offer if offer.network_bytes_per_s else replace(offer, network_bytes_per_s=_DEFAULT_NETWORK_BYTES_PER_S)
 
 
 def _caps(network: MeasuredNetwork) -> Mapping[tuple[str, str], float]:

@@ -9,8 +9,8 @@ DS3Lab/DT-FM, MIT, `scheduler/generate_sim_com_matrices.py`).
 from collections.abc import Mapping
 from enum import StrEnum
 
+from bench.planner_cases.fleets.fleet_with_guesses import FleetWithGuesses
 from planner.devices.catalogue import gpu_types
-from planner.files.importers.imported import Imported
 from planner.problem.fleet import Fleet, Link, Machines, Region
 
 A100, L40S, L4 = "A100-40GB-SXM", "L40S", "L4"
@@ -60,7 +60,7 @@ _ONE_WAY = "latency: the published figures are taken as one way"
 """Guess about the latencies that the papers give."""
 
 
-def hetrl_fleet(scenario: HetrlScenario) -> Imported:
+def hetrl_fleet(scenario: HetrlScenario) -> FleetWithGuesses:
     """Return HetRL's 64 devices in one of its four networks."""
     match scenario:
         case HetrlScenario.SINGLE_REGION:
@@ -73,7 +73,7 @@ def hetrl_fleet(scenario: HetrlScenario) -> Imported:
             return _multi_continent()
 
 
-def areal_hex_fleet(*, num_h800_machines: int, num_h20_machines: int) -> Imported:
+def areal_hex_fleet(*, num_h800_machines: int, num_h20_machines: int) -> FleetWithGuesses:
     """Return one data centre with machines of eight H800 at 2.0 dollars per hour each, and of eight H20 at 0.8."""
     stock = ((H800, num_h800_machines, 2.0), (H20, num_h20_machines, 0.8))
     region = Region(
@@ -92,19 +92,19 @@ def areal_hex_fleet(*, num_h800_machines: int, num_h20_machines: int) -> Importe
         "machines: eight devices each; how many of them: the caller's choice, AReaL-Hex publishes none",
         "network: 400 Gbit/s a device among machines of one type, 25 Gbit/s a device between the types, 10 us",
     )
-    return _imported((region,), (), guesses)
+    return _with_guesses((region,), (), guesses)
 
 
-def _single_region() -> Imported:
+def _single_region() -> FleetWithGuesses:
     region = Region(
         name="aws:us-east-1",
         machines=(_machines(A100, 3), _machines(L40S, 3), _machines(L4, 2)),
         fabric_bytes_per_s=_FAST_FABRIC,
     )
-    return _imported((region,), (), _COMMON_GUESSES)
+    return _with_guesses((region,), (), _COMMON_GUESSES)
 
 
-def _hybrid() -> Imported:
+def _hybrid() -> FleetWithGuesses:
     """Return two cloud regions and two edge sites."""
     regions = (
         _region("cloud-a", A100, 3),
@@ -126,10 +126,10 @@ def _hybrid() -> Imported:
         "regions: one of A100, one of L40S, and two edge sites of eight L4 each",
         "edge sites: 10 ms as all others; their published 1 Gbit/s is taken for every link that ends at one",
     )
-    return _imported(regions, tuple(links), guesses)
+    return _with_guesses(regions, tuple(links), guesses)
 
 
-def _multi_country() -> Imported:
+def _multi_country() -> FleetWithGuesses:
     """Return three regions in Europe."""
     regions = (_region("aws:eu-west-2", A100, 3), _region("aws:eu-central-1", L40S, 3), _region("aws:eu-west-1", L4, 2))
     names = {region.name for region in regions}
@@ -147,10 +147,10 @@ def _multi_country() -> Imported:
         "latency: DT-FM's 6 to 12 ms one way, within the published 5 to 30 ms",
         "bandwidth: nothing is published; DT-FM's 1.08 to 1.14 Gbit/s is taken",
     )
-    return _imported(regions, tuple(links), guesses)
+    return _with_guesses(regions, tuple(links), guesses)
 
 
-def _multi_continent() -> Imported:
+def _multi_continent() -> FleetWithGuesses:
     """Return five regions in the United States and Europe."""
     regions = (
         _region("aws:us-east-1", A100, 3),
@@ -172,13 +172,13 @@ def _multi_continent() -> Imported:
         "latency: DT-FM's 5.5 to 49.5 ms one way, within the published 5 to 60 ms",
         "bandwidth: the published range's upper end, 5 Gbit/s, within a continent, its lower, 0.9 Gbit/s, across",
     )
-    return _imported(regions, tuple(links), guesses)
+    return _with_guesses(regions, tuple(links), guesses)
 
 
-def _imported(regions: tuple[Region, ...], links: tuple[Link, ...], guesses: tuple[str, ...]) -> Imported:
+def _with_guesses(regions: tuple[Region, ...], links: tuple[Link, ...], guesses: tuple[str, ...]) -> FleetWithGuesses:
     used = sorted({machines.gpu for region in regions for machines in region.machines})
     known = gpu_types()
-    return Imported(
+    return FleetWithGuesses(
         fleet=Fleet(regions=regions, links=links, gpu_types={name: known[name] for name in used}), guesses=guesses
     )
 

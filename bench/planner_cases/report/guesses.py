@@ -11,7 +11,7 @@ from bench.planner_cases.report.markdown import bullets
 
 
 def guesses() -> list[str]:
-    """As the importers of this tree name them."""
+    """Return the lines of the record on guesses, as `bench.planner_cases.fleets` names them."""
     networks = {str(scenario): hetrl_fleet(scenario).guesses for scenario in HetrlScenario}
     common = [guess for guess in next(iter(networks.values())) if all(guess in found for found in networks.values())]
     lines = [f"all networks: {guess}" for guess in common]

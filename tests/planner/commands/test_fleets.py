@@ -35,26 +35,6 @@ def test_hosts_without_links_are_a_fleet_too(hosts: str, capsys: Capture) -> Non
     assert "no link was measured" in capsys.readouterr().out
 
 
-def test_a_file_that_is_given_twice_is_read_once_and_that_is_said(tmp_path: Path, capsys: Capture) -> None:
-    listing = tmp_path / "prices.csv"
-    listing.write_text(
-        "InstanceType,AcceleratorName,AcceleratorCount,GpuMemoryGB,vCPUs,MemoryGiB,Network,Price,Region,RegionKind\n"
-        "g6.12xlarge,L4,4,24,48,192,40 Gigabit,4.8,us-east-1,region\n"
-    )
-    assert run(["fleet", "import", str(listing), str(listing), "--machines", "4"]) == 0
-    out, err = capsys.readouterr()
-    (region,) = fleet_of(yaml_text.parse(out, "output"), "output").regions
-    assert region.machines[0].num_machines == 4
-    assert f"left out: {listing}: given 2 times, read once; give the number of equal machines with --machines" in err
-
-
-def test_what_is_no_table_is_refused(tmp_path: Path, capsys: Capture) -> None:
-    other = tmp_path / "notes.txt"
-    other.write_text("dear diary\n")
-    assert run(["fleet", "import", str(other)]) == 2
-    assert "notes.txt" in capsys.readouterr().err
-
-
 def test_a_core_is_probed(capsys: Capture) -> None:
     assert run(["fleet", "probe", "--seconds", "1", "-o", "json"]) == 0
     (core,) = json.loads(capsys.readouterr().out)["gpu_types"]

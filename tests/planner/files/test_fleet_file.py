@@ -14,7 +14,7 @@ from planner.devices.catalogue import gpu_types
 from planner.devices.catalogue.gpus import CPU_CORE, DEFAULT_EFFICIENCY
 from planner.files import fleet_entries
 from planner.files.fleet_file import SCHEMA, fleet_of, fleet_schema, to_tree
-from planner.files.importers.loaders import load_fleet
+from planner.files.loaders import load_fleet
 from planner.problem.device_classes import classes_of
 from planner.problem.fleet import Fleet, Link, Machines, Region
 from planner.problem.hardware import Efficiency, GpuType

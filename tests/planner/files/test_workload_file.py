@@ -13,7 +13,7 @@ from periplus.errors import ConfigError
 from periplus.job.algorithm import AlgorithmSection
 from planner.cost.tables.network import payload_bytes
 from planner.devices.catalogue import architectures
-from planner.files.importers.loaders import load_workload
+from planner.files.loaders import load_workload
 from planner.files.workload_entries import ShapeEntry, WorkloadFile
 from planner.files.workload_file import SCHEMA, Sources, to_tree, workload_of, workload_schema
 from planner.problem.architecture import Architecture

@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.planner_cases.fleets.drawn import Tables, benchmark_fleets, generated_fleet, scaled_fleet
+from bench.planner_cases.fleets.tables.egress import Egress
+from bench.planner_cases.fleets.tables.names import cloud_of
+from bench.planner_cases.fleets.tables.network import MeasuredNetwork
+from bench.planner_cases.fleets.tables.prices import Offer, PriceTable
 from planner.files.fleet_file import fleet_of, to_tree
-from planner.files.importers.egress import Egress
-from planner.files.importers.names import cloud_of
-from planner.files.importers.network import MeasuredNetwork
-from planner.files.importers.prices import Offer, PriceTable
 from planner.problem.fleet import Link
 
 _TYPES = (("p4d", "A100-40GB-SXM", 8, 4.0), ("p5", "H100-SXM", 8, 7.0), ("g6", "L4", 1, 0.8), ("g6x", "L4", 4, 1.2))
@@ -39,7 +39,7 @@ def tables(num_per_cloud: int = 12) -> Tables:
         for spot in (0, 1)
     )
     return Tables(
-        network=MeasuredNetwork(links=links, rtt_s={}),
+        network=MeasuredNetwork(links=links),
         prices=PriceTable(offers=offers),
         egress=Egress(usd_per_gbyte={}, internet_usd_per_gbyte=dict.fromkeys(places, 0.09)),
     )
@@ -51,8 +51,7 @@ TABLES = tables()
 @given(st.integers(0, 10**6), st.integers(1, 20), st.integers(0, 2000))
 @settings(max_examples=40, deadline=None)
 def test_a_generated_fleet_has_what_was_asked_for_and_every_pair_measured(seed: int, regions: int, more: int) -> None:
-    imported = generated_fleet(TABLES, seed=seed, num_regions=regions, num_gpus=regions + more)
-    fleet = imported.fleet
+    fleet = generated_fleet(TABLES, seed=seed, num_regions=regions, num_gpus=regions + more).fleet
     assert (len(fleet.regions), fleet.num_gpus) == (regions, regions + more)
     assert len(fleet.links) == regions * (regions - 1)
     assert all(region.machines for region in fleet.regions)
@@ -80,11 +79,13 @@ def test_gateways_are_capped_by_the_largest_rate_measured_through_them() -> None
         assert region.wan_up_bytes_per_s == up
 
 
-def test_links_across_clouds_cost_what_the_table_says_and_others_are_named() -> None:
-    imported = generated_fleet(TABLES, seed=0, num_regions=4, num_gpus=40)
-    across = [link for link in imported.fleet.links if cloud_of(link.src_region) != cloud_of(link.dst_region)]
-    assert {link.usd_per_gbyte for link in across} == {0.09}
-    assert len(imported.left_out) == len(imported.fleet.links) - len(across)
+def test_links_across_clouds_cost_what_the_table_says_and_others_are_free_by_a_named_guess() -> None:
+    drawn = generated_fleet(TABLES, seed=0, num_regions=4, num_gpus=40)
+    prices: dict[bool, set[float]] = {True: set(), False: set()}
+    for link in drawn.fleet.links:
+        prices[cloud_of(link.src_region) != cloud_of(link.dst_region)].add(link.usd_per_gbyte)
+    assert prices == {True: {0.09}, False: {0.0}}
+    assert "egress, where no table has a price: free" in drawn.guesses
 
 
 def test_what_nobody_published_is_a_guess_by_name() -> None:
@@ -102,7 +103,7 @@ def test_what_the_tables_cannot_give_is_refused(regions: int, gpus: int, message
 
 
 def test_the_benchmark_has_twenty_fleets_of_three_to_twenty_regions() -> None:
-    fleets = [imported.fleet for imported in benchmark_fleets(TABLES)]
+    fleets = [drawn.fleet for drawn in benchmark_fleets(TABLES)]
     assert len(fleets) == 20
     assert {len(fleet.regions) for fleet in fleets} == set(range(3, 21))
     assert all(fleet.num_gpus == 32 * len(fleet.regions) for fleet in fleets)

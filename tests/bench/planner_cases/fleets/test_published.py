@@ -16,15 +16,15 @@ from planner.problem.workload import TASKS, Task
 
 @pytest.mark.parametrize("scenario", HetrlScenario)
 def test_each_scenario_has_hetrls_devices_and_names_its_guesses(scenario: HetrlScenario) -> None:
-    imported = hetrl_fleet(scenario)
+    published = hetrl_fleet(scenario)
     counts = Counter[str]()
-    for each in classes_of(imported.fleet):
+    for each in classes_of(published.fleet):
         counts[each.gpu.name] += each.num_gpus
     assert counts == {"A100-40GB-SXM": 24, "L40S": 24, "L4": 16}
-    assert imported.guesses
-    assert fleet_of(to_tree(imported.fleet), "f") == imported.fleet
-    num = len(imported.fleet.regions)
-    assert len(imported.fleet.links) == num * (num - 1)
+    assert published.guesses
+    assert fleet_of(to_tree(published.fleet), "f") == published.fleet
+    num = len(published.fleet.regions)
+    assert len(published.fleet.links) == num * (num - 1)
 
 
 @pytest.mark.parametrize(

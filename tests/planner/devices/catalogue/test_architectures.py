@@ -5,7 +5,7 @@ import pytest
 
 from periplus.errors import ConfigError
 from planner.devices.catalogue import architecture, architectures
-from planner.files.importers.loaders import load_architecture
+from planner.files.loaders import load_architecture
 from trainer.data.model import BUILTIN, resolve_model_dir
 
 TABLE = Path(__file__).parents[4] / "planner" / "data" / "architectures.csv"

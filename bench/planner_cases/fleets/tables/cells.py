@@ -1,4 +1,4 @@
-"""Checked access to the cells of imported tables."""
+"""Checked access to the cells of published tables."""
 
 import math
 from collections.abc import Mapping, Sequence

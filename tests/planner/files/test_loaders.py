@@ -4,13 +4,24 @@ from pathlib import Path
 import pytest
 
 from periplus.errors import ConfigError
-from planner.files.importers.loaders import load_architecture, load_fleet, load_workload, read_rows
+from planner.files.loaders import load_architecture, load_fleet, load_workload, read_rows
 
 
 def test_rows_are_read_with_or_without_a_byte_order_mark(tmp_path: Path) -> None:
     for name, text in (("a.csv", "x,y\n1,2\n"), ("b.csv", "\ufeffx,y\n1,2\n")):
         (tmp_path / name).write_text(text)
         assert read_rows(tmp_path / name) == ({"x": "1", "y": "2"},)
+
+
+def test_comment_lines_of_a_table_are_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("# where this is from\n\n#a,b\nx,y\n1,2\n# left out:\n3,4\n")
+    assert read_rows(tmp_path / "a.csv") == ({"x": "1", "y": "2"}, {"x": "3", "y": "4"})
+
+
+def test_a_torn_table_is_refused_with_its_row(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n3\n")
+    with pytest.raises(ConfigError, match=r"x\.csv, row 2: has not as many values as the header"):
+        read_rows(tmp_path / "x.csv")
 
 
 @pytest.mark.parametrize("load", [read_rows, load_fleet, load_workload])

@@ -10,21 +10,6 @@ _GCP_ZONE = re.compile(r"^(?P<region>[a-z]+-[a-z]+\d+)-[a-z]$")
 _AWS_ZONE = re.compile(r"^(?P<region>[a-z]+-[a-z]+(-[a-z]+)?-\d+)[a-z]$")
 """Pattern of a zone of AWS, with its region."""
 
-DTFM_CITIES = {
-    "California": "aws:us-west-1",
-    "Frankfurt": "aws:eu-central-1",
-    "Ireland": "aws:eu-west-1",
-    "London": "aws:eu-west-2",
-    "Ohio": "aws:us-east-2",
-    "Oregon": "aws:us-west-2",
-    "Seoul": "aws:ap-northeast-2",
-    "Singapore": "aws:ap-southeast-1",
-    "Sydney": "aws:ap-southeast-2",
-    "Tokyo": "aws:ap-northeast-1",
-    "Virginia": "aws:us-east-1",
-}
-"""AWS region of each city in DT-FM's table."""
-
 
 def region_of(place: str) -> str:
     """Return `gcp:us-central1` for `gcp:us-central1-a` and `aws:us-east-1` for `aws:us-east-1a`; others unchanged."""

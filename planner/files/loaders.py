@@ -1,14 +1,19 @@
-"""Readers of the planner's input files: fleets, workloads, architectures of checkpoints, measured tables."""
+"""Readers of the planner's input files: fleets, workloads, architectures of checkpoints, and CSV tables.
 
+Lines of a CSV table that begin with `#` are comments.
+"""
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from periplus.config import file_kinds, loading
+from periplus.errors import ConfigError
 from planner.devices.catalogue import architectures
 from planner.devices.catalogue.gpus import CPU_CORE
 from planner.files.fleet_file import fleet_of
 from planner.files.huggingface import architecture_of_config
-from planner.files.importers.cells import Row
-from planner.files.importers.tables import rows_of
 from planner.files.workload_file import Sources, workload_of
 from planner.problem.architecture import Architecture
 from planner.problem.fleet import Fleet
@@ -16,9 +21,16 @@ from planner.problem.hardware import GpuType
 from planner.problem.workload import Workload
 
 
-def read_rows(path: Path) -> tuple[Row, ...]:
-    """Return the rows of a CSV file with a header. Raises: ConfigError."""
-    return rows_of(read_text(path), str(path))
+def read_rows(path: Path) -> tuple[Mapping[str, str], ...]:
+    """Return the rows of a CSV file with a header; each maps column names to texts. Raises: ConfigError."""
+    try:
+        rows = tuple(csv.DictReader(_lines(read_text(path))))
+    except csv.Error as error:
+        raise ConfigError(f"{path}: cannot be read as CSV: {error}") from error
+    for i, row in enumerate(rows):
+        if None in row or None in row.values():
+            raise ConfigError(f"{path}, row {i + 1}: has not as many values as the header; is the file complete?")
+    return rows
 
 
 def read_text(path: Path) -> str:
@@ -53,3 +65,9 @@ def load_architecture(model_path: str) -> Architecture:
 def _config_json(path: Path) -> object:
     file = path / "config.json" if path.is_dir() else path
     return loading.parse_json(read_text(file), str(file))
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield the lines with their ends, without comments and empty lines."""
+    lines = io.StringIO(text.lstrip("\ufeff"), newline="")
+    return (line for line in lines if line.strip() and not line.startswith("#"))

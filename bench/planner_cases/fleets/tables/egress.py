@@ -6,8 +6,8 @@ List prices of the first volume tier are used.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from planner.files.importers.cells import Row, need_columns, number
-from planner.files.importers.names import cloud_of, region_of
+from bench.planner_cases.fleets.tables.cells import Row, need_columns, number
+from bench.planner_cases.fleets.tables.names import cloud_of, region_of
 from planner.problem.fleet import Link
 
 _GB_PER_GIB = (1 << 30) / 1e9
@@ -85,12 +85,9 @@ def merged(parts: Iterable[Egress]) -> Egress:
     return Egress(usd_per_gbyte=prices, internet_usd_per_gbyte=internet)
 
 
-def with_prices(links: Iterable[Link], egress: Egress) -> tuple[tuple[Link, ...], tuple[str, ...]]:
-    """Return (links with their prices, a sentence for each link without a known price). The latter stay free."""
-    priced, unknown = [], []
-    for link in links:
-        usd = egress.price(link.src_region, link.dst_region)
-        priced.append(link if usd is None else replace(link, usd_per_gbyte=usd))
-        if usd is None:
-            unknown.append(f"{link.src_region} to {link.dst_region}: no egress price, taken as free")
-    return tuple(priced), tuple(unknown)
+def with_prices(links: Iterable[Link], egress: Egress) -> tuple[Link, ...]:
+    """Return the links with their prices. Links without a known price stay free."""
+    return tuple(
+        link if (usd := egress.price(link.src_region, link.dst_region)) is None else replace(link, usd_per_gbyte=usd)
+        for link in links
+    )

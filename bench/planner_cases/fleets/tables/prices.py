@@ -1,18 +1,18 @@
 """Offers of price lists: which instance types can be rented where, with dollars per accelerator and hour.
 
 Price lists are per whole instance. Regions are written `cloud:region`. Accelerators that the catalogue does not know
-are left out and named. If a spot price is empty or equals the on-demand price, there is no spot capacity. The cheapest
-zone stands for its region.
+are left out. If a spot price is empty or equals the on-demand price, there is no spot capacity. The cheapest zone
+stands for its region.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from bench.planner_cases.fleets.tables.cells import Row, need_columns, number
+from bench.planner_cases.fleets.tables.names import cloud_of
 from periplus.errors import ConfigError
 from planner.devices.catalogue import gpu_name
-from planner.files.importers.cells import Row, need_columns, number
-from planner.files.importers.names import cloud_of
 from planner.problem.fleet import Machines
 
 _BYTES_PER_GBIT = 1e9 / 8
@@ -50,29 +50,14 @@ class PriceTable:
     """Offers sorted by region, instance type, and on-demand before spot; each occurs once."""
 
     offers: tuple[Offer, ...]
-    unknown_gpus: tuple[tuple[str, str], ...] = ()
-    """Pairs (cloud, name) of accelerators that the catalogue does not know."""
-    other_regions: tuple[str, ...] = ()
-    """Local zones and other special regions that were left out."""
     guesses: tuple[str, ...] = ()
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """One sentence for each unknown accelerator and special region."""
-        unknown = (f"{cloud}: no facts are known of {name}" for cloud, name in self.unknown_gpus)
-        return (*unknown, *(f"{name}: not an ordinary region" for name in self.other_regions))
-
-    def in_region(self, region: str) -> tuple[Offer, ...]:
-        """Return the offers of `cloud:region`."""
-        return tuple(offer for offer in self.offers if offer.region == region)
+    """Figures that are not published, and what was chosen instead."""
 
 
 def aws_on_demand(rows: Sequence[Row]) -> PriceTable:
     """Read `gpu_prices/aws_ondemand_*.csv`. Local zones and government regions are left out."""
     need_columns(rows, (*_INSTANCE, "RegionKind", "Network"), "AWS's price list")
-    usable = [row for row in rows if row["RegionKind"] == "region"]
-    others = sorted({row["Region"] for row in rows if row["RegionKind"] != "region"})
-    return replace(_prices(usable, "aws", _network_of_text), other_regions=tuple(f"aws:{name}" for name in others))
+    return _prices([row for row in rows if row["RegionKind"] == "region"], "aws", _network_of_text)
 
 
 def aws_spot(rows: Sequence[Row]) -> PriceTable:
@@ -134,8 +119,6 @@ def merged(parts: Sequence[PriceTable]) -> PriceTable:
     )
     return PriceTable(
         offers=tuple(offers),
-        unknown_gpus=tuple(dict.fromkeys(each for part in parts for each in part.unknown_gpus)),
-        other_regions=tuple(dict.fromkeys(name for part in parts for name in part.other_regions)),
         guesses=tuple(dict.fromkeys(line for part in parts for line in part.guesses)),
     )
 
@@ -174,15 +157,13 @@ has no such column."""
 def _prices(rows: Sequence[Row], cloud: str, network: Callable[[Row], float | None]) -> PriceTable:
     """Return the offers of a price list's rows; of several rows for the same offer the cheapest counts."""
     best: dict[tuple[str, str, int, bool], Offer] = {}
-    unknown: set[str] = set()
     for row in rows:
         region, instance = f"{cloud}:{row['Region']}", row["InstanceType"]
         where = f"{region}, {instance}"
         try:
             gpu = gpu_name(row["AcceleratorName"])
-        # Unknown accelerators are named once, not refused: price lists have many.
+        # Unknown accelerators are not refused: price lists have many.
         except ConfigError:
-            unknown.add(row["AcceleratorName"])
             continue
         count = number(row, "AcceleratorCount", where)
         if not count or count != int(count):
@@ -205,9 +186,7 @@ def _prices(rows: Sequence[Row], cloud: str, network: Callable[[Row], float | No
                 before = best.get(_key(offer))
                 if before is None or offer.usd_per_gpu_hour < before.usd_per_gpu_hour:
                     best[_key(offer)] = offer
-    return PriceTable(
-        offers=tuple(best[key] for key in sorted(best)), unknown_gpus=tuple((cloud, name) for name in sorted(unknown))
-    )
+    return PriceTable(offers=tuple(best[key] for key in sorted(best)))
 
 
 def _key(offer: Offer) -> tuple[str, str, int, bool]:
