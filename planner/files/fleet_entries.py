@@ -7,7 +7,7 @@ Rules that involve several entries, such as unique names, are checked in `planne
 from pydantic import Field
 
 from periplus.config.loading import Config
-from planner.files.ranges import (
+from planner.problem.ranges import (
     MAX_MACHINES_ENTRIES,
     MAX_REGIONS,
     DeviceBytesPerS,

@@ -21,9 +21,9 @@ from periplus.errors import ConfigError
 from planner.devices.catalogue import gpu_name, gpu_types
 from planner.devices.catalogue.gpus import CPU, CPU_CORE, DEFAULT_EFFICIENCY, cpu_type
 from planner.files.fleet_entries import FleetFile, GpuTypeEntry, LinkEntry, MachinesEntry, RegionEntry
-from planner.files.ranges import MAX_MACHINES_ENTRIES, some
 from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Machines, Region
 from planner.problem.hardware import Efficiency, GpuType
+from planner.problem.ranges import MAX_MACHINES_ENTRIES, some
 
 SCHEMA = "periplus.fleet/1"
 """Name and version of the file's format."""

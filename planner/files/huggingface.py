@@ -10,9 +10,9 @@ from typing import Any
 
 from periplus.config import loading
 from periplus.errors import ConfigError
-from planner.files.ranges import MAX_PARAMS
 from planner.files.workload_entries import ShapeEntry
 from planner.problem.architecture import Architecture
+from planner.problem.ranges import MAX_PARAMS
 
 
 def architecture_of_config(tree: object, name: str) -> Architecture:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue
 
 from periplus.config.loading import Config
-from planner.files.ranges import MAX_TOKENS, Name, Tokens
+from planner.problem.ranges import MAX_TOKENS, Name, Tokens
 
 Role = Literal["reward", "reference", "critic"]
 """Role whose model may differ from the actor's."""

@@ -20,8 +20,8 @@ from planner.files.importers.names import region_of
 from planner.files.importers.network import MeasuredNetwork
 from planner.files.importers.prices import Offer, PriceTable
 from planner.files.importers.tables import TableKind, kind_of, rows_of
-from planner.files.ranges import some
 from planner.problem.fleet import Fleet, Link, Machines, Region
+from planner.problem.ranges import some
 
 T = TypeVar("T")
 
