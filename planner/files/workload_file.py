@@ -215,7 +215,7 @@ def _named(name: str, defined: Mapping[str, Architecture]) -> Architecture:
 
 def _architecture(entry: ArchitectureEntry, sources: Sources) -> Architecture:
     if entry.shape is not None:
-        return checked_shape(Architecture(name=entry.name, **entry.shape.model_dump()))
+        return checked_shape(Architecture(name=entry.name, **asdict(entry.shape)))
     tree = sources.config_json(entry.config_path) if entry.config_path is not None else entry.config
     return architecture_of_config(tree, entry.name)
 

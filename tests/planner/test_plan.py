@@ -101,7 +101,7 @@ def test_what_is_no_plan_is_refused(text: str) -> None:
         ('"tensor":2', '"tensor":0', "tensor is 0"),
         ('"region":"us"', '"region":"u\\ns"', "without control characters"),
         ('"rtt_s":0.08', '"rtt_s":1e300', "rtt_s is 1e"),
-        ('"task":"rollout"', '"task":"critic"', 'assignments.1.task is "critic", but must be one of trainer'),
+        ('"task":"rollout"', '"task":"critic"', 'assignments.1.task is "critic", but must be one of trainer, rollout'),
         ('"task_s":{', '"task_s":{"x":1,', "unknown key evaluation.task_s.x; it must be one of generation, reward"),
         ('"layouts":{', '"layouts":[],"x":{', "layouts is [], but must be a mapping"),
         ('"max_regions":3', '"generating":["a",1]', "question.rules.generating.1 is 1, but must be text"),
