@@ -321,7 +321,7 @@ def _refusal(model: Section, detail: Any, known_elsewhere: KnownElsewhere) -> st
     if not location:
         return f"must be a mapping of keys to values, not {_shown(detail['input'])}"
     if detail["type"] == "too_long":
-        return f"{key} has {detail['ctx']['actual_length']:,} items, but must be {allowed}"
+        return f"{key} has {len(detail['input']):,} items, but must be {allowed}"
     if detail["type"] == "finite_number":
         allowed = allowed.replace("a number", "a finite number", 1)
     return (

@@ -4,9 +4,11 @@ Units are in the keys' names: bytes, seconds, dollars; 1 GB is 10^9 bytes. A reg
 gives only cores and memory runs worker processes on its cores instead of accelerators. A file may define accelerator
 types that the packaged table lacks, or replace packaged ones.
 
-`planner.files.fleet_entries` checks single keys. This module checks what involves several entries: names are unique and
-known, each direction of a link appears once, and each link has exactly one rate and connects two regions of the fleet.
-Pairs of regions that were not measured have no link. Nothing here opens a file.
+The fields of `Region`, `Machines` and `GpuType` are their keys, with ranges; a link may state its rate in bits, which
+`Link` does not. All docstrings of keys become descriptions in `periplus/schemas/fleet.schema.json`. This module also
+checks what involves several entries: names are unique and known, each direction of a link appears once, and each link
+has exactly one rate and connects two regions of the fleet. Pairs of regions that were not measured have no link.
+Nothing here opens a file.
 """
 
 import itertools
@@ -15,17 +17,54 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pydantic import Field
+
 from periplus.config import loading
+from periplus.config.loading import Config
 from periplus.errors import ConfigError
 from planner.devices.catalogue import gpu_name, gpu_types
 from planner.devices.catalogue.gpus import CPU, CPU_CORE, cpu_type
-from planner.files.fleet_entries import FleetFile, LinkEntry
 from planner.problem.fleet import Fleet, Link, Machines, Region
 from planner.problem.hardware import GpuType
-from planner.problem.ranges import MAX_MACHINES_ENTRIES, some
+from planner.problem.ranges import MAX_MACHINES_ENTRIES, MAX_REGIONS, Name, RoundTripS, Usd, WanBytesPerS, some
 
 SCHEMA = "periplus.fleet/1"
 """Name and version of the file's format."""
+
+
+class LinkEntry(Config):
+    """Measured link from one region's gateway to another's, in one direction. Exactly one of bytes_per_s and
+    throughput_bits_per_s is given."""
+
+    src_region: Name
+    """Region that sends."""
+    dst_region: Name
+    """Region that receives."""
+    rtt_s: RoundTripS
+    """Round-trip time."""
+    bytes_per_s: WanBytesPerS | None = None
+    """Throughput in bytes per second: the tenth percentile if there are several samples."""
+    throughput_bits_per_s: float | None = Field(default=None, ge=8, le=8e13)
+    """Throughput in bits per second, in place of bytes_per_s."""
+    bytes_per_s_p50: WanBytesPerS | None = None
+    """Median throughput in bytes per second, if there are several samples."""
+    age_s: float | None = Field(default=None, ge=0, le=1e10)
+    """Seconds since the last measurement. null if they are unknown."""
+    num_samples: int = Field(default=1, ge=1, le=10**9)
+    """Number of samples that the throughput was computed from."""
+    usd_per_gbyte: Usd = 0.0
+    """Egress price of this link in dollars per 10^9 bytes."""
+
+
+class FleetFile(Config):
+    """The regions that a plan may use, their machines, and the measured links between them."""
+
+    gpu_types: tuple[GpuType, ...] = Field(default=(), max_length=MAX_MACHINES_ENTRIES)
+    """Accelerator types that this file defines."""
+    regions: tuple[Region, ...] = Field(min_length=1, max_length=MAX_REGIONS)
+    """All regions. Each name appears once."""
+    links: tuple[LinkEntry, ...] = Field(default=(), max_length=MAX_REGIONS**2)
+    """Directed links between regions. Pairs that were not measured are left out."""
 
 
 def fleet_of(tree: object, source: str, cpu_core: GpuType = CPU_CORE) -> Fleet:
