@@ -6,25 +6,27 @@ next to it. A plan of the static method has no placement, no evaluation and no b
 have no more than its processes. `PlanOutcome` is what planning
 returns: a plan, the best plan when time ran out, or a proof that there is none.
 
-Plans convert to plain JSON values and back (`Plan.to_tree`, `Plan.from_tree`); `planner.plan_entries` checks the keys
-and ranges of a file, `planner.plan_text` converts the nested values.
+Fields are the keys of a file, with their types and ranges (`Plan.to_tree`, `Plan.from_tree`). Only single keys are
+checked. Whether a placement is valid and its numbers are right is checked by the cost oracle, which evaluates a plan
+again when a command reads it (`planner.commands.output.read_plan`).
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, PlainSerializer
+from pydantic.functional_validators import ValidateAs
 
 from periplus.config import loading
-from periplus.errors import ConfigError
 from periplus.values.machine import Pace
-from planner import plan_text
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import BudgetExhausted, Found, Infeasible
 from planner.answer.placement import Placement
-from planner.plan_entries import PlanFile
+from planner.files.question_file import QuestionFile, question_file, question_of
 from planner.problem.goal import Goal, Problem
+from planner.problem.ranges import MOST_SECONDS, Degree, Name, PerSecond, Seconds, Seed, StepSeconds, UsdPerHour
 
 SCHEMA = "periplus.plan/1"
 """Name and version of the format of plans."""
@@ -42,23 +44,23 @@ class Assignment:
     """Like processes: their kind and region, how many there are, and what each of them computes with."""
 
     task: TaskKind
-    region: str
-    num_workers: int
-    device: str = ""
+    region: Name
+    num_workers: Annotated[int, Field(ge=0, le=10**12)]
+    device: Annotated[str, Field(max_length=200)] = ""
     """Type of their accelerators. Empty for processes on cores."""
-    machine: str = ""
+    machine: Annotated[str, Field(max_length=200)] = ""
     """Name of their machine. Empty for any machine of the region that has such devices free."""
-    devices: tuple[int, ...] = ()
+    devices: Annotated[tuple[Annotated[int, Field(ge=0, le=1023)], ...], Field(max_length=1024)] = ()
     """Indices of the devices of the only process. Empty for any that are free."""
-    engine: str = ""
+    engine: Annotated[str, Field(max_length=40)] = ""
     """Inference engine of rollout workers. Empty for the job's."""
-    tensor: int = 1
+    tensor: Annotated[int, Field(ge=0, le=1024)] = 1
     """Devices that share each layer of a rollout worker's engine; 0 if its engines are servers that run already."""
-    data: int = 1
+    data: Degree = 1
     """Processes that share the trainer's steps, each on a device of its own."""
-    share: float | None = None
+    share: Annotated[float, Field(ge=0, le=1.000001)] | None = None
     """Fraction of a step's samples that these rollout workers make together. None if nothing was predicted."""
-    usd_per_hour: float | None = None
+    usd_per_hour: UsdPerHour | None = None
     """Rent of all their devices. None if a price is unknown."""
     pace: Pace | None = None
     """Least seconds for each token, if their devices are emulated."""
@@ -68,19 +70,19 @@ class Assignment:
 class PlanEdge:
     """One link between two regions that a plan uses, in one direction."""
 
-    src_region: str
-    dst_region: str
+    src_region: Name
+    dst_region: Name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """Predicted transfer of one version from the trainer's region to another region."""
 
-    region: str
-    weights_s: float | None
+    region: Name
+    weights_s: Seconds | None
     """Seconds from the publication of a version to its last byte in the region. None if the size of the model is
     unknown."""
-    rtt_s: float
+    rtt_s: Seconds
     """Round-trip time of the route from the trainer's region."""
 
 
@@ -88,8 +90,8 @@ class Prediction:
 class Rates:
     """Throughput that follows from the evaluation's step time."""
 
-    samples_per_s: float
-    completion_tokens_per_s: float
+    samples_per_s: PerSecond
+    completion_tokens_per_s: PerSecond
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +99,14 @@ class SimulatedFigures:
     """Result of simulating a plan for `num_steps` steps. `stalled` says why the run stalled, and is empty if it did
     not."""
 
-    step_s: float | None
+    step_s: StepSeconds | None
     """Mean seconds per step. None if the run stalled."""
-    samples_per_s: float
-    max_age: int
+    samples_per_s: PerSecond
+    max_age: Annotated[int, Field(ge=0, le=10**6)]
     """Largest age of a token that was trained on, in versions."""
-    num_steps: int
-    seed: int
-    stalled: str = ""
+    num_steps: Annotated[int, Field(ge=0, le=10**6)]
+    seed: Seed
+    stalled: Annotated[str, Field(max_length=10_000)] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,26 +116,35 @@ class Plan:
     `placement`, `evaluation`, `rates`, `goal` and `question` are None in plans of the static method.
     """
 
-    method: str
-    trainer_region: str
-    assignments: tuple[Assignment, ...]
+    __pydantic_config__ = loading.STRICT
+
+    method: Annotated[str, Field(max_length=200)]
+    trainer_region: Name
+    assignments: Annotated[tuple[Assignment, ...], Field(min_length=1)]
     weights_tree: tuple[PlanEdge, ...] = ()
     trajectory_routes: tuple[PlanEdge, ...] = ()
     predictions: tuple[Prediction, ...] = ()
-    binding: str = ""
+    binding: Annotated[str, Field(max_length=100_000)] = ""
     """One sentence that names what limits the step time."""
-    seed: int | None = None
+    seed: Seed | None = None
     goal: Goal | None = None
     placement: Placement | None = None
     evaluation: Evaluation | None = None
     rates: Rates | None = None
-    bound: float | None = None
+    bound: Annotated[float, Field(ge=0, le=MOST_SECONDS)] | None = None
     """Proved lower bound on what the goal minimises (`step_s`, or dollars per hour) over all placements."""
-    gap: float | None = None
+    gap: Annotated[float, Field(ge=0, le=1)] | None = None
     """1 - bound / value: by which fraction the best placement may be better. None if nothing is proved."""
     simulated: SimulatedFigures | None = None
     """Result of simulating the plan. None if it was not simulated."""
-    question: Problem | None = None
+    question: (
+        Annotated[
+            Problem,
+            ValidateAs(QuestionFile, question_of),
+            PlainSerializer(question_file, return_type=QuestionFile),
+        ]
+        | None
+    ) = None
     """The problem that the plan answers. It is left out of plans that are sent to workers."""
 
     @property
@@ -142,30 +153,8 @@ class Plan:
         return tuple(dict.fromkeys(a.region for a in self.assignments))
 
     def to_tree(self) -> dict[str, Any]:
-        """Return the plan as plain JSON values with its schema. Unknown values are left out."""
-        # Keys that a plan of the static method lacks. They are left out instead of being null.
-        known: dict[str, Any] = {
-            "seed": self.seed,
-            "goal": self.goal and plan_text.goal_tree(self.goal),
-            "placement": self.placement and plan_text.placement_tree(self.placement),
-            "evaluation": self.evaluation and plan_text.evaluation_tree(self.evaluation),
-            "rates": self.rates and asdict(self.rates),
-            "bound": self.bound,
-            "gap": self.gap,
-            "simulated": self.simulated and asdict(self.simulated),
-            "question": self.question and plan_text.question_tree(self.question),
-        }
-        return {
-            "schema": SCHEMA,
-            "method": self.method,
-            "trainer_region": self.trainer_region,
-            "assignments": [_assignment_tree(each) for each in self.assignments],
-            "weights_tree": [asdict(each) for each in self.weights_tree],
-            "trajectory_routes": [asdict(each) for each in self.trajectory_routes],
-            "predictions": [asdict(each) for each in self.predictions],
-            "binding": self.binding,
-            **{key: value for key, value in known.items() if value is not None},
-        }
+        """Return the plan as plain JSON values with its schema. What equals its default is left out."""
+        return {"schema": SCHEMA, **loading.tree_of(self)}
 
     def to_json(self) -> str:
         """Return the plan as JSON on one line."""
@@ -178,56 +167,12 @@ class Plan:
 
     @classmethod
     def from_tree(cls, tree: object, source: str) -> "Plan":
-        """Return the plan of values that `to_tree` made. Raises: ConfigError, which names `source`."""
-        values = loading.check_schema(tree, SCHEMA, source)
-        # Types and ranges first, with messages that name the key. What is left to fail is how values fit together.
-        loading.validate(PlanFile, values, source)
-        try:
-            return _plan_of(values, source)
-        except KeyError as error:
-            raise ConfigError(f"{source}: not a {SCHEMA}: the key {error.args[0]} is missing") from error
-        except (TypeError, ValueError, AttributeError) as error:
-            raise ConfigError(f"{source}: not a {SCHEMA}: {type(error).__name__}: {error}") from error
+        """Return the plan of values that `to_tree` made. Keys at the top that are not a plan's are ignored.
 
-
-def _assignment_tree(each: Assignment) -> dict[str, Any]:
-    # What has its default is left out: most processes are one device each.
-    defaults = {field.name: field.default for field in fields(Assignment)}
-    return {key: value for key, value in asdict(each).items() if value != defaults[key]}
-
-
-def _plan_of(tree: Mapping[str, Any], source: str) -> Plan:
-    def of(key: str, read: Any) -> Any:
-        return None if tree.get(key) is None else read(tree[key])
-
-    return Plan(
-        method=str(tree["method"]),
-        trainer_region=str(tree["trainer_region"]),
-        assignments=tuple(
-            Assignment(
-                **{
-                    **a,
-                    "task": TaskKind(a["task"]),
-                    "devices": tuple(a.get("devices", ())),
-                    "pace": Pace(**a["pace"]) if a.get("pace") else None,
-                }
-            )
-            for a in tree["assignments"]
-        ),
-        weights_tree=tuple(PlanEdge(**edge) for edge in tree.get("weights_tree", ())),
-        trajectory_routes=tuple(PlanEdge(**edge) for edge in tree.get("trajectory_routes", ())),
-        predictions=tuple(Prediction(**prediction) for prediction in tree.get("predictions", ())),
-        binding=str(tree.get("binding", "")),
-        seed=of("seed", int),
-        goal=of("goal", plan_text.goal_of),
-        placement=of("placement", plan_text.placement_of),
-        evaluation=of("evaluation", plan_text.evaluation_of),
-        rates=of("rates", lambda values: Rates(**values)),
-        bound=of("bound", float),
-        gap=of("gap", float),
-        simulated=of("simulated", lambda values: SimulatedFigures(**values)),
-        question=of("question", lambda values: plan_text.question_of(values, f"{source}: question")),
-    )
+        Such a key is the explanation that `periplus plan --explain` prints. Raises: ConfigError, which names `source`.
+        """
+        values, known = loading.check_schema(tree, SCHEMA, source), {field.name for field in fields(cls)}
+        return loading.validate(cls, {key: value for key, value in values.items() if key in known}, source)
 
 
 PlanOutcome = Found[Plan] | BudgetExhausted[Plan] | Infeasible

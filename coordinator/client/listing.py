@@ -344,7 +344,7 @@ def _file_lines(tree: Tree, is_gone: bool) -> list[tuple[str, str]]:
 
 
 def _job_lines(tree: Tree, now_s: float) -> list[tuple[str, str]]:
-    plan = tree["plan"] or {"binding": ""}
+    plan = tree["plan"] or {}
     return [
         ("job", tree["job_id"]),
         ("state", tree["state"]),
@@ -354,5 +354,5 @@ def _job_lines(tree: Tree, now_s: float) -> list[tuple[str, str]]:
         ("policy", _policy(tree, now_s)),
         ("submitted", f"{_age('submitted_at_s')(tree, now_s)} ago"),
         ("WAN", f"{units.size(tree['wan_bytes'])} between regions, counted by the {tree['wan_bytes_from']}"),
-        ("binding", plan["binding"]),
+        ("binding", plan.get("binding", "")),
     ]

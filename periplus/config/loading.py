@@ -1,5 +1,8 @@
 """Reads configuration files: one frozen pydantic model per kind of file, with overrides `dotted.key=value`.
 
+A section of a file, or all of it, may also be a dataclass whose annotations are its keys, types and ranges. It is built
+unchecked in code, and validated only here.
+
 A file is read as YAML 1.2 (`periplus.config.yaml_text`). The resulting tree holds only JSON values, and it is validated
 strictly: text is never turned into a number. Every error is a ConfigError that names the file, the dotted key, the
 wrong value and what is allowed. All errors of a file are reported together: the first ten in words, the others as a
@@ -10,6 +13,7 @@ know what the keys mean.
 import dataclasses
 import difflib
 import enum
+import functools
 import itertools
 import json
 import types
@@ -20,6 +24,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union
 
 import pydantic
 from pydantic.fields import FieldInfo
+from pydantic.functional_validators import ValidateAs
 
 from periplus.config import yaml_text
 from periplus.errors import ConfigError, shortened
@@ -42,15 +47,20 @@ UNKNOWN_KIND = "unknown_kind"
 these apart. The error's message says what an entry must be."""
 
 
+STRICT = pydantic.ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+"""How files are validated: strictly, without unknown keys and without infinite numbers.
+
+A dataclass that is a file of its own has this as `__pydantic_config__`. Dataclasses within it follow it.
+"""
+
+
 class Config(pydantic.BaseModel):
     """Base class of every configuration: frozen, strict, without unknown keys and without infinite numbers.
 
     The docstring under a field is its description in the JSON schema.
     """
 
-    model_config = pydantic.ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    model_config = pydantic.ConfigDict(**STRICT, frozen=True, use_attribute_docstrings=True)
 
     shorthand: typing.ClassVar[str | None] = None
     """Key of a section that is meant where a text stands in place of the section; None if no text may."""
@@ -64,6 +74,10 @@ class Words:
 
 
 M = TypeVar("M", bound=Config)
+V = TypeVar("V")
+
+Section = type[Any]
+"""A class whose fields are the keys of a mapping: a `Config`, or a dataclass."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -161,11 +175,11 @@ def refuse(source: str, refusals: Iterable[str]) -> None:
 # ---- overrides -------------------------------------------------------------------------------------------------------
 
 
-def overlay(model: type[Config], tree: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+def overlay(model: Section, tree: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
     """Return the tree with the values of `over` laid over it. Sections are merged; any other value is replaced."""
     result = dict(tree)
     for key, value in over.items():
-        field = model.model_fields.get(key)
+        field = _fields(model).get(key)
         section, known = _section_of(field.annotation) if field else None, result.get(key)
         is_section = section is not None and isinstance(value, dict) and isinstance(known, dict)
         # Only two mappings can be merged: a section that is null or absent is replaced as a whole.
@@ -198,13 +212,13 @@ def override(
     return result
 
 
-def _check_key(model: type[Config], path: Sequence[str], source: str, known_elsewhere: KnownElsewhere) -> None:
-    section: type[Config] | None = model
+def _check_key(model: Section, path: Sequence[str], source: str, known_elsewhere: KnownElsewhere) -> None:
+    section: Section | None = model
     for i, name in enumerate(path):
         assert section is not None
-        if name not in section.model_fields:
+        if name not in (fields := _fields(section)):
             raise ConfigError(f"{source}: {_unknown(model, path[: i + 1], known_elsewhere, path[i + 1 :])}")
-        field = section.model_fields[name]
+        field = fields[name]
         section = _section_of(field.annotation)
         # The name is that of a value and not of a section: nothing may follow, unless the value is a mapping of free
         # keys.
@@ -225,11 +239,16 @@ def _check_key(model: type[Config], path: Sequence[str], source: str, known_else
 # ---- validation ------------------------------------------------------------------------------------------------------
 
 
-def validate(model: type[M], tree: object, source: str, known_elsewhere: KnownElsewhere | None = None) -> M:
-    """Return the model that a tree describes. Raises: ConfigError with the first errors, one per line."""
+def validate(model: type[V], tree: object, source: str, known_elsewhere: KnownElsewhere | None = None) -> V:
+    """Return the model or dataclass that a tree describes. Raises: ConfigError with the first errors, one per line."""
+    kind: Any = model
     try:
         # Strict validation accepts JSON's types from JSON text alone, such as a list for a tuple.
-        return model.model_validate_json(json.dumps(_spelled_out(model, tree)))
+        value: V = _adapter(kind).validate_json(json.dumps(_spelled_out(kind, tree)))
+        return value
+    # A section in the form of another kind of file has a reader of its own.
+    except ConfigError as error:
+        raise ConfigError("\n".join(f"{source}: {line}" for line in str(error).splitlines())) from error
     except pydantic.ValidationError as error:
         details, num = error.errors(include_url=False)[:MAX_REFUSALS], error.error_count()
         refusals = [_refusal(model, detail, known_elsewhere or {}) for detail in details]
@@ -237,14 +256,27 @@ def validate(model: type[M], tree: object, source: str, known_elsewhere: KnownEl
         raise ConfigError("\n".join(f"{source}: {refusal}" for refusal in [*refusals, *more])) from error
 
 
-def _spelled_out(model: type[Config], tree: object) -> object:
+def tree_of(value: object) -> Tree:
+    """Return a dataclass as the JSON values that `validate` reads, without values that equal their defaults."""
+    kind: Any = type(value)
+    tree: Tree = _adapter(kind).dump_python(value, mode="json", exclude_defaults=True)
+    return tree
+
+
+@functools.cache
+def _adapter(model: Section) -> pydantic.TypeAdapter[Any]:
+    """Return pydantic's reader and writer of a class. To make one takes 20 ms for a plan, with all that it holds."""
+    return pydantic.TypeAdapter(model)
+
+
+def _spelled_out(model: Section, tree: object) -> object:
     """Return the tree with texts that stand in place of sections replaced by sections."""
-    if not isinstance(tree, dict):
+    if not isinstance(tree, dict) or not issubclass(model, Config):
         return tree
     sections = {name: _section_of(field.annotation) for name, field in model.model_fields.items()}
     return {
-        key: {section.shorthand: value}
-        if isinstance(value, str) and (section := sections.get(key)) is not None and section.shorthand is not None
+        key: {shorthand: value}
+        if isinstance(value, str) and (shorthand := getattr(sections.get(key), "shorthand", None)) is not None
         else value
         for key, value in tree.items()
     }
@@ -267,15 +299,17 @@ def parse_json(text: str, source: str) -> object:
     return yaml_text.parse_json(text, source)
 
 
-def _refusal(model: type[Config], detail: Any, known_elsewhere: KnownElsewhere) -> str:
+def _refusal(model: Section, detail: Any, known_elsewhere: KnownElsewhere) -> str:
     location: tuple[int | str, ...] = detail["loc"]
     if detail["type"] == "json_invalid":
         return "holds text that is not valid Unicode, half of a surrogate pair"
     key = ".".join(_names(model, location))
     if detail["type"] == UNKNOWN_KIND:
         return f"{key} is {_shown(detail['input'])}, but must be {detail['msg']}"
-    if detail["type"] == "extra_forbidden":
+    if detail["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return _unknown(model, location, known_elsewhere)
+    if detail["type"] == "value_error":
+        return f"{key}: {detail['ctx']['error']}"
     # The key of a mapping is wrong, and not its value.
     if location and location[-1] == _KEY:
         allowed = _allowed(_place_at(model, (*location[:-2], _KEY)))
@@ -287,7 +321,7 @@ def _refusal(model: type[Config], detail: Any, known_elsewhere: KnownElsewhere) 
     if not location:
         return f"must be a mapping of keys to values, not {_shown(detail['input'])}"
     if detail["type"] == "too_long":
-        return f"{key} has {detail['ctx']['actual_length']:,} items, but must be {allowed}"
+        return f"{key} has {len(detail['input']):,} items, but must be {allowed}"
     if detail["type"] == "finite_number":
         allowed = allowed.replace("a number", "a finite number", 1)
     return (
@@ -296,7 +330,7 @@ def _refusal(model: type[Config], detail: Any, known_elsewhere: KnownElsewhere) 
 
 
 def _unknown(
-    model: type[Config], location: Sequence[int | str], known_elsewhere: KnownElsewhere, inner: Sequence[str] = ()
+    model: Section, location: Sequence[int | str], known_elsewhere: KnownElsewhere, inner: Sequence[str] = ()
 ) -> str:
     """Return the sentence about the unknown key at `location`, with a suggestion.
 
@@ -308,7 +342,7 @@ def _unknown(
         return f"{'.'.join((*parents, name, *inner))} is not supported yet: {meant.instead}"
     place = _place_at(model, location[:-1])
     section = _section_of(place.annotation) if place else None
-    siblings = tuple(section.model_fields) if section else ()
+    siblings = tuple(_fields(section)) if section else ()
     # All keys of the model by their last name, to find a right name in a wrong section.
     leaves: dict[str, list[str]] = {}
     for known in _paths(model, _indices(location)):
@@ -343,7 +377,7 @@ class _Place:
     bounds: tuple[Any, ...] = ()
 
 
-def dotted_keys(model: type[Config]) -> tuple[str, ...]:
+def dotted_keys(model: Section) -> tuple[str, ...]:
     """Return every dotted key of the model, sections included, such as `sampling.temperature`.
 
     Keys inside lists are left out.
@@ -351,14 +385,14 @@ def dotted_keys(model: type[Config]) -> tuple[str, ...]:
     return tuple(".".join(path) for path in _paths(model, lambda path: None))
 
 
-def _paths(model: type[Config], index_of: Callable[[_Path], str | None], at: _Path = ()) -> Iterator[_Path]:
+def _paths(model: Section, index_of: Callable[[_Path], str | None], at: _Path = ()) -> Iterator[_Path]:
     """Yield every key below `at`. In a list of sections, yield the keys of the entry that `index_of` names, if any."""
-    for name, field in model.model_fields.items():
+    for name, place in _fields(model).items():
         path = (*at, name)
         yield path
         # A list of sections is known by its first entry's type, if it has one.
-        entry = _entry(field.annotation, 0)
-        if section := _section_of(field.annotation):
+        entry = _entry(place.annotation, 0)
+        if section := _section_of(place.annotation):
             yield from _paths(section, index_of, path)
         elif entry and (section := _section_of(entry.annotation)) and (index := index_of(path)) is not None:
             yield from _paths(section, index_of, (*path, index))
@@ -380,7 +414,7 @@ def _indices(location: Sequence[int | str]) -> Callable[[_Path], str | None]:
     return index_of
 
 
-def _place_at(model: type[Config], location: Sequence[int | str]) -> _Place | None:
+def _place_at(model: Section, location: Sequence[int | str]) -> _Place | None:
     """Return the type and bounds at a location, or None if the model has no such location."""
     place: _Place | None = _Place(model)
     for part in location:
@@ -388,14 +422,13 @@ def _place_at(model: type[Config], location: Sequence[int | str]) -> _Place | No
             return None
         # A section is entered by a key's name; anything else by an index or a key of a mapping.
         if section := _section_of(place.annotation):
-            field = section.model_fields.get(str(part))
-            place = _Place(field.annotation, tuple(field.metadata)) if field else None
+            place = _fields(section).get(str(part))
         else:
             place = _entry(place.annotation, part)
     return place
 
 
-def _names(model: type[Config], location: Sequence[int | str]) -> tuple[str, ...]:
+def _names(model: Section, location: Sequence[int | str]) -> tuple[str, ...]:
     """Return the parts of a location as a person writes them: without pydantic's tags of the kinds of entries."""
     places = (_place_at(model, location[:i]) for i in range(len(location)))
     is_tag = [
@@ -420,10 +453,11 @@ def _entry(annotation: Any, part: int | str) -> _Place | None:
     if kind := _kinds(annotation).get(str(part)):
         return _bare(kind)
     for choice in _alternatives(annotation):
-        origin, args = typing.get_origin(choice), typing.get_args(choice)
+        bare = _bare(choice).annotation
+        origin, args = typing.get_origin(bare), typing.get_args(bare)
         if origin is dict:
             return _bare(args[0] if part == _KEY else args[1])
-        if origin is tuple and args[-1] is Ellipsis:
+        if origin is frozenset or (origin is tuple and args[-1] is Ellipsis):
             return _bare(args[0])
         if origin is tuple and isinstance(part, int) and part < len(args):
             return _bare(args[part])
@@ -431,12 +465,21 @@ def _entry(annotation: Any, part: int | str) -> _Place | None:
 
 
 def _bare(annotation: Any) -> _Place:
-    """Split an annotation into the bare type and its bounds."""
+    """Split an annotation into the bare type that a file has, and its bounds."""
     if typing.get_origin(annotation) is not Annotated:
         return _Place(annotation)
     inner, *metadata = typing.get_args(annotation)
     bounds = [each for one in metadata for each in (one.metadata if isinstance(one, FieldInfo) else (one,))]
-    return _Place(inner, tuple(bounds))
+    in_file = next((each.from_type for each in bounds if isinstance(each, ValidateAs)), inner)
+    return _Place(in_file, tuple(bounds))
+
+
+def _fields(section: Section) -> dict[str, _Place]:
+    """Return the keys of a section with their types and bounds."""
+    if issubclass(section, Config):
+        return {name: _Place(field.annotation, tuple(field.metadata)) for name, field in section.model_fields.items()}
+    hints = typing.get_type_hints(section, include_extras=True)
+    return {field.name: _bare(hints[field.name]) for field in dataclasses.fields(section)}
 
 
 def _alternatives(annotation: Any) -> tuple[Any, ...]:
@@ -444,11 +487,15 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
     return typing.get_args(annotation) if is_union else (annotation,)
 
 
-def _section_of(annotation: Any) -> type[Config] | None:
-    for choice in _alternatives(annotation):
-        if isinstance(choice, type) and issubclass(choice, Config):
-            return choice
-    return None
+def _section_of(annotation: Any) -> Section | None:
+    # Which kind of a section an entry is depends on the entry.
+    if _kinds(annotation):
+        return None
+    return next((bare for choice in _alternatives(annotation) if _is_section(bare := _bare(choice).annotation)), None)
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and (issubclass(annotation, Config) or dataclasses.is_dataclass(annotation))
 
 
 def _base(annotation: Any) -> Any:
@@ -464,11 +511,12 @@ _KINDS = {
     bool: "true or false",
     dict: "a mapping",
     tuple: "a list",
+    frozenset: "a list",
 }
 _BOUNDS = {"ge": "from {}", "gt": "above {}", "le": "to {}", "lt": "below {}", "pattern": "matching {}"}
 _LENGTHS = {"min_length": "of at least {} items", "max_length": "of at most {} items"}
 _CHARACTERS = {"min_length": "of at least {} characters", "max_length": "of at most {} characters"}
-_WORDS = {tuple: _LENGTHS, str: {**_BOUNDS, **_CHARACTERS}}
+_WORDS = {tuple: _LENGTHS, frozenset: _LENGTHS, str: {**_BOUNDS, **_CHARACTERS}}
 
 
 def _allowed(place: _Place | None) -> str:
@@ -480,8 +528,8 @@ def _allowed(place: _Place | None) -> str:
         kind = "one of " + ", ".join(map(str, typing.get_args(chosen)))
     elif isinstance(base, type) and issubclass(base, enum.Enum):
         kind = "one of " + ", ".join(str(each.value) for each in base)
-    elif isinstance(base, type) and issubclass(base, Config):
-        kind = "a mapping with keys " + ", ".join(base.model_fields)
+    elif _is_section(base):
+        kind = "a mapping with keys " + ", ".join(_fields(base))
     else:
         kind = _KINDS.get(base, "valid")
     words = _WORDS.get(base, _BOUNDS)

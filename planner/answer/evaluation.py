@@ -4,20 +4,25 @@ An evaluation gives seconds per step and dollars per hour by term, and names the
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from planner.problem.workload import Task
+from pydantic import Field, PlainSerializer
+from pydantic.functional_validators import ValidateAs
+
+from planner.problem.ranges import Name, PerSecond, PoolIndex, Seconds, StepSeconds, UsdPerHour
+from planner.problem.workload import Task, in_task_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionTimes:
     """Seconds that matter in one region that generates."""
 
-    region: str
-    weights_s: float
+    region: Name
+    weights_s: Seconds
     """Seconds from the end of a training step until the new version is loaded in the region's engines."""
-    trajectories_s: float
+    trajectories_s: Seconds
     """Seconds from the last token of a sample until the trainer's region has the sample."""
-    window_s: float
+    window_s: Seconds
     """Seconds during which samples of one version may be made there, within the eta + 1 steps that staleness allows. If
     generation takes turns with training, it is the seconds of the generation phase."""
 
@@ -26,22 +31,26 @@ class RegionTimes:
 class Evaluation:
     """Predicted time and cost of a placement that satisfies all constraints."""
 
-    step_s: float
+    step_s: StepSeconds
     """Seconds between two consecutive versions: the step time that the objective of throughput minimises."""
-    usd_per_hour: float
+    usd_per_hour: UsdPerHour
     """Rent of all devices and egress at this step time. Devices without a price count as free."""
-    usd_egress_per_hour: float
+    usd_egress_per_hour: UsdPerHour
     """The part of `usd_per_hour` that is egress."""
-    task_s: tuple[tuple[Task, float], ...]
+    task_s: Annotated[
+        tuple[tuple[Task, Seconds], ...],
+        ValidateAs(dict[Task, Seconds], in_task_order),
+        PlainSerializer(dict, return_type=dict[Task, float]),
+    ]
     """Busy seconds per step of each task."""
     regions: tuple[RegionTimes, ...]
     """Seconds of each region that generates."""
-    binding: str
+    binding: Annotated[str, Field(max_length=1000)]
     """The term that equals `step_s`, written `kind:subject`: `path:REGION`, `path:critic`, `group:TASK+TASK`,
     `link:SRC>DST`, `up:REGION`, `budget`."""
-    idle: tuple[int, ...] = ()
+    idle: tuple[PoolIndex, ...] = ()
     """Indices of idle pools among the pools of the generating group. They are too slow to be worth waiting for."""
-    limited: tuple[tuple[int, float], ...] = ()
+    limited: tuple[tuple[PoolIndex, PerSecond], ...] = ()
     """Pairs of pool index and samples per step, for pools that make less in their window than at their full rate."""
 
 

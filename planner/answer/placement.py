@@ -20,8 +20,13 @@ size k or more, counted in multiples of k, are at most num_machines x floor(gpus
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
-from planner.problem.workload import TRAINING, Task
+from pydantic import Field, PlainSerializer
+from pydantic.functional_validators import ValidateAs
+
+from planner.problem.ranges import Count, Degree
+from planner.problem.workload import TRAINING, Task, in_task_order
 
 
 class Sharding(StrEnum):
@@ -36,17 +41,17 @@ class Sharding(StrEnum):
 class Layout:
     """Parallelism of one task on the units of one pool."""
 
-    tensor: int
+    tensor: Degree
     """Tensor-parallel degree: devices of one replica of one stage, in one machine."""
-    pipeline: int = 1
+    pipeline: Degree = 1
     """Number of pipeline stages. Only training has more than 1."""
     sharding: Sharding = Sharding.NONE
     """Sharding of the training state."""
     recompute: bool = False
     """Whether training recomputes the activations of a layer in the backward pass."""
-    micro_batch: int = 1
+    micro_batch: Degree = 1
     """Samples that a pipeline takes at a time in training."""
-    batch: int = 0
+    batch: Annotated[int, Field(ge=0, le=10**6)] = 0
     """Sequences that a replica keeps running, for generation with eta >= 1 apart from training; 0 means as many as
     fit."""
 
@@ -55,12 +60,16 @@ class Layout:
 class Pool:
     """Units of one device class, with the layout of each of the group's tasks."""
 
-    device_class: str
+    device_class: Annotated[str, Field(max_length=1000)]
     """Key of the device class (`DeviceClass.key`)."""
-    unit_gpus: int
+    unit_gpus: Degree
     """Number of devices of one unit."""
-    num_units: int
-    layouts: tuple[tuple[Task, Layout], ...]
+    num_units: Count
+    layouts: Annotated[
+        tuple[tuple[Task, Layout], ...],
+        ValidateAs(dict[Task, Layout], in_task_order),
+        PlainSerializer(dict, return_type=dict[Task, Layout]),
+    ]
     """One pair for each task of the group, in the order of `Task`."""
 
     @property
@@ -81,9 +90,9 @@ class Pool:
 class Group:
     """Tasks that share devices by turns, with these devices."""
 
-    tasks: tuple[Task, ...]
+    tasks: Annotated[tuple[Task, ...], Field(min_length=1, max_length=6)]
     """Tasks in the order of `Task`."""
-    pools: tuple[Pool, ...]
+    pools: Annotated[tuple[Pool, ...], Field(min_length=1, max_length=10_000)]
 
     @property
     def trains(self) -> bool:
@@ -95,7 +104,7 @@ class Group:
 class Placement:
     """A complete placement: every task of the job is in exactly one group."""
 
-    groups: tuple[Group, ...]
+    groups: Annotated[tuple[Group, ...], Field(min_length=1, max_length=6)]
 
     def group_of(self, task: Task) -> Group:
         """Return the group that runs a task."""

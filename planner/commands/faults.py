@@ -16,9 +16,9 @@ from periplus.config import loading
 from planner.answer.placement import Placement
 from planner.commands.numbers import MAX_STEP_S
 from planner.files.loaders import read_rows, read_text
-from planner.files.ranges import some
 from planner.problem.device_classes import classes_of
 from planner.problem.fleet import Fleet
+from planner.problem.ranges import some
 from planner.problem.workload import SCORING, TRAINING, Task
 from planner.simulate.faults import Availability, Faults, RateChange, availability_of, ticks_counts, trace_counts
 

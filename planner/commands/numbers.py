@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from planner.plan_entries import MAX_STEP_S, MAX_USD_PER_HOUR
+from planner.problem.ranges import MAX_STEP_S, MAX_USD_PER_HOUR
 
 __all__ = ["MAX_BUDGET_S", "MAX_PROBE_S", "MAX_SPREAD", "MAX_STEP_S", "MAX_USD_PER_HOUR", "Number"]
 

@@ -22,13 +22,13 @@ from planner.files import workload_file
 from planner.files.capabilities import load_capabilities
 from planner.files.hub_checkpoint import published_bytes, visible_architecture
 from planner.files.loaders import load_architecture, load_fleet, load_workload
-from planner.files.ranges import some
 from planner.jobs.job_workload import rules_of_job, workload_of_job
 from planner.jobs.needs import needs_of
 from planner.plan import PlanOutcome
 from planner.problem.fleet import Fleet
 from planner.problem.goal import STUDY, Goal, Objective, Problem, Rules
 from planner.problem.margins import with_margin
+from planner.problem.ranges import some
 from planner.problem.workload import Task, Workload
 from planner.solve import AUTO, Thinking, plan, plan_job
 

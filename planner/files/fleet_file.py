@@ -4,29 +4,67 @@ Units are in the keys' names: bytes, seconds, dollars; 1 GB is 10^9 bytes. A reg
 gives only cores and memory runs worker processes on its cores instead of accelerators. A file may define accelerator
 types that the packaged table lacks, or replace packaged ones.
 
-`planner.files.fleet_entries` checks single keys. This module checks what involves several entries: names are unique and
-known, each direction of a link appears once, and each link has exactly one rate and connects two regions of the fleet.
-Pairs of regions that were not measured have no link. Nothing here opens a file.
+The fields of `Region`, `Machines` and `GpuType` are their keys, with ranges; a link may state its rate in bits, which
+`Link` does not. All docstrings of keys become descriptions in `periplus/schemas/fleet.schema.json`. This module also
+checks what involves several entries: names are unique and known, each direction of a link appears once, and each link
+has exactly one rate and connects two regions of the fleet. Pairs of regions that were not measured have no link.
+Nothing here opens a file.
 """
 
-import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
+
+from pydantic import Field
 
 from periplus.config import loading
 from periplus.config.loading import Config
 from periplus.errors import ConfigError
 from planner.devices.catalogue import gpu_name, gpu_types
-from planner.devices.catalogue.gpus import CPU, CPU_CORE, DEFAULT_EFFICIENCY, cpu_type
-from planner.files.fleet_entries import FleetFile, GpuTypeEntry, LinkEntry, MachinesEntry, RegionEntry
-from planner.files.ranges import MAX_MACHINES_ENTRIES, some
-from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Machines, Region
-from planner.problem.hardware import Efficiency, GpuType
+from planner.devices.catalogue.gpus import CPU, CPU_CORE, cpu_type
+from planner.problem.fleet import Fleet, Link, Machines, Region
+from planner.problem.hardware import GpuType
+from planner.problem.ranges import MAX_MACHINES_ENTRIES, MAX_REGIONS, Name, RoundTripS, Usd, WanBytesPerS, some
 
 SCHEMA = "periplus.fleet/1"
 """Name and version of the file's format."""
+
+
+class LinkEntry(Config):
+    """Measured link from one region's gateway to another's, in one direction. Exactly one of bytes_per_s and
+    throughput_bits_per_s is given."""
+
+    src_region: Name
+    """Region that sends."""
+    dst_region: Name
+    """Region that receives."""
+    rtt_s: RoundTripS
+    """Round-trip time."""
+    bytes_per_s: WanBytesPerS | None = None
+    """Throughput in bytes per second: the tenth percentile if there are several samples."""
+    throughput_bits_per_s: float | None = Field(default=None, ge=8, le=8e13)
+    """Throughput in bits per second, in place of bytes_per_s."""
+    bytes_per_s_p50: WanBytesPerS | None = None
+    """Median throughput in bytes per second, if there are several samples."""
+    age_s: float | None = Field(default=None, ge=0, le=1e10)
+    """Seconds since the last measurement. null if they are unknown."""
+    num_samples: int = Field(default=1, ge=1, le=10**9)
+    """Number of samples that the throughput was computed from."""
+    usd_per_gbyte: Usd = 0.0
+    """Egress price of this link in dollars per 10^9 bytes."""
+
+
+class FleetFile(Config):
+    """The regions that a plan may use, their machines, and the measured links between them."""
+
+    gpu_types: tuple[GpuType, ...] = Field(default=(), max_length=MAX_MACHINES_ENTRIES)
+    """Accelerator types that this file defines."""
+    regions: tuple[Region, ...] = Field(min_length=1, max_length=MAX_REGIONS)
+    """All regions. Each name appears once."""
+    links: tuple[LinkEntry, ...] = Field(default=(), max_length=MAX_REGIONS**2)
+    """Directed links between regions. Pairs that were not measured are left out."""
 
 
 def fleet_of(tree: object, source: str, cpu_core: GpuType = CPU_CORE) -> Fleet:
@@ -34,11 +72,14 @@ def fleet_of(tree: object, source: str, cpu_core: GpuType = CPU_CORE) -> Fleet:
 
     Raises: ConfigError, which names `source` and lists every contradiction, one per line.
     """
-    file = loading.validate(FleetFile, loading.check_schema(tree, SCHEMA, source), source)
-    defined = {entry.name: _gpu_type(entry) for entry in file.gpu_types}
-    loading.refuse(source, itertools.chain(_contradictions(file), _unknown_gpus(file, defined)))
+    keys = loading.check_schema(tree, SCHEMA, source)
+    file = loading.validate(FleetFile, keys, source)
+    # The fabric of several machines has no default: it counts whether the file gives it.
+    has_fabric = {region["name"] for region in keys["regions"] if "fabric_bytes_per_s" in region}
+    defined = {gpu.name: gpu for gpu in file.gpu_types}
+    loading.refuse(source, itertools.chain(_contradictions(file, has_fabric), _unknown_gpus(file, defined)))
     types = dict(defined)
-    regions = tuple(_region(entry, types, cpu_core) for entry in file.regions)
+    regions = tuple(_region(region, types, cpu_core) for region in file.regions)
     return Fleet(regions=regions, links=tuple(map(_link, file.links)), gpu_types=dict(sorted(types.items())))
 
 
@@ -51,9 +92,11 @@ def to_tree(fleet: Fleet) -> dict[str, Any]:
     own = [gpu for name, gpu in sorted(fleet.gpu_types.items()) if packaged.get(name) != gpu]
     return {
         "schema": SCHEMA,
-        **({"gpu_types": [dataclasses.asdict(gpu) for gpu in own]} if own else {}),
-        "regions": [_without_defaults(dataclasses.asdict(region), RegionEntry) for region in fleet.regions],
-        "links": [_without_defaults(dataclasses.asdict(link), LinkEntry) for link in fleet.links],
+        **({"gpu_types": [loading.tree_of(gpu) for gpu in own]} if own else {}),
+        "regions": [
+            loading.tree_of(region) | {"fabric_bytes_per_s": region.fabric_bytes_per_s} for region in fleet.regions
+        ],
+        "links": [loading.tree_of(link) for link in fleet.links],
     }
 
 
@@ -68,7 +111,7 @@ def fleet_schema() -> dict[str, Any]:
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def _contradictions(file: FleetFile) -> Iterator[str]:
+def _contradictions(file: FleetFile, has_fabric: Collection[str]) -> Iterator[str]:
     for what, names in (("accelerator", [g.name for g in file.gpu_types]), ("region", [r.name for r in file.regions])):
         for name, times in Counter(names).items():
             if times > 1:
@@ -82,16 +125,16 @@ def _contradictions(file: FleetFile) -> Iterator[str]:
         if times > 1:
             yield f"the link from {ends[0]} to {ends[1]} is there {times} times; give each direction once"
     for region in file.regions:
-        yield from _region_refusals(region)
+        yield from _region_refusals(region, region.name in has_fabric)
     for link in file.links:
         yield from _link_refusals(link, known)
 
 
-def _region_refusals(region: RegionEntry) -> Iterator[str]:
+def _region_refusals(region: Region, has_fabric: bool) -> Iterator[str]:
     num = sum(machines.num_machines for machines in region.machines)
     if num == 0 and region.num_cores == 0:
         yield f"the region {region.name} has no machines and no cores; give machines, or num_cores, or leave it out"
-    if num > 1 and region.fabric_bytes_per_s is None:
+    if num > 1 and not has_fabric:
         yield (
             f"the region {region.name} has {num} machines but no fabric_bytes_per_s; "
             "give what one of their devices sends to another machine, in bytes a second"
@@ -126,29 +169,22 @@ def _unknown_gpus(file: FleetFile, defined: Mapping[str, GpuType]) -> Iterator[s
                 yield f"the region {region.name}: {error}"
 
 
-def _gpu_type(entry: GpuTypeEntry) -> GpuType:
-    values = {name: getattr(entry, name) for name in GpuTypeEntry.model_fields}
-    fit = DEFAULT_EFFICIENCY if entry.efficiency is None else Efficiency(**entry.efficiency.model_dump())
-    return GpuType(**values | {"efficiency": fit})
-
-
-def _region(entry: RegionEntry, types: dict[str, GpuType], cpu_core: GpuType) -> Region:
-    """Return the region of an entry, and add the accelerator types that it uses to `types`."""
+def _region(region: Region, types: dict[str, GpuType], cpu_core: GpuType) -> Region:
+    """Return a file's region with the names of its accelerator types in `types`, to which these are added."""
     packaged = {**gpu_types(), CPU: cpu_core}
     machines = []
-    for each in entry.machines:
+    for each in region.machines:
         name = gpu_name(each.gpu, types)
         # Types of the file replace packaged ones of the same name.
         if name not in types:
             types[name] = packaged[name]
-        machines.append(Machines(**each.model_dump() | {"gpu": name}))
+        machines.append(replace(each, gpu=name))
     # A region of cores only: its host is one machine, whose devices are worker processes.
     if not machines:
-        num, gpu = cpu_type(cpu_core, num_cores=entry.num_cores, memory_bytes=entry.memory_bytes)
+        num, gpu = cpu_type(cpu_core, num_cores=region.num_cores, memory_bytes=region.memory_bytes)
         types[gpu.name] = gpu
         machines.append(Machines(gpu=gpu.name, gpus_per_machine=num, num_machines=1))
-    values = {name: getattr(entry, name) for name in RegionEntry.model_fields} | {"machines": tuple(machines)}
-    return Region(**values | {"fabric_bytes_per_s": entry.fabric_bytes_per_s or ONE_HOST_BYTES_PER_S})
+    return replace(region, machines=tuple(machines))
 
 
 def _link(entry: LinkEntry) -> Link:
@@ -156,14 +192,3 @@ def _link(entry: LinkEntry) -> Link:
     rate = entry.bytes_per_s if entry.throughput_bits_per_s is None else entry.throughput_bits_per_s / 8
     assert rate is not None
     return Link(**values, bytes_per_s=rate)
-
-
-# ---- writing ---------------------------------------------------------------------------------------------------------
-
-
-def _without_defaults(values: dict[str, Any], entry: type[Config]) -> dict[str, Any]:
-    """Return these values without those that equal the defaults of the file's keys."""
-    kept = {key: value for key, value in values.items() if value != entry.model_fields[key].default}
-    if "machines" in kept:
-        kept["machines"] = [_without_defaults(each, MachinesEntry) for each in kept["machines"]]
-    return kept

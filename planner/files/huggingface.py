@@ -10,9 +10,8 @@ from typing import Any
 
 from periplus.config import loading
 from periplus.errors import ConfigError
-from planner.files.ranges import MAX_PARAMS
-from planner.files.workload_entries import ShapeEntry
-from planner.problem.architecture import Architecture
+from planner.problem.architecture import Architecture, Shape
+from planner.problem.ranges import MAX_PARAMS
 
 
 def architecture_of_config(tree: object, name: str) -> Architecture:
@@ -42,7 +41,7 @@ def checked_shape(shape: Architecture) -> Architecture:
     Raises: ConfigError, which names the model and the wrong size.
     """
     sizes = {key: value for key, value in asdict(shape).items() if key != "name"}
-    loading.validate(ShapeEntry, sizes, shape.name)
+    loading.validate(Shape, sizes, shape.name)
     if shape.num_heads % shape.num_kv_heads:
         raise ConfigError(
             f"{shape.name}: num_kv_heads is {shape.num_kv_heads}, but must divide num_heads, which is {shape.num_heads}"

@@ -9,48 +9,11 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue
 
 from periplus.config.loading import Config
-from planner.files.ranges import MAX_TOKENS, Name, Tokens
+from planner.problem.architecture import Shape
+from planner.problem.ranges import MAX_TOKENS, Name, Tokens
 
 Role = Literal["reward", "reference", "critic"]
 """Role whose model may differ from the actor's."""
-
-
-class ShapeEntry(Config):
-    """Sizes of a decoder-only transformer, with the field names of `planner.problem.architecture.Architecture`."""
-
-    hidden_size: int = Field(ge=1, le=1_048_576)
-    """Width of the residual stream."""
-    num_layers: int = Field(ge=1, le=10_000)
-    """Number of transformer layers."""
-    num_heads: int = Field(ge=1, le=65_536)
-    """Number of attention heads (query heads) of one layer."""
-    num_kv_heads: int = Field(ge=1, le=65_536)
-    """Number of key and value heads of one layer. It divides num_heads, and is less with grouped-query attention."""
-    head_dim: int = Field(ge=1, le=65_536)
-    """Width of one attention head."""
-    intermediate_size: int = Field(ge=1, le=10_000_000)
-    """Width of the hidden layer of the MLP."""
-    vocab_size: int = Field(ge=1, le=100_000_000)
-    """Number of rows of the embedding matrix."""
-    tied_embeddings: bool
-    """Whether the output head shares the embedding matrix."""
-    qkv_bias: bool = False
-    """Whether the query, key and value projections have biases."""
-    qk_norm: bool = False
-    """Whether queries and keys are normalised."""
-    num_mlp_matrices: int = Field(default=3, ge=2, le=3)
-    """Number of matrices of one MLP: 3 with a gate, 2 without."""
-    num_experts: int = Field(default=1, ge=1, le=65_536)
-    """Number of MLPs of one layer."""
-    experts_per_token: int = Field(default=1, ge=1, le=65_536)
-    """Number of MLPs that each token goes through; at most num_experts."""
-    is_fused: bool = False
-    """Whether checkpoints hold projections in one tensor that engines cannot divide over devices."""
-    other_params_per_layer: int = Field(default=0, ge=-(10**12), le=10**12)
-    """Parameters of one layer that the other fields do not count: further norms and biases. Negative where a family of
-    models lacks what they count: two norms."""
-    other_params: int = Field(default=0, ge=-(10**12), le=10**12)
-    """Parameters outside the layers that the other fields do not count, such as positions; it may be negative."""
 
 
 class ArchitectureEntry(Config):
@@ -58,7 +21,7 @@ class ArchitectureEntry(Config):
 
     name: Name
     """Name by which `model` and `models` refer to this model."""
-    shape: ShapeEntry | None = None
+    shape: Shape | None = None
     """Sizes of the model."""
     config: dict[str, JsonValue] | None = None
     """Content of the model's Hugging Face config.json."""

@@ -19,10 +19,10 @@ from periplus.config import loading
 from periplus.errors import ConfigError
 from planner.devices.catalogue import architecture
 from planner.files.huggingface import architecture_of_config, checked_shape
-from planner.files.ranges import MAX_SAMPLES_PER_STEP, MAX_TOKENS
 from planner.files.workload_entries import ArchitectureEntry, CsvEntry, LengthsEntry, Role, WeightsEntry, WorkloadFile
 from planner.problem import lengths
 from planner.problem.architecture import Architecture
+from planner.problem.ranges import MAX_SAMPLES_PER_STEP, MAX_TOKENS
 from planner.problem.workload import Lengths, Task, WeightTransfer, Workload
 
 SCHEMA = "periplus.workload/1"
@@ -215,7 +215,7 @@ def _named(name: str, defined: Mapping[str, Architecture]) -> Architecture:
 
 def _architecture(entry: ArchitectureEntry, sources: Sources) -> Architecture:
     if entry.shape is not None:
-        return checked_shape(Architecture(name=entry.name, **entry.shape.model_dump()))
+        return checked_shape(Architecture(name=entry.name, **asdict(entry.shape)))
     tree = sources.config_json(entry.config_path) if entry.config_path is not None else entry.config
     return architecture_of_config(tree, entry.name)
 

@@ -5,39 +5,57 @@ them in a layer (experts), and two norms a layer. What a family has beside these
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import ConfigDict, Field
+
+from periplus.config.loading import STRICT
+
+OtherParams = Annotated[int, Field(ge=-(10**12), le=10**12)]
+"""Correction of a number of parameters."""
 HALF_PRECISION_BYTES = 2
 """Bytes of one bf16 or fp16 number, the precision of weights, gradients and activations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
-    """Shape of a transformer, with the meaning that a Hugging Face `config.json` gives to each field."""
+class Shape:
+    """Sizes of a decoder-only transformer, with the meaning that a Hugging Face `config.json` gives to each field."""
 
-    name: str
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    intermediate_size: int
-    vocab_size: int
+    __pydantic_config__ = ConfigDict(**STRICT, use_attribute_docstrings=True)
+
+    hidden_size: Annotated[int, Field(ge=1, le=1_048_576)]
+    """Width of the residual stream."""
+    num_layers: Annotated[int, Field(ge=1, le=10_000)]
+    """Number of transformer layers."""
+    num_heads: Annotated[int, Field(ge=1, le=65_536)]
+    """Number of attention heads (query heads) of one layer."""
+    num_kv_heads: Annotated[int, Field(ge=1, le=65_536)]
+    """Number of key and value heads of one layer. It divides num_heads, and is less with grouped-query attention."""
+    head_dim: Annotated[int, Field(ge=1, le=65_536)]
+    """Width of one attention head."""
+    intermediate_size: Annotated[int, Field(ge=1, le=10_000_000)]
+    """Width of the hidden layer of the MLP."""
+    vocab_size: Annotated[int, Field(ge=1, le=100_000_000)]
+    """Number of rows of the embedding matrix."""
     tied_embeddings: bool
+    """Whether the output head shares the embedding matrix."""
     qkv_bias: bool = False
+    """Whether the query, key and value projections have biases."""
     qk_norm: bool = False
-    num_mlp_matrices: int = 3
-    """Matrices of one MLP: 3 with a gate (Llama, Qwen), 2 without (OPT, GPT-Neo)."""
-    num_experts: int = 1
-    """MLPs of one layer."""
-    experts_per_token: int = 1
-    """MLPs that each token goes through."""
-    other_params_per_layer: int = 0
-    """Parameters of one layer that the other fields do not count: further norms and biases. Negative where a family
-    lacks what they count."""
+    """Whether queries and keys are normalised."""
+    num_mlp_matrices: Annotated[int, Field(ge=2, le=3)] = 3
+    """Number of matrices of one MLP: 3 with a gate (Llama, Qwen), 2 without (OPT, GPT-Neo)."""
+    num_experts: Annotated[int, Field(ge=1, le=65_536)] = 1
+    """Number of MLPs of one layer."""
+    experts_per_token: Annotated[int, Field(ge=1, le=65_536)] = 1
+    """Number of MLPs that each token goes through; at most num_experts."""
     is_fused: bool = False
     """Whether checkpoints hold projections in one tensor that engines cannot divide over devices."""
-    other_params: int = 0
-    """Parameters outside the layers that the other fields do not count, such as positions. It may be negative, too."""
+    other_params_per_layer: OtherParams = 0
+    """Parameters of one layer that the other fields do not count: further norms and biases. Negative where a family of
+    models lacks what they count: two norms."""
+    other_params: OtherParams = 0
+    """Parameters outside the layers that the other fields do not count, such as positions; it may be negative."""
 
     @property
     def mlp_params(self) -> int:
@@ -84,3 +102,10 @@ class Architecture:
     def kv_elements_per_token(self) -> int:
         """Number of cached key and value elements of one token, over all layers."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture(Shape):
+    """Shape of a transformer with its name."""
+
+    name: str

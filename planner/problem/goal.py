@@ -6,10 +6,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, PlainSerializer
 
 from planner.problem.device_classes import DeviceClass
 from planner.problem.fleet import Fleet
 from planner.problem.hardware import GpuType
+from planner.problem.ranges import MAX_STEP_S, MAX_USD_PER_HOUR, DegreeLimit, Margin, RegionCount, Regions
 from planner.problem.workload import Task, Workload
 
 IMPOSSIBLE_STEP_S = 1e9
@@ -32,14 +36,14 @@ class Goal:
     """An objective with the limit that it needs."""
 
     objective: Objective = Objective.THROUGHPUT
-    max_step_s: float | None = None
+    max_step_s: Annotated[float, Field(ge=1e-6, le=MAX_STEP_S)] | None = None
     """Largest number of seconds per step. None without a limit."""
-    max_usd_per_hour: float | None = None
+    max_usd_per_hour: Annotated[float, Field(ge=1e-6, le=MAX_USD_PER_HOUR)] | None = None
     """Largest sum of rent and egress, in dollars per hour. None without a limit."""
-    step_margin: float = 0.0
+    step_margin: Margin = 0.0
     """Share by which a plan's predicted step must stay below `max_step_s`: predicted x (1 + margin) is at most the
     limit (`planner.problem.margins`)."""
-    usd_margin: float = 0.0
+    usd_margin: Margin = 0.0
     """The same share for the predicted dollars per hour and `max_usd_per_hour`."""
 
     @property
@@ -70,18 +74,18 @@ class Rules:
     A pin names the regions that a task may use. Tasks without a pin may use all regions.
     """
 
-    pins: tuple[tuple[Task, frozenset[str]], ...] = ()
+    pins: Annotated[tuple[tuple[Task, Regions], ...], Field(max_length=1000)] = ()
     """Pairs of a task and the only regions in which it may run."""
-    forbidden: tuple[tuple[Task, frozenset[str]], ...] = ()
+    forbidden: Annotated[tuple[tuple[Task, Regions], ...], Field(max_length=1000)] = ()
     """Pairs of a task and the regions in which it must not run. Data residency is expressed as such a pair for every
     task."""
-    forbidden_regions: frozenset[str] = frozenset()
+    forbidden_regions: Regions = frozenset()
     """Regions in which no task may run."""
-    max_regions: int | None = None
+    max_regions: RegionCount | None = None
     """Largest number of regions in use, over all tasks. None without a limit."""
-    min_regions: int = 1
+    min_regions: RegionCount = 1
     """Least number of regions in use, over all tasks."""
-    generating: frozenset[str] = frozenset()
+    generating: Regions = frozenset()
     """Regions in which generation must run. It may run in others as well."""
     spot_for_rollouts_only: bool = True
     """Whether spot machines may only generate."""
@@ -113,22 +117,22 @@ class Limits:
     `STUDY` stands for a runtime that can execute the whole plan space.
     """
 
-    max_tensor: int
+    max_tensor: DegreeLimit
     """Largest tensor-parallel degree."""
-    max_pipeline: int
+    max_pipeline: DegreeLimit
     """Largest number of pipeline stages."""
-    max_data: int
+    max_data: DegreeLimit
     """Largest number of data-parallel pipelines."""
-    max_train_blocks: int
+    max_train_blocks: Annotated[int, Field(ge=1, le=2)]
     """Largest number of pools in one training mesh. Each pool is of another device class."""
     colocates: bool
     """Whether tasks of several kinds may share devices by turns."""
-    max_eta: int
+    max_eta: Annotated[int, Field(ge=0, le=2**20)]
     """Largest staleness bound."""
-    engine_tensors: frozenset[int] | None = None
+    engine_tensors: Annotated[frozenset[int], PlainSerializer(sorted)] | None = None
     """Tensor-parallel degrees of replicas that generate on accelerators; on cores they have 1. None for all up to
     `max_tensor`."""
-    roles_on_trainer: frozenset[Task] = frozenset()
+    roles_on_trainer: Annotated[frozenset[Task], PlainSerializer(sorted)] = frozenset()
     """Tasks that the trainer's process runs itself. They are always in the group of actor training."""
 
     def allows_tensor(self, task: Task, degree: int, gpu: GpuType) -> bool:

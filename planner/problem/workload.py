@@ -7,6 +7,7 @@ samples. A sample is one prompt with one completion.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from planner.problem.architecture import Architecture
 
@@ -32,6 +33,13 @@ TRAINING = (Task.ACTOR_TRAINING, Task.CRITIC_TRAINING)
 """Tasks that update parameters."""
 TASKS = tuple(Task)
 """All tasks in the order in which tuples of tasks are sorted."""
+
+V = TypeVar("V")
+
+
+def in_task_order(by_task: Mapping[Task, V]) -> tuple[tuple[Task, V], ...]:
+    """Return pairs of a task and its value in the order of `Task`, whatever the order of the mapping."""
+    return tuple((task, by_task[task]) for task in TASKS if task in by_task)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

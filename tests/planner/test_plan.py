@@ -42,6 +42,24 @@ def test_a_plan_with_everything_survives_json() -> None:
     assert json.loads(whole.to_json())["schema"] == "periplus.plan/1"
 
 
+def test_a_plan_is_written_without_defaults_and_with_tasks_as_keys_and_sets_in_order() -> None:
+    rules = Rules(pins=((Task.REWARD, frozenset({"us", "eu"})),), generating=frozenset({"us", "eu", "ap"}))
+    tree = replace(gpu_plan(), question=replace(PROBLEM, rules=rules)).to_tree()
+    assert "simulated" not in tree
+    assert tree["placement"]["groups"][0]["pools"][0]["layouts"] == {"generation": {"tensor": 1, "batch": 32}}
+    assert next(iter(tree["evaluation"]["task_s"])) == "generation"
+    assert tree["question"]["rules"] == {"pins": [["reward", ["eu", "us"]]], "generating": ["ap", "eu", "us"]}
+    assert tree["question"]["limits"]["max_tensor"] == PROBLEM.limits.max_tensor
+
+
+def test_a_plan_is_read_with_further_keys_at_its_top_and_with_tasks_in_any_order() -> None:
+    tree = gpu_plan().to_tree()
+    pool = tree["placement"]["groups"][-1]["pools"][0]
+    pool["layouts"] = dict(reversed(pool["layouts"].items()))
+    assert len(pool["layouts"]) > 1
+    assert Plan.from_tree(tree | {"explanation": {"x": 1}}, "plan") == gpu_plan()
+
+
 def test_what_travels_to_workers_leaves_the_question_out() -> None:
     sent = without_question(gpu_plan())
     assert "question" not in sent.to_tree()
@@ -77,12 +95,23 @@ def test_what_is_no_plan_is_refused(text: str) -> None:
     ("old", "new", "key"),
     [
         ('"step_s":', '"step_s":1e300,"x":', "evaluation.step_s is 1e"),
-        ('"max_step_s":null', '"max_step_s":1e-300', "max_step_s is 1e-300"),
+        ('"goal":{', '"goal":{"max_step_s":1e-300', "max_step_s is 1e-300"),
         ('"max_regions":3', '"max_regions":0', "max_regions is 0, but must be a whole number from 1"),
         ('"num_units":8', '"num_units":1000000000000000000', "num_units is 1000000000000000000"),
         ('"tensor":2', '"tensor":0', "tensor is 0"),
         ('"region":"us"', '"region":"u\\ns"', "without control characters"),
         ('"rtt_s":0.08', '"rtt_s":1e300', "rtt_s is 1e"),
+        ('"task":"rollout"', '"task":"critic"', 'assignments.1.task is "critic", but must be one of trainer, rollout'),
+        ('"task_s":{', '"task_s":{"x":1,', "unknown key evaluation.task_s.x; it must be one of generation, reward"),
+        ('"layouts":{', '"layouts":[],"x":{', "layouts is [], but must be a mapping"),
+        ('"max_regions":3', '"generating":["a",1]', "question.rules.generating.1 is 1, but must be text"),
+        (
+            '"max_tensor":8',
+            '"max_tensr":8',
+            "max_tensr; did you mean question.limits.max_tensor?",
+        ),
+        ('"device":"L40S"', '"pace":{"prefill_s":-1,"decode_s":0,"training_s":0}', "assignments.1.pace: Pace("),
+        ('"eta":1', '"eta":-1', "plan: question.workload: eta is -1"),
     ],
 )
 def test_numbers_and_names_of_a_plan_file_have_ranges(old: str, new: str, key: str) -> None:

@@ -16,19 +16,10 @@ from types import MappingProxyType
 from periplus.errors import ConfigError
 from periplus.values.machine import Device, DeviceFamily
 from planner.devices.catalogue.loaders import Row, packaged_rows
-from planner.problem.hardware import Efficiency, GpuType
+from planner.problem.hardware import DEFAULT_EFFICIENCY, Efficiency, GpuType
 
 CPU = "cpu"
 """Name of the type whose devices are cores of a host."""
-DEFAULT_EFFICIENCY = Efficiency(
-    matmul_fraction=0.6,
-    saturation_tokens=128.0,
-    memory_fraction=0.8,
-    link_fraction=0.7,
-    layer_overhead_s=20e-6,
-    collective_latency_s=20e-6,
-)
-"""Efficiency of types without a row in the table. Chosen by hand."""
 
 _CPU_EFFICIENCY = Efficiency(
     matmul_fraction=0.5,

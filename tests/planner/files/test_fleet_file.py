@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from periplus.errors import ConfigError
 from planner.devices.catalogue import gpu_types
-from planner.devices.catalogue.gpus import CPU_CORE, DEFAULT_EFFICIENCY
-from planner.files import fleet_entries
+from planner.devices.catalogue.gpus import CPU_CORE
 from planner.files.fleet_file import SCHEMA, fleet_of, fleet_schema, to_tree
 from planner.files.loaders import load_fleet
 from planner.problem.device_classes import classes_of
 from planner.problem.fleet import Fleet, Link, Machines, Region
-from planner.problem.hardware import Efficiency, GpuType
+from planner.problem.hardware import DEFAULT_EFFICIENCY, Efficiency, GpuType
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SCHEMAS = Path(__file__).parents[3] / "periplus" / "schemas"
@@ -330,21 +329,3 @@ def test_each_key_says_what_it_means() -> None:
     }
     assert not [key for key, field in keys.items() if not field.get("description") and key != "file.schema"]
     assert all(section.get("description") for section in sections.values())
-
-
-def test_a_file_can_say_whatever_the_planners_values_hold() -> None:
-    pairs = (
-        (Region, fleet_entries.RegionEntry),
-        (Machines, fleet_entries.MachinesEntry),
-        (GpuType, fleet_entries.GpuTypeEntry),
-        (Efficiency, fleet_entries.EfficiencyEntry),
-    )
-    for value, entry in pairs:
-        assert {field.name for field in fields(value)} == set(entry.model_fields)
-    assert {field.name for field in fields(Link)} < set(fleet_entries.LinkEntry.model_fields)
-
-
-def test_what_a_file_leaves_out_of_an_efficiency_is_what_the_value_leaves_out() -> None:
-    for field in fields(Efficiency):
-        entry = fleet_entries.EfficiencyEntry.model_fields[field.name]
-        assert entry.is_required() or entry.default == field.default

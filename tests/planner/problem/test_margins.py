@@ -12,7 +12,6 @@ from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
 from planner.explain.lines import explain
 from planner.plan import Plan
-from planner.plan_text import goal_of, goal_tree
 from planner.problem.goal import Goal, Objective, Problem, Rules
 from planner.problem.margins import regime_words, with_margin
 from planner.problem.workload import Task
@@ -36,16 +35,18 @@ def with_eta(asked: Problem, eta: int) -> Problem:
 
 def test_a_problem_without_a_limit_and_what_is_written_of_it_are_unchanged() -> None:
     assert with_margin(PROBLEM) is PROBLEM
-    assert goal_tree(PROBLEM.goal) == {"objective": "throughput", "max_step_s": None, "max_usd_per_hour": None}
     assert "margin" not in gpu_plan().to_json()
 
 
-def test_a_goal_with_its_margin_survives_its_text_and_one_of_an_older_file_has_none() -> None:
+def test_a_goal_with_its_margin_survives_its_text_and_one_without_has_none() -> None:
     goal = limited(PROBLEM).goal
     assert goal.step_margin > 0
-    assert goal_of(goal_tree(goal)) == goal
-    old = goal_of({"objective": "cost", "max_step_s": 100.0, "max_usd_per_hour": None})
-    assert (old.planned_step_s, old.step_margin) == (100.0, 0.0)
+    limits = replace(gpu_plan(), goal=goal)
+    assert Plan.from_json(limits.to_json()).goal == goal
+    tree = limits.to_tree() | {"goal": {"objective": "cost", "max_step_s": 100.0, "max_usd_per_hour": None}}
+    without = Plan.from_tree(tree, "plan").goal
+    assert without is not None
+    assert (without.planned_step_s, without.step_margin) == (100.0, 0.0)
 
 
 def test_the_margin_grows_with_the_bound_and_over_several_regions() -> None:

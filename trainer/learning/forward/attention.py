@@ -247,6 +247,6 @@ class _Spread(torch.autograd.Function):
         shared: SharedPrompts = ctx.shared
         found = gradients[0].index_select(0, shared.place_of_token)
         for tokens, places in shared.copies:
-            apart = gradients[0].index_select(0, places).unflatten(0, (len(tokens), -1))
+            apart = gradients[0].index_select(0, places).view(len(tokens), -1, *found.shape[1:])
             found.index_copy_(0, tokens, apart.sum(1))
         return found, None

@@ -93,7 +93,7 @@ def test_equal_prompts_are_there_once_and_in_the_places_of_each_sequence(groups:
     assert got.starts.tolist()[-1] == len(whole)
     assert got.shared.token_of_place[got.shared.place_of_token].tolist() == list(range(len(ids)))
     # Each token that has several places is in one pair, with all of them.
-    copied = {}
+    copied: dict[int, list[int]] = {}
     for tokens, places in got.shared.copies:
         copied |= dict(zip(tokens.tolist(), places.view(len(tokens), -1).tolist(), strict=True))
     everywhere: dict[int, list[int]] = {}
