@@ -47,6 +47,7 @@ BOUNDARY: dict[str, frozenset[str]] = {
             "coordinator/client/library/calls.py",  # dials the coordinator for scripts
             "coordinator/client/library/submitted_job.py",  # values for scripts of the coordinator's answers
             "coordinator/client/listing.py",  # text and JSON of the coordinator's answers
+            "coordinator/client/planned.py",  # text of the plan in the coordinator's answer
             "coordinator/client/submission.py",  # the request that submits a job
             "coordinator/demo/run.py",  # submits the demo's job and waits for its end
         }
