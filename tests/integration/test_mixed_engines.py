@@ -22,8 +22,8 @@ PLAN = {
     "method": "by hand",
     "trainer_region": "a",
     "assignments": [
-        {"task": "trainer", "region": "a", "num_workers": 1},
-        {"task": "rollout", "region": "a", "num_workers": 1},
+        {"task": "trainer", "region": "a", "num_workers": 1, "device": "emulated-L4-1000"},
+        {"task": "rollout", "region": "a", "num_workers": 1, "device": "emulated-L4-1000"},
         {"task": "rollout", "region": "b", "num_workers": 1, "engine": "vllm"},
     ],
 }
@@ -32,9 +32,13 @@ PLAN = {
 @pytest.mark.timeout(DEADLINE_S * 2)
 def test_samples_of_both_engines_are_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    cores = ({"kind": "cpu"}, {"kind": "cpu"})
+    # Training keeps the pace of slow devices, so that vLLM starts on an idle machine.
+    slow = {"kind": "emulated", "model": "L4", "slowdown": 1000}
     with_vllm = ("--engine", os.environ["PERIPLUS_ENGINES"])
-    regions = {"a": DeclaredRegion(devices=cores), "b": DeclaredRegion(devices=cores, options=with_vllm)}
+    regions = {
+        "a": DeclaredRegion(devices=(slow, slow)),
+        "b": DeclaredRegion(devices=({"kind": "cpu"}, {"kind": "cpu"}), options=with_vllm),
+    }
     job = tiny_job(
         tmp_path, steps=1_000_000, staleness=1, model={"path": "builtin:qwen3-tiny-h32"}, train={"groups_per_step": 32}
     )
