@@ -81,7 +81,6 @@ CASES: list[tuple[tuple[str, ...], int, tuple[str, ...]]] = [
     (("plan", "nowhere.yaml", "--fleet", FLEET), 2, ("nowhere.yaml", "no such file")),
     (("plan", JOB, "--fleet", JOB), 2, ("looks like a job", "give a fleet")),
     (("simulate", JOB), 2, ("looks like a job", "give a plan")),
-    (("fleet", "import", FLEET), 2, ("no table that is known", "nvidia-smi")),
     (("weights", "inspect", "nowhere"), 3, ("nowhere", "periplus weights diff")),
     (("weights", "inspect", JOB), 1, ("is not a delta's file",)),
     (("job", "audit", "nowhere"), 3, ("nowhere", "directory of a run")),
