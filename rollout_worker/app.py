@@ -208,6 +208,7 @@ class Worker:
                 on_swap=OnSwap(self._job.engine.on_swap),
                 check_every_versions=self._job.network.check_engine_every_versions,
                 probe_seed=self._job.seed,
+                relative_rounding=loaded.relative_rounding,
             )
             updater = EngineUpdater(loaded.engine, self._weights, serving, self._out.put, updates)
             self._sampler, self._updater = sampler, updater

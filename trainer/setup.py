@@ -17,6 +17,7 @@ from periplus.job.model_section import NO_TEMPLATE
 from periplus.job.reward_code import read_code
 from periplus.process.telemetry import event
 from periplus.values.policy import Lineage, Policy
+from periplus.values.probe_prompts import probe_prompts
 from periplus.values.record import RecordKind
 from trainer.checkpointing import checkpoint
 from trainer.checkpointing.export import model_files
@@ -33,6 +34,7 @@ from trainer.learning.warmup import warm_up
 from trainer.preflight import checked_inputs, framing_remarks
 from trainer.publishing import publish
 from trainer.publishing.publish import Bundle
+from trainer.publishing.reference_logprobs import relative_rounding
 from trainer.recipe import policy_scorer, warmup_settings
 from trainer.reporting.progress import Progress
 
@@ -121,6 +123,8 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
     # After the warm-up: the KL reference and the critic start from the actor as it is here.
     framing = job.model.chat_template
     files = model_files(model_dir, model, None if framing == NO_TEMPLATE else framing)
+    # Before adapters and shares of ranks. What a checkpoint or training changes about it is within the engines' limits.
+    rounding = relative_rounding(model, probe_prompts(job.seed, model.config.get_text_config().vocab_size))
     leader.build(job, model)
     if manifest is not None:
         leader.restore(manifest)
@@ -138,7 +142,11 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
         restored=manifest,
         progress=progress,
         bundle=publish.bundle(
-            model_dir, inputs.problems.file, read_code(job.reward, job.environment), inputs.problems.set_files
+            model_dir,
+            inputs.problems.file,
+            read_code(job.reward, job.environment),
+            inputs.problems.set_files,
+            relative_rounding=rounding,
         ),
     )
 

@@ -23,6 +23,7 @@ from periplus.environment.prompts import PromptEncoder
 from periplus.errors import ConfigError, EngineRefused, one_line
 from periplus.job.architectures import attention_function
 from periplus.job.job_file import JobFile
+from periplus.values.probe_prompts import PROBE_FILE
 from rollout_worker.engines.adapter_engine import AdapterEngine
 from rollout_worker.engines.engine import Engine, OnSwap
 from rollout_worker.engines.request_limits import RequestLimits
@@ -39,18 +40,28 @@ small model."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedBundle:
-    """What a worker builds from a bundle. The encoder has a Hugging Face tokenizer."""
+    """What a worker builds from a bundle. The encoder has a Hugging Face tokenizer.
+
+    `relative_rounding` is the trainer's own (periplus/values/probe_prompts.py), or None if it could not measure it.
+    """
 
     engine: Engine
     encoder: PromptEncoder
     environment: Environment
+    relative_rounding: float | None
 
 
 async def load_bundle(files: Mapping[str, bytes], scratch: Path, job: JobFile) -> LoadedBundle:
     """Write the bundle's files into the folder `scratch`, and build from them. Raises: ConfigError."""
     tokenizer, environment = await asyncio.to_thread(_unpacked, files, scratch, job)
     engine = await build_engine(scratch, tokenizer, job)
-    return LoadedBundle(engine=engine, encoder=prompt_encoder(job, tokenizer, scratch), environment=environment)
+    rounding = json.loads(files[PROBE_FILE])["relative_rounding"] if PROBE_FILE in files else None
+    return LoadedBundle(
+        engine=engine,
+        encoder=prompt_encoder(job, tokenizer, scratch),
+        environment=environment,
+        relative_rounding=rounding,
+    )
 
 
 def _unpacked(files: Mapping[str, bytes], scratch: Path, job: JobFile) -> tuple[Any, Environment]:

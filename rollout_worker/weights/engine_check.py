@@ -2,10 +2,11 @@
 
 The digest covers the engine's own tensors under the checkpoint's names. The probe compares log-probabilities that the
 engine computes for fixed prompts with the trainer's (periplus/values/probe_prompts.py, which also says how the limits
-were found). It judges the mean difference. The first whole state that passes gives the *baseline*: how far this engine
-is from the trainer when it is sound. Later checks are held against a multiple of it, so that a fault shows that is
-about as small as the engine's rounding. The baseline stays for the life of the engine. If rounding ever grew beyond the
-limit without a fault, repairs would not help, and the worker's process would end and begin with a new baseline.
+were found). It judges the mean difference. The first whole state is held against how much the trainer's own values
+change in bfloat16. If it passes, it gives the *baseline*: how far this engine is from the trainer when it is sound.
+Later checks are held against a multiple of it, so that a fault shows that is about as small as the engine's rounding.
+The baseline stays for the life of the engine. If rounding ever grew beyond the limit without a fault, repairs would not
+help, and the worker's process would end and begin with a new baseline.
 """
 
 from dataclasses import dataclass
@@ -41,10 +42,14 @@ class EngineCheck:
 
 
 class EngineChecker:
-    """Checks one engine. `baseline` is the probe's relative difference at the first state that passed, or None."""
+    """Checks one engine. `baseline` is the probe's relative difference at the first state that passed, or None.
 
-    def __init__(self, engine: Engine, probe_seed: int) -> None:
+    `relative_rounding` is the trainer's own (periplus/values/probe_prompts.py), or None if it was not measured.
+    """
+
+    def __init__(self, engine: Engine, probe_seed: int, relative_rounding: float | None = None) -> None:
         self._engine = engine
+        self._rounding = relative_rounding
         self._prompts = probe_prompts(probe_seed, engine.vocab_size)
         # An engine that computes in bfloat16 differs more from the trainer than one in float32.
         self._limits = PROBE_LIMITS_BF16 if engine.computes_in_bfloat16 else PROBE_LIMITS_FLOAT32
@@ -68,7 +73,7 @@ class EngineChecker:
         # The tensors are right: see whether the engine computes with them.
         found = (await self._engine.logprobs(self._prompts)).reshape(-1).tolist()
         difference = probe_difference(signed.probe_logprobs, found)
-        limit_nats = self._limits.of(self.baseline, difference.spread)
+        limit_nats = self._limits.of(self.baseline, difference.spread, self._rounding)
         if difference.mean <= limit_nats and difference.max <= self._limits.max_nats:
             if self.baseline is None:
                 self.baseline = difference.relative

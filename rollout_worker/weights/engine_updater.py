@@ -43,11 +43,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SwapSettings:
-    """`check_every_versions`: after how many versions the engine itself is checked. `probe_seed`: the job's seed."""
+    """`check_every_versions`: after how many versions the engine itself is checked. `probe_seed`: the job's seed.
+    `relative_rounding`: the trainer's own, or None."""
 
     on_swap: OnSwap
     check_every_versions: int
     probe_seed: int
+    relative_rounding: float | None = None
 
 
 class EngineUpdater:
@@ -69,7 +71,7 @@ class EngineUpdater:
         self._serving = serving
         self._report = report
         self._settings = settings
-        self._checker = EngineChecker(engine, settings.probe_seed)
+        self._checker = EngineChecker(engine, settings.probe_seed, settings.relative_rounding)
         self._held: Policy | None = None  # what the engine holds; None if that is not proven
         self._num_since_check = 0
         self._news = asyncio.Event()

@@ -12,6 +12,7 @@ import torch
 
 from tests.support.processes.demo import (
     TINY,
+    TWO_REGIONS,
     assert_all_gone,
     audit,
     pids_of,
@@ -102,7 +103,7 @@ def test_no_process_is_left_behind(synchronous: Any) -> None:
 
 @pytest.mark.faults
 def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(tmp_path: Path) -> None:
-    demo = start_demo(tmp_path, "--steps", "4000", *TINY)
+    demo = start_demo(tmp_path, "--steps", "4000", TWO_REGIONS, *TINY)
     lines = read_until(demo, "step ")
     peers = {words.split()[2]: _dialled(pid, words) for pid, words in pids_of(tmp_path) if "--task-file" in words}
     demo.send_signal(signal.SIGINT)
@@ -128,7 +129,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(tmp_path: Path) ->
 
 @pytest.mark.faults
 def test_ctrl_c_before_the_first_checkpoint_promises_nothing(tmp_path: Path) -> None:
-    demo = start_demo(tmp_path, *TINY)
+    demo = start_demo(tmp_path, TWO_REGIONS, *TINY)
     lines = read_until(demo, "job spelling starting")
     demo.send_signal(signal.SIGINT)
     rest = demo.communicate(timeout=60)[1]
@@ -141,7 +142,7 @@ def test_ctrl_c_before_the_first_checkpoint_promises_nothing(tmp_path: Path) -> 
 
 @pytest.mark.faults
 def test_the_death_of_an_agent_ends_the_demo_with_a_message(tmp_path: Path) -> None:
-    demo = start_demo(tmp_path, "--steps", "4000", *TINY)
+    demo = start_demo(tmp_path, "--steps", "4000", TWO_REGIONS, *TINY)
     lines = read_until(demo, "job spelling starting")
     (agent,) = [pid for pid, words in pids_of(tmp_path) if "agent run" in words and "aws:us-east-1" in words]
     os.kill(agent, signal.SIGKILL)
@@ -154,7 +155,7 @@ def test_the_death_of_an_agent_ends_the_demo_with_a_message(tmp_path: Path) -> N
 
 @pytest.mark.faults
 def test_a_killed_demo_leaves_no_process_behind(tmp_path: Path) -> None:
-    demo = start_demo(tmp_path, "--steps", "4000", *TINY)
+    demo = start_demo(tmp_path, "--steps", "4000", TWO_REGIONS, *TINY)
     read_until(demo, "job spelling starting")
     demo.kill()
     demo.communicate(timeout=60)
@@ -180,7 +181,9 @@ def _dotted(host: str) -> str:
 def test_weights_change_within_completions_which_are_trained_on_and_audited(tmp_path: Path) -> None:
     """Few requests at a time and long completions: workers are still generating when new weights come."""
     long = ("sampling.max_new_tokens=100", "engine.max_requests=4", "network.check_engine_every_versions=2")
-    summary = run_demo(tmp_path, "--staleness", "2", "--steps", "6", *TINY, *long, "train.warmup.max_steps=2")
+    summary = run_demo(
+        tmp_path, "--staleness", "2", "--steps", "6", TWO_REGIONS, *TINY, *long, "train.warmup.max_steps=2"
+    )
     run = Path(summary["run_dir"])
     assert summary["staleness_violations"] == 0
     assert summary["weight_digest_mismatches"] == 0

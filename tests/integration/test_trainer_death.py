@@ -8,11 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes.demo import TINY, audit, pids_of, read_until, resume_demo, run_demo, shorten, start_demo
+from tests.support.processes.demo import (
+    TINY,
+    TWO_REGIONS,
+    audit,
+    pids_of,
+    read_until,
+    resume_demo,
+    run_demo,
+    shorten,
+    start_demo,
+)
 
 pytestmark = [pytest.mark.processes, pytest.mark.faults]
 
-SHORT = (*TINY, "checkpoint.every_steps=2")
+SHORT = (TWO_REGIONS, *TINY, "checkpoint.every_steps=2")
 STEPS = 24
 
 

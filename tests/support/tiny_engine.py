@@ -16,12 +16,12 @@ from trainer.publishing import reference_logprobs
 SEED = 3
 
 
-def tiny_model() -> Any:
+def tiny_model(num_layers: int = 2) -> Any:
     config = Qwen3Config(
         vocab_size=50,
         hidden_size=32,
         intermediate_size=48,
-        num_hidden_layers=2,
+        num_hidden_layers=num_layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=8,

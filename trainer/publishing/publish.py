@@ -9,6 +9,8 @@ lossless between two such states. If it would hardly be smaller than the full st
 Nothing here waits or sends: publisher.py does.
 """
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +37,7 @@ from periplus.publication import (
 )
 from periplus.values.digest import payload_digest
 from periplus.values.policy import Policy
+from periplus.values.probe_prompts import PROBE_FILE
 from periplus.values.weight_state import Tensor, WeightState, content_bytes
 from trainer.data.adapters import published_parameters
 
@@ -148,16 +151,20 @@ def bundle(
     problems: bytes | None,
     code: Mapping[str, bytes] = MappingProxyType({}),
     set_files: Mapping[str, bytes] = MappingProxyType({}),
+    relative_rounding: float = math.nan,
 ) -> Bundle:
     """Pack tokenizer and model configuration of `model_dir`, the job's code, and the problems if workers need them.
 
-    `set_files` are the files with the problems of evaluation sets, by name.
+    `set_files` are the files with the problems of evaluation sets, by name. `relative_rounding` is the trainer's own
+    (reference_logprobs.py); it is left out if it is not finite.
     """
     content: dict[str, bytes] = {
         name: (model_dir / name).read_bytes() for name in BUNDLE_FILES if (model_dir / name).is_file()
     }
     if problems is not None:
         content[DATA_FILE] = problems
+    if math.isfinite(relative_rounding):
+        content[PROBE_FILE] = json.dumps({"relative_rounding": relative_rounding}).encode()
     content |= set_files
     content |= {f"{CODE_FOLDER}/{name}": text for name, text in code.items()}
     return Bundle(payload=files.encode(content), content_bytes=len(files.content(content)))

@@ -6,6 +6,9 @@ therefore carries the trainer's own log-probabilities of a few fixed sequences (
 trainer computes them in float32 from the rounded weights, which are those that are published. Adapters are merged into
 their layers, as engines do it.
 
+A deep model rounds more in bfloat16 than a shallow one. By how much is measured once, with the trainer's own weights,
+and travels with the bundle: engines that compute in bfloat16 are held against it (`relative_rounding`).
+
 The float32 masters of a module are replaced only during its forward pass, so at most one module's own parameters exist
 twice. Nobody may train meanwhile: the probe is part of a version's snapshot.
 
@@ -24,18 +27,29 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from periplus.values.probe_prompts import probe_difference
 from trainer.data.adapters import adapted_layers, adapters_off, merged_weight
 from trainer.publishing.local_rows import reshard
 
 
+def relative_rounding(model: Any, ids_RP: npt.NDArray[np.int64]) -> float:
+    """Return how far the log-probabilities in bfloat16 are from those in float32, as a share of their spread.
+
+    The result is that of `ProbeDifference.relative`: not finite if a log-probability is not.
+    """
+    exact, rounded = (logprobs(model, ids_RP, dtype).reshape(-1).tolist() for dtype in (torch.float32, torch.bfloat16))
+    return probe_difference(exact, rounded).relative
+
+
 @torch.no_grad()
-def logprobs(model: Any, ids_RP: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+def logprobs(model: Any, ids_RP: npt.NDArray[np.int64], dtype: torch.dtype = torch.float32) -> npt.NDArray[np.float32]:
     """Return the log-probability of each token given those before it, with the weights rounded to bfloat16.
 
-    `ids_RP` holds token ids. The result has the shape [R, P - 1], in nats: the first token has no log-probability.
+    `ids_RP` holds token ids. `dtype` is what the model computes in. The result has the shape [R, P - 1], in nats: the
+    first token has no log-probability.
     """
     ids = torch.from_numpy(ids_RP).to(next(model.parameters()).device)
-    with _rounded(model), adapters_off(model):
+    with _rounded(model, dtype), adapters_off(model):
         logits_RPV = model(input_ids=ids, use_cache=False).logits.to(torch.float32)
     all_RPV = torch.log_softmax(logits_RPV[:, :-1], dim=-1)
     found: npt.NDArray[np.float32] = all_RPV.gather(-1, ids[:, 1:, None]).squeeze(-1).cpu().numpy()
@@ -43,7 +57,7 @@ def logprobs(model: Any, ids_RP: npt.NDArray[np.int64]) -> npt.NDArray[np.float3
 
 
 @contextmanager
-def _rounded(model: Any) -> Iterator[None]:
+def _rounded(model: Any, dtype: torch.dtype) -> Iterator[None]:
     # Hooks round the parameters of each module when its forward pass begins, and put the masters back when it ends.
     # Parameters are kept as objects: FSDP2 exchanges those of a module when it gathers and divides them.
     masters: dict[torch.nn.Module, list[tuple[torch.nn.Parameter, torch.Tensor]]] = {}
@@ -54,10 +68,10 @@ def _rounded(model: Any) -> Iterator[None]:
         masters[module] = [(parameter, parameter.data) for parameter in parameters]
         merged = merged_weight(adapted[module]) if module in adapted else None
         for parameter in parameters:
-            # In float32 also if FSDP2 has gathered them in bfloat16.
-            parameter.data = parameter.data.to(torch.bfloat16).to(torch.float32)
+            # In `dtype` also if FSDP2 has gathered them in bfloat16.
+            parameter.data = parameter.data.to(torch.bfloat16).to(dtype)
         if merged is not None:
-            module.weight.data = merged
+            module.weight.data = merged.to(dtype)
 
     def leave(module: torch.nn.Module, *_: object) -> None:
         for parameter, data in masters.pop(module, ()):

@@ -11,6 +11,7 @@ from periplus.values.probe_prompts import (
     NUM_SEQUENCES,
     NUM_TOKENS,
     PROBE_LIMITS_BF16,
+    PROBE_LIMITS_FLOAT32,
     ProbeDifference,
     probe_difference,
     probe_prompts,
@@ -69,6 +70,9 @@ def test_later_checks_are_held_against_the_engines_own_first_difference_as_value
     limits = PROBE_LIMITS_BF16
     first = ProbeDifference(mean=0.004, max=0.02, spread=1.0)
     assert limits.of(None, 1.0) == limits.first_nats
+    assert limits.of(None, 4.0, rounding=0.02) == pytest.approx(0.2), "a deep model may round more"
+    assert limits.of(None, 1.0, rounding=0.0) == limits.floor_nats
+    assert PROBE_LIMITS_FLOAT32.of(None, 4.0, rounding=0.02) == PROBE_LIMITS_FLOAT32.first_nats
     assert limits.of(first.relative, 1.0) == pytest.approx(0.007)
     assert limits.of(first.relative, 2.0) == pytest.approx(0.014), "rounding grows with the logits"
     assert limits.of(0.0, 1.0) == limits.floor_nats

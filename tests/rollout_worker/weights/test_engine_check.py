@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from periplus.codec.weights.layout import layout_of
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
-from periplus.values.probe_prompts import PROBE_LIMITS_BF16, PROBE_LIMITS_FLOAT32
+from periplus.values.probe_prompts import PROBE_LIMITS_BF16, PROBE_LIMITS_FLOAT32, probe_prompts
 from periplus.values.weight_state import Tensor, WeightState
 from rollout_worker.engines.engine import OnSwap, WholeState
 from rollout_worker.engines.torch_engine import TorchEngine
@@ -18,6 +19,7 @@ from rollout_worker.weights.engine_check import EngineCheck, EngineChecker
 from rollout_worker.weights.host_copy import Signed
 from tests.support.cases.tiers import rest_is_slow
 from tests.support.tiny_engine import SEED, model_states, prober, tiny_engine, tiny_model
+from trainer.publishing import reference_logprobs
 
 STATES = model_states(3)
 NAME = "model.layers.1.mlp.up_proj.weight"
@@ -195,6 +197,38 @@ def test_a_tied_head_that_is_a_few_steps_old_is_found(dtype: torch.dtype, num_st
             assert stale.difference.mean < PROBE_LIMITS_BF16.first_nats, "only the baseline shows it"
 
     play(scene, dtype)
+
+
+def test_a_deep_engine_in_bfloat16_may_round_as_the_trainer_does() -> None:
+    """Its mean difference is above the limit for models whose rounding nobody measured."""
+    torch.manual_seed(0)
+    model = tiny_model(num_layers=28)
+    model.lm_head.weight.data.mul_(8)  # the embedding too, which is normalised
+    prompts = probe_prompts(SEED, model.config.vocab_size)
+    logprobs = tuple(reference_logprobs.logprobs(model, prompts).reshape(-1).tolist())
+    rounding = reference_logprobs.relative_rounding(model, prompts)
+
+    async def run() -> None:
+        in_bf16 = deepcopy(model).to(torch.bfloat16)
+        engine = tiny_engine(in_bf16)
+        try:
+            signed = Signed(policy=Policy(0, 0), state_digest=await engine.digest(), probe_logprobs=logprobs)
+            unmeasured = await EngineChecker(engine, SEED).check(signed)
+            assert unmeasured.difference is not None
+            assert unmeasured.difference.mean > PROBE_LIMITS_BF16.first_nats
+            assert "computes with others" in unmeasured.why
+            measured = await EngineChecker(engine, SEED, rounding).check(signed)
+            assert measured.is_sound, measured.why
+            # A head that reads other memory than what is hashed is still found.
+            head = in_bf16.lm_head.weight.detach()
+            in_bf16.lm_head.weight = torch.nn.Parameter(head + 0.2 * head.std() * torch.randn_like(head), False)
+            faulty = await EngineChecker(engine, SEED, rounding).check(signed)
+            assert faulty.digest == signed.state_digest
+            assert "computes with others" in faulty.why
+        finally:
+            await engine.close()
+
+    asyncio.run(run())
 
 
 def test_an_engine_in_bfloat16_may_round_as_it_does() -> None:

@@ -15,6 +15,8 @@ TINY = (
     "eval.every_steps=0",
     "optimizer.warmup_steps=0",
 )
+TWO_REGIONS = "--regions=aws:us-east-1,azure:westeurope"
+"""One region fewer than the demo has: each costs the start of an agent and of a worker, 7 CPU seconds."""
 DEADLINE_S = 240.0
 
 

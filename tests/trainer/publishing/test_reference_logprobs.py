@@ -37,6 +37,23 @@ def test_the_probe_is_of_the_weights_as_they_are_published_and_leaves_the_master
     assert memory == [parameter.data_ptr() for parameter in model.parameters()]
 
 
+def test_the_rounding_is_that_of_a_model_in_bfloat16_and_leaves_the_masters(model: Any) -> None:
+    ids = probe_prompts(0, model.config.vocab_size)
+    memory = [parameter.data_ptr() for parameter in model.parameters()]
+    in_bf16 = deepcopy(model)
+    for parameter in in_bf16.parameters():  # buffers, such as the rotary frequencies, stay in float32
+        parameter.data = parameter.data.to(torch.bfloat16)
+    with torch.no_grad():
+        logits = in_bf16(input_ids=torch.from_numpy(ids)).logits.float()
+    found = torch.log_softmax(logits[:, :-1], -1).gather(-1, torch.from_numpy(ids)[:, 1:, None]).squeeze(-1)
+    exact = reference_logprobs.logprobs(model, ids)
+    expected = np.abs(found.numpy() - exact).mean() / exact.std()
+    assert reference_logprobs.relative_rounding(model, ids) == pytest.approx(expected, rel=0.01)
+    assert 1e-4 < expected < 0.1
+    assert memory == [parameter.data_ptr() for parameter in model.parameters()]
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
 def test_the_masters_come_back_when_the_forward_pass_fails(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     before = [parameter.data_ptr() for parameter in model.parameters()]
     last = list(model.modules())[-1]
