@@ -21,6 +21,7 @@ from periplus.job.architectures import ARCHITECTURES, BY_MODEL_TYPE, Coverage
 from periplus.job.job_file import JobFile
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
+from periplus.values.probe_prompts import probe_prompts
 from periplus.values.trajectory import PolicyRun
 from periplus.values.weight_state import WeightState
 from rollout_worker.engines.bundle import build_engine
@@ -43,6 +44,7 @@ from trainer.learning.learner import Learner
 from trainer.learning.scoring import completion_logprobs
 from trainer.preflight import checked_inputs
 from trainer.publishing.publish import bf16_state
+from trainer.publishing.reference_logprobs import relative_rounding
 from trainer.publishing.trained_weights import weights_of
 from trainer.recipe import build_learner
 
@@ -135,6 +137,8 @@ def trained(job: JobFile, checkpoint: Path) -> Trained:
     for row, each in enumerate(expected.samples):
         width = len(each.completion_ids)
         np.testing.assert_allclose(got_BT[row, :width], each.behaviour_logprobs, rtol=1e-4, atol=2e-5)
+    prompts = probe_prompts(job.seed, model.config.get_text_config().vocab_size)
+    assert 0.001 < relative_rounding(model, prompts) < 0.1
     weights = weights_of(model)
     first = weights.first()
     report = learner.step(samples, consumer=CONSUMER, learning_rate=job.optimizer.lr)
