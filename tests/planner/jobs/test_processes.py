@@ -9,16 +9,19 @@ import pytest
 
 from periplus.errors import ConfigError
 from periplus.values.machine import Device, DeviceFamily
-from planner.answer.outcome import Found, Infeasible
+from planner.answer.outcome import BudgetExhausted, Found, Infeasible
 from planner.devices.catalogue import architecture, gpu_types, type_of
 from planner.files.capabilities import load_capabilities
+from planner.jobs.spare_workers import BUSY_SHARE
 from planner.plan import Plan, PlanOutcome, TaskKind
 from planner.problem.architecture import Architecture
 from planner.problem.fleet import Fleet, Machines, Region
+from planner.problem.workload import Task
 from planner.solve import Thinking, plan_job
 from tests.support.planner.hosts import mesh, tiny_job
 
 QWEN = architecture("Qwen3-0.6B")
+SLOWER_L4 = type_of(Device(index=0, kind=DeviceFamily.EMULATED, model="L4", slowdown=400.0))
 SLOW_L4 = type_of(Device(index=0, kind=DeviceFamily.EMULATED, model="L4", slowdown=100.0))
 FLEET = {"a": {"L4": 3, "H100-SXM": 1}, "b": {"L4": 2}}
 
@@ -38,13 +41,13 @@ def fleet(machines: Mapping[str, Mapping[str, int]] = FLEET, usd: float | None =
         )
         for name, owned in machines.items()
     ]
-    return replace(mesh(regions), gpu_types={**gpu_types(), SLOW_L4.name: SLOW_L4})
+    return replace(mesh(regions), gpu_types={**gpu_types(), SLOW_L4.name: SLOW_L4, SLOWER_L4.name: SLOWER_L4})
 
 
 def planned(on: Fleet, by_hand: Plan | None = None, shape: Architecture | None = QWEN, **changes: Any) -> PlanOutcome:
     return plan_job(
         on,
-        tiny_job(model={"path": "SomeBody/SomeModel"}, **changes),
+        tiny_job(**{"model": {"path": "SomeBody/SomeModel"}} | changes),
         architecture=shape,
         model_bytes=1_200_000_000,
         capabilities=load_capabilities(),
@@ -90,6 +93,28 @@ def test_a_plan_of_least_cost_gives_each_process_a_device_of_its_own() -> None:
     assert found.best.evaluation.usd_per_hour == pytest.approx(4.0, rel=0.01)
 
 
+@pytest.mark.parametrize(("number", "num_workers"), [(4, 4), (6, 5)])
+def test_generation_on_free_accelerators_has_a_reserve(number: int, num_workers: int) -> None:
+    """Three slow workers would do, if generation were as fast as is predicted."""
+    found = planned(
+        fleet({"a": {SLOW_L4.name: 4}, "b": {SLOWER_L4.name: number}}),
+        shape=architecture("builtin:qwen3-tiny"),
+        model={"path": "builtin:qwen3-tiny"},
+        algorithm={"group_size": 8},
+        sampling={"max_new_tokens": 48, "prompt_tokens": 8},
+        train={"groups_per_step": 32, "devices": 4},
+        staleness=8,
+        regions={"min": 2},
+    )
+    assert isinstance(found, Found)
+    assert found.best.evaluation is not None
+    rows = {(each.task, each.region): each for each in found.best.assignments}
+    assert rows[TaskKind.TRAINER, "a"].data == 3
+    assert rows[TaskKind.ROLLOUT, "b"].num_workers == num_workers
+    busy_s, step_s = dict(found.best.evaluation.task_s)[Task.GENERATION], found.best.evaluation.step_s
+    assert (busy_s <= BUSY_SHARE * step_s) == (num_workers < number)
+
+
 def test_a_model_is_divided_over_as_many_devices_as_it_needs() -> None:
     # 16 GB of weights on devices of 16 GB.
     on, shape = fleet({"a": {"B200-SXM": 1}, "b": {"T4": 4}}), architecture("Qwen3-8B")
@@ -102,9 +127,13 @@ def test_a_model_is_divided_over_as_many_devices_as_it_needs() -> None:
     assert isinstance(fixed, Found)
     assert [each.tensor for each in fixed.best.assignments] == [1, 2]
     # One device does not hold it, and neither engine may divide it: torch cannot, and a fused projection has no parts.
-    assert isinstance(planned(on, shape=shape, engine={"name": "vllm", "tensor_parallel": 1}), Infeasible)
-    assert isinstance(planned(on, shape=replace(shape, is_fused=True), engine={"name": "vllm"}), Infeasible)
-    assert isinstance(planned(on, shape=shape, regions={"rollout": ["b"]}), Infeasible)
+    for impossible in (
+        planned(on, shape=shape, engine={"name": "vllm", "tensor_parallel": 1}),
+        planned(on, shape=replace(shape, is_fused=True), engine={"name": "vllm"}),
+        planned(on, shape=shape, regions={"rollout": ["b"]}),
+    ):
+        assert isinstance(impossible, Infeasible | BudgetExhausted)
+        assert getattr(impossible, "best", None) is None
 
 
 def test_a_plan_by_hand_is_completed() -> None:
