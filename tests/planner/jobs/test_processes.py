@@ -51,7 +51,7 @@ def planned(on: Fleet, by_hand: Plan | None = None, shape: Architecture | None =
         architecture=shape,
         model_bytes=1_200_000_000,
         capabilities=load_capabilities(),
-        thinking=Thinking(budget_s=3.0, now_s=time.monotonic),
+        thinking=Thinking(budget_s=20.0, now_s=time.monotonic),
         by_hand=by_hand,
     )
 
