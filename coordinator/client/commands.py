@@ -104,7 +104,10 @@ def submit(
     output: str,
     coordinator: str | None,
 ) -> None:
-    """Submit the job in FILE, with keys such as optimizer.lr overridden by KEY=VALUE, and print its id."""
+    """Submit the job in FILE, with keys such as optimizer.lr overridden by KEY=VALUE, and print its id.
+
+    Its plan is shown too, with its dollars and what would be faster or cheaper; -o name prints the id at once.
+    """
     # Later overrides win: the named options override KEY=VALUE, and both override the file.
     flags = {"plan.objective": objective, "plan.max_usd_per_hour": max_usd_per_hour}
     changes = [f"{key}={value}" for key, value in flags.items() if value is not None]
@@ -134,6 +137,9 @@ def submit(
         _say(f"submitted {job_id}; `periplus job watch {job_id}` follows it, `periplus job show {job_id}` shows where")
         if job_file.checkpoint.replicate == "none":
             _say("checkpoints stay in the trainer's region (checkpoint.replicate: none): the job is lost if it is lost")
+        if not (wait or watch) and form is Output.NAME:
+            _print_job(submitted, form)
+            return None
         if not (wait or watch):
             planned = await until_planned(remote, submitted)
             _say_plan(planned)
@@ -162,7 +168,6 @@ def submit(
     # After the connection is closed: the searches take seconds, and nobody needs them to go on.
     if (planned := _ask(coordinator, call)) and (frontier := frontier_words(*planned)):
         _say(frontier)
-        _say(f"cheaper or faster: periplus job cancel {planned[0].job_id}, and submit with --objective cost or time")
 
 
 @job.command("list")

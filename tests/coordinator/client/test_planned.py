@@ -7,6 +7,7 @@ import pytest
 
 from coordinator.client.fleet_file import fleet_tree
 from coordinator.client.planned import frontier_words, plan_words
+from periplus.errors import ConfigError
 from periplus.net.convert import inventory_to_pb
 from periplus.pb.v1 import control_pb2
 from periplus.values.machine import Device, DeviceFamily
@@ -50,10 +51,24 @@ def test_processes_dollars_and_frontier_follow_a_plan(monkeypatch: pytest.Monkey
     processes, _, dollars = plan_words(job).rpartition("\n")
     assert processes.splitlines()[0].split() == ["TASK", "REGION", "DEVICE", "ENGINE", "TENSOR", "DATA", "COUNT", "$/H"]
     assert dollars.startswith("dollars: rent ")
-    heading, fastest, *others = frontier_words(job, on).splitlines()
+    heading, fastest, *others, hint = frontier_words(job, on).splitlines()
+    assert hint.startswith("cheaper or faster: periplus job cancel j,")
     assert heading.split()[:2] == ["FRONTIER", "S/STEP"]
     assert "H100-SXM" in fastest
     assert "H100-SXM" not in others[-1], "the cheapest plan uses the cheap devices alone"
+
+
+def test_a_frontier_that_cannot_be_found_does_not_fail_the_submission(monkeypatch: pytest.MonkeyPatch) -> None:
+    on = fleet(h100_usd=2.5, l4_usd=0.5)
+    job = planned(on)
+
+    def damaged(path: str) -> None:
+        raise ConfigError(f"{path}: config.json is damaged")
+
+    monkeypatch.setattr("coordinator.client.planned.visible_architecture", damaged)
+    assert frontier_words(job, on) == "no frontier: builtin:qwen3-tiny: config.json is damaged"
+    monkeypatch.setattr("coordinator.client.planned.visible_architecture", lambda path: None)
+    assert frontier_words(job, on) == ""
 
 
 def test_without_prices_or_a_plan_there_is_no_frontier() -> None:
