@@ -15,7 +15,7 @@ import click
 from periplus.config import loading
 from planner.answer.placement import Placement
 from planner.commands.numbers import MAX_STEP_S
-from planner.files.loaders import read_rows, read_text
+from planner.files.loaders import read_rows
 from planner.problem.device_classes import classes_of
 from planner.problem.fleet import Fleet
 from planner.problem.ranges import some
@@ -158,7 +158,7 @@ def _counts(trace: Path) -> tuple[tuple[float, float], ...]:
     """Return pairs (time_s, number of instances) of a trace file. Raises: ConfigError, ValueError."""
     if trace.suffix != ".json":
         return trace_counts(read_rows(trace))
-    tree: Any = loading.parse_json(read_text(trace), str(trace))
+    tree: Any = loading.parse_json(loading.read_text(trace), str(trace))
     try:
         return ticks_counts(float(tree["metadata"]["gap_seconds"]), [float(count) for count in tree["data"]])
     except (KeyError, TypeError) as error:

@@ -46,12 +46,8 @@ class LinkEntry(Config):
     """Throughput in bytes per second: the tenth percentile if there are several samples."""
     throughput_bits_per_s: float | None = Field(default=None, ge=8, le=8e13)
     """Throughput in bits per second, in place of bytes_per_s."""
-    bytes_per_s_p50: WanBytesPerS | None = None
-    """Median throughput in bytes per second, if there are several samples."""
     age_s: float | None = Field(default=None, ge=0, le=1e10)
     """Seconds since the last measurement. null if they are unknown."""
-    num_samples: int = Field(default=1, ge=1, le=10**9)
-    """Number of samples that the throughput was computed from."""
     usd_per_gbyte: Usd = 0.0
     """Egress price of this link in dollars per 10^9 bytes."""
 
@@ -148,10 +144,6 @@ def _link_refusals(link: LinkEntry, known: set[str]) -> Iterator[str]:
             yield f"{where} has no rate; give bytes_per_s or throughput_bits_per_s, or leave out what nobody measured"
         else:
             yield f"{where} has both bytes_per_s and throughput_bits_per_s; leave out one of the two"
-    rate = link.bytes_per_s if link.throughput_bits_per_s is None else link.throughput_bits_per_s / 8
-    # The tolerance is for rates that were converted from bits.
-    if rate is not None and link.bytes_per_s_p50 is not None and link.bytes_per_s_p50 < rate * (1 - 1e-9):
-        yield f"{where} has bytes_per_s_p50 {link.bytes_per_s_p50:g} below its tenth percentile, {rate:g}"
     if link.src_region == link.dst_region:
         yield f"{where} ends where it begins; the network inside a region is its fabric_bytes_per_s"
     # A link from an unknown region to itself is reported once.

@@ -24,18 +24,13 @@ from planner.problem.workload import Workload
 def read_rows(path: Path) -> tuple[Mapping[str, str], ...]:
     """Return the rows of a CSV file with a header; each maps column names to texts. Raises: ConfigError."""
     try:
-        rows = tuple(csv.DictReader(_lines(read_text(path))))
+        rows = tuple(csv.DictReader(_lines(loading.read_text(path))))
     except csv.Error as error:
         raise ConfigError(f"{path}: cannot be read as CSV: {error}") from error
     for i, row in enumerate(rows):
         if None in row or None in row.values():
             raise ConfigError(f"{path}, row {i + 1}: has not as many values as the header; is the file complete?")
     return rows
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a file. Raises: ConfigError."""
-    return loading.read_text(path)
 
 
 def load_fleet(path: Path, cpu_core: GpuType = CPU_CORE) -> Fleet:
@@ -64,7 +59,7 @@ def load_architecture(model_path: str) -> Architecture:
 
 def _config_json(path: Path) -> object:
     file = path / "config.json" if path.is_dir() else path
-    return loading.parse_json(read_text(file), str(file))
+    return loading.parse_json(loading.read_text(file), str(file))
 
 
 def _lines(text: str) -> Iterator[str]:

@@ -105,11 +105,8 @@ class Link:
     rtt_s: float
     bytes_per_s: float
     """Throughput: the tenth percentile if there are several samples."""
-    bytes_per_s_p50: float | None = None
-    """Median throughput. None if it is unknown."""
     age_s: float | None = None
     """Seconds since the last measurement. None if they are unknown."""
-    num_samples: int = 1
     usd_per_gbyte: float = 0.0
     """Egress price in dollars per 10^9 bytes."""
 

@@ -183,10 +183,6 @@ BAD: dict[str, tuple[Change, str]] = {
         _set("regions", 0, "machines", 0, "fabric", value="\x1b[31m"),
         "without control characters",
     ),
-    "a median below the tenth percentile": (
-        _set("links", 0, "bytes_per_s_p50", value=1e7),
-        "has bytes_per_s_p50 1e.07 below its tenth percentile, 1e.08",
-    ),
     "too many regions": (
         _set("regions", value=[{"name": f"r{i}", "num_cores": 1} for i in range(3000)]),
         r"regions has 3,000 items, but must be a list .* of at most 256 items",
@@ -295,9 +291,7 @@ def fleets(draw: st.DrawFn) -> Fleet:
         dst_region=st.just(""),
         rtt_s=st.floats(0, 9),
         bytes_per_s=_NUMBER,
-        bytes_per_s_p50=st.none() | st.just(1e13),
         age_s=st.none() | st.floats(0, 1e9),
-        num_samples=st.integers(1, 99),
         usd_per_gbyte=st.floats(0, 1),
     )
     links = tuple(
