@@ -145,7 +145,12 @@ def _usd(plan: Plan) -> str:
 
 
 def _workers(plan: Plan) -> _Counts:
-    return {(a.task.value, a.region): a.num_workers for a in plan.assignments}
+    found: _Counts = {}
+    # A region may have several rows, of unlike processes.
+    for each in plan.assignments:
+        key = (each.task.value, each.region)
+        found[key] = found.get(key, 0) + each.num_workers
+    return found
 
 
 def _devices(placement: Placement) -> _Counts:

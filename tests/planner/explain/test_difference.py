@@ -83,3 +83,14 @@ def test_plans_of_different_questions_are_called_so() -> None:
     assert changed.to_tree()["different_questions"] == ["fleet"]
     assert changed.text().startswith("the plans are of different fleets: their numbers do not compare\n")
     assert {name: after for name, _, after in changed.facts}["dollars an hour"] == "-"
+
+
+def test_unlike_workers_of_a_region_are_counted_together() -> None:
+    def plan(*numbers: int) -> Plan:
+        rows = [{"task": "rollout", "region": "a", "num_workers": n, "device": f"t{n}"} for n in numbers]
+        trainer = {"task": "trainer", "region": "a", "num_workers": 1}
+        tree = {"schema": "periplus.plan/1", "method": "by hand", "trainer_region": "a"}
+        return Plan.from_tree(tree | {"assignments": [trainer, *rows]}, "plan")
+
+    assert difference(plan(2, 3), plan(3)).workers == (("rollout", "a", 5, 3),)
+    assert difference(plan(2, 3), plan(5)).workers == ()
