@@ -171,6 +171,7 @@ class Agent:
                 python_of={engine.name: engine.python for engine in engines},
                 allows_own_code=config.allow_code,
                 allows_unsandboxed=config.allow_unsandboxed,
+                fork_server=config.fork_server,
             ),
             offered.own,
         )

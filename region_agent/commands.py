@@ -16,6 +16,7 @@ from periplus.cli.command_groups import DefaultGroup
 from periplus.cli.option_types import HOST_PORT, DirectoryToWrite
 from periplus.config.loading import validate
 from periplus.process import telemetry
+from periplus.process.fork_server import ADDRESS_VARIABLE
 from periplus.process.lifecycle import ShutdownReason
 from region_agent.config import AgentConfig, resolve
 from region_agent.control import host_limits
@@ -118,6 +119,13 @@ def agent() -> None:
     envvar="PERIPLUS_ENGINES",
     help="Interpreter of an engine with an environment of its own, such as vllm=/opt/vllm/bin/python; repeatable.",
 )
+@click.option(
+    "--fork-server",
+    type=click.Path(path_type=Path),
+    metavar="SOCKET",
+    envvar=ADDRESS_VARIABLE,
+    help="A process of a local fleet that forks tasks  [default: start each afresh]",
+)
 @click.option("--allow-code", is_flag=True, help="Let jobs run reward functions of their users' own in this region.")
 @click.option(
     "--allow-unsandboxed",
@@ -152,6 +160,7 @@ def run(
     worker_threads: int,
     trainer_threads: int | None,
     engines: tuple[str, ...],
+    fork_server: Path | None,
     allow_code: bool,
     allow_unsandboxed: bool,
     stop_grace_s: float,
@@ -182,6 +191,7 @@ def run(
             "worker_threads": worker_threads,
             "trainer_threads": worker_threads if trainer_threads is None else trainer_threads,
             "engines": configured(engines),
+            "fork_server": str(fork_server) if fork_server else None,
             "allow_code": allow_code,
             "allow_unsandboxed": allow_unsandboxed,
             "stop_grace_s": stop_grace_s,

@@ -73,6 +73,11 @@ class AgentConfig(Config):
     engines: dict[str, str] = Field(default_factory=dict)
     """Interpreter of each engine that has an environment of its own, by the engine's name."""
 
+    fork_server: Path | None = None
+    """Socket of the process that forks the tasks of a local fleet (periplus/process/fork_server.py); None to start each
+    afresh.
+    """
+
     allow_code: bool = False
     """Whether jobs may run reward functions of their users' own in this region, each in a process of its own."""
 

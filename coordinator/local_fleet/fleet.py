@@ -66,6 +66,7 @@ class LocalFleet:
     async def start(self) -> FleetAddresses:
         """Start all services and return their addresses. Raises: PeriplusError if one ends, TimedOut, Denied."""
         self._make_token()
+        self._services.start_fork_server()
         wan = await self._start_emulator() if self._settings.wan else ""
         coordinator = await self._start_coordinator(wan)
         await self._start_agents(coordinator, wan)

@@ -7,17 +7,24 @@ the error quotes the last lines of its log.
 
 import asyncio
 import json
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from periplus import clock
 from periplus.errors import PeriplusError, TimedOut
+from periplus.process.fork_server import ADDRESS_VARIABLE
 
 READY_DEADLINE_S = 60.0
 """Seconds until a started service must be ready; chosen by hand: it takes about one, and more on a busy machine."""
+
+FORKED_MODULES = ("trainer.app", "rollout_worker.app")
+"""What the processes of a job import."""
 
 AGENT = "agent-"
 """Prefix of the service name of each agent."""
@@ -44,6 +51,21 @@ class Services:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._running: list[Service] = []
+        self._fork_server = ""
+
+    def start_fork_server(self) -> None:
+        """Start the process that forks the tasks of the agents that are started later.
+
+        It imports its modules meanwhile. An agent that finds it gone starts its tasks itself.
+        """
+        # The path of a Unix socket has at most 108 characters.
+        self._fork_server = str(Path(tempfile.mkdtemp(prefix="periplus-fork-")) / "socket")
+        log = self._folder / "fork-server.log"
+        words = [word for module in FORKED_MODULES for word in ("--preload", module)]
+        command = [sys.executable, "-m", "periplus.process.fork_server", "--socket", self._fork_server, *words]
+        # Libraries that start threads when they are imported would make a fork impossible.
+        popen = _spawn(command, log, {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"})
+        self._running.append(Service(name="fork-server", popen=popen, log=log))
 
     async def start(self, name: str, arguments: Sequence[str]) -> Mapping[str, str]:
         """Start `periplus ARGUMENTS` and return the content of its ready file.
@@ -54,7 +76,7 @@ class Services:
         file_name = name.replace(":", "-")
         ready_file, log = self._folder / f"{file_name}.ready.json", self._folder / f"{file_name}.log"
         command = [sys.executable, "-m", "periplus", *arguments, "--ready-file", str(ready_file), "--stop-on-stdin-eof"]
-        popen = _spawn(command, log)
+        popen = _spawn(command, log, {ADDRESS_VARIABLE: self._fork_server} if self._fork_server else {})
         self._running.append(Service(name=name, popen=popen, log=log))
         deadline_s = clock.monotonic_s() + READY_DEADLINE_S
         # A service writes its ready file once it accepts calls. It can only be polled for, as can the end of the
@@ -98,6 +120,8 @@ class Services:
                 assert service.popen.stdin is not None
                 service.popen.stdin.close()
         self._running.clear()
+        if self._fork_server:
+            shutil.rmtree(Path(self._fork_server).parent, ignore_errors=True)
 
     def move_logs(self, folder: Path) -> None:
         """Append the services' logs to files of the same names in `folder`."""
@@ -107,10 +131,17 @@ class Services:
                 target.write(log.read_bytes())
 
 
-def _spawn(command: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
+def _spawn(command: Sequence[str], log: Path, variables: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     # In a session of its own the child does not get the terminal's Ctrl-C, which its parent alone answers.
     with log.open("ab") as output:
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True)
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env=os.environ | dict(variables),
+        )
 
 
 def _end_of_log(log: Path) -> str:

@@ -12,12 +12,10 @@ The supervisor performs actions; control/reconcile.py decides them. How a proces
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -28,11 +26,13 @@ from typing import BinaryIO
 from periplus.errors import Denied, explained_error
 from periplus.job.run_directory import RunDirectory, start_line
 from periplus.process.disk import NO_ROOM
+from periplus.process.fork_server import Request
 from periplus.process.telemetry import event
 from periplus.values.machine import Device, DeviceFamily, Machine
 from periplus.values.task import Role, TaskOutcome, TaskSpec, TaskState
 from region_agent.control.reconcile import Action, AskToStop, Forget, Kill, LocalTask, Process, Start
 from region_agent.launchers.allowed_paths import check_run_path
+from region_agent.launchers.child import Child
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,9 @@ STATUS_FILE = "status.json"
 """Name of the file in which a process leaves its final status, in the task's scratch directory."""
 MODULE_OF = {Role.TRAINER: "trainer", Role.ROLLOUT: "rollout_worker"}
 """Python module that is run for a task of each role."""
+
+FORKED_ENGINES = ("", "torch")
+"""Engines of rollout workers that may be forked; a task without the name of an engine has torch."""
 
 POLL_S = 0.1
 """Seconds between two looks at the processes while the agent stops. Chosen by hand."""
@@ -54,8 +57,8 @@ class WorkerSettings:
     """Settings that all processes of the region share. `gateway` is the host:port of the region's gateway.
 
     `num_threads` are the compute threads of a process by its role. `python_of` has the interpreter of rollout workers
-    by engine; without one, it is the agent's own. Runs lie below `work_dir` or one of `allow_dirs`. The last two are
-    the region's policy on code, as in a `TaskSpec`.
+    by engine; without one, it is the agent's own. Runs lie below `work_dir` or one of `allow_dirs`. `allows_*` are
+    the region's policy on code, as in a `TaskSpec`; `fork_server` is the socket of a process that forks tasks.
     """
 
     region: str
@@ -66,6 +69,7 @@ class WorkerSettings:
     python_of: Mapping[str, str] = field(default_factory=dict)
     allows_own_code: bool = False
     allows_unsandboxed: bool = False
+    fork_server: Path | None = None
 
 
 class Supervisor:
@@ -76,7 +80,7 @@ class Supervisor:
         self.machine = machine
         """The agent's own machine, with its devices as they were last seen."""
         self._module_of = module_of
-        self._popen: dict[str, subprocess.Popen[bytes]] = {}
+        self._children: dict[str, Child] = {}
         self._scratch: dict[str, Path] = {}
         self.processes: dict[str, Process] = {}
 
@@ -96,15 +100,14 @@ class Supervisor:
 
     def poll(self, now_s: float) -> None:
         """Record the outcome of every process that has ended."""
-        for task_id, popen in list(self._popen.items()):
-            exit_code = popen.poll()
+        for task_id, child in list(self._children.items()):
+            exit_code = child.poll()
             if exit_code is None:
                 continue
-            del self._popen[task_id]
-            assert popen.stdin is not None
-            popen.stdin.close()
+            del self._children[task_id]
+            child.close()
             # Before the outcome is recorded, so that a restart does not meet what the earlier process had started.
-            _kill_group(popen.pid)
+            child.kill_group()
             # The outcome is what the process wrote about itself; without that, what its exit status says.
             status_file = self._scratch[task_id] / STATUS_FILE
             status = status_file.read_text(encoding="utf-8") if status_file.exists() else ""
@@ -136,19 +139,19 @@ class Supervisor:
 
         `processes` tells how they ended.
         """
-        for task_id in self._popen:
+        for task_id in self._children:
             # A second signal would cut short what a process is saving.
             if self.processes[task_id].asked_to_stop_at_s is None:
                 self.perform(AskToStop(task_id), now())
         await self._wait_for_all(grace_s, now)
-        for task_id in self._popen:
+        for task_id in self._children:
             self.perform(Kill(task_id), now())
         await self._wait_for_all(KILLED_WAIT_S, now)
 
     async def _wait_for_all(self, limit_s: float, now: Callable[[], float]) -> None:
         until_s = now() + limit_s
         self.poll(now())
-        while self._popen and now() < until_s:
+        while self._children and now() < until_s:
             await asyncio.sleep(POLL_S)
             self.poll(now())
 
@@ -210,16 +213,24 @@ class Supervisor:
         )
         spec_file = scratch / "task.json"
         spec_file.write_text(spec.to_json(), encoding="utf-8")
-        # The child has its own descriptor of the log, so the agent closes its copy at once.
+        request = Request(
+            python=self._python(task),
+            module=self._module_of[task.role],
+            arguments=("--task-file", str(spec_file)),
+            environment={**os.environ, **_variables(settings.num_threads[task.role], devices)},
+            folder=os.getcwd(),
+        )
         with _log_of(self.log_file(task), start_line(task.fork, restarts)) as output:
-            self._popen[task.task_id] = subprocess.Popen(
-                [self._python(task), "-m", self._module_of[task.role], "--task-file", str(spec_file)],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                env={**os.environ, **_variables(settings.num_threads[task.role], devices)},
-            )
+            self._children[task.task_id] = Child(request, output, self._fork_server(task, devices))
+
+    def _fork_server(self, task: LocalTask, devices: Sequence[Device]) -> Path | None:
+        """Return the fork server's socket, or None for a task that must not be forked.
+
+        CUDA, and engines with an interpreter or processes of their own, want a process that starts afresh.
+        """
+        is_plain = task.role is Role.TRAINER or task.engine in FORKED_ENGINES
+        on_gpu = any(device.kind is DeviceFamily.CUDA for device in devices)
+        return self._settings.fork_server if is_plain and not on_gpu else None
 
     def _python(self, task: LocalTask) -> str:
         if task.role is Role.TRAINER:
@@ -227,13 +238,8 @@ class Supervisor:
         return self._settings.python_of.get(task.engine, sys.executable)
 
     def _signal(self, task_id: str, number: signal.Signals) -> None:
-        popen = self._popen.get(task_id)
-        if popen is None:
-            return
-        if number is signal.SIGKILL:
-            _kill_group(popen.pid)
-        else:
-            popen.send_signal(number)
+        if task_id in self._children:
+            self._children[task_id].send_signal(number)
 
     def _drop_scratch(self, task_id: str) -> None:
         scratch = self._scratch.pop(task_id, None)
@@ -289,8 +295,3 @@ def _log_of(path: Path, first_line: str) -> BinaryIO:
             output.close()
             raise
     return output
-
-
-def _kill_group(leader_pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left
-        os.killpg(leader_pid, signal.SIGKILL)

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -17,8 +18,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from coordinator.client.connection import connect, job_state
+from coordinator.local_fleet.services import FORKED_MODULES
 from periplus.job.run_directory import RunDirectory
 from periplus.pb.v1 import control_pb2
+from periplus.process.fork_server import ADDRESS_VARIABLE
 from periplus.wan.client import LinkProperty, WanControl
 from tests.support.processes.demo import environment, pids_of
 
@@ -77,6 +80,7 @@ class Runtime(AbstractContextManager["Runtime"]):
 
     def __enter__(self) -> Self:
         with self._started:
+            self._start_fork_server()
             grid = ["--grid", "intercontinental", "--regions", ",".join(self.regions), "--control", "127.0.0.1:0"]
             self.wan = self._start("wan", ["wan", "run", *grid])["control"]
             place = ["--region", self.regions[0], "--wan", self.wan]
@@ -139,13 +143,26 @@ class Runtime(AbstractContextManager["Runtime"]):
     def _tasks(self, module: str, region: str) -> list[int]:
         return [pid for pid, words in pids_of(self.folder) if _is_task(words, module, region)]
 
+    def _start_fork_server(self) -> None:
+        # Its tasks share what it has imported, and are there at once when they are started again.
+        self._sockets = Path(self._started.enter_context(tempfile.TemporaryDirectory(prefix="forks-")))
+        words = [word for module in FORKED_MODULES for word in ("--preload", module)]
+        path = str(self._sockets / "socket")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "periplus.process.fork_server", "--socket", path, *words],
+            env=environment(self.folder) | {"OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._started.callback(_end, process)
+
     def _start(self, name: str, arguments: Sequence[str]) -> dict[str, str]:
         ready = self.folder / f"{_file(name)}.ready.json"
         ready.unlink(missing_ok=True)
         with self.agent_log(name).open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "periplus", *arguments, "--ready-file", str(ready), "--stop-on-stdin-eof"],
-                env=environment(self.folder),
+                env=environment(self.folder) | {ADDRESS_VARIABLE: str(self._sockets / "socket")},
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,

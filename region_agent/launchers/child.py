@@ -1,0 +1,152 @@
+"""One process of a task, which the agent's fork server starts, or the agent itself where there is no server."""
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from typing import BinaryIO
+
+from periplus.process.fork_server import MAX_REQUEST_BYTES, Request
+from periplus.process.telemetry import event
+
+log = logging.getLogger(__name__)
+
+NOT_STARTED = 127
+"""Exit code of a command that a shell cannot start."""
+
+
+class Child:
+    """A process that leads a Unix session of its own, with a pipe as its standard input.
+
+    With `fork_server`, the path of a server's socket, that server forks it. If the server is not there, or refuses, the
+    process is started in the usual way. `output` gets its output; the caller may close its own descriptor at once.
+    Raises: OSError if the process cannot be started.
+    """
+
+    def __init__(self, request: Request, output: BinaryIO, fork_server: Path | None) -> None:
+        self._request = request
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+        self._pid: int | None = None
+        self._exit_code: int | None = None
+        self._signals: list[signal.Signals] = []  # sent before the process was there
+        reading, writing = os.pipe()
+        self._stdin = os.fdopen(writing, "wb")
+        self._streams = [reading, os.dup(output.fileno())]
+        try:
+            if fork_server is None or not self._asked(fork_server):
+                self._spawn()
+        except OSError:
+            self.close()
+            raise
+
+    def poll(self) -> int | None:
+        """Return the exit code of the process, minus the signal's number if one killed it; None while it runs.
+
+        It is `NOT_STARTED` if the fork server refused and the process could not be started in the usual way either.
+        """
+        if self._connection is not None:
+            self._read(self._connection)
+        if self._popen is not None:
+            self._exit_code = self._popen.poll()
+        return self._exit_code
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process, or SIGKILL to its whole group. Nothing happens if it has ended."""
+        if self.poll() is not None:
+            return
+        if self._pid is None:
+            self._signals.append(number)
+        else:
+            self._signal(self._pid, number)
+
+    def kill_group(self) -> None:
+        """Kill what is left of the group of a process that has ended."""
+        if self._pid is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left
+                os.killpg(self._pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close the pipe to the process, which makes it leave if it still runs, and all else that is open."""
+        self._stdin.close()
+        self._close_streams()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _asked(self, fork_server: Path) -> bool:
+        """Return whether the server could be asked. It answers once it has imported its modules."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.connect(str(fork_server))
+            reading, output = self._streams
+            socket.send_fds(connection, [self._request.to_bytes()], [reading, output, output])
+        except OSError as error:
+            connection.close()
+            event(log, logging.WARNING, "fork_server_unreachable", path=fork_server, why=error)
+            return False
+        connection.setblocking(False)
+        self._connection = connection
+        return True
+
+    def _read(self, connection: socket.socket) -> None:
+        while self._exit_code is None:
+            try:
+                data = connection.recv(MAX_REQUEST_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            answer = json.loads(data) if data else {}
+            if "pid" in answer:
+                self._started(answer["pid"])
+            elif "exit_code" in answer:
+                self._exit_code = answer["exit_code"]
+            elif self._pid is not None:  # the server is dead, and nobody learns how this process ends
+                self.kill_group()
+                self._exit_code = -signal.SIGKILL
+            else:
+                connection.close()
+                self._connection = None
+                why = answer.get("refused", "the fork server ended")
+                event(log, logging.WARNING, "task_not_forked", module=self._request.module, why=why)
+                try:
+                    self._spawn()
+                except OSError as error:
+                    event(log, logging.ERROR, "task_not_started", module=self._request.module, why=error)
+                    self._exit_code = NOT_STARTED
+                return
+
+    def _spawn(self) -> None:
+        reading, output = self._streams
+        self._popen = subprocess.Popen(
+            self._request.words,
+            stdin=reading,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env=dict(self._request.environment),
+            cwd=self._request.folder,
+        )
+        self._started(self._popen.pid)
+
+    def _started(self, pid: int) -> None:
+        self._pid = pid
+        self._close_streams()
+        for number in self._signals:
+            self._signal(pid, number)
+
+    def _close_streams(self) -> None:
+        for stream in self._streams:
+            os.close(stream)
+        self._streams = []
+
+    def _signal(self, pid: int, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)  # a fork becomes the leader of its group a moment after it has an id
+        if number is signal.SIGKILL:
+            self.kill_group()
