@@ -65,6 +65,7 @@ def job(runtime: Runtime) -> Job:
 def _kill_workers(job: Job) -> None:
     """Kill a worker before its first weights, with its first weights, and in the middle of later versions."""
     log = job.worker_log(FAR)
+    job.until_next_version()  # from here on, who starts has to catch up
     for stage in ("bundle_loaded", "weights_proven"):
         before = count(log, stage)
         job.runtime.kill_worker(FAR)
