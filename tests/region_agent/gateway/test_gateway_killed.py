@@ -122,6 +122,8 @@ def test_what_a_killed_gateway_had_promised_reaches_the_next_trainer_once(tmp_pa
                 await again.frame(b"new")
                 await until(lambda: second.frames[-1] == b"new" and len(again.spooled()) == 2)
                 await second.commit()
+                await second.lease("w1", 1)
+                await until(lambda: 1 in again.leases())  # what was sent before it has been heard too
                 fake.orders.put_nowait(desired(home.address, durability, num_tasks=0))
                 await until(lambda: not list((tmp_path / ".periplus").rglob("*.spool")))
                 await again.__aexit__()
