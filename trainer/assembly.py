@@ -32,10 +32,12 @@ from periplus.values.trajectory import TrajectoryLimits
 from trainer.checkpointing import checkpoint
 from trainer.checkpointing.checkpointer import Checkpointer, replayable
 from trainer.config import TrainerConfig
+from trainer.data.adapters import adapted_layers
 from trainer.data.dataset import training_sources
 from trainer.data.mixture import item_order
 from trainer.data.problem_digests import digest_of_all
 from trainer.disk_wait import DiskWait
+from trainer.engine_checks.sample_checks import SampleChecks
 from trainer.intake.committed import KeptTrajectory
 from trainer.intake.frame_retention import Retention
 from trainer.intake.frames import FrameIntake
@@ -101,8 +103,7 @@ def assembled(
     Raises: Conflict if another trainer writes the run; CorruptSpool, StorageError; on leaving also what closing the
     journal raises, such as DiskFull.
     """
-    job, job_id = config.job, config.task.job_id
-    durability = Durability(job.network.durability)
+    job, job_id, durability = config.job, config.task.job_id, Durability(config.job.network.durability)
     with ExitStack() as opened:
         audit_journal = opened.enter_context(AuditJournal.open(run.audit))
         checkpoint.sweep(run.checkpoints)  # safe, since the journal's lock shows that no other process writes here
@@ -122,6 +123,7 @@ def assembled(
         recorder = RunRecorder(run, link, driver, disk, trackers, prepared.progress, now, started_s, **aims)
         tokenizer = prepared.model_files.get(TOKENIZER_FILE)
         samples = SampleRecorder(run.samples, store.offset, driver.regions, tokenizer, disk)
+        checks = _sample_checks(job, prepared, now)
         publisher = Publisher(
             job_id,
             prepared.leader.weights,
@@ -133,6 +135,7 @@ def assembled(
             prompts_RP=probe_prompts(job.seed, limits.vocab_size),
             num_threads=config.task.num_threads,
             now=now,
+            **({} if checks is None else {"keep": checks.published}),
         )
         checkpointer = Checkpointer(
             job_id,
@@ -159,6 +162,7 @@ def assembled(
             recorder=recorder,
             evaluator=Evaluator(job, prepared.dataset, ledger_service, recorder, samples, now),
             samples=samples,
+            checks=checks,
             now=now,
         )
         yield Running(ledger_service=ledger_service, publisher=publisher, loop=loop)
@@ -174,6 +178,16 @@ def _driver_of(config: TrainerConfig, prepared: Prepared) -> LedgerDriver:
         home_region=config.task.region,
         **compared,
     )
+
+
+def _sample_checks(job: JobFile, prepared: Prepared, now: Callable[[], float]) -> SampleChecks | None:
+    """Return the checks of samples; None where they cannot be: on a model in parts, and with adapters.
+
+    Engines merge adapters into their layers, which rounds otherwise than the trainer's own pass.
+    """
+    if job.train.devices > 1 or adapted_layers(prepared.model):
+        return None
+    return SampleChecks(prepared.model, bound=job.staleness, now=now)
 
 
 def limits_of(job: JobFile, prepared: Prepared) -> TrajectoryLimits:

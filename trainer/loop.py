@@ -8,9 +8,10 @@ One step does the following, in this order:
 3. train on the rest: forward, backward and optimizer run in one thread, one step at a time; on an emulated device, wait
    then for as long as the device would still compute;
 4. write to the audit what the optimizer was given, and let the version rise by one;
-5. hand a snapshot of the new weights to the publisher.
+5. compute some of the samples again with the weights that sampled them (trainer/engine_checks);
+6. hand a snapshot of the new weights to the publisher.
 
-Step 4 comes before step 5, because a worker may already send results of the new version while it is being published.
+Step 4 comes before step 6, because a worker may already send results of the new version while it is being published.
 The next step begins while the snapshot is encoded and sent. The record of a step is written once its version is
 published. A checkpoint, an evaluation before or after training and the end of the run wait until all versions are
 published. Training goes on during other evaluations (reporting/evaluator.py).
@@ -31,9 +32,10 @@ from periplus.errors import Denied, TimedOut
 from periplus.job.samples.correctness import correctness_of
 from periplus.values.policy import Policy
 from periplus.values.task import TaskState
-from periplus.values.trajectory import content_digest
+from periplus.values.trajectory import Trajectory, content_digest
 from trainer.checkpointing.checkpointer import Checkpointer
 from trainer.config import TrainerConfig
+from trainer.engine_checks.sample_checks import SampleChecks
 from trainer.intake.committed import KeptTrajectory
 from trainer.intake.effects import LedgerBatch
 from trainer.intake.gateway import GatewayLink
@@ -70,6 +72,7 @@ class TrainingLoop:
         recorder: RunRecorder,
         evaluator: Evaluator,
         samples: SampleRecorder,
+        checks: SampleChecks | None,
         now: Callable[[], float],
     ) -> None:
         self._config = config
@@ -85,6 +88,8 @@ class TrainingLoop:
         self._recorder = recorder
         self._evaluator = evaluator
         self._samples = samples
+        self._checks = checks
+        self._trained_s = 0.0
         self._now = now
 
     async def run(self, stop: asyncio.Event) -> TaskState:
@@ -161,9 +166,13 @@ class TrainingLoop:
         await self._consumed(batch, trained, report, found)
         if report is not None:
             self._samples.step(consumer.next(), trained, report.samples)
+        check_started_s = self._now()
+        await self._check([each.trajectory for each in trained], train_s)
+        check_s = self._now() - check_started_s
         uniform = self._uniform_groups(trained)
         num_uniform = sum(kept.trajectory.group in uniform for kept in trained)
-        values = {"wait_s": waited_s, "train_s": train_s, "lr": rate, "uniform_samples": float(num_uniform)}
+        values = {"wait_s": waited_s, "train_s": train_s, "check_s": check_s, "lr": rate}
+        values["uniform_samples"] = float(num_uniform)
 
         def published(sent: Sent) -> None:
             dropped, policy = len(batch.kept) - len(fit), consumer.next()
@@ -188,6 +197,14 @@ class TrainingLoop:
             rewards = [rewards[index] for index in order]
         samples = [sample_of(each.trajectory, reward) for each, reward in zip(kept, rewards, strict=True)]
         return self._prepared.leader.step(samples, consumer=consumer, learning_rate=rate)
+
+    async def _check(self, trained: Sequence[Trajectory], train_s: float) -> None:
+        """Compute some of the samples again with the weights that sampled them, and report what differs."""
+        if self._checks is None:
+            return
+        self._trained_s += train_s
+        for found in await asyncio.to_thread(self._checks.check, trained, self._trained_s):
+            self._recorder.samples_differ(found)
 
     async def _keep_pace(
         self, kept: Sequence[KeptTrajectory], report: StepReport, began_s: float, stop: asyncio.Event

@@ -70,7 +70,7 @@ class Publisher:
 
     `policy` is the version of `weights` at the start. `key` signs publications once the coordinator has certified it.
     `prompts_RP` are the token ids of the probe's prompts, [R prompts, P tokens]. `num_threads` encode. `now` returns
-    seconds on a monotonic clock.
+    seconds on a monotonic clock. `keep` is told each version before any reader has it.
     """
 
     def __init__(
@@ -86,6 +86,7 @@ class Publisher:
         prompts_RP: npt.NDArray[np.int64],
         num_threads: int,
         now: Callable[[], float],
+        keep: Callable[[Policy, WeightState], None] = lambda policy, state: None,
     ) -> None:
         self._job_id = job_id
         self._weights = weights
@@ -96,6 +97,7 @@ class Publisher:
         self._prompts_RP = prompts_RP
         self._num_threads = num_threads
         self._now = now
+        self._keep = keep
         # State of publishing: what readers hold now, and digests of the newest versions by policy, for proofs.
         self._policy = policy
         self._published: Published | None = None
@@ -144,6 +146,7 @@ class Publisher:
         author = Author(job_id=self._job_id, key=self._key, certificate=certificate)
         self._published = published = await asyncio.to_thread(self._begin)
         self._remember(published.policy, published.digest)
+        self._keep(published.policy, published.state)
         for record in publish.bundle_publication(author, published.policy, bundle).records():
             await self._link.publish(record)
         # On record before the closing, which makes the anchor a version.
@@ -204,6 +207,7 @@ class Publisher:
         # The audit records the version before the closing makes it one. From then on readers may prove it.
         await self._journal.write_milestone(audit.PublishEntry(policy=policy, digest=digest))
         self._remember(policy, digest)
+        self._keep(policy, taken.state)
         await self._link.publish(writer.closing(digest, snapshot.probe))
         self._published = Published(policy=policy, state=taken.state, digest=digest, probe=snapshot.probe)
         if not is_delta:

@@ -20,6 +20,7 @@ from periplus.values.record import Record, RecordKind
 from periplus.values.reward_failure import RewardFailureKind
 from periplus.values.trajectory import Trajectory
 from trainer.disk_wait import DiskWait
+from trainer.engine_checks.sample_checks import UnsoundSamples
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.ledger_driver import LedgerDriver
 from trainer.intake.tally import Tally
@@ -76,6 +77,7 @@ class RunRecorder:
         self._wan_bytes: float | None = None
         self._earlier_bytes = 0.0
         self._mismatches_recorded = progress.weight_digest_mismatches
+        self._num_findings = 0
         self._proofs = ProofTally()
 
     @property
@@ -173,6 +175,16 @@ class RunRecorder:
         """Count a reader that holds other weights than were published."""
         self._progress = replace(self._progress, weight_digest_mismatches=self._progress.weight_digest_mismatches + 1)
 
+    def samples_differ(self, found: UnsoundSamples) -> None:
+        """Record that a worker's samples are not from the weights that it named."""
+        self._num_findings += 1
+        versions = str(found.last) if found.first == found.last else f"{found.first} to {found.last}"
+        event(log, logging.ERROR, "samples_differ", worker=found.worker_id, versions=versions, why=found.why)
+        text = (
+            f"samples of {found.worker_id}, versions {versions}: {found.why}. They were trained on; look at its engine"
+        )
+        self.record(RecordKind.NOTICE, text, policy=found.last)
+
     def step(
         self,
         policy: Policy,
@@ -212,11 +224,12 @@ class RunRecorder:
             "staleness_bound": float(self._bound),
             "staleness_violations": float(found.violations),
             "weight_digest_mismatches": self._progress.weight_digest_mismatches - self._mismatches_recorded,
+            "sample_check_alarms": float(self._num_findings),
         }
         if rewards:  # a mean of nothing would be a reward that no sample got
             values |= {"reward_mean": float(np.mean(rewards)), "reward_std": float(np.std(rewards))}
         values |= figures_of_batch(trained, self._driver.regions, values["step_s"])
-        self._mismatches_recorded = self._progress.weight_digest_mismatches
+        self._mismatches_recorded, self._num_findings = self._progress.weight_digest_mismatches, 0
         if report is not None:
             values |= report.values()
             if report.mismatch.alarm is not None:

@@ -41,6 +41,18 @@ class TokenScores(NamedTuple):
     entropies_M: torch.Tensor
 
 
+class Surprisals(NamedTuple):
+    """What a distribution says of the tokens that were drawn from it, each M in float32.
+
+    Log-probability of each token in nats; mean (the entropy, in nats) and variance (in nats squared) of the surprisal
+    -log p of a token that is drawn from the same distribution.
+    """
+
+    logprobs_M: torch.Tensor
+    entropies_M: torch.Tensor
+    variances_M: torch.Tensor
+
+
 def call_directly(run: Callable[[], Any]) -> Any:
     """Return what a function returns, for a model that is whole on its device."""
     return run()
@@ -84,6 +96,25 @@ class PolicyScorer(torch.nn.Module):
         if with_entropies:
             return TokenScores(*token_logprobs_and_entropies(*inputs, temperature=temperature))
         return token_logprobs(*inputs, temperature=temperature)
+
+    @torch.no_grad()
+    def surprisals(self, packed: PackedSequences, temperature: float) -> Surprisals:
+        """Return log-probability of each completion token, and mean and variance of its surprisal."""
+        if takes_packed(self.model):
+            head = self.model.get_output_embeddings()
+            weight_VH, bias_V = head.weight.float(), head.bias
+            rows_MX = last_states(self.model.base_model, packed, self.compute_dtype).index_select(0, packed.before_M)
+        else:
+            weight_VH, bias_V = None, None
+            rows_MX = self._padded_logits(packed)
+        num_logits = rows_MX.shape[1] if weight_VH is None else len(weight_VH)
+        step, found = max(1, CHUNK_ELEMENTS // num_logits), []
+        for start in range(0, len(rows_MX), step):
+            logits_CV = rows_MX[start : start + step].float()
+            if weight_VH is not None:
+                logits_CV = torch.nn.functional.linear(logits_CV, weight_VH, bias_V)
+            found.append(_surprisals(logits_CV / temperature, packed.targets_M[start : start + step]))
+        return Surprisals(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
     def _padded_logits(self, packed: PackedSequences) -> torch.Tensor:
         # The logits before each completion token, MV.
@@ -134,6 +165,14 @@ def _padded(packed: PackedSequences) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _logprobs_of_logits(logits_MV: torch.Tensor, targets_M: torch.Tensor, temperature: float) -> torch.Tensor:
     return -torch.nn.functional.cross_entropy(logits_MV.float() / temperature, targets_M, reduction="none")
+
+
+def _surprisals(logits_CV: torch.Tensor, targets_C: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    logprobs_CV = torch.log_softmax(logits_CV, 1).clamp(min=torch.finfo(torch.float32).min)
+    probabilities_CV = logprobs_CV.exp()
+    means_C = -(probabilities_CV * logprobs_CV).sum(1)
+    variances_C = (probabilities_CV * (logprobs_CV + means_C[:, None]).square()).sum(1)
+    return logprobs_CV.gather(1, targets_C[:, None])[:, 0], means_C, variances_C
 
 
 @torch.no_grad()

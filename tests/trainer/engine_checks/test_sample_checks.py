@@ -1,0 +1,218 @@
+"""Samples that are computed again with the weights that sampled them."""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from periplus.values.policy import Policy
+from periplus.values.trajectory import PolicyRun, Purpose, SamplingParams, StopReason, Trajectory
+from trainer.engine_checks import sample_checks
+from trainer.engine_checks.kept_versions import KeptVersions
+from trainer.engine_checks.rescoring import Rescorer
+from trainer.engine_checks.sample_checks import COST_SHARE, SampleChecks
+from trainer.learning.batch import sample_of
+from trainer.learning.forward.attention import use_packed_attention
+from trainer.publishing.publish import bf16_state
+
+VOCABULARY = 50
+
+
+@pytest.fixture
+def model() -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = Qwen3Config(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            head_dim=16,
+            initializer_range=0.2,
+            tie_word_embeddings=True,
+        )
+        return Qwen3ForCausalLM(config)
+
+
+def rounded(model: Any) -> Any:
+    """A plain model with the published weights."""
+    plain = deepcopy(model)
+    plain.config._attn_implementation = "eager"
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter.copy_(parameter.bfloat16().float())
+    return plain
+
+
+@torch.no_grad()
+def drawn(
+    model: Any, draws: np.random.Generator, count: int, *, worker: str = "a", temperature: float = 1.0
+) -> list[Trajectory]:
+    """Samples of version 0 with 12 tokens each, drawn from the model one by one."""
+    width = int(draws.integers(2, 7))
+    ids, logprobs = draws.integers(0, VOCABULARY, (count, width)), []
+    for _ in range(12):
+        rows = torch.log_softmax(model(torch.from_numpy(ids)).logits[:, -1] / temperature, -1).numpy()
+        sums = np.exp(rows.astype(np.float64)).cumsum(1)
+        tokens = (sums <= draws.random((count, 1)) * sums[:, -1:]).sum(1)
+        logprobs.append(rows[np.arange(count), tokens])
+        ids = np.concatenate([ids, tokens[:, None]], 1)
+    return [
+        Trajectory(
+            lease_id=0,
+            group=index,
+            sample=0,
+            item=0,
+            purpose=Purpose.TRAIN,
+            prompt_ids=ids[index, :width].astype(np.int32),
+            completion_ids=ids[index, width:].astype(np.int32),
+            logprobs=np.array([each[index] for each in logprobs], np.float32),
+            mask=np.ones(12, np.bool_),
+            policies=(PolicyRun(Policy(0, 0), 12),),
+            reward=0.0,
+            stop_reason=StopReason.LENGTH,
+            sampling=SamplingParams(temperature=temperature),
+            worker_id=worker,
+            generation_s=0.0,
+        )
+        for index in range(count)
+    ]
+
+
+def moved(model: Any, size: float = 0.02) -> None:
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(1)
+        for parameter in model.parameters():
+            parameter.add_(size * torch.randn_like(parameter))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_what_is_computed_again_is_what_a_plain_model_with_the_published_weights_gives(
+    model: Any, is_packed: bool, temperature: float
+) -> None:
+    if is_packed:
+        assert use_packed_attention(model)
+    draws, plain, state = np.random.default_rng(0), rounded(model), bf16_state(model)
+    trajectories = [*drawn(plain, draws, 3, temperature=temperature), *drawn(plain, draws, 2, temperature=temperature)]
+    masters = [parameter.clone() for parameter in model.parameters()]
+    moved(model)  # training has gone on
+
+    now = [parameter.clone() for parameter in model.parameters()]
+    found = Rescorer(model).surprisals(state, [sample_of(t, None) for t in trajectories], temperature, torch.float32)
+
+    expected = np.concatenate([each.logprobs for each in trajectories])
+    np.testing.assert_allclose(found.logprobs_M.numpy(), expected, atol=1e-5)
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), now, strict=True))
+    assert not all(torch.equal(one, other) for one, other in zip(masters, now, strict=True))
+    first = trajectories[0]
+    row = torch.log_softmax(
+        plain(torch.tensor(first.prompt_ids[None].astype(np.int64))).logits[0, -1].double() / temperature, -1
+    )
+    mean = float(-(row.exp() * row).sum())
+    assert float(found.entropies_M[0]) == pytest.approx(mean, abs=1e-5)
+    assert float(found.variances_M[0]) == pytest.approx(float((row.exp() * (row + mean) ** 2).sum()), abs=1e-5)
+
+
+def checks_of(model: Any, versions: int = 1, bound: int = 2) -> SampleChecks:
+    checks = SampleChecks(model, bound=bound, now=lambda: 0.0)
+    for version in range(versions):
+        checks.published(Policy(0, version), bf16_state(model))
+    return checks
+
+
+def test_sound_samples_of_an_older_version_raise_no_alarm_and_those_of_other_weights_do(model: Any) -> None:
+    draws, plain, checks = np.random.default_rng(1), rounded(model), checks_of(model)
+    sound = drawn(plain, draws, 20)
+    moved(model)
+    checks.published(Policy(0, 1), bf16_state(model))
+
+    assert checks.check(sound, 1.0) == []
+    assert checks.num_tokens >= sample_checks.MIN_TOKENS
+    as_newer = [replace(each, policies=(PolicyRun(Policy(0, 1), 12),)) for each in sound]
+    (found,) = checks.check(as_newer, 1.0)
+    assert (found.worker_id, found.first, found.last) == ("a", Policy(0, 0), Policy(0, 1))
+    assert "(decoding)" in found.why or "(prefill)" in found.why
+
+
+def test_workers_take_turns_and_the_one_at_fault_is_named(model: Any) -> None:
+    draws, plain, checks = np.random.default_rng(2), rounded(model), checks_of(model)
+    wrong = deepcopy(plain)
+    moved(wrong)
+    samples = [*drawn(plain, draws, 12, worker="a"), *drawn(plain, draws, 12, worker="b")]
+    samples += drawn(wrong, draws, 12, worker="c")
+
+    found = [finding for _ in range(3) for finding in checks.check(samples, 1.0)]
+
+    assert [finding.worker_id for finding in found] == ["c"]
+    assert set(checks._tokens_of) == {"a", "b", "c"}
+
+
+def test_only_tokens_of_the_first_version_that_the_policy_drew_are_checked(model: Any) -> None:
+    draws, plain, checks = np.random.default_rng(3), rounded(model), checks_of(model)
+
+    def spoiled(each: Trajectory) -> Trajectory:
+        logprobs = each.logprobs.copy()
+        logprobs[5:] -= 1.0
+        logprobs[2] = 0.0
+        mask = np.ones(12, np.bool_)
+        mask[2] = False
+        runs = (PolicyRun(Policy(0, 0), 5), PolicyRun(Policy(0, 1), 7, kept_kv=True))
+        return replace(each, logprobs=logprobs, mask=mask, policies=runs)
+
+    for _ in range(4):
+        assert checks.check([spoiled(each) for each in drawn(plain, draws, 20)], 1.0) == []
+    assert checks.num_tokens >= 4 * 80
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda each: replace(each, sampling=SamplingParams(temperature=1.0, top_k=5)),
+        lambda each: replace(each, sampling=SamplingParams(temperature=1.0, top_p=0.9)),
+        lambda each: replace(each, sampling=SamplingParams(temperature=0.0)),
+        lambda each: replace(each, policies=(PolicyRun(Policy(0, 7), 12),)),
+    ],
+    ids=["top_k", "top_p", "greedy", "a version that is not kept"],
+)
+def test_samples_that_cannot_be_computed_again_are_passed_over(
+    model: Any, change: Callable[[Trajectory], Trajectory]
+) -> None:
+    checks = checks_of(model)
+    samples = [change(each) for each in drawn(rounded(model), np.random.default_rng(4), 1)]
+    assert checks.check(samples, 1.0) == []
+    assert checks.num_tokens == 0
+    assert checks.check([], 1.0) == []
+
+
+def test_checks_stop_while_they_have_taken_their_share_of_the_time(model: Any) -> None:
+    times = iter(range(100))
+    checks = SampleChecks(model, bound=1, now=lambda: float(next(times)))
+    checks.published(Policy(0, 0), bf16_state(model))
+    samples = drawn(rounded(model), np.random.default_rng(5), 1)
+
+    checks.check(samples, 1.0)
+    assert checks.spent_s == 1.0
+    tokens = checks.num_tokens
+    checks.check(samples, 0.9 / COST_SHARE)
+    assert checks.num_tokens == tokens
+    checks.check(samples, 1.0 / COST_SHARE)
+    assert checks.num_tokens == 2 * tokens
+
+
+@pytest.mark.parametrize(("max_states", "kept"), [(10, [3, 4, 5]), (2, [4, 5]), (0, [])])
+def test_versions_are_kept_within_their_number_and_bytes(model: Any, max_states: int, kept: Sequence[int]) -> None:
+    state = bf16_state(model)
+    versions = KeptVersions(3, max_states * sum(tensor.data.size for tensor in state.values()))
+    for version in range(6):
+        versions.add(Policy(0, version), state)
+    assert [version for version in range(6) if versions.of(Policy(0, version)) is not None] == kept
+    assert [each.version for each in versions.before(Policy(0, 5))] == [each for each in kept if each < 5]

@@ -1,0 +1,158 @@
+"""Sequential tests of whether one worker's samples are from the weights that the worker names.
+
+The trainer computes each token again, in float32 with the published weights: log-probability p, entropy h, and variance
+v of the surprisal. The worker reported the log-probability q. Three tests look for three kinds of faults.
+
+    difference   q - p is larger than rounding explains. Tokens are counted where it is above `FACTOR` times the
+                 trainer's own rounding to bfloat16, at most `SOUND_SHARE` of them in a sound engine. Prefill and
+                 decoding, which are different programs, are counted apart.
+    old weights  q - p points to where the weights were before: it is a part of p(older version) - p. Rounding does not,
+                 so this finds a fault that is far smaller than rounding, such as one layer that is a version old.
+    surprisal    the mean of -p is not that of h: the tokens were drawn at another temperature, or from a part of the
+                 vocabulary, though q is right.
+
+All are tests by betting (Ramdas et al., "Game-theoretic statistics and safe anytime-valid inference", 2023): a *wealth*
+that is a supermartingale while the engine is sound, so that it exceeds 1 / ALPHA at any time with a probability of at
+most ALPHA. A test begins anew every `WINDOW` tokens, so that a fault shows that begins late.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+ALPHA = 1e-9
+"""Probability of a false alarm of one test in one window: one in 1e5 jobs with 100 workers and 100 windows each."""
+
+WINDOW = 8192
+"""Tokens after which a test begins anew. Chosen by hand: four times what the smallest faults need that are found."""
+
+FACTOR = 4.0
+"""Largest difference in units of the trainer's own rounding (the root of its mean square). Rounding errors of an engine
+and of the trainer are about as large, so a sound difference is beyond it once in thousands of tokens."""
+
+SOUND_SHARE = 0.05
+"""Largest share of the tokens of a sound engine that differ by more. Chosen far above what was measured."""
+
+FAULTY_SHARE = 0.3
+"""Share that the bet of the first test is made for."""
+
+FLOOR_NATS = 2e-5
+"""Least unit of the first test, for trainers whose rounding is nothing beside other orders of summation."""
+
+LARGEST_CHANGE = 1.0
+"""Change between two versions, in units of rounding, above which a token counts no more in the second test. Few tokens
+change by tens of units, and would decide alone."""
+
+OLD_UNITS = 0.1
+"""Mean by which a sound engine's difference may point to older weights, in units of rounding. Sound engines: 0.04."""
+
+PRIOR_VARIANCE = 1.0
+"""Sum of variances at which the surprisal's test is most sensitive, in nats squared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescoredTokens:
+    """Tokens of one worker, computed again: arrays of one element a token, in nats.
+
+    `reported` is the worker's log-probability, and `exact` the trainer's in float32. `rounded` is the trainer's in
+    bfloat16. `older` is under an older version; None if there is none. `entropies` and `variances` are mean and
+    variance of the surprisal. `is_prefill` is true for a completion's first token.
+    """
+
+    reported: FloatArray
+    exact: FloatArray
+    rounded: FloatArray
+    older: FloatArray | None
+    entropies: FloatArray
+    variances: FloatArray
+    is_prefill: npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Wealth:
+    """Wealth of one bet that pays by token, as its logarithm; and the tokens since it began."""
+
+    log: float = 0.0
+    num_tokens: int = 0
+
+    def add(self, log_payoffs: FloatArray) -> bool:
+        """Add tokens, and return whether the wealth exceeds 1 / ALPHA."""
+        self.log += float(log_payoffs.sum())
+        self.num_tokens += len(log_payoffs)
+        if self.log > -math.log(ALPHA):
+            return True
+        if self.num_tokens >= WINDOW or self.log < 0:  # what was lost would have to be won back first
+            self.log, self.num_tokens = 0.0, 0
+        return False
+
+
+@dataclass(slots=True)
+class Sum:
+    """A sum of which a sound engine's mean is 0 (or below), with a bound of its variance."""
+
+    value: float = 0.0
+    variance: float = 0.0
+    num_tokens: int = 0
+
+    def add(self, values: FloatArray, variances: FloatArray, prior: float, *, two_sided: bool) -> bool:
+        """Add tokens, and return whether the wealth of a mixture of bets on the mean exceeds 1 / ALPHA.
+
+        `prior` is the variance at which the mixture is most sensitive.
+        """
+        self.value += float(values.sum())
+        self.variance += float(variances.sum())
+        self.num_tokens += len(values)
+        whole = self.variance + prior
+        log = 0.5 * math.log(prior / whole) + self.value**2 / (2 * whole) if whole > 0 else 0.0
+        if (two_sided or self.value > 0) and log > -math.log(ALPHA):
+            return True
+        if self.num_tokens >= WINDOW:
+            self.value, self.variance, self.num_tokens = 0.0, 0.0, 0
+        return False
+
+
+@dataclass(slots=True)
+class SampleEvidence:
+    """What the samples of one worker say. Feed it with `add`; after an alarm begin with a new one."""
+
+    prefill: Wealth = field(default_factory=Wealth)
+    decoding: Wealth = field(default_factory=Wealth)
+    old_weights: Sum = field(default_factory=Sum)
+    surprisal: Sum = field(default_factory=Sum)
+
+    def add(self, tokens: RescoredTokens) -> str:
+        """Add tokens, and return what is wrong, or an empty text. Values that are not finite are wrong."""
+        if not len(tokens.reported):
+            return ""
+        if not np.isfinite(tokens.reported).all():
+            return "a log-probability is not finite"
+        difference = tokens.reported - tokens.exact
+        # The gradient of log p in the logits has this size, up to a factor of the root of 2, and rounding acts on them.
+        scale = -np.expm1(np.minimum(tokens.exact, 0.0)) + 1e-3
+        unit = max(float(np.sqrt(np.mean(((tokens.rounded - tokens.exact) / scale) ** 2))), FLOOR_NATS)
+        is_beyond = np.abs(difference) > FACTOR * unit * scale
+        won, lost = math.log(FAULTY_SHARE / SOUND_SHARE), math.log((1 - FAULTY_SHARE) / (1 - SOUND_SHARE))
+        payoffs = np.where(is_beyond, won, lost)
+        if self.prefill.add(payoffs[tokens.is_prefill]):
+            return "log-probabilities of first tokens (prefill) differ by more than rounding"
+        if self.decoding.add(payoffs[~tokens.is_prefill]):
+            return "log-probabilities after the first token (decoding) differ by more than rounding"
+        if tokens.older is not None and self._is_old(difference, tokens.older - tokens.exact, scale, unit):
+            return "log-probabilities are in part those of older weights"
+        drawn = -tokens.exact - tokens.entropies
+        # exp(l S - l^2 / 6 (sum of squares + 2 sum of variances)) is a supermartingale (Delyon 2009).
+        if self.surprisal.add(drawn, (drawn**2 + 2 * tokens.variances) / 3, PRIOR_VARIANCE, two_sided=True):
+            return "tokens are not drawn from the distribution that their log-probabilities are of"
+        return ""
+
+    def _is_old(self, difference: FloatArray, change: FloatArray, scale: FloatArray, unit: float) -> bool:
+        # In units of rounding, which depends on the token, so that no single one outweighs the others.
+        noise = np.clip(difference / (unit * scale), -FACTOR, FACTOR)
+        direction = np.clip(change / (unit * scale), -LARGEST_CHANGE, LARGEST_CHANGE)
+        values = noise * direction - OLD_UNITS * np.abs(direction)
+        # The noise is as likely to be positive as negative, so squares bound the variance.
+        return self.old_weights.add(values, values**2, 1.0, two_sided=False)

@@ -1,0 +1,150 @@
+"""Chooses samples in each step and computes them again; says which worker's samples are not from its weights.
+
+Time is bounded: samples are computed again only while all checks have taken less than `COST_SHARE` of the time of
+training. Workers take turns, so that each is looked at. What is checked of a sample are the tokens of its first
+version: later ones may attend to keys and values of several versions.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from periplus.values.policy import Policy
+from periplus.values.trajectory import Trajectory
+from periplus.values.weight_state import WeightState
+from trainer.engine_checks.evidence import FloatArray, RescoredTokens, SampleEvidence
+from trainer.engine_checks.kept_versions import KeptVersions
+from trainer.engine_checks.rescoring import Rescorer
+from trainer.learning.batch import sample_of
+
+COST_SHARE = 0.02
+"""Share of the time of training that checks take at most."""
+
+MIN_TOKENS = 128
+"""Completion tokens that one check computes again, if there are so many: the fixed cost of a check is that of
+converting the weights three times. Chosen by hand."""
+
+MAX_BYTES = 4 << 30
+"""Memory of the kept versions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsoundSamples:
+    """A worker whose samples are not from the weights that it named: the first and last version since it was sound."""
+
+    worker_id: str
+    first: Policy
+    last: Policy
+    why: str
+
+
+class SampleChecks:
+    """The checks of one job's samples, by a trainer whose model is whole on its device.
+
+    `bound` is the job's bound of staleness. `now` returns seconds on a monotonic clock.
+    """
+
+    def __init__(self, model: Any, *, bound: int, now: Callable[[], float]) -> None:
+        self._rescorer = Rescorer(model)
+        self._versions = KeptVersions(bound + 2, MAX_BYTES)  # what may be trained on, and one before
+        self._now = now
+        self._evidence: dict[str, SampleEvidence] = {}
+        self._tokens_of = Counter[str]()
+        self._since: dict[str, Policy] = {}
+        self._num_checks = 0
+        self.spent_s = 0.0
+        """Seconds that all checks have taken."""
+        self.num_tokens = 0
+        """Completion tokens that were computed again."""
+
+    def published(self, policy: Policy, state: WeightState) -> None:
+        """Keep a version that workers will sample from."""
+        self._versions.add(policy, state)
+
+    def check(self, trained: Sequence[Trajectory], trained_s: float) -> list[UnsoundSamples]:
+        """Compute some samples again, if `trained_s` seconds of training allow it, and return what was found."""
+        if self.spent_s > COST_SHARE * trained_s:
+            return []
+        started_s = self._now()
+        findings = self._checked(trained)
+        self.spent_s += self._now() - started_s
+        return findings
+
+    def _checked(self, trained: Sequence[Trajectory]) -> list[UnsoundSamples]:
+        policy, chosen = self._choice(trained)
+        state = None if policy is None else self._versions.of(policy)
+        if policy is None or state is None:
+            return []
+        older = self._versions.before(policy)
+        # By turns the version before, and the oldest one.
+        base = older[-1 if self._num_checks % 2 else 0] if older else None
+        self._num_checks += 1
+        findings = []
+        for worker_id, tokens in self._compared(chosen, state, None if base is None else self._versions.of(base)):
+            first = self._since.setdefault(worker_id, policy)
+            why = self._evidence.setdefault(worker_id, SampleEvidence()).add(tokens)
+            self._tokens_of[worker_id] += len(tokens.reported)
+            self.num_tokens += len(tokens.reported)
+            if why:
+                findings.append(UnsoundSamples(worker_id=worker_id, first=first, last=policy, why=why))
+                del self._evidence[worker_id], self._since[worker_id]
+        return findings
+
+    def _choice(self, trained: Sequence[Trajectory]) -> tuple[Policy | None, list[Trajectory]]:
+        """Return a kept version and samples that begin with it: those of the worker that was checked least first."""
+        known = [each for each in trained if self._is_checkable(each)]
+        if not known:
+            return None, []
+        known.sort(key=lambda each: self._tokens_of[each.worker_id])  # stable: the order of the batch within a worker
+        least = known[0].worker_id
+        versions = Counter(each.policies[0].policy for each in known if each.worker_id == least)
+        policy = versions.most_common(1)[0][0]
+        chosen, num_tokens = list[Trajectory](), 0
+        for each in known:
+            if each.policies[0].policy == policy and num_tokens < MIN_TOKENS:
+                chosen.append(each)
+                num_tokens += each.policies[0].num_tokens
+        return policy, chosen
+
+    def _is_checkable(self, trajectory: Trajectory) -> bool:
+        sampling = trajectory.sampling
+        is_whole = sampling.temperature > 0 and sampling.top_p == 1 and sampling.top_k == 0
+        return is_whole and self._versions.of(trajectory.policies[0].policy) is not None
+
+    def _compared(
+        self, chosen: Sequence[Trajectory], state: WeightState, older: WeightState | None
+    ) -> Iterator[tuple[str, RescoredTokens]]:
+        """Yield the tokens of each worker. Samples of one temperature are computed together."""
+        for temperature in sorted({each.sampling.temperature for each in chosen}):
+            alike = [each for each in chosen if each.sampling.temperature == temperature]
+            samples = [sample_of(each, None) for each in alike]
+            exact, rounded = (
+                self._rescorer.surprisals(state, samples, temperature, dtype)
+                for dtype in (torch.float32, torch.bfloat16)
+            )
+            before = None if older is None else self._rescorer.surprisals(older, samples, temperature, torch.float32)
+            ends = np.cumsum([len(each.completion_ids) for each in alike])
+            places = np.concatenate([_place_of_tokens(each) for each in alike])
+            worker_of = np.repeat([each.worker_id for each in alike], np.diff(ends, prepend=0))
+            columns: dict[str, FloatArray | None] = {
+                "reported": np.concatenate([each.logprobs for each in alike]).astype(np.float64),
+                "exact": exact.logprobs_M.double().numpy(),
+                "rounded": rounded.logprobs_M.double().numpy(),
+                "older": None if before is None else before.logprobs_M.double().numpy(),
+                "entropies": exact.entropies_M.double().numpy(),
+                "variances": exact.variances_M.double().numpy(),
+            }
+            for worker_id in sorted(set(worker_of)):
+                here = (worker_of == worker_id) & (places >= 0)
+                parts = {name: None if column is None else column[here] for name, column in columns.items()}
+                yield str(worker_id), RescoredTokens(**parts, is_prefill=places[here] == 0)  # type: ignore[arg-type]
+
+
+def _place_of_tokens(trajectory: Trajectory) -> Any:
+    """Return the place of each completion token, or -1 for one that is not checked."""
+    places = np.arange(len(trajectory.completion_ids))
+    return np.where(trajectory.mask & (places < trajectory.policies[0].num_tokens), places, -1)
