@@ -8,7 +8,8 @@
 #   make test-proofs  the planner's bounds, held against many good placements (2 minutes)
 #   make test-faults  parts of a whole runtime are killed, and it goes on (12 minutes)
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
-#   make test-vllm  the vLLM engine, and the demo with it, with vLLM's build for CPUs, in .venv-vllm (4 minutes; 3.5 GB)
+#   make test-vllm  the vLLM engine (test-vllm-engine), and jobs with it (test-vllm-jobs), with vLLM's build for CPUs, in
+#                   .venv-vllm (9 minutes; 3.5 GB)
 #   make test-vllm-architectures  each architecture that vLLM is said to serve, in the same environment (7 minutes)
 #   make test-cuda  what computes on a GPU, on a machine that has one; no other test sees a GPU
 #   make proven     run the two tiers that `.ci/run` leaves out while nothing has changed that they look at, and note in
@@ -48,7 +49,7 @@ TYPED := $(PACKAGES) tests bench tools
 # Bytecode is kept whatever the caller prefers: tests start hundreds of processes, and each would compile the product again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: venv demo busy-demo busy-demo-and-control bench-audit bench-experiments bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-properties test-slow test-proofs test-faults test-oracle test-vllm test-vllm-architectures test-cuda proven check lint format types imports generated generate clean
+.PHONY: venv demo busy-demo busy-demo-and-control bench-audit bench-experiments bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-properties test-slow test-proofs test-faults test-oracle test-vllm test-vllm-engine test-vllm-jobs test-vllm-architectures test-cuda proven check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -118,12 +119,20 @@ $(VLLM)/.installed: pyproject.toml constraints-vllm.txt
 VLLM_TESTS := OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm -W default
 VLLM_ARCHITECTURES := tests/rollout_worker/engines/vllm/test_architectures.py
 
-test-vllm: $(READY)
+test-vllm: test-vllm-engine test-vllm-jobs
+
+test-vllm-engine: $(READY)
 	@if $(MAKE) --no-print-directory $(VLLM)/.installed; then \
-	  $(VLLM_TESTS) tests/rollout_worker/engines/vllm --ignore=$(VLLM_ARCHITECTURES) $(PYTEST_ARGS) && \
+	  $(VLLM_TESTS) tests/rollout_worker/engines/vllm --ignore=$(VLLM_ARCHITECTURES) $(PYTEST_ARGS); \
+	else \
+	  echo 'test-vllm-engine: SKIPPED, vLLM could not be installed (see above)'; \
+	fi
+
+test-vllm-jobs: $(READY)
+	@if $(MAKE) --no-print-directory $(VLLM)/.installed; then \
 	  PERIPLUS_ENGINES=vllm=$(CURDIR)/$(VLLM)/bin/python $(BIN)/python -m pytest -m vllm tests/integration $(PYTEST_ARGS); \
 	else \
-	  echo 'test-vllm: SKIPPED, vLLM could not be installed (see above)'; \
+	  echo 'test-vllm-jobs: SKIPPED, vLLM could not be installed (see above)'; \
 	fi
 
 test-cuda: $(READY)
