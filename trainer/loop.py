@@ -3,15 +3,15 @@
 One step does the following, in this order:
 
 1. take a batch from the ledger;
-2. leave out the groups that the gate refuses, in which a token is too old or of another history
-   (trainer/learning/gate.py);
+2. compute some of its samples again with the weights that sampled them, and leave out the groups of a worker whose
+   samples are not of its weights (trainer/engine_checks); leave out the groups that the gate refuses, in which a token
+   is too old or of another history (trainer/learning/gate.py);
 3. train on the rest: forward, backward and optimizer run in one thread, one step at a time; on an emulated device, wait
    then for as long as the device would still compute;
 4. write to the audit what the optimizer was given, and let the version rise by one;
-5. compute some of the samples again with the weights that sampled them (trainer/engine_checks);
-6. hand a snapshot of the new weights to the publisher.
+5. hand a snapshot of the new weights to the publisher.
 
-Step 4 comes before step 6, because a worker may already send results of the new version while it is being published.
+Step 4 comes before step 5, because a worker may already send results of the new version while it is being published.
 The next step begins while the snapshot is encoded and sent. The record of a step is written once its version is
 published. A checkpoint, an evaluation before or after training and the end of the run wait until all versions are
 published. Training goes on during other evaluations (reporting/evaluator.py).
@@ -32,12 +32,13 @@ from periplus.errors import Denied, TimedOut
 from periplus.job.samples.correctness import correctness_of
 from periplus.values.policy import Policy
 from periplus.values.task import TaskState
-from periplus.values.trajectory import Trajectory, content_digest
+from periplus.values.trajectory import content_digest
 from trainer.checkpointing.checkpointer import Checkpointer
 from trainer.config import TrainerConfig
 from trainer.engine_checks.sample_checks import SampleChecks
 from trainer.intake.committed import KeptTrajectory
 from trainer.intake.effects import LedgerBatch
+from trainer.intake.entries import left_out_entry
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.ledger_driver import LedgerDriver
 from trainer.intake.ledger_service import LedgerService
@@ -149,7 +150,10 @@ class TrainingLoop:
             return False
         waited_s = self._now() - started_s
         consumer, bound, lineage = batch.policy, self._job.staleness, self._prepared.lineage
-        trajectories = [kept.trajectory for kept in batch.kept]
+        check_started_s = self._now()
+        unsound = await self._unsound_groups(batch)
+        check_s = self._now() - check_started_s
+        trajectories = [kept.trajectory for kept in batch.kept if kept.trajectory.group not in unsound]
         # The gate: refuse whole groups, and keep the trajectories that it lets pass, by identity.
         fit, _ = admit(trajectories, consumer, bound, lineage)
         chosen = {id(trajectory) for trajectory in fit}
@@ -166,9 +170,7 @@ class TrainingLoop:
         await self._consumed(batch, trained, report, found)
         if report is not None:
             self._samples.step(consumer.next(), trained, report.samples)
-        check_started_s = self._now()
-        await self._check([each.trajectory for each in trained], train_s)
-        check_s = self._now() - check_started_s
+        self._trained_s += train_s
         uniform = self._uniform_groups(trained)
         num_uniform = sum(kept.trajectory.group in uniform for kept in trained)
         values = {"wait_s": waited_s, "train_s": train_s, "check_s": check_s, "lr": rate}
@@ -198,13 +200,23 @@ class TrainingLoop:
         samples = [sample_of(each.trajectory, reward) for each, reward in zip(kept, rewards, strict=True)]
         return self._prepared.leader.step(samples, consumer=consumer, learning_rate=rate)
 
-    async def _check(self, trained: Sequence[Trajectory], train_s: float) -> None:
-        """Compute some of the samples again with the weights that sampled them, and report what differs."""
+    async def _unsound_groups(self, batch: LedgerBatch) -> frozenset[int]:
+        """Compute some of a batch's samples again with the weights that sampled them, and report what differs.
+
+        Return the groups with samples of a worker whose samples are not of its weights; the audit says that they are
+        left out.
+        """
         if self._checks is None:
-            return
-        self._trained_s += train_s
-        for found in await asyncio.to_thread(self._checks.check, trained, self._trained_s):
-            self._recorder.samples_differ(found)
+            return frozenset()
+        trajectories = [kept.trajectory for kept in batch.kept]
+        found = await asyncio.to_thread(self._checks.check, trajectories, self._trained_s)
+        workers = {each.worker_id for each in found}
+        unsound = frozenset(each.group for each in trajectories if each.worker_id in workers)
+        for each in found:
+            self._recorder.samples_differ(each, num_left_out=len(unsound))
+        for group in sorted(unsound):
+            self._journal.write(left_out_entry(group, [each for each in batch.kept if each.trajectory.group == group]))
+        return unsound
 
     async def _keep_pace(
         self, kept: Sequence[KeptTrajectory], report: StepReport, began_s: float, stop: asyncio.Event

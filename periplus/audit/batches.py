@@ -7,10 +7,12 @@ the fork that consumed it. A line that is wrong still takes effect, so that one 
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import takewhile
 
 from periplus.audit.findings import Code, Findings
 from periplus.audit.history import Accepted, ConsumedBatch, Fork, History, OldestFrame, SampleKey
 from periplus.audit.records import (
+    UNSOUND,
     ConsumeEntry,
     DropEntry,
     EvalBeginEntry,
@@ -292,9 +294,15 @@ def _whole_groups(fork: Fork, samples: Sequence[UsedSample], findings: Findings,
                 samples=shown,
                 expected=size,
             )
-    if len(groups) != per_step:
-        message = f"a batch of {len(groups)} groups; a step takes {per_step}"
+    if len(groups) + (left_out := _left_out(fork)) != per_step:
+        message = f"a batch of {len(groups)} groups, and {left_out} left out; a step takes {per_step}"
         findings.add(Code.BATCH_SIZE, place, message, found=len(groups), expected=per_step)
+
+
+def _left_out(fork: Fork) -> int:
+    """Return the number of groups that were left out of the batch at the end of the journal."""
+    since = fork.batches[-1].at if fork.batches else -1
+    return sum(drop.why == UNSOUND for _, drop in takewhile(lambda each: each[0] > since, reversed(fork.drops)))
 
 
 def _claims(fork: Fork, batch: ConsumedBatch, findings: Findings, place: str) -> None:

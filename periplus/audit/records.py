@@ -202,6 +202,10 @@ class LostEntry:
     why: str
 
 
+UNSOUND = "unsound_samples"
+"""Why a group was left out of a batch: a worker's samples in it were not of the weights that it named."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropEntry:
     """A group was given up for the reason `why`; `samples` are the accepted ones that it had."""

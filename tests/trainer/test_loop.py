@@ -3,10 +3,12 @@ records what the job asks for."""
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 
 from periplus.errors import NotFound
@@ -22,6 +24,8 @@ from periplus.values.policy import Policy
 from periplus.values.probe_prompts import NUM_LOGPROBS
 from periplus.values.record import RecordKind
 from periplus.values.task import Role, TaskState
+from periplus.values.trajectory import Trajectory
+from rollout_worker.episodes.queue import QueuedLease
 from tests.support.audit.files import audited
 from tests.support.cases.tiers import rest_is_slow
 from tests.support.tiny_job import REWARDS, task_of, tiny_job
@@ -281,3 +285,28 @@ def test_every_algorithm_that_a_job_can_name_trains(
         assert all(sample.prompt and sample.pieces and not sample.problem for sample in samples)
         assert all(sample.reward == (sample.trajectory and sample.trajectory.reward) for sample in samples)
     assert audited(run.run_dir).findings == ()
+
+
+class WrongProgram(FakeLink):
+    """Workers that report other log-probabilities than the weights give."""
+
+    def _sample(self, worker_id: str, leases: Sequence[QueuedLease]) -> tuple[Trajectory, ...]:
+        sampled = super()._sample(worker_id, leases)
+        return tuple(replace(each, logprobs=each.logprobs - np.float32(0.5)) for each in sampled)
+
+
+def test_groups_of_a_worker_whose_samples_are_not_of_its_weights_are_left_out(
+    tmp_path: Path, trainers: Trainers
+) -> None:
+    run = trainers.train(tmp_path / "a", link_class=WrongProgram, train={"groups_per_step": 16})
+
+    assert run.state is TaskState.SUCCEEDED
+    first = run.of_kind(RecordKind.STEP)[0]
+    assert first.values["sample_check_alarms"] == 1
+    assert first.values["dropped_samples"] == 16 * 8
+    assert first.values["num_samples"] == 0
+    notices = [record.text for record in run.of_kind(RecordKind.NOTICE)]
+    assert "samples of w0, versions 0.0: log-probabilities of first tokens (prefill)" in notices[0]
+    assert "16 groups of this step are left out" in notices[0]
+    report = audited(run.run_dir)
+    assert report.findings == ()

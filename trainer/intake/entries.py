@@ -65,6 +65,14 @@ def drop_entry(dropped: GroupDropped, kept: Sequence[KeptTrajectory]) -> audit.D
     return audit.DropEntry(group=dropped.group, why=dropped.why, samples=samples)
 
 
+def left_out_entry(group: int, kept: Sequence[KeptTrajectory]) -> audit.DropEntry:
+    """Return the line of a group of a batch that is not trained on, since samples in it are not of their weights."""
+    samples = tuple(
+        audit.DroppedSample(each.trajectory.sample, each.digest, len(each.trajectory.completion_ids)) for each in kept
+    )
+    return audit.DropEntry(group=group, why=audit.UNSOUND, samples=samples)
+
+
 def used_samples(kept: Sequence[KeptTrajectory]) -> tuple[audit.UsedSample, ...]:
     """Return the names by which the audit refers to these samples: group, sample and digest of the content."""
     return tuple(audit.UsedSample(each.trajectory.group, each.trajectory.sample, each.digest) for each in kept)

@@ -175,15 +175,16 @@ class RunRecorder:
         """Count a reader that holds other weights than were published."""
         self._progress = replace(self._progress, weight_digest_mismatches=self._progress.weight_digest_mismatches + 1)
 
-    def samples_differ(self, found: UnsoundSamples) -> None:
-        """Record that a worker's samples are not from the weights that it named."""
+    def samples_differ(self, found: UnsoundSamples, *, num_left_out: int) -> None:
+        """Record that a worker's samples are not from the weights that it named.
+
+        `num_left_out` groups are not trained on.
+        """
         self._num_findings += 1
         versions = str(found.last) if found.first == found.last else f"{found.first} to {found.last}"
         event(log, logging.ERROR, "samples_differ", worker=found.worker_id, versions=versions, why=found.why)
-        text = (
-            f"samples of {found.worker_id}, versions {versions}: {found.why}. They were trained on; look at its engine"
-        )
-        self.record(RecordKind.NOTICE, text, policy=found.last)
+        text = f"samples of {found.worker_id}, versions {versions}: {found.why}. {num_left_out} groups of this step are"
+        self.record(RecordKind.NOTICE, f"{text} left out; look at the worker's engine", policy=found.last)
 
     def step(
         self,
