@@ -2,11 +2,11 @@
 #
 #   make venv       .venv with the versions of constraints.txt; redone when these or pyproject.toml change
 #   make demo       train a small model across emulated regions on this machine
-#   make test       pytest on all cores; PYTEST_ARGS='-k ledger' chooses (4 minutes)
+#   make test       pytest on all cores; PYTEST_ARGS='-k ledger' chooses (6 minutes)
 #   make test-properties  the quick tests of generated inputs, with over three times as many inputs (a minute)
 #   make test-slow  as `make test`, what takes seconds a case: damaged files, ranks of a trainer, whole jobs (8 minutes)
 #   make test-proofs  the planner's bounds, held against many good placements (2 minutes)
-#   make test-faults  parts of a whole runtime are killed, and it goes on (12 minutes)
+#   make test-faults  parts of a whole runtime are killed, and it goes on (8 minutes)
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
 #   make test-vllm  the vLLM engine (test-vllm-engine), and jobs with it (test-vllm-jobs), with vLLM's build for CPUs, in
 #                   .venv-vllm (9 minutes; 3.5 GB)
