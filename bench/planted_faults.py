@@ -4,7 +4,7 @@ A small model is trained on random rewards, so that its weights move as in a job
 version; the planted fault is in the engine alone. Every completion is checked (trainer/engine_checks), so the counts
 are of tokens that were computed again; a job checks a share of its samples. Sound runs must raise no alarm.
 
-    python bench/planted_faults.py [--only NAME] [--lr 1e-5] [--dtype bfloat16] [--output FILE]
+    python -m bench.planted_faults [--only NAME] [--lr 1e-5] [--dtype bfloat16] [--output FILE]
 """
 
 import asyncio
@@ -46,7 +46,6 @@ COMPLETIONS, TOKENS = 32, 24
 """Completions of a version, and tokens of each."""
 SOUND_VERSIONS = 2
 """Versions before a fault begins, unless it is there from the start."""
-MAX_TOKENS = 20_000
 
 
 class World:
@@ -87,7 +86,7 @@ class World:
                     checked_before = self.checks.num_tokens
                 with planted(self, engine):
                     trajectories = await self._sampled(engine, policy)
-                # One check a sample at most: each has the tokens of a few.
+                # A few samples a check, so that the count of tokens is fine.
                 for start in range(0, len(trajectories), 8):
                     if found := self.checks.check(trajectories[start : start + 8], 1.0):
                         tokens = self.checks.num_tokens - checked_before
@@ -427,6 +426,7 @@ def main(only: str, size: str, dtype: str, lr: float, sound: int, max_tokens: in
     record = {
         "name": "planted_faults",
         "setting": setting,
+        "targets": {"faults_found": 20, "false_alarms": 0},
         "faults": rows,
         "sound": sound_rows,
         "faults_found": sum(bool(row["found"]) for row in rows.values()),

@@ -181,11 +181,12 @@ def _driver_of(config: TrainerConfig, prepared: Prepared) -> LedgerDriver:
 
 
 def _sample_checks(job: JobFile, prepared: Prepared, now: Callable[[], float]) -> SampleChecks | None:
-    """Return the checks of samples; None where they cannot be: on a model in parts, and with adapters.
+    """Return the checks of samples; None where they cannot be: on a model in parts, with adapters, on an accelerator.
 
-    Engines merge adapters into their layers, which rounds otherwise than the trainer's own pass.
+    Engines merge adapters into their layers, which rounds otherwise than the trainer's own pass. On an accelerator a
+    check takes memory for the weights in float32, and neither that nor the rounding of engines there was tried.
     """
-    if job.train.devices > 1 or adapted_layers(prepared.model):
+    if job.train.devices > 1 or adapted_layers(prepared.model) or prepared.model.device.type != "cpu":
         return None
     return SampleChecks(prepared.model, bound=job.staleness, now=now)
 

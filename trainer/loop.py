@@ -38,7 +38,7 @@ from trainer.config import TrainerConfig
 from trainer.engine_checks.sample_checks import SampleChecks
 from trainer.intake.committed import KeptTrajectory
 from trainer.intake.effects import LedgerBatch
-from trainer.intake.entries import left_out_entry
+from trainer.intake.entries import drop_entry
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.ledger_driver import LedgerDriver
 from trainer.intake.ledger_service import LedgerService
@@ -215,7 +215,8 @@ class TrainingLoop:
         for each in found:
             self._recorder.samples_differ(each, num_left_out=len(unsound))
         for group in sorted(unsound):
-            self._journal.write(left_out_entry(group, [each for each in batch.kept if each.trajectory.group == group]))
+            kept = [each for each in batch.kept if each.trajectory.group == group]
+            self._journal.write(drop_entry(group, audit.UNSOUND, kept))
         return unsound
 
     async def _keep_pace(

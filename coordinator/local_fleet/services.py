@@ -26,6 +26,9 @@ READY_DEADLINE_S = 60.0
 FORKED_MODULES = ("trainer.app", "rollout_worker.app")
 """What the processes of a job import."""
 
+FORK_SERVER = "fork-server"
+"""Service name of the fork server. The fleet goes on without it."""
+
 AGENT = "agent-"
 """Prefix of the service name of each agent."""
 
@@ -58,14 +61,13 @@ class Services:
 
         It imports its modules meanwhile. An agent that finds it gone starts its tasks itself.
         """
-        # The path of a Unix socket has at most 108 characters.
+        # Not in the fleet's folder: the path of a Unix socket has at most 108 characters.
         self._fork_server = str(Path(tempfile.mkdtemp(prefix="periplus-fork-")) / "socket")
-        log = self._folder / "fork-server.log"
-        words = [word for module in FORKED_MODULES for word in ("--preload", module)]
-        command = [sys.executable, "-m", "periplus.process.fork_server", "--socket", self._fork_server, *words]
+        log = self._folder / f"{FORK_SERVER}.log"
         # Libraries that start threads when they are imported would make a fork impossible.
-        popen = _spawn(command, log, {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"})
-        self._running.append(Service(name="fork-server", popen=popen, log=log))
+        variables = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+        popen = _spawn(fork_server_command(self._fork_server), log, variables)
+        self._running.append(Service(name=FORK_SERVER, popen=popen, log=log))
 
     async def start(self, name: str, arguments: Sequence[str]) -> Mapping[str, str]:
         """Start `periplus ARGUMENTS` and return the content of its ready file.
@@ -93,9 +95,9 @@ class Services:
         return ready
 
     def check(self) -> None:
-        """Check that all children still run. Raises: PeriplusError if one has ended."""
+        """Check that all children still run. Raises: PeriplusError if one has ended that the fleet needs."""
         for service in self._running:
-            if service.popen.poll() is not None:
+            if service.name != FORK_SERVER and service.popen.poll() is not None:
                 raise PeriplusError(f"{service.name} ended unexpectedly; its log ends with: {_end_of_log(service.log)}")
 
     async def stop(self, in_a_hurry: Callable[[], bool]) -> None:
@@ -129,6 +131,12 @@ class Services:
         for log in self._folder.glob("*.log"):
             with (folder / log.name).open("ab") as target:
                 target.write(log.read_bytes())
+
+
+def fork_server_command(path: str) -> list[str]:
+    """Return the command line of a fork server that listens at `path`."""
+    words = [word for module in FORKED_MODULES for word in ("--preload", module)]
+    return [sys.executable, "-m", "periplus.process.fork_server", "--socket", path, *words]
 
 
 def _spawn(command: Sequence[str], log: Path, variables: Mapping[str, str]) -> "subprocess.Popen[bytes]":

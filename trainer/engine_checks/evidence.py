@@ -13,7 +13,9 @@ v of the surprisal. The worker reported the log-probability q. Three tests look 
 
 All are tests by betting (Ramdas et al., "Game-theoretic statistics and safe anytime-valid inference", 2023): a *wealth*
 that is a supermartingale while the engine is sound, so that it exceeds 1 / ALPHA at any time with a probability of at
-most ALPHA. A test begins anew every `WINDOW` tokens, so that a fault shows that begins late.
+most ALPHA. A test begins anew every `WINDOW` tokens, so that a fault shows that begins late. The first test begins anew
+whenever its wealth has fallen below its start too (as CUSUM does): a sound engine then passes 1 / ALPHA tokens in the
+mean before a false alarm (Lorden 1971).
 """
 
 import math
@@ -25,7 +27,7 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 
 ALPHA = 1e-9
-"""Probability of a false alarm of one test in one window: one in 1e5 jobs with 100 workers and 100 windows each."""
+"""Probability of a false alarm of the second or third test in one window, and of the first one at each beginning."""
 
 WINDOW = 8192
 """Tokens after which a test begins anew. Chosen by hand: four times what the smallest faults need that are found."""

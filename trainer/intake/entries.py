@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from periplus.audit import records as audit
 from trainer.intake.committed import KeptTrajectory
-from trainer.ledger.values import GroupDropped, Lease, LeaseLost
+from trainer.ledger.values import Lease, LeaseLost
 
 
 def lease_entry(lease: Lease, worker_id: str, region: str) -> audit.LeaseEntry:
@@ -57,20 +57,12 @@ def result_entry(kept: KeptTrajectory, verdict: audit.AdmissionVerdict, why: str
     )
 
 
-def drop_entry(dropped: GroupDropped, kept: Sequence[KeptTrajectory]) -> audit.DropEntry:
+def drop_entry(group: int, why: str, kept: Sequence[KeptTrajectory]) -> audit.DropEntry:
     """Return the line of a group that is given up; `kept` are the samples of it that had come in."""
     samples = tuple(
         audit.DroppedSample(each.trajectory.sample, each.digest, len(each.trajectory.completion_ids)) for each in kept
     )
-    return audit.DropEntry(group=dropped.group, why=dropped.why, samples=samples)
-
-
-def left_out_entry(group: int, kept: Sequence[KeptTrajectory]) -> audit.DropEntry:
-    """Return the line of a group of a batch that is not trained on, since samples in it are not of their weights."""
-    samples = tuple(
-        audit.DroppedSample(each.trajectory.sample, each.digest, len(each.trajectory.completion_ids)) for each in kept
-    )
-    return audit.DropEntry(group=group, why=audit.UNSOUND, samples=samples)
+    return audit.DropEntry(group=group, why=why, samples=samples)
 
 
 def used_samples(kept: Sequence[KeptTrajectory]) -> tuple[audit.UsedSample, ...]:

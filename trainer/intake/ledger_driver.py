@@ -330,7 +330,7 @@ class LedgerDriver:
             self._tally.overdue_groups += dropped.why is values.Drop.OVERDUE
             fields = {"group": dropped.group, "why": dropped.why, "samples": len(kept)}
             effects.append(EventLogged(logging.WARNING, "group_dropped", fields))
-        effects.append(LineWritten(drop_entry(dropped, kept)))
+        effects.append(LineWritten(drop_entry(dropped.group, dropped.why, kept)))
         self.settle(kept, self.policy.version)
 
     def _taken(self, results: Sequence[Result]) -> tuple[KeptTrajectory, ...]:

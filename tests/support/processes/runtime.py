@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from coordinator.client.connection import connect, job_state
-from coordinator.local_fleet.services import FORKED_MODULES
+from coordinator.local_fleet.services import fork_server_command
 from periplus.job.run_directory import RunDirectory
 from periplus.pb.v1 import control_pb2
 from periplus.process.fork_server import ADDRESS_VARIABLE
@@ -146,10 +146,8 @@ class Runtime(AbstractContextManager["Runtime"]):
     def _start_fork_server(self) -> None:
         # Its tasks share what it has imported, and are there at once when they are started again.
         self._sockets = Path(self._started.enter_context(tempfile.TemporaryDirectory(prefix="forks-")))
-        words = [word for module in FORKED_MODULES for word in ("--preload", module)]
-        path = str(self._sockets / "socket")
         process = subprocess.Popen(
-            [sys.executable, "-m", "periplus.process.fork_server", "--socket", path, *words],
+            fork_server_command(str(self._sockets / "socket")),
             env=environment(self.folder) | {"OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             start_new_session=True,

@@ -9,7 +9,7 @@ from periplus.values.trajectory import Purpose, content_digest
 from tests.periplus.values.test_trajectory import GOOD
 from trainer.intake.committed import kept
 from trainer.intake.entries import drop_entry, lease_entry, lost_entry, result_entry, used_samples
-from trainer.ledger.values import Drop, GroupDropped, Lease, LeaseLost, Loss
+from trainer.ledger.values import Drop, Lease, LeaseLost, Loss
 
 KEPT = kept(Position(epoch=3, sequence=8), (GOOD, replace(GOOD, sample=4)))
 LEASE = Lease(lease_id=1, group=2, sample=3, item=4, start_at=Policy(1, 5), consume_by_version=7, purpose=Purpose.TRAIN)
@@ -35,7 +35,7 @@ def test_a_result_is_written_with_the_place_of_its_content() -> None:
 
 
 def test_dropped_and_used_samples_are_named_by_the_digests_of_their_contents() -> None:
-    dropped = drop_entry(GroupDropped(2, Drop.OVERDUE, ()), KEPT)
+    dropped = drop_entry(2, Drop.OVERDUE, KEPT)
     samples = (DroppedSample(3, KEPT[0].digest, 3), DroppedSample(4, KEPT[1].digest, 3))
     assert dropped == DropEntry(group=2, why=Drop.OVERDUE, samples=samples)
     assert used_samples(KEPT) == (UsedSample(2, 3, KEPT[0].digest), UsedSample(2, 4, KEPT[1].digest))
