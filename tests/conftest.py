@@ -7,8 +7,11 @@ Tests expect the results of CPUs, so they and the processes that they start see 
 
 The default limit of 200 ms an example fails by chance on a machine that does other work. Limits of time are those of
 pytest-timeout.
+
+Libraries and tests are in memory until the end: the collector of cycles leaves them out, and comes less often.
 """
 
+import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -27,6 +30,12 @@ settings.load_profile("periplus")
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("markexpr") != "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)

@@ -27,6 +27,16 @@ def try_rewards(job: JobFile) -> tuple[str, ...]:
     """
     if job.reward.is_verifier_alone and (job.environment is None or job.environment.path is None):
         return ()
+    found = _ask_child(job)
+    if "unknown" in found:
+        return (f"the reward functions were not tried here: {found['unknown']}",)
+    if "reason" in found:
+        raise errors.from_reason(str(found["reason"]), str(found["message"]))
+    return ("rewards of the first problem's own answer:", *(f"  {_said(each)}" for each in found["tried"]))
+
+
+def _ask_child(job: JobFile) -> dict[str, Any]:
+    """Return what `rollout_worker.rewards.check` answers, or as `unknown` the last that it said without an answer."""
     # -P keeps a folder named `rollout_worker` in the current directory from being imported in place of the package.
     command = [sys.executable, "-P", "-m", "rollout_worker.rewards.check"]
     try:
@@ -41,10 +51,8 @@ def try_rewards(job: JobFile) -> tuple[str, ...]:
         ) from error
     except (IndexError, ValueError):
         last = (done.stderr.splitlines() or ["no output"])[-1][: errors.LINE_CHARACTERS]
-        return (f"the reward functions were not tried here: {last}",)
-    if "reason" in found:
-        raise errors.from_reason(str(found["reason"]), str(found["message"]))
-    return ("rewards of the first problem's own answer:", *(f"  {_said(each)}" for each in found["tried"]))
+        return {"unknown": last}
+    return found
 
 
 def _said(tried: dict[str, Any]) -> str:

@@ -2,8 +2,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "transformers", "vllm", "reasoning_gym", "accelerate", "tokenizers", "matplotlib")
 LIGHT_MODULES = (
@@ -16,9 +14,12 @@ LIGHT_MODULES = (
 )
 
 
-@pytest.mark.parametrize("module", LIGHT_MODULES)
-def test_the_control_plane_starts_without_a_heavy_library(module: str) -> None:
-    program = f"import sys, {module}; print(*[name for name in {HEAVY!r} if name in sys.modules])"
+def test_the_control_plane_starts_without_a_heavy_library() -> None:
+    lines = [
+        f"import {module}; print(*({module!r} for name in {HEAVY!r} if name in sys.modules))"
+        for module in LIGHT_MODULES
+    ]
+    program = "\n".join(["import sys", *lines])
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
@@ -32,11 +33,11 @@ def test_the_import_contracts_hold() -> None:
 GATEWAY_COMMANDS = (("agent",), ("job", "submit"), ("job", "audit"), ("links",), ("plan",), ("coordinator",), ("wan",))
 
 
-@pytest.mark.parametrize("command", GATEWAY_COMMANDS, ids=" ".join)
-def test_a_command_shows_its_help_on_a_machine_without_solver_and_environments(command: tuple[str, ...]) -> None:
+def test_commands_show_their_help_on_a_machine_without_solver_and_environments() -> None:
     program = (
         "import sys; sys.modules.update(ortools=None, reasoning_gym=None)\n"
-        f"from periplus.__main__ import run; sys.exit(run({[*command, '--help']!r}))"
+        "from periplus.__main__ import run\n"
+        f"sys.exit(max(run([*command, '--help']) for command in {GATEWAY_COMMANDS!r}))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -69,9 +69,9 @@ def raised_texts() -> Sequence[tuple[str, str]]:
     return [(name, text) for name, error in raised for text in texts(error)]
 
 
-def _trees() -> Iterator[tuple[str, ast.Module]]:
-    for path in SOURCES:
-        yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
+@functools.cache
+def _trees() -> Sequence[tuple[str, ast.Module]]:
+    return [(str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))) for path in SOURCES]
 
 
 def document_texts() -> Iterator[tuple[str, str]]:

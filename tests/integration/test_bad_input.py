@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from periplus.__main__ import run
+from tests.support.cases.tiers import rest_is_slow
 from tests.support.coordinator.preflight import check_in_this_process
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +114,7 @@ def test_bad_input_is_answered_with_one_message_and_its_code(
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("command", PROCESSES)
+@pytest.mark.parametrize("command", rest_is_slow(PROCESSES))
 def test_a_process_answers_as_the_command_does(command: str) -> None:
     arguments, code, words = next(case for case in CASES if case[0][0] == command)
     done = periplus(*arguments)

@@ -11,6 +11,7 @@ import pytest
 
 from periplus.__main__ import run
 from periplus.net import rpc
+from tests.support.cases.tiers import rest_is_slow
 
 pytestmark = pytest.mark.processes
 
@@ -29,7 +30,7 @@ def agent(*options: str, cwd: Path) -> "subprocess.Popen[str]":
     )
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), rest_is_slow([(signal.SIGTERM, 0), (signal.SIGINT, 130)]))
 def test_an_agent_without_a_coordinator_keeps_trying_and_stops_when_asked(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:

@@ -34,6 +34,11 @@ from tests.support.trainer.whole_run import PREPARED_S, Trainers
 from trainer.config import TrainerConfig
 from trainer.setup import prepare
 
+ALGORITHMS = rest_is_slow(
+    sorted(get_args(AlgorithmSection.model_fields["name"].annotation), key=lambda name: name not in ("grpo", "ppo")),
+    quick=2,
+)
+
 
 def test_a_synchronous_run_has_one_result_whoever_answered_and_in_whichever_order(
     tmp_path: Path, trainers: Trainers
@@ -260,7 +265,7 @@ def test_a_trainer_on_an_emulated_device_says_so_first(tmp_path: Path, trainers:
 
 
 @pytest.mark.parametrize("staleness", rest_is_slow([1, 0]))
-@pytest.mark.parametrize("name", get_args(AlgorithmSection.model_fields["name"].annotation))
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_that_a_job_can_name_trains(
     tmp_path: Path, trainers: Trainers, name: str, staleness: int
 ) -> None:

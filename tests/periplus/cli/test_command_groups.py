@@ -78,8 +78,7 @@ def completed(words: str) -> list[str]:
             ("periplus agent run --reg", ["--region"]),
             ("periplus plan job.yaml --fle", ["--fleet"]),
             ("periplus wan set a b dr", ["drop"]),
-        ],
-        quick=4,
+        ]
     ),
 )
 def test_a_shell_completes_commands_options_and_choices(words: str, offered: list[str]) -> None:

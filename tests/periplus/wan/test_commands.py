@@ -1,19 +1,20 @@
 """The command line: human units, and the emulator as a process: ready file, set, show, and how it stops."""
 
+import io
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from periplus import errors
+from periplus.__main__ import run
 from periplus.config.yaml_text import parse
 from periplus.view.terminal.listing import Output
 from periplus.wan.commands import DEFAULT_CONTROL, parse_value, wan
@@ -81,7 +82,6 @@ def process(ready_file: Path, *arguments: str) -> Iterator[tuple[subprocess.Pope
             child.kill()
 
 
-@pytest.mark.processes
 def test_a_ready_file_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     done = periplus("run", "--grid", "off", "--ready-file", str(tmp_path / "no" / "wan.json"))
     assert done.returncode == errors.EXIT_USAGE
@@ -89,14 +89,12 @@ def test_a_ready_file_that_cannot_be_written_is_a_usage_error(tmp_path: Path) ->
 
 
 def periplus(*arguments: str, control: str = "127.0.0.1:1") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "periplus", "wan", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-        env=os.environ | {"PERIPLUS_WAN": control},
-    )
+    """Call the command in this process, as the program would."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PERIPLUS_WAN", control)
+        code = run(["wan", *arguments])
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 def test_who_is_told_nothing_finds_the_emulator_that_was_told_nothing() -> None:
@@ -120,7 +118,7 @@ def test_the_links_are_shown_in_every_form_of_a_listing(tmp_path: Path) -> None:
     ready_file = tmp_path / "wan.json"
     with process(ready_file, "--grid", "off", "--regions", "a,b"):
         control = json.loads(ready_file.read_text())["control"]
-        shown = {form: periplus("show", "-o", form, control=control) for form in Output}
+        shown = {form: periplus("show", "-o", form.value, control=control) for form in Output}
     assert {form: (done.returncode, done.stderr) for form, done in shown.items()} == dict.fromkeys(Output, (0, ""))
     tree = json.loads(shown[Output.JSON].stdout)
     assert (tree["schema"], tree["scale"], len(tree["links"])) == ("periplus.wan/1", 1.0, 2)

@@ -89,7 +89,7 @@ def test_no_placement_of_a_small_study_is_better(number: int) -> None:
         assert every is None or are_equal(enumerated(problem), every.value, rel=1e-9)
 
 
-@pytest.mark.parametrize("number", rest_is_slow(range(40), quick=15))
+@pytest.mark.parametrize("number", rest_is_slow(range(40), quick=6))
 def test_nothing_better_is_left_out_where_classes_have_all_of_their_units_or_none(number: int) -> None:
     for problem in of_jobs(range(number, number + 1)):
         some = space(problem)

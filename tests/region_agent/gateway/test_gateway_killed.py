@@ -15,6 +15,7 @@ import pytest
 from periplus.job.job_file import JobFile
 from periplus.pb.v1 import control_pb2
 from periplus.values.transport_keys import FrameKey, SeenFrames
+from tests.support.cases.tiers import rest_is_slow
 from tests.support.coordinator.fake_coordinator import FakeCoordinator, served
 from tests.support.gateway.loopback import JOB, Trainer, Worker, gateway, until
 from tests.support.keys import AUTHORITY
@@ -86,7 +87,7 @@ async def joined(worker_id: str, address: str) -> Worker:
         await worker.__aexit__()
 
 
-@pytest.mark.parametrize("durability", ["process", "machine"])
+@pytest.mark.parametrize("durability", rest_is_slow(["machine", "process"]))
 def test_what_a_killed_gateway_had_promised_reaches_the_next_trainer_once(tmp_path: Path, durability: str) -> None:
     async def scene() -> None:
         fake = FakeCoordinator()

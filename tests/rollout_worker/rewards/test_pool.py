@@ -86,17 +86,6 @@ def outcomes(folder: Path, completions: Sequence[str], **rest: Any) -> list[Any]
         ("sleep in C", RewardTimedOut),
         ("stop", RewardTimedOut),
         ("raise", RewardRaised),
-        ("odd error", RewardRaised),
-        ("import", RewardRaised),
-        ("for ever", RewardRaised),
-        ("digits", RewardRaised),
-        ("mapping", RewardRaised),
-        ("too few", RewardRaised),
-        ("nan", RewardRaised),
-        ("inf", RewardRaised),
-        ("number", RewardRaised),
-        ("huge", RewardRaised),
-        ("text", RewardRaised),
     ],
 )
 def test_a_failure_costs_the_one_completion_that_caused_it(
@@ -104,6 +93,12 @@ def test_a_failure_costs_the_one_completion_that_caused_it(
 ) -> None:
     others = [f"{number:05}" for number in range(20)]
     assert outcomes(folder, [*others[:10], completion, *others[10:]]) == [*[5.0] * 10, error, *[5.0] * 10]
+
+
+def test_no_answer_that_is_no_reward_costs_another_completion(folder: Path) -> None:
+    raised = ["odd error", "import", "for ever", "digits", "mapping", "too few", "nan", "inf", "number", "huge", "text"]
+    mixed = [each for number, one in enumerate(raised) for each in (f"{number:05}", one)]
+    assert outcomes(folder, mixed) == [5.0, RewardRaised] * len(raised)
 
 
 def test_an_error_can_be_sent_on_whatever_its_text(folder: Path) -> None:

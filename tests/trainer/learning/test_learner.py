@@ -15,6 +15,7 @@ from periplus.job.algorithm import GROUPLESS, AlgorithmSection
 from periplus.process.telemetry import check_names
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun
+from tests.support.cases.tiers import rest_is_slow
 from tests.support.trainer.learning import make_job, sampled
 from tests.support.trainer.samples import CONSUMER, sample
 from trainer.learning import learner as learner_module
@@ -63,15 +64,18 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        *({"name": name} for name in NAMES),
-        {"name": "grpo", "kl_coefficient": 0.01},
-        {"name": "grpo", "kl_coefficient": 0.01, "kl_in": "reward", "kl_estimator": "k3"},
-        {"name": "rloo", "kl_coefficient": 0.01},
-        {"name": "reinforce_plus_plus", "kl_coefficient": 0.01, "gamma": 0.99},
-        {"name": "ppo", "kl_coefficient": 0.01, "group_size": 1},
-        {"name": "grpo", "importance_correction": "masked", "importance_level": "sequence"},
-    ],
+    rest_is_slow(
+        [
+            *({"name": name} for name in NAMES),
+            {"name": "grpo", "kl_coefficient": 0.01},
+            {"name": "grpo", "kl_coefficient": 0.01, "kl_in": "reward", "kl_estimator": "k3"},
+            {"name": "rloo", "kl_coefficient": 0.01},
+            {"name": "reinforce_plus_plus", "kl_coefficient": 0.01, "gamma": 0.99},
+            {"name": "ppo", "kl_coefficient": 0.01, "group_size": 1},
+            {"name": "grpo", "importance_correction": "masked", "importance_level": "sequence"},
+        ],
+        quick=len(NAMES),
+    ),
     ids=lambda options: "-".join(map(str, options.values())),
 )
 def test_every_algorithm_makes_what_is_rewarded_likelier(model: Any, options: dict[str, Any]) -> None:
@@ -259,7 +263,7 @@ def test_shuffles_are_keyed_by_seed_version_and_epoch_and_not_by_the_fork(
 
 @each_algorithm
 @pytest.mark.parametrize("train", [{}, {"minibatches": 4}, {"epochs": 2}], ids=["one", "minibatches", "epochs"])
-@pytest.mark.parametrize("reward", [float("nan"), float("inf"), 1e200, -1e7])
+@pytest.mark.parametrize("reward", rest_is_slow([float("nan"), -1e7, float("inf"), 1e200], quick=2))
 def test_a_reward_that_is_out_of_range_leaves_everything_untouched(
     model: Any, name: str, train: dict[str, int], reward: float
 ) -> None:

@@ -2,13 +2,14 @@
 
 import pytest
 
+from tests.support.cases.tiers import rest_is_slow
 from tests.support.ledger.adversary import of_seed
 
 PATIENCE_S = 150.0
 """Fifteen times what a lease may take: a batch may need several cursed groups to be given up one after the other."""
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", rest_is_slow(range(16), quick=6))
 def test_promises_hold_and_batches_keep_coming_whatever_bad_workers_do(seed: int) -> None:
     run = of_seed(seed, steps=10**6)
     run.goes_on(4_000, patience_s=PATIENCE_S)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.support.cases.examples import examples
+from tests.support.cases.tiers import rest_is_slow
 from tests.support.ledger.world import World
 from trainer.ledger.values import LedgerLimits
 
@@ -113,7 +114,7 @@ def test_batches_of_long_walks_have_samples_of_several_policies() -> None:
     assert sum(_walk(seed).num_mixed for seed in range(12)) > 20
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", rest_is_slow(range(24), quick=8))
 def test_no_promise_is_broken_on_a_long_walk(seed: int) -> None:
     _walk(seed)
 

@@ -1,5 +1,4 @@
 import json
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -15,7 +14,8 @@ from periplus.values.weight_state import Tensor, WeightState, content_bytes
 from tests.periplus.codec.weights.cases import noise, step
 from tests.periplus.codec.weights.golden.write import cases
 
-FUZZ_S = 3.0
+NUM_DAMAGED = 400
+
 BASE, NEW = step(2e-6, count=1500)
 PARTS = encode(BASE, NEW)
 CAP = content_bytes(NEW)
@@ -51,8 +51,7 @@ def test_every_truncation_and_extension_of_a_part_is_refused() -> None:
 
 def test_noise_in_place_of_parts_never_crashes_nor_hangs() -> None:
     everything = [(base, encode(base, new), content_bytes(new)) for base, new in cases().values()]
-    deadline, seed = time.perf_counter() + FUZZ_S, 0
-    while time.perf_counter() < deadline:
+    for seed in range(NUM_DAMAGED):
         base, parts, cap = everything[seed % len(everything)]
         words = noise(64, seed)
         number = int(words[0]) % len(parts)
@@ -64,8 +63,6 @@ def test_noise_in_place_of_parts_never_crashes_nor_hangs() -> None:
         if seed % 5 == 0:
             damaged[1:] = words.tobytes()
         refused_or_bounded(base, [*parts[:number], bytes(damaged), *parts[number + 1 :]], cap)
-        seed += 1
-    assert seed > 20
 
 
 def feed_all(decoder: Decoder, parts: list[bytes]) -> None:

@@ -12,6 +12,7 @@ from planner.cost.candidates.columns import mesh_columns
 from planner.cost.tables.cost_tables import CostTables
 from planner.problem.goal import Goal, Objective
 from planner.problem.workload import Task
+from tests.support.cases.tiers import rest_is_slow
 from tests.support.planner.cost import (
     GPU,
     GRPO,
@@ -47,7 +48,7 @@ def best(of: CostTables, every: Iterable[Placement]) -> float:
     return least
 
 
-@pytest.mark.parametrize("eta", [0, 1, 3])
+@pytest.mark.parametrize("eta", rest_is_slow([1, 0, 3]))
 @pytest.mark.parametrize("regions", [1, 2])
 @pytest.mark.parametrize("memory", [1.0, 0.05])
 def test_no_placement_is_better_than_the_best_of_columns(eta: int, regions: int, memory: float) -> None:

@@ -12,6 +12,7 @@ from planner.methods.evaluation_budget import ignore, never
 from planner.methods.exact.search import Search
 from planner.methods.exact.settings import DEFAULT_SETTINGS, ExactSettings
 from planner.problem.goal import Goal
+from tests.support.cases.tiers import rest_is_slow
 from tests.support.planner.searches import still
 
 GAP = 4e-5
@@ -44,7 +45,7 @@ def outcome(number: int, settings: ExactSettings) -> Found[Incumbent] | BudgetEx
 
 
 @pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize("number", [26, 16])
+@pytest.mark.parametrize("number", rest_is_slow([26, 16]))
 def test_no_settings_prove_a_wrong_bound(number: int, name: str) -> None:
     usual, other = outcome(number, DEFAULT_SETTINGS), outcome(number, OTHERS[name])
     assert isinstance(usual, Found)

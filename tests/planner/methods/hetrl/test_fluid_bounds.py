@@ -41,7 +41,6 @@ def in_order(placement: Placement) -> list[tuple[tuple[str, ...], int]]:
             problem(algorithm="ppo", is_async=False),
             problem(algorithm="ppo"),
         ],
-        quick=2,
     ),
     ids=["async", "cost", "sync", "sync ppo", "async ppo"],
 )

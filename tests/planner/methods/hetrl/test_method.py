@@ -12,6 +12,7 @@ from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
 from planner.methods.hetrl.method import search, search_bounded
 from planner.problem.goal import Goal, Objective, Problem, Rules
+from tests.support.cases.tiers import rest_is_slow
 from tests.support.planner.searches import problem, still
 
 Method = Callable[..., Outcome]
@@ -27,12 +28,15 @@ def found_by(method: Method, asked: Problem, *, seed: int = 0, max_evals: int = 
 @BOTH
 @pytest.mark.parametrize(
     "asked",
-    [
-        problem(algorithm="ppo"),
-        problem(goal=Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=60.0)),
-        problem(goal=Goal(objective=Objective.THROUGHPUT_UNDER_BUDGET, max_usd_per_hour=40.0)),
-        problem(rules=Rules(max_regions=2)),
-    ],
+    rest_is_slow(
+        [
+            problem(algorithm="ppo"),
+            problem(goal=Goal(objective=Objective.COST_AT_THROUGHPUT, max_step_s=60.0)),
+            problem(goal=Goal(objective=Objective.THROUGHPUT_UNDER_BUDGET, max_usd_per_hour=40.0)),
+            problem(rules=Rules(max_regions=2)),
+        ],
+        quick=2,
+    ),
     ids=["ppo", "cost", "budget", "two regions"],
 )
 def test_every_incumbent_is_what_the_oracle_says_and_better_than_the_one_before(method: Method, asked: Problem) -> None:
