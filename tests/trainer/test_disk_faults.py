@@ -88,7 +88,7 @@ def test_a_disk_that_is_full_at_any_moment_costs_nothing_but_time(
 ) -> None:
     num_waits = 0
     num_messages, _ = trainers.messages_of(tmp_path / "whole", **SETTINGS)
-    for message in range(2, num_messages, max(1, num_messages // 7)):
+    for message in range(2, num_messages, max(1, num_messages // 4)):
         folder = tmp_path / str(message)
         folder.mkdir()
         with small_disk(folder / "run", num_kib=AMPLE_KIB) as disk:

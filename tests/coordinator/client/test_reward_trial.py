@@ -1,23 +1,19 @@
 """The child process that tries rewards: tests of commands ask in place of it what it would answer."""
 
-import json
+from pathlib import Path
 
 import pytest
 
 from coordinator.client.reward_trial import try_rewards
-from periplus.job.job_file import JobFile
+from periplus.job.job_file import load_job
 
-JOB = {
-    "schema": "periplus.job/1",
-    "name": "sums",
-    "environment": {"name": "chain_sum"},
-    "data": {"size": 128},
-    "reward": {"functions": [{"name": "exact", "weight": 2}]},
-}
+JOB_YAML = "name: sums\nenvironment: {name: chain_sum}\ndata: {size: 128}\neval: {num_prompts: 16}\n"
 
 
 @pytest.mark.processes
-def test_a_child_says_what_functions_say_of_the_first_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_says_what_a_function_says_of_the_first_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    said = try_rewards(JobFile.from_json(json.dumps(JOB)))
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB_YAML + "reward: {functions: [{name: exact, weight: 2}]}\n")
+    said = try_rewards(load_job(path))
     assert said == ("rewards of the first problem's own answer:", "  exact: 1, weight 2")

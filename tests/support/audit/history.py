@@ -34,6 +34,18 @@ def honest_run(root: Path, *, group_size: int = 2, seed: int = 7, prune: bool = 
     return run
 
 
+def short_run(root: Path) -> AuditRun:
+    """Write two forks of few steps. The second begins at the first's checkpoint."""
+    run = AuditRun(root=root, group_size=2, rng=random.Random(7))
+    run.start()
+    _fork(run, steps=2, checkpoint_after=1)
+    run.kill()
+    run.start(Policy(0, 1))
+    _fork(run, steps=1, checkpoint_after=1)
+    run.end()
+    return run
+
+
 def _fork(run: AuditRun, *, steps: int, checkpoint_after: int, prune: bool = False) -> None:
     """Write steps with all that can happen to a group. At the checkpoint one group is whole, and one is half in."""
     on_their_way: list[audit.LeaseEntry] = []

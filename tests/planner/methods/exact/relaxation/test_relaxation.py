@@ -74,7 +74,7 @@ def test_no_plan_is_faster_than_its_own_part_allows(
             assert bound_s(data, node, most_s) <= evaluation.step_s * (1 + TOLERANCE)
 
 
-@pytest.mark.parametrize("eta", [0, 1, 4])
+@pytest.mark.parametrize("eta", rest_is_slow([1, 0, 4], quick=2))
 def test_halves_of_a_window_hold_what_the_whole_holds(make_problem: Callable[..., Problem], eta: int) -> None:
     cost_tables = CostTables(make_problem(eta=eta))
     data, rng = ProblemArrays(cost_tables, INFINITE, 2), np.random.default_rng(6)
@@ -90,7 +90,7 @@ def test_halves_of_a_window_hold_what_the_whole_holds(make_problem: Callable[...
         assert min(bound_s(data, half, most_s) for half in halves) <= evaluation.step_s * (1 + TOLERANCE)
 
 
-@pytest.mark.parametrize("eta", [0, 1, 4])
+@pytest.mark.parametrize("eta", rest_is_slow([1, 0, 4], quick=2))
 @pytest.mark.parametrize("slower", rest_is_slow([1.0, 50.0]))
 def test_parts_by_the_longest_way_of_scoring_hold_what_the_whole_holds(
     make_problem: Callable[..., Problem], eta: int, slower: float
@@ -129,7 +129,7 @@ def test_parts_by_what_others_take_of_generations_group_hold_what_the_whole_hold
     assert num > 0
 
 
-@pytest.mark.parametrize("eta", [0, 1, 4])
+@pytest.mark.parametrize("eta", rest_is_slow([1, 0, 4], quick=2))
 def test_parts_by_the_number_of_receivers_hold_what_the_whole_holds(
     make_problem: Callable[..., Problem], eta: int
 ) -> None:
@@ -204,7 +204,7 @@ def test_no_plan_is_cheaper_than_its_own_part_allows_where_egress_is_dear(
         assert solve_whole(model, limit_s=20.0, gap=0.0).bound <= usd * (1 + TOLERANCE)
 
 
-@pytest.mark.parametrize("eta", [0, 1, 4])
+@pytest.mark.parametrize("eta", rest_is_slow([1, 0, 4], quick=2))
 def test_a_part_of_a_window_is_no_dearer_than_the_plans_in_it(make_problem: Callable[..., Problem], eta: int) -> None:
     """Rows of several shapes, on intervals that are wide and narrow."""
     cost_tables = CostTables(make_problem(eta=eta, goal=within(1e6)))
