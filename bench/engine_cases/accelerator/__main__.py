@@ -96,7 +96,7 @@ def run_script(name: str, command: Sequence[str], log: Path, limit_s: float) -> 
         process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
+            env={**os.environ, "PYTHONPATH": _with_root(os.environ.get("PYTHONPATH")), "HF_HUB_OFFLINE": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -116,6 +116,10 @@ def run_script(name: str, command: Sequence[str], log: Path, limit_s: float) -> 
     record = _record(output) if process.returncode == 0 else None
     reason = "" if record is not None else _reason(ended, log.read_text(encoding="utf-8", errors="replace"))
     return ScriptOutcome(name=name, record=record, reason=reason, wall_s=time.perf_counter() - began_s)
+
+
+def _with_root(path: str | None) -> str:
+    return f"{ROOT}{os.pathsep}{path}" if path else str(ROOT)
 
 
 def _record(output: bytes) -> dict[str, Any] | None:

@@ -57,6 +57,8 @@ PROBE_SEQUENCES = NUM_SEQUENCES
 CHILD_ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",  # vLLM reports its use to its makers otherwise
     "VLLM_LOGGING_LEVEL": "WARNING",
+    # With CUDA, vLLM forks by default. This process has threads of gRPC, which a fork would leave in any state.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
 }
 CPU_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else it takes all cores, whatever OMP_NUM_THREADS says
