@@ -139,6 +139,9 @@ class NonFiniteLoss(TrainingError): ...
 class RankLost(TrainingError): ...
 
 
+class UnsoundEngine(TrainingError): ...
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorMeaning:
     """The gRPC status and retry advice of an error class for a remote caller, and its exit code for the shell."""
@@ -178,6 +181,7 @@ MEANING: dict[type[PeriplusError], ErrorMeaning] = {
     TrainingError: ErrorMeaning(_S.INTERNAL, False, 1),
     NonFiniteLoss: ErrorMeaning(_S.INTERNAL, False, 1),
     RankLost: ErrorMeaning(_S.INTERNAL, False, 1),
+    UnsoundEngine: ErrorMeaning(_S.INTERNAL, False, 1),
 }
 
 EXIT_OK = 0

@@ -45,6 +45,7 @@ from rollout_worker.episodes.sampler import Sampler
 from rollout_worker.episodes.turns import TurnDriver
 from rollout_worker.gateway import WorkerHello, exchange_leases, subscribed
 from rollout_worker.messages import (
+    DoubtReceived,
     FinishReceived,
     FramesSpooled,
     GatewayMessage,
@@ -149,6 +150,9 @@ class Worker:
             case FinishReceived(why):
                 event(log, logging.INFO, "finished", why=why)
                 self._finished.set()
+            case DoubtReceived(why, starts_anew):
+                if self._updater is not None:
+                    self._updater.doubt(why, starts_anew=starts_anew)
             case _:
                 assert_never(message)
 

@@ -14,6 +14,7 @@ from periplus.values.trajectory import Purpose
 from rollout_worker.episodes.episode import FailedLease
 from rollout_worker.episodes.queue import QueuedLease
 from rollout_worker.messages import (
+    DoubtReceived,
     FinishReceived,
     FramesSpooled,
     GatewayMessage,
@@ -38,6 +39,8 @@ def gateway_message_from_pb(message: gateway_pb2.RolloutDown) -> GatewayMessage 
             return FramesSpooled(message.spooled.epoch, tuple(message.spooled.sequences))
         case "finish":
             return FinishReceived(message.finish.reason)
+        case "doubted":
+            return DoubtReceived(message.doubted.why, message.doubted.starts_anew)
         case _:
             return None
 

@@ -45,7 +45,18 @@ class FinishReceived:
     why: str
 
 
-GatewayMessage = LeasesReceived | LeasesRevoked | FramesSpooled | FinishReceived
+@dataclass(frozen=True, slots=True)
+class DoubtReceived:
+    """The trainer found that this worker's samples are not of its weights, because of `why`.
+
+    The engine is written anew, or with `starts_anew` the process ends and is started again.
+    """
+
+    why: str
+    starts_anew: bool = False
+
+
+GatewayMessage = LeasesReceived | LeasesRevoked | FramesSpooled | FinishReceived | DoubtReceived
 """Messages that a gateway sends to a worker."""
 
 

@@ -37,6 +37,7 @@ from trainer.data.dataset import training_sources
 from trainer.data.mixture import item_order
 from trainer.data.problem_digests import digest_of_all
 from trainer.disk_wait import DiskWait
+from trainer.engine_checks.doubted_workers import DoubtedWorkers
 from trainer.engine_checks.sample_checks import SampleChecks
 from trainer.intake.committed import KeptTrajectory
 from trainer.intake.frame_retention import Retention
@@ -44,7 +45,7 @@ from trainer.intake.frames import FrameIntake
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.ledger_driver import LedgerDriver
 from trainer.intake.ledger_service import LedgerService
-from trainer.intake.messages import AnchorWanted, ProofReceived, UpMessage
+from trainer.intake.messages import AnchorWanted, HelloReceived, ProofReceived, UpMessage
 from trainer.intake.write_ahead import WriteAheadJournal
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import LedgerLimits
@@ -73,6 +74,7 @@ class Running:
     ledger_service: LedgerService
     publisher: Publisher
     loop: TrainingLoop
+    checks: SampleChecks | None
 
     async def on_message(self, message: UpMessage) -> None:
         """Handle one message of the gateway. The ledger hears it first, then whoever else it concerns."""
@@ -81,6 +83,11 @@ class Running:
                 self.publisher.want_anchor()
             case ProofReceived(worker_id, proof):
                 self.publisher.on_proof(worker_id, proof)
+                if self.checks is not None:
+                    self.checks.doubted.proven(worker_id, proof)
+            case HelloReceived() as hello:
+                if self.checks is not None:
+                    self.checks.doubted.joined(hello.worker_id, hello.epoch)
             case None:
                 pass
 
@@ -123,7 +130,7 @@ def assembled(
         recorder = RunRecorder(run, link, driver, disk, trackers, prepared.progress, now, started_s, **aims)
         tokenizer = prepared.model_files.get(TOKENIZER_FILE)
         samples = SampleRecorder(run.samples, store.offset, driver.regions, tokenizer, disk)
-        checks = _sample_checks(job, prepared, now)
+        checks = _sample_checks(job, prepared, link, now)
         publisher = Publisher(
             job_id,
             prepared.leader.weights,
@@ -165,7 +172,7 @@ def assembled(
             checks=checks,
             now=now,
         )
-        yield Running(ledger_service=ledger_service, publisher=publisher, loop=loop)
+        yield Running(ledger_service=ledger_service, publisher=publisher, loop=loop, checks=checks)
 
 
 def _driver_of(config: TrainerConfig, prepared: Prepared) -> LedgerDriver:
@@ -180,7 +187,9 @@ def _driver_of(config: TrainerConfig, prepared: Prepared) -> LedgerDriver:
     )
 
 
-def _sample_checks(job: JobFile, prepared: Prepared, now: Callable[[], float]) -> SampleChecks | None:
+def _sample_checks(
+    job: JobFile, prepared: Prepared, link: GatewayLink, now: Callable[[], float]
+) -> SampleChecks | None:
     """Return the checks of samples; None where they cannot be: on a model in parts, with adapters, on an accelerator.
 
     Engines merge adapters into their layers, which rounds otherwise than the trainer's own pass. On an accelerator a
@@ -188,7 +197,7 @@ def _sample_checks(job: JobFile, prepared: Prepared, now: Callable[[], float]) -
     """
     if job.train.devices > 1 or adapted_layers(prepared.model) or prepared.model.device.type != "cpu":
         return None
-    return SampleChecks(prepared.model, bound=job.staleness, now=now)
+    return SampleChecks(prepared.model, DoubtedWorkers(link.send), bound=job.staleness, now=now)
 
 
 def limits_of(job: JobFile, prepared: Prepared) -> TrajectoryLimits:

@@ -96,8 +96,8 @@ class TrainingLoop:
     async def run(self, stop: asyncio.Event) -> TaskState:
         """Train to the last step, or until `stop` is set, and return how it ended. All else is in the run directory.
 
-        Raises: NonFiniteLoss; Denied or TimedOut if the trainer's key is not certified; DiskFull if asked to stop while
-        the disk is full.
+        Raises: NonFiniteLoss; UnsoundEngine; Denied or TimedOut if the trainer's key is not certified; DiskFull if
+        asked to stop while the disk is full.
         """
         # The audit's first line is on record before anything is leased or published.
         await self._journal.flush()
@@ -203,17 +203,18 @@ class TrainingLoop:
     async def _unsound_groups(self, batch: LedgerBatch) -> frozenset[int]:
         """Compute some of a batch's samples again with the weights that sampled them, and report what differs.
 
-        Return the groups with samples of a worker whose samples are not of its weights; the audit says that they are
-        left out.
+        Return the groups with samples in doubt: of a worker whose samples are not of its weights, until its engine was
+        written anew. The audit says that they are left out. Raises: UnsoundEngine.
         """
         if self._checks is None:
             return frozenset()
         trajectories = [kept.trajectory for kept in batch.kept]
         found = await asyncio.to_thread(self._checks.check, trajectories, self._trained_s)
-        workers = {each.worker_id for each in found}
-        unsound = frozenset(each.group for each in trajectories if each.worker_id in workers)
+        workers, doubted = {each.worker_id for each in found}, self._checks.doubted
+        unsound = frozenset(each.group for each in trajectories if each.worker_id in workers or doubted.in_doubt(each))
         for each in found:
             self._recorder.samples_differ(each, num_left_out=len(unsound))
+            doubted.found(each.worker_id, each.why)
         for group in sorted(unsound):
             kept = [each for each in batch.kept if each.trajectory.group == group]
             self._journal.write(drop_entry(group, audit.UNSOUND, kept))

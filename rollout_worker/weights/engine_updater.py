@@ -8,7 +8,7 @@ worker. An engine that has never been proven serves nothing before its first che
 
 An engine that fails a check, or whose write fails half-way, is condemned: requests under way are aborted, and it is
 written anew from the host copy if the copy still has the right hash, else from a full state that the trainer signed.
-Until that is proven it does not serve.
+Until that is proven it does not serve. The same happens if the trainer finds that samples are not of the weights.
 
 The subscription goes on meanwhile (reader.py). What both share, and who may touch it when, is in proven_weights.py.
 """
@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from periplus import clock
-from periplus.errors import WrongBase, explained_error
+from periplus.errors import PeriplusError, WrongBase, explained_error
 from periplus.process.telemetry import event
 from periplus.values.policy import Policy
 from rollout_worker.engines.engine import (
@@ -75,6 +75,16 @@ class EngineUpdater:
         self._held: Policy | None = None  # what the engine holds; None if that is not proven
         self._num_since_check = 0
         self._news = asyncio.Event()
+        self._doubt: EngineCheck | None = None  # what the trainer found
+        self._starts_anew = False
+
+    def doubt(self, why: str, *, starts_anew: bool) -> None:
+        """Note that the trainer found samples of this engine that are not of its weights: `run` repairs it.
+
+        With `starts_anew`, `run` raises a PeriplusError instead, so that the process ends.
+        """
+        self._doubt, self._starts_anew = EngineCheck(digest=b"", difference=None, why=why), starts_anew
+        self._news.set()
 
     def wake(self) -> None:
         """Note that there may be a new version, or a failure of the subscription."""
@@ -88,13 +98,14 @@ class EngineUpdater:
             await self.update()
 
     async def update(self) -> None:
-        """Bring the engine to the newest proven version, check it if that is due, and report.
+        """Repair an engine in doubt. Bring it to the newest proven version, check it if that is due, and report.
 
         Raises: WrongBase for weights that do not fit the engine's model; EngineDied; PeriplusError when repairs do not
         help.
         """
         # Failures that the subscription has counted end the process here: its own task would only subscribe again.
         self._weights.raise_if_hopeless()
+        await self._answer_doubt()
         pending = self._weights.pending
         pending.skip_to(self._held)
         if not pending:
@@ -104,7 +115,7 @@ class EngineUpdater:
             return
         finding: EngineCheck | None
         if isinstance(written, EngineCheck):
-            finding, signed, pause_s = await self._repair(swap.newest.signed, written)
+            finding, signed, pause_s = await self._repair(swap.newest.signed.policy, written)
         else:
             finding, signed, pause_s = await self._verify(swap, written)
         # The repair failed. The engine does not serve until the full state that the subscription now requests is
@@ -204,7 +215,7 @@ class EngineUpdater:
         finding = await self._check(signed)
         if finding.is_sound:
             return finding, signed, written.pause_s
-        return await self._repair(signed, finding)
+        return await self._repair(signed.policy, finding)
 
     async def _check(self, signed: Signed) -> EngineCheck:
         began_s = clock.monotonic_s()
@@ -222,14 +233,14 @@ class EngineUpdater:
         )
         return finding
 
-    async def _repair(self, signed: Signed, finding: EngineCheck) -> tuple[EngineCheck, Signed | None, float]:
-        """Stop serving, and write the engine anew if the host copy is sound. Returns as `_verify` does."""
+    async def _repair(self, policy: Policy, finding: EngineCheck) -> tuple[EngineCheck, Signed | None, float]:
+        """Stop serving `policy`, and write the engine anew if the host copy is sound. Returns as `_verify` does."""
         began_s = clock.monotonic_s()
         weights, self._held = self._weights, None
         await self._engine.abort(self._serving.condemn())
         # The trainer learns of the fault even if the repair helps.
-        event(log, logging.ERROR, "engine_differs", policy=signed.policy, why=finding.why)
-        await self._report(VersionReport.of_fault(signed.policy, finding))
+        event(log, logging.ERROR, "engine_differs", policy=policy, why=finding.why)
+        await self._report(VersionReport.of_fault(policy, finding))
         async with weights.host_lock:
             # Repair from the host copy if its hash is still right, since it is in the same machine's memory. It may be
             # newer than the version that was checked, because the subscription has gone on.
@@ -245,6 +256,21 @@ class EngineUpdater:
             # Neither the engine nor the host copy is trusted any more: the next request is for a full state.
             weights.host.forget()
             weights.pending.clear()
-        event(log, logging.ERROR, "engine_not_repaired", policy=signed.policy, why=finding.why)
+        event(log, logging.ERROR, "engine_not_repaired", policy=policy, why=finding.why)
         weights.engine_failed()
         return finding, None, clock.monotonic_s() - began_s
+
+    async def _answer_doubt(self) -> None:
+        """Repair the engine if the trainer doubts it. Raises: PeriplusError if the process is to start anew."""
+        # An engine that holds nothing proven is written anew without this; the doubt waits until it is.
+        if self._doubt is None or self._held is None:
+            return
+        finding, self._doubt = self._doubt, None
+        if self._starts_anew:
+            await self._report(VersionReport.of_fault(self._held, finding))
+            raise PeriplusError(f"the trainer found again that samples are not of the engine's weights: {finding.why}")
+        finding, signed, pause_s = await self._repair(self._held, finding)
+        if signed is not None:
+            self._held = signed.policy
+            self._serving.sound(signed.policy)
+            await self._report_version(VersionReport.of_repair(signed, finding, pause_s))

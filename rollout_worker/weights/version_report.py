@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from periplus.values.policy import Policy
 from periplus.values.probe_prompts import ProbeDifference
 from rollout_worker.weights.engine_check import EngineCheck
+from rollout_worker.weights.host_copy import Signed
 from rollout_worker.weights.pending_versions import Version
 
 
@@ -47,6 +48,19 @@ class VersionReport:
             apply_s=version.apply_s,
             pause_s=pause_s,
             fallback=version.fallback,
+        )
+
+    @classmethod
+    def of_repair(cls, signed: Signed, finding: EngineCheck, pause_s: float) -> "VersionReport":
+        """Return the report of an engine that was written anew from the host copy, without a new version."""
+        return cls(
+            policy=signed.policy,
+            state_digest=signed.state_digest,
+            ok=True,
+            engine_checked=True,
+            probe_mean_difference=_difference(finding).mean,
+            probe_max_difference=_difference(finding).max,
+            pause_s=pause_s,
         )
 
     @classmethod

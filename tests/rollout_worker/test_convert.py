@@ -17,6 +17,7 @@ from rollout_worker.convert import (
 from rollout_worker.episodes.episode import FailedLease
 from rollout_worker.episodes.queue import QueuedLease
 from rollout_worker.messages import (
+    DoubtReceived,
     FinishReceived,
     FramesSpooled,
     GatewayMessage,
@@ -61,6 +62,7 @@ REPORT = VersionReport(
         ("0a016122050a0301ac02", LeasesRevoked(frozenset({1, 300}))),
         ("0a016122050a01011001", LeasesRevoked(frozenset({1}), still_wanted=True)),
         ("0a01611a060a04646f6e65", FinishReceived("done")),
+        ("0a01613a070a036f64641001", DoubtReceived("odd", starts_anew=True)),
         ("0a01612a06080512020607", FramesSpooled(5, (6, 7))),
     ],
     ids=lambda each: type(each).__name__ if not isinstance(each, str) else "",

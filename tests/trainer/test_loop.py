@@ -11,14 +11,14 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from periplus.errors import NotFound
+from periplus.errors import NotFound, UnsoundEngine
 from periplus.job.algorithm import AlgorithmSection
 from periplus.job.run_directory import RunDirectory
 from periplus.job.samples.gallery import gallery_of
 from periplus.job.samples.selection import SampleQuery
 from periplus.net.convert import policy_to_pb
 from periplus.pb.v1 import gateway_pb2
-from periplus.publication import Closing, PublicationRecord
+from periplus.publication import Closing, Publication, PublicationRecord
 from periplus.values.machine import Pace
 from periplus.values.policy import Policy
 from periplus.values.probe_prompts import NUM_LOGPROBS
@@ -32,6 +32,8 @@ from tests.support.tiny_job import REWARDS, task_of, tiny_job
 from tests.support.trainer.fake_link import FakeLink
 from tests.support.trainer.whole_run import PREPARED_S, Trainers
 from trainer.config import TrainerConfig
+from trainer.engine_checks import sample_checks
+from trainer.intake.messages import DownMessage, EngineDoubted
 from trainer.setup import prepare
 
 ALGORITHMS = rest_is_slow(
@@ -315,3 +317,62 @@ def test_groups_of_a_worker_whose_samples_are_not_of_its_weights_are_left_out(
     assert "16 groups of this step are left out" in notices[0]
     report = audited(run.run_dir)
     assert report.findings == ()
+
+
+class MendedProgram(WrongProgram):
+    """Workers that give right log-probabilities once they were asked to write their engines anew `mends` times."""
+
+    mends = 1
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.doubts: list[EngineDoubted] = []
+
+    def send(self, message: DownMessage) -> None:
+        super().send(message)
+        if isinstance(message, EngineDoubted):
+            self.doubts.append(message)
+            self._prove(message.worker_id, ok=False)
+            self._prove(message.worker_id, ok=True)
+
+    def _take(self, publication: Publication) -> None:
+        super()._take(publication)
+        if self.policy is not None:
+            self._prove("w0", ok=True)
+
+    def _prove(self, worker_id: str, *, ok: bool) -> None:
+        assert self.policy is not None
+        held = {"policy": policy_to_pb(self.policy), "state_digest": self._engine.digest(), "engine_checked": True}
+        self.up(worker_id=worker_id, proof=gateway_pb2.WeightProof(**held, ok=ok))
+
+    def _sample(self, worker_id: str, leases: Sequence[QueuedLease]) -> tuple[Trajectory, ...]:
+        sampled = super()._sample(worker_id, leases)
+        is_mended = len(self.doubts) >= self.mends
+        return tuple(replace(each, logprobs=each.logprobs + np.float32(0.5 * is_mended)) for each in sampled)
+
+
+def test_samples_of_a_worker_count_again_once_its_engine_was_written_anew(
+    tmp_path: Path, trainers: Trainers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample_checks, "COST_SHARE", 1e6)  # a check in each step
+    run = trainers.train(tmp_path / "a", link_class=MendedProgram, steps=6, train={"groups_per_step": 16})
+
+    assert run.state is TaskState.SUCCEEDED
+    steps = run.of_kind(RecordKind.STEP)
+    assert [record.values["num_samples"] for record in steps] == [0] + [16 * 8] * 5
+    assert [record.values["sample_check_alarms"] for record in steps] == [1, 0, 0, 0, 0, 0]
+    assert audited(run.run_dir).findings == ()
+
+
+def test_a_job_ends_if_writing_and_starting_an_engine_anew_do_not_help(
+    tmp_path: Path, trainers: Trainers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample_checks, "COST_SHARE", 1e6)
+    monkeypatch.setattr(MendedProgram, "mends", 100)
+    run = trainers.start(tmp_path / "a", link_class=MendedProgram, steps=20, train={"groups_per_step": 16})
+    with pytest.raises(ExceptionGroup) as raised:
+        run.finish()
+    (error,) = raised.value.exceptions
+    assert isinstance(error, UnsoundEngine)
+    assert "samples of worker w0 are not of the weights that it names" in str(error)
+    assert [doubt.starts_anew for doubt in run.link.doubts] == [False, True]  # type: ignore[attr-defined]

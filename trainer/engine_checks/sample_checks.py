@@ -16,6 +16,7 @@ import torch
 from periplus.values.policy import Policy
 from periplus.values.trajectory import Trajectory
 from periplus.values.weight_state import WeightState
+from trainer.engine_checks.doubted_workers import DoubtedWorkers
 from trainer.engine_checks.evidence import FloatArray, RescoredTokens, SampleEvidence
 from trainer.engine_checks.kept_versions import KeptVersions
 from trainer.engine_checks.rescoring import Rescorer
@@ -45,10 +46,12 @@ class UnsoundSamples:
 class SampleChecks:
     """The checks of one job's samples, by a trainer whose model is whole on its device.
 
-    `bound` is the job's bound of staleness. `now` returns seconds on a monotonic clock.
+    Samples that are in doubt by an earlier finding (`doubted`) are not computed again. `bound` is the job's bound of
+    staleness. `now` returns seconds on a monotonic clock.
     """
 
-    def __init__(self, model: Any, *, bound: int, now: Callable[[], float]) -> None:
+    def __init__(self, model: Any, doubted: DoubtedWorkers, *, bound: int, now: Callable[[], float]) -> None:
+        self.doubted = doubted
         self._rescorer = Rescorer(model)
         self._versions = KeptVersions(bound + 2, MAX_BYTES)  # what may be trained on, and one before
         self._now = now
@@ -113,7 +116,8 @@ class SampleChecks:
     def _is_checkable(self, trajectory: Trajectory) -> bool:
         sampling = trajectory.sampling
         is_whole = sampling.temperature > 0 and sampling.top_p == 1 and sampling.top_k == 0
-        return is_whole and self._versions.of(trajectory.policies[0].policy) is not None
+        is_known = self._versions.of(trajectory.policies[0].policy) is not None
+        return is_whole and is_known and not self.doubted.in_doubt(trajectory)
 
     def _compared(
         self, chosen: Sequence[Trajectory], state: WeightState, older: WeightState | None

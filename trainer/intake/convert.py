@@ -16,6 +16,7 @@ from trainer.intake.messages import (
     AnchorWanted,
     DepartureReceived,
     DownMessage,
+    EngineDoubted,
     FailureReceived,
     FrameReceived,
     FramesAcknowledged,
@@ -62,6 +63,9 @@ def message_to_pb(message: DownMessage) -> gateway_pb2.RolloutDown:
             return gateway_pb2.RolloutDown(worker_id=worker_id, committed=committed)
         case JobFinished():
             return gateway_pb2.RolloutDown(worker_id=worker_id, finish=gateway_pb2.Finish(reason=message.why))
+        case EngineDoubted():
+            doubted = gateway_pb2.EngineDoubted(why=message.why, starts_anew=message.starts_anew)
+            return gateway_pb2.RolloutDown(worker_id=worker_id, doubted=doubted)
         case _:
             assert_never(message)
 

@@ -32,6 +32,7 @@ from trainer.intake.messages import (
     DownMessage,
     FrameReceived,
     FramesAcknowledged,
+    HelloReceived,
     LedgerMessage,
     ProofReceived,
     UnreadableMessage,
@@ -45,8 +46,9 @@ log = logging.getLogger(__name__)
 TICK_S = 1.0
 """Seconds between two clock events: how late a lease may expire or a hold may end. Chosen by hand."""
 
-Notice = AnchorWanted | ProofReceived
-"""Messages of the gateway that concern the publisher. The ledger service returns them; it knows no publisher."""
+Notice = AnchorWanted | HelloReceived | ProofReceived
+"""Messages of the gateway that concern the publisher or the checks of samples. The ledger service returns them; it
+knows neither."""
 
 
 class LedgerService:
@@ -191,7 +193,7 @@ class LedgerService:
     # ---- for the gateway ------------------------------------------------------------------------------------------
 
     async def on_message(self, message: UpMessage) -> Notice | None:
-        """Handle one message of the gateway; return what it says to the publisher, if anything.
+        """Handle one message of the gateway; return it if it concerns others too.
 
         A bad message is counted and logged; nothing is raised for it.
         """
@@ -218,7 +220,7 @@ class LedgerService:
             return None
         self._perform(effects)
         await self._journal.flush_patiently()  # a lease is on record before it is on its way
-        return message if isinstance(message, ProofReceived) else None
+        return message if isinstance(message, HelloReceived | ProofReceived) else None
 
     async def _commit_frames(self) -> None:
         """Take in committed frames, then flush the audit, then acknowledge the frames: in this order, endlessly."""

@@ -107,5 +107,17 @@ class JobFinished:
     why: str
 
 
-DownMessage = Granted | Revoked | FramesAcknowledged | JobFinished
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineDoubted:
+    """The worker's samples are not of the weights that it named, because of `why`: it writes its engine anew.
+
+    With `starts_anew` its process ends, and is started again.
+    """
+
+    worker_id: str
+    why: str
+    starts_anew: bool = False
+
+
+DownMessage = Granted | Revoked | FramesAcknowledged | JobFinished | EngineDoubted
 """Messages that the trainer sends to a worker or to the gateway that keeps the worker's frames."""

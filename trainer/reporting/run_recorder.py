@@ -184,7 +184,9 @@ class RunRecorder:
         versions = str(found.last) if found.first == found.last else f"{found.first} to {found.last}"
         event(log, logging.ERROR, "samples_differ", worker=found.worker_id, versions=versions, why=found.why)
         text = f"samples of {found.worker_id}, versions {versions}: {found.why}. {num_left_out} groups of this step are"
-        self.record(RecordKind.NOTICE, f"{text} left out; look at the worker's engine", policy=found.last)
+        self.record(
+            RecordKind.NOTICE, f"{text} left out, and what it samples until its engine is repaired", policy=found.last
+        )
 
     def step(
         self,

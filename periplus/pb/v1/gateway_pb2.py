@@ -26,17 +26,17 @@ from periplus.pb.v1 import common_pb2 as periplus_dot_pb_dot_v1_dot_common__pb2
 from periplus.pb.v1 import control_pb2 as periplus_dot_pb_dot_v1_dot_control__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cperiplus/pb/v1/gateway.proto\x12\x0bperiplus.v1\x1a\x1bperiplus/pb/v1/common.proto\x1a\x1cperiplus/pb/v1/control.proto\"\x89\x03\n\tRolloutUp\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12)\n\x05hello\x18\x02 \x01(\x0b\x32\x18.periplus.v1.WorkerHelloH\x00\x12)\n\x08\x63\x61pacity\x18\x03 \x01(\x0b\x32\x15.periplus.v1.CapacityH\x00\x12-\n\x05\x66rame\x18\x04 \x01(\x0b\x32\x1c.periplus.v1.TrajectoryFrameH\x00\x12)\n\x05proof\x18\x05 \x01(\x0b\x32\x18.periplus.v1.WeightProofH\x00\x12\'\n\x04gone\x18\x06 \x01(\x0b\x32\x17.periplus.v1.WorkerGoneH\x00\x12-\n\x07started\x18\x07 \x01(\x0b\x32\x1a.periplus.v1.LeasesStartedH\x00\x12+\n\x06\x66\x61iled\x18\x08 \x01(\x0b\x32\x19.periplus.v1.SampleFailedH\x00\x12,\n\x07gateway\x18\t \x01(\x0b\x32\x19.periplus.v1.GatewayHelloH\x00\x42\x06\n\x04\x62ody\"\x1e\n\x0cGatewayHello\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"S\n\x0bWorkerHello\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06region\x18\x02 \x01(\t\x12\x15\n\rbundle_digest\x18\x03 \x01(\x0c\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\"\x1f\n\x08\x43\x61pacity\x12\x13\n\x0bnum_samples\x18\x01 \x01(\r\"v\n\x0fTrajectoryFrame\x12!\n\x05\x63odec\x18\x01 \x01(\x0e\x32\x12.periplus.v1.Codec\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x0e\n\x06region\x18\x05 \x01(\t\"G\n\rLeasesStarted\x12\x11\n\tlease_ids\x18\x01 \x03(\x04\x12#\n\x06policy\x18\x02 \x01(\x0b\x32\x13.periplus.v1.Policy\"d\n\x0cSampleFailed\x12\x10\n\x08lease_id\x18\x01 \x01(\x04\x12\x0b\n\x03why\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\x04\x12\x0e\n\x06sample\x18\x04 \x01(\r\x12\x16\n\x0ereward_failure\x18\x05 \x01(\t\"\xfe\x01\n\x0bWeightProof\x12#\n\x06policy\x18\x01 \x01(\x0b\x32\x13.periplus.v1.Policy\x12\x14\n\x0cstate_digest\x18\x02 \x01(\x0c\x12\n\n\x02ok\x18\x03 \x01(\x08\x12\x0b\n\x03why\x18\x04 \x01(\t\x12\x16\n\x0e\x65ngine_checked\x18\x05 \x01(\x08\x12\x1c\n\x14probe_max_difference\x18\x06 \x01(\x01\x12\x12\n\ntransfer_s\x18\x07 \x01(\x01\x12\x0f\n\x07\x61pply_s\x18\x08 \x01(\x01\x12\x0f\n\x07pause_s\x18\t \x01(\x01\x12\x10\n\x08\x66\x61llback\x18\n \x01(\x08\x12\x1d\n\x15probe_mean_difference\x18\x0b \x01(\x01\"5\n\nWorkerGone\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x17\n\x0f\x63onnection_lost\x18\x02 \x01(\x08\"\x8b\x02\n\x0bRolloutDown\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12)\n\x06leases\x18\x02 \x01(\x0b\x32\x17.periplus.v1.LeaseBatchH\x00\x12%\n\x06\x66inish\x18\x03 \x01(\x0b\x32\x13.periplus.v1.FinishH\x00\x12-\n\x07revoked\x18\x04 \x01(\x0b\x32\x1a.periplus.v1.LeasesRevokedH\x00\x12-\n\x07spooled\x18\x05 \x01(\x0b\x32\x1a.periplus.v1.FramesSpooledH\x00\x12\x31\n\tcommitted\x18\x06 \x01(\x0b\x32\x1c.periplus.v1.FramesCommittedH\x00\x42\x06\n\x04\x62ody\"8\n\rLeasesRevoked\x12\x11\n\tlease_ids\x18\x01 \x03(\x04\x12\x14\n\x0cstill_wanted\x18\x02 \x01(\x08\"1\n\rFramesSpooled\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x11\n\tsequences\x18\x02 \x03(\x04\"C\n\x0f\x46ramesCommitted\x12\x0e\n\x06region\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\tsequences\x18\x03 \x03(\x04\"\xbf\x01\n\x05Lease\x12\x10\n\x08lease_id\x18\x01 \x01(\x04\x12\r\n\x05group\x18\x02 \x01(\x04\x12\x0e\n\x06sample\x18\x03 \x01(\r\x12\x0c\n\x04item\x18\x04 \x01(\x04\x12%\n\x08start_at\x18\x05 \x01(\x0b\x32\x13.periplus.v1.Policy\x12\x1a\n\x12\x63onsume_by_version\x18\x06 \x01(\x04\x12%\n\x07purpose\x18\x07 \x01(\x0e\x32\x14.periplus.v1.Purpose\x12\r\n\x05\x61lone\x18\x08 \x01(\x08\"0\n\nLeaseBatch\x12\"\n\x06leases\x18\x01 \x03(\x0b\x32\x12.periplus.v1.Lease\"\x18\n\x06\x46inish\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x94\x01\n\tTrainerUp\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x19.periplus.v1.TrainerHelloH\x00\x12(\n\x04\x64own\x18\x02 \x01(\x0b\x32\x18.periplus.v1.RolloutDownH\x00\x12)\n\x06record\x18\x03 \x01(\x0b\x32\x17.periplus.v1.StepRecordH\x00\x42\x06\n\x04\x62ody\"@\n\x0cTrainerHello\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04\x66ork\x18\x02 \x01(\r\x12\x12\n\npublic_key\x18\x03 \x01(\x0c\"\xa0\x01\n\x0bTrainerDown\x12$\n\x02up\x18\x01 \x01(\x0b\x32\x16.periplus.v1.RolloutUpH\x00\x12,\n\x06\x61nchor\x18\x02 \x01(\x0b\x32\x1a.periplus.v1.AnchorRequestH\x00\x12\x35\n\x0b\x63\x65rtificate\x18\x03 \x01(\x0b\x32\x1e.periplus.v1.CertificateAnswerH\x00\x42\x06\n\x04\x62ody\"\x0f\n\rAnchorRequest\"\xf9\x02\n\x07Opening\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12*\n\x04kind\x18\x02 \x01(\x0e\x32\x1c.periplus.v1.PublicationKind\x12#\n\x06policy\x18\x03 \x01(\x0b\x32\x13.periplus.v1.Policy\x12!\n\x04\x62\x61se\x18\x04 \x01(\x0b\x32\x13.periplus.v1.Policy\x12!\n\x05\x63odec\x18\x05 \x01(\x0e\x32\x12.periplus.v1.Codec\x12\x19\n\x11max_payload_bytes\x18\x06 \x01(\x04\x12\x12\n\nmax_chunks\x18\x07 \x01(\r\x12\x15\n\rcontent_bytes\x18\x08 \x01(\x04\x12\x13\n\x0b\x62\x61se_digest\x18\t \x01(\x0c\x12-\n\x0b\x63\x65rtificate\x18\n \x01(\x0b\x32\x18.periplus.v1.Certificate\x12\x11\n\tsignature\x18\x0b \x01(\x0c\x12*\n\x08\x61ttested\x18\x0c \x01(\x0b\x32\x18.periplus.v1.Attestation\"[\n\x0b\x41ttestation\x12%\n\x07opening\x18\x01 \x01(\x0b\x32\x14.periplus.v1.Opening\x12%\n\x07\x63losing\x18\x02 \x01(\x0b\x32\x14.periplus.v1.Closing\"7\n\x05\x43hunk\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"\x83\x01\n\x07\x43losing\x12\x12\n\nnum_chunks\x18\x01 \x01(\r\x12\x15\n\rpayload_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04root\x18\x03 \x01(\x0c\x12\x14\n\x0cstate_digest\x18\x04 \x01(\x0c\x12\x16\n\x0eprobe_logprobs\x18\x05 \x03(\x02\x12\x11\n\tsignature\x18\x06 \x01(\x0c\"\x92\x01\n\x11PublicationRecord\x12\'\n\x07opening\x18\x01 \x01(\x0b\x32\x14.periplus.v1.OpeningH\x00\x12#\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x12.periplus.v1.ChunkH\x00\x12\'\n\x07\x63losing\x18\x03 \x01(\x0b\x32\x14.periplus.v1.ClosingH\x00\x42\x06\n\x04\x62ody\"+\n\x0fPublishResponse\x12\x18\n\x10num_publications\x18\x01 \x01(\x04\" \n\x0eTrafficRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\":\n\x0fTrafficResponse\x12\'\n\x05pairs\x18\x01 \x03(\x0b\x32\x18.periplus.v1.PairTraffic\"\x98\x01\n\x10SubscribeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\treader_id\x18\x02 \x01(\t\x12\x11\n\thas_state\x18\x03 \x01(\x08\x12!\n\x04have\x18\x04 \x01(\x0b\x32\x13.periplus.v1.Policy\x12\x12\n\nhas_bundle\x18\x05 \x01(\x08\x12\x17\n\x0f\x64istrust_copies\x18\x06 \x01(\x08\":\n\nProbeChunk\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\"D\n\x08ProbeAck\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x16\n\x0ereceived_bytes\x18\x02 \x01(\x04\x12\x0e\n\x06region\x18\x03 \x01(\t*G\n\x07Purpose\x12\x17\n\x13PURPOSE_UNSPECIFIED\x10\x00\x12\x11\n\rPURPOSE_TRAIN\x10\x01\x12\x10\n\x0cPURPOSE_EVAL\x10\x02*\x89\x01\n\x0fPublicationKind\x12 \n\x1cPUBLICATION_KIND_UNSPECIFIED\x10\x00\x12\x1b\n\x17PUBLICATION_KIND_BUNDLE\x10\x01\x12\x1b\n\x17PUBLICATION_KIND_ANCHOR\x10\x02\x12\x1a\n\x16PUBLICATION_KIND_DELTA\x10\x03\x32\xa5\x03\n\x07Gateway\x12?\n\x07Rollout\x12\x16.periplus.v1.RolloutUp\x1a\x18.periplus.v1.RolloutDown(\x01\x30\x01\x12L\n\tSubscribe\x12\x1d.periplus.v1.SubscribeRequest\x1a\x1e.periplus.v1.PublicationRecord0\x01\x12=\n\x05Train\x12\x16.periplus.v1.TrainerUp\x1a\x18.periplus.v1.TrainerDown(\x01\x30\x01\x12I\n\x07Publish\x12\x1e.periplus.v1.PublicationRecord\x1a\x1c.periplus.v1.PublishResponse(\x01\x12\x44\n\x07Traffic\x12\x1b.periplus.v1.TrafficRequest\x1a\x1c.periplus.v1.TrafficResponse\x12;\n\x05Probe\x12\x17.periplus.v1.ProbeChunk\x1a\x15.periplus.v1.ProbeAck(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cperiplus/pb/v1/gateway.proto\x12\x0bperiplus.v1\x1a\x1bperiplus/pb/v1/common.proto\x1a\x1cperiplus/pb/v1/control.proto\"\x89\x03\n\tRolloutUp\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12)\n\x05hello\x18\x02 \x01(\x0b\x32\x18.periplus.v1.WorkerHelloH\x00\x12)\n\x08\x63\x61pacity\x18\x03 \x01(\x0b\x32\x15.periplus.v1.CapacityH\x00\x12-\n\x05\x66rame\x18\x04 \x01(\x0b\x32\x1c.periplus.v1.TrajectoryFrameH\x00\x12)\n\x05proof\x18\x05 \x01(\x0b\x32\x18.periplus.v1.WeightProofH\x00\x12\'\n\x04gone\x18\x06 \x01(\x0b\x32\x17.periplus.v1.WorkerGoneH\x00\x12-\n\x07started\x18\x07 \x01(\x0b\x32\x1a.periplus.v1.LeasesStartedH\x00\x12+\n\x06\x66\x61iled\x18\x08 \x01(\x0b\x32\x19.periplus.v1.SampleFailedH\x00\x12,\n\x07gateway\x18\t \x01(\x0b\x32\x19.periplus.v1.GatewayHelloH\x00\x42\x06\n\x04\x62ody\"\x1e\n\x0cGatewayHello\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"S\n\x0bWorkerHello\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06region\x18\x02 \x01(\t\x12\x15\n\rbundle_digest\x18\x03 \x01(\x0c\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\"\x1f\n\x08\x43\x61pacity\x12\x13\n\x0bnum_samples\x18\x01 \x01(\r\"v\n\x0fTrajectoryFrame\x12!\n\x05\x63odec\x18\x01 \x01(\x0e\x32\x12.periplus.v1.Codec\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x0e\n\x06region\x18\x05 \x01(\t\"G\n\rLeasesStarted\x12\x11\n\tlease_ids\x18\x01 \x03(\x04\x12#\n\x06policy\x18\x02 \x01(\x0b\x32\x13.periplus.v1.Policy\"d\n\x0cSampleFailed\x12\x10\n\x08lease_id\x18\x01 \x01(\x04\x12\x0b\n\x03why\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\x04\x12\x0e\n\x06sample\x18\x04 \x01(\r\x12\x16\n\x0ereward_failure\x18\x05 \x01(\t\"\xfe\x01\n\x0bWeightProof\x12#\n\x06policy\x18\x01 \x01(\x0b\x32\x13.periplus.v1.Policy\x12\x14\n\x0cstate_digest\x18\x02 \x01(\x0c\x12\n\n\x02ok\x18\x03 \x01(\x08\x12\x0b\n\x03why\x18\x04 \x01(\t\x12\x16\n\x0e\x65ngine_checked\x18\x05 \x01(\x08\x12\x1c\n\x14probe_max_difference\x18\x06 \x01(\x01\x12\x12\n\ntransfer_s\x18\x07 \x01(\x01\x12\x0f\n\x07\x61pply_s\x18\x08 \x01(\x01\x12\x0f\n\x07pause_s\x18\t \x01(\x01\x12\x10\n\x08\x66\x61llback\x18\n \x01(\x08\x12\x1d\n\x15probe_mean_difference\x18\x0b \x01(\x01\"5\n\nWorkerGone\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x17\n\x0f\x63onnection_lost\x18\x02 \x01(\x08\"\xba\x02\n\x0bRolloutDown\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12)\n\x06leases\x18\x02 \x01(\x0b\x32\x17.periplus.v1.LeaseBatchH\x00\x12%\n\x06\x66inish\x18\x03 \x01(\x0b\x32\x13.periplus.v1.FinishH\x00\x12-\n\x07revoked\x18\x04 \x01(\x0b\x32\x1a.periplus.v1.LeasesRevokedH\x00\x12-\n\x07spooled\x18\x05 \x01(\x0b\x32\x1a.periplus.v1.FramesSpooledH\x00\x12\x31\n\tcommitted\x18\x06 \x01(\x0b\x32\x1c.periplus.v1.FramesCommittedH\x00\x12-\n\x07\x64oubted\x18\x07 \x01(\x0b\x32\x1a.periplus.v1.EngineDoubtedH\x00\x42\x06\n\x04\x62ody\"8\n\rLeasesRevoked\x12\x11\n\tlease_ids\x18\x01 \x03(\x04\x12\x14\n\x0cstill_wanted\x18\x02 \x01(\x08\"1\n\rFramesSpooled\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x11\n\tsequences\x18\x02 \x03(\x04\"C\n\x0f\x46ramesCommitted\x12\x0e\n\x06region\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x11\n\tsequences\x18\x03 \x03(\x04\"\xbf\x01\n\x05Lease\x12\x10\n\x08lease_id\x18\x01 \x01(\x04\x12\r\n\x05group\x18\x02 \x01(\x04\x12\x0e\n\x06sample\x18\x03 \x01(\r\x12\x0c\n\x04item\x18\x04 \x01(\x04\x12%\n\x08start_at\x18\x05 \x01(\x0b\x32\x13.periplus.v1.Policy\x12\x1a\n\x12\x63onsume_by_version\x18\x06 \x01(\x04\x12%\n\x07purpose\x18\x07 \x01(\x0e\x32\x14.periplus.v1.Purpose\x12\r\n\x05\x61lone\x18\x08 \x01(\x08\"0\n\nLeaseBatch\x12\"\n\x06leases\x18\x01 \x03(\x0b\x32\x12.periplus.v1.Lease\"\x18\n\x06\x46inish\x12\x0e\n\x06reason\x18\x01 \x01(\t\"1\n\rEngineDoubted\x12\x0b\n\x03why\x18\x01 \x01(\t\x12\x13\n\x0bstarts_anew\x18\x02 \x01(\x08\"\x94\x01\n\tTrainerUp\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x19.periplus.v1.TrainerHelloH\x00\x12(\n\x04\x64own\x18\x02 \x01(\x0b\x32\x18.periplus.v1.RolloutDownH\x00\x12)\n\x06record\x18\x03 \x01(\x0b\x32\x17.periplus.v1.StepRecordH\x00\x42\x06\n\x04\x62ody\"@\n\x0cTrainerHello\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04\x66ork\x18\x02 \x01(\r\x12\x12\n\npublic_key\x18\x03 \x01(\x0c\"\xa0\x01\n\x0bTrainerDown\x12$\n\x02up\x18\x01 \x01(\x0b\x32\x16.periplus.v1.RolloutUpH\x00\x12,\n\x06\x61nchor\x18\x02 \x01(\x0b\x32\x1a.periplus.v1.AnchorRequestH\x00\x12\x35\n\x0b\x63\x65rtificate\x18\x03 \x01(\x0b\x32\x1e.periplus.v1.CertificateAnswerH\x00\x42\x06\n\x04\x62ody\"\x0f\n\rAnchorRequest\"\xf9\x02\n\x07Opening\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12*\n\x04kind\x18\x02 \x01(\x0e\x32\x1c.periplus.v1.PublicationKind\x12#\n\x06policy\x18\x03 \x01(\x0b\x32\x13.periplus.v1.Policy\x12!\n\x04\x62\x61se\x18\x04 \x01(\x0b\x32\x13.periplus.v1.Policy\x12!\n\x05\x63odec\x18\x05 \x01(\x0e\x32\x12.periplus.v1.Codec\x12\x19\n\x11max_payload_bytes\x18\x06 \x01(\x04\x12\x12\n\nmax_chunks\x18\x07 \x01(\r\x12\x15\n\rcontent_bytes\x18\x08 \x01(\x04\x12\x13\n\x0b\x62\x61se_digest\x18\t \x01(\x0c\x12-\n\x0b\x63\x65rtificate\x18\n \x01(\x0b\x32\x18.periplus.v1.Certificate\x12\x11\n\tsignature\x18\x0b \x01(\x0c\x12*\n\x08\x61ttested\x18\x0c \x01(\x0b\x32\x18.periplus.v1.Attestation\"[\n\x0b\x41ttestation\x12%\n\x07opening\x18\x01 \x01(\x0b\x32\x14.periplus.v1.Opening\x12%\n\x07\x63losing\x18\x02 \x01(\x0b\x32\x14.periplus.v1.Closing\"7\n\x05\x43hunk\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"\x83\x01\n\x07\x43losing\x12\x12\n\nnum_chunks\x18\x01 \x01(\r\x12\x15\n\rpayload_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04root\x18\x03 \x01(\x0c\x12\x14\n\x0cstate_digest\x18\x04 \x01(\x0c\x12\x16\n\x0eprobe_logprobs\x18\x05 \x03(\x02\x12\x11\n\tsignature\x18\x06 \x01(\x0c\"\x92\x01\n\x11PublicationRecord\x12\'\n\x07opening\x18\x01 \x01(\x0b\x32\x14.periplus.v1.OpeningH\x00\x12#\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x12.periplus.v1.ChunkH\x00\x12\'\n\x07\x63losing\x18\x03 \x01(\x0b\x32\x14.periplus.v1.ClosingH\x00\x42\x06\n\x04\x62ody\"+\n\x0fPublishResponse\x12\x18\n\x10num_publications\x18\x01 \x01(\x04\" \n\x0eTrafficRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\":\n\x0fTrafficResponse\x12\'\n\x05pairs\x18\x01 \x03(\x0b\x32\x18.periplus.v1.PairTraffic\"\x98\x01\n\x10SubscribeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\treader_id\x18\x02 \x01(\t\x12\x11\n\thas_state\x18\x03 \x01(\x08\x12!\n\x04have\x18\x04 \x01(\x0b\x32\x13.periplus.v1.Policy\x12\x12\n\nhas_bundle\x18\x05 \x01(\x08\x12\x17\n\x0f\x64istrust_copies\x18\x06 \x01(\x08\":\n\nProbeChunk\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\"D\n\x08ProbeAck\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x16\n\x0ereceived_bytes\x18\x02 \x01(\x04\x12\x0e\n\x06region\x18\x03 \x01(\t*G\n\x07Purpose\x12\x17\n\x13PURPOSE_UNSPECIFIED\x10\x00\x12\x11\n\rPURPOSE_TRAIN\x10\x01\x12\x10\n\x0cPURPOSE_EVAL\x10\x02*\x89\x01\n\x0fPublicationKind\x12 \n\x1cPUBLICATION_KIND_UNSPECIFIED\x10\x00\x12\x1b\n\x17PUBLICATION_KIND_BUNDLE\x10\x01\x12\x1b\n\x17PUBLICATION_KIND_ANCHOR\x10\x02\x12\x1a\n\x16PUBLICATION_KIND_DELTA\x10\x03\x32\xa5\x03\n\x07Gateway\x12?\n\x07Rollout\x12\x16.periplus.v1.RolloutUp\x1a\x18.periplus.v1.RolloutDown(\x01\x30\x01\x12L\n\tSubscribe\x12\x1d.periplus.v1.SubscribeRequest\x1a\x1e.periplus.v1.PublicationRecord0\x01\x12=\n\x05Train\x12\x16.periplus.v1.TrainerUp\x1a\x18.periplus.v1.TrainerDown(\x01\x30\x01\x12I\n\x07Publish\x12\x1e.periplus.v1.PublicationRecord\x1a\x1c.periplus.v1.PublishResponse(\x01\x12\x44\n\x07Traffic\x12\x1b.periplus.v1.TrafficRequest\x1a\x1c.periplus.v1.TrafficResponse\x12;\n\x05Probe\x12\x17.periplus.v1.ProbeChunk\x1a\x15.periplus.v1.ProbeAck(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'periplus.pb.v1.gateway_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PURPOSE']._serialized_start=3609
-  _globals['_PURPOSE']._serialized_end=3680
-  _globals['_PUBLICATIONKIND']._serialized_start=3683
-  _globals['_PUBLICATIONKIND']._serialized_end=3820
+  _globals['_PURPOSE']._serialized_start=3707
+  _globals['_PURPOSE']._serialized_end=3778
+  _globals['_PUBLICATIONKIND']._serialized_start=3781
+  _globals['_PUBLICATIONKIND']._serialized_end=3918
   _globals['_ROLLOUTUP']._serialized_start=105
   _globals['_ROLLOUTUP']._serialized_end=498
   _globals['_GATEWAYHELLO']._serialized_start=500
@@ -56,49 +56,51 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WORKERGONE']._serialized_start=1202
   _globals['_WORKERGONE']._serialized_end=1255
   _globals['_ROLLOUTDOWN']._serialized_start=1258
-  _globals['_ROLLOUTDOWN']._serialized_end=1525
-  _globals['_LEASESREVOKED']._serialized_start=1527
-  _globals['_LEASESREVOKED']._serialized_end=1583
-  _globals['_FRAMESSPOOLED']._serialized_start=1585
-  _globals['_FRAMESSPOOLED']._serialized_end=1634
-  _globals['_FRAMESCOMMITTED']._serialized_start=1636
-  _globals['_FRAMESCOMMITTED']._serialized_end=1703
-  _globals['_LEASE']._serialized_start=1706
-  _globals['_LEASE']._serialized_end=1897
-  _globals['_LEASEBATCH']._serialized_start=1899
-  _globals['_LEASEBATCH']._serialized_end=1947
-  _globals['_FINISH']._serialized_start=1949
-  _globals['_FINISH']._serialized_end=1973
-  _globals['_TRAINERUP']._serialized_start=1976
-  _globals['_TRAINERUP']._serialized_end=2124
-  _globals['_TRAINERHELLO']._serialized_start=2126
-  _globals['_TRAINERHELLO']._serialized_end=2190
-  _globals['_TRAINERDOWN']._serialized_start=2193
-  _globals['_TRAINERDOWN']._serialized_end=2353
-  _globals['_ANCHORREQUEST']._serialized_start=2355
-  _globals['_ANCHORREQUEST']._serialized_end=2370
-  _globals['_OPENING']._serialized_start=2373
-  _globals['_OPENING']._serialized_end=2750
-  _globals['_ATTESTATION']._serialized_start=2752
-  _globals['_ATTESTATION']._serialized_end=2843
-  _globals['_CHUNK']._serialized_start=2845
-  _globals['_CHUNK']._serialized_end=2900
-  _globals['_CLOSING']._serialized_start=2903
-  _globals['_CLOSING']._serialized_end=3034
-  _globals['_PUBLICATIONRECORD']._serialized_start=3037
-  _globals['_PUBLICATIONRECORD']._serialized_end=3183
-  _globals['_PUBLISHRESPONSE']._serialized_start=3185
-  _globals['_PUBLISHRESPONSE']._serialized_end=3228
-  _globals['_TRAFFICREQUEST']._serialized_start=3230
-  _globals['_TRAFFICREQUEST']._serialized_end=3262
-  _globals['_TRAFFICRESPONSE']._serialized_start=3264
-  _globals['_TRAFFICRESPONSE']._serialized_end=3322
-  _globals['_SUBSCRIBEREQUEST']._serialized_start=3325
-  _globals['_SUBSCRIBEREQUEST']._serialized_end=3477
-  _globals['_PROBECHUNK']._serialized_start=3479
-  _globals['_PROBECHUNK']._serialized_end=3537
-  _globals['_PROBEACK']._serialized_start=3539
-  _globals['_PROBEACK']._serialized_end=3607
-  _globals['_GATEWAY']._serialized_start=3823
-  _globals['_GATEWAY']._serialized_end=4244
+  _globals['_ROLLOUTDOWN']._serialized_end=1572
+  _globals['_LEASESREVOKED']._serialized_start=1574
+  _globals['_LEASESREVOKED']._serialized_end=1630
+  _globals['_FRAMESSPOOLED']._serialized_start=1632
+  _globals['_FRAMESSPOOLED']._serialized_end=1681
+  _globals['_FRAMESCOMMITTED']._serialized_start=1683
+  _globals['_FRAMESCOMMITTED']._serialized_end=1750
+  _globals['_LEASE']._serialized_start=1753
+  _globals['_LEASE']._serialized_end=1944
+  _globals['_LEASEBATCH']._serialized_start=1946
+  _globals['_LEASEBATCH']._serialized_end=1994
+  _globals['_FINISH']._serialized_start=1996
+  _globals['_FINISH']._serialized_end=2020
+  _globals['_ENGINEDOUBTED']._serialized_start=2022
+  _globals['_ENGINEDOUBTED']._serialized_end=2071
+  _globals['_TRAINERUP']._serialized_start=2074
+  _globals['_TRAINERUP']._serialized_end=2222
+  _globals['_TRAINERHELLO']._serialized_start=2224
+  _globals['_TRAINERHELLO']._serialized_end=2288
+  _globals['_TRAINERDOWN']._serialized_start=2291
+  _globals['_TRAINERDOWN']._serialized_end=2451
+  _globals['_ANCHORREQUEST']._serialized_start=2453
+  _globals['_ANCHORREQUEST']._serialized_end=2468
+  _globals['_OPENING']._serialized_start=2471
+  _globals['_OPENING']._serialized_end=2848
+  _globals['_ATTESTATION']._serialized_start=2850
+  _globals['_ATTESTATION']._serialized_end=2941
+  _globals['_CHUNK']._serialized_start=2943
+  _globals['_CHUNK']._serialized_end=2998
+  _globals['_CLOSING']._serialized_start=3001
+  _globals['_CLOSING']._serialized_end=3132
+  _globals['_PUBLICATIONRECORD']._serialized_start=3135
+  _globals['_PUBLICATIONRECORD']._serialized_end=3281
+  _globals['_PUBLISHRESPONSE']._serialized_start=3283
+  _globals['_PUBLISHRESPONSE']._serialized_end=3326
+  _globals['_TRAFFICREQUEST']._serialized_start=3328
+  _globals['_TRAFFICREQUEST']._serialized_end=3360
+  _globals['_TRAFFICRESPONSE']._serialized_start=3362
+  _globals['_TRAFFICRESPONSE']._serialized_end=3420
+  _globals['_SUBSCRIBEREQUEST']._serialized_start=3423
+  _globals['_SUBSCRIBEREQUEST']._serialized_end=3575
+  _globals['_PROBECHUNK']._serialized_start=3577
+  _globals['_PROBECHUNK']._serialized_end=3635
+  _globals['_PROBEACK']._serialized_start=3637
+  _globals['_PROBEACK']._serialized_end=3705
+  _globals['_GATEWAY']._serialized_start=3921
+  _globals['_GATEWAY']._serialized_end=4342
 # @@protoc_insertion_point(module_scope)

@@ -385,6 +385,7 @@ class RolloutDown(_message.Message):
     REVOKED_FIELD_NUMBER: _builtins.int
     SPOOLED_FIELD_NUMBER: _builtins.int
     COMMITTED_FIELD_NUMBER: _builtins.int
+    DOUBTED_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     @_builtins.property
     def leases(self) -> Global___LeaseBatch: ...
@@ -396,6 +397,8 @@ class RolloutDown(_message.Message):
     def spooled(self) -> Global___FramesSpooled: ...
     @_builtins.property
     def committed(self) -> Global___FramesCommitted: ...
+    @_builtins.property
+    def doubted(self) -> Global___EngineDoubted: ...
     def __init__(
         self,
         *,
@@ -405,12 +408,13 @@ class RolloutDown(_message.Message):
         revoked: Global___LeasesRevoked | None = ...,
         spooled: Global___FramesSpooled | None = ...,
         committed: Global___FramesCommitted | None = ...,
+        doubted: Global___EngineDoubted | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "committed", b"committed", "finish", b"finish", "leases", b"leases", "revoked", b"revoked", "spooled", b"spooled"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "committed", b"committed", "doubted", b"doubted", "finish", b"finish", "leases", b"leases", "revoked", b"revoked", "spooled", b"spooled"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "committed", b"committed", "finish", b"finish", "leases", b"leases", "revoked", b"revoked", "spooled", b"spooled", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "committed", b"committed", "doubted", b"doubted", "finish", b"finish", "leases", b"leases", "revoked", b"revoked", "spooled", b"spooled", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["leases", "finish", "revoked", "spooled", "committed"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["leases", "finish", "revoked", "spooled", "committed", "doubted"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -581,6 +585,33 @@ class Finish(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Finish: _TypeAlias = Finish  # noqa: Y015
+
+@_typing.final
+class EngineDoubted(_message.Message):
+    """The trainer computed samples of this worker again, and they are not of the weights that it named. The worker reports
+    the fault as a proof, and writes its engine anew.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHY_FIELD_NUMBER: _builtins.int
+    STARTS_ANEW_FIELD_NUMBER: _builtins.int
+    why: _builtins.str
+    starts_anew: _builtins.bool
+    """writing it anew did not help before: the worker's process ends, and is started again"""
+    def __init__(
+        self,
+        *,
+        why: _builtins.str = ...,
+        starts_anew: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["starts_anew", b"starts_anew", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EngineDoubted: _TypeAlias = EngineDoubted  # noqa: Y015
 
 @_typing.final
 class TrainerUp(_message.Message):

@@ -170,6 +170,31 @@ def test_an_engine_that_cannot_be_repaired_does_not_serve_and_the_reader_must_su
     real(scene, check_every_versions=1)
 
 
+def test_an_engine_that_the_trainer_doubts_is_written_again_also_without_a_new_version() -> None:
+    async def scene(it: Scene, engine: ForgetfulEngine) -> None:
+        it.updater.doubt("too early", starts_anew=False)
+        await it.updater.update()
+        assert it.told() == []  # there is nothing yet that could be written
+
+        it.prove(0)
+        await it.updater.update()
+        engine.holds(STATES[2])
+        it.prove(1)
+        it.updater.doubt("its samples are of other weights", starts_anew=False)
+        await it.updater.update()
+        assert it.told() == [(0, True, True), (0, False, True), (1, True, True)]
+        assert it.reports[1].why == "its samples are of other weights"
+        assert engine.held_digest == state_digest(STATES[1])
+        assert it.serving.policy == V.policy(1)
+
+        it.updater.doubt("again", starts_anew=True)
+        with pytest.raises(PeriplusError, match=r"found again .*: again"):
+            await it.updater.update()
+        assert it.told()[3:] == [(1, False, True)]
+
+    scripted(scene)
+
+
 def test_failures_that_cannot_be_mended_end_the_process_at_the_next_update() -> None:
     async def scene(it: Scene, model: Any) -> None:
         for _ in range(REFUSALS_IN_A_ROW):

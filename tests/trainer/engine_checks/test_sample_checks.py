@@ -13,6 +13,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose, SamplingParams, StopReason, Trajectory
 from trainer.engine_checks import sample_checks
+from trainer.engine_checks.doubted_workers import DoubtedWorkers
 from trainer.engine_checks.kept_versions import KeptVersions
 from trainer.engine_checks.rescoring import Rescorer
 from trainer.engine_checks.sample_checks import COST_SHARE, SampleChecks
@@ -123,7 +124,7 @@ def test_what_is_computed_again_is_what_a_plain_model_with_the_published_weights
 
 
 def checks_of(model: Any, versions: int = 1, bound: int = 2) -> SampleChecks:
-    checks = SampleChecks(model, bound=bound, now=lambda: 0.0)
+    checks = SampleChecks(model, DoubtedWorkers(print), bound=bound, now=lambda: 0.0)
     for version in range(versions):
         checks.published(Policy(0, version), bf16_state(model))
     return checks
@@ -141,6 +142,11 @@ def test_sound_samples_of_an_older_version_raise_no_alarm_and_those_of_other_wei
     (found,) = checks.check(as_newer, 1.0)
     assert (found.worker_id, found.first, found.last) == ("a", Policy(0, 0), Policy(0, 1))
     assert "(decoding)" in found.why or "(prefill)" in found.why
+    # The worker is in doubt now: its samples are not looked at again until its engine was written anew.
+    num_tokens = checks.num_tokens
+    checks.doubted.found("a", found.why)
+    assert checks.check(as_newer, 1.0) == []
+    assert checks.num_tokens == num_tokens
 
 
 def test_workers_take_turns_and_the_one_at_fault_is_named(model: Any) -> None:
@@ -195,7 +201,7 @@ def test_samples_that_cannot_be_computed_again_are_passed_over(
 
 def test_checks_stop_while_they_have_taken_their_share_of_the_time(model: Any) -> None:
     times = iter(range(100))
-    checks = SampleChecks(model, bound=1, now=lambda: float(next(times)))
+    checks = SampleChecks(model, DoubtedWorkers(print), bound=1, now=lambda: float(next(times)))
     checks.published(Policy(0, 0), bf16_state(model))
     samples = drawn(rounded(model), np.random.default_rng(5), 1)
 

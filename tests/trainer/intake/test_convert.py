@@ -15,6 +15,7 @@ from trainer.intake.messages import (
     AnchorWanted,
     DepartureReceived,
     DownMessage,
+    EngineDoubted,
     FailureReceived,
     FrameReceived,
     FramesAcknowledged,
@@ -123,6 +124,7 @@ LEASE = Lease(
         (Revoked("a", (1, 300)), "0a016122050a0301ac02"),
         (Revoked("a", (1,), still_wanted=True), "0a016122050a01011001"),
         (JobFinished("a", "done"), "0a01611a060a04646f6e65"),
+        (EngineDoubted(worker_id="a", why="odd", starts_anew=True), "0a01613a070a036f64641001"),
         (
             FramesAcknowledged(region="far", worker_id="a", epoch=5, sequences=(6, 7)),
             "0a0161320b0a0366617210051a020607",

@@ -186,14 +186,15 @@ def test_an_evaluation_that_is_asked_to_stop_returns_nothing(scene: Scene) -> No
     play(scene, act)
 
 
-def test_messages_for_the_publisher_are_returned_and_others_are_not(scene: Scene) -> None:
+def test_messages_that_concern_others_too_are_returned(scene: Scene) -> None:
     async def act() -> None:
         service = scene.service
         assert await service.on_message(AnchorWanted()) == AnchorWanted()
         assert await service.on_message(ProofReceived("a", PROOF)) is None, "of a worker that never said hello"
         failed = ProofReceived("a", replace(PROOF, ok=False))
         assert await service.on_message(failed) == failed, "a mismatch counts, whoever reports it"
-        assert await service.on_message(hello("a")) is None
+        assert await service.on_message(hello("a")) == hello("a")
+        assert await service.on_message(RoomOffered("a", 1)) is None
         assert await service.on_message(ProofReceived("a", PROOF)) == ProofReceived("a", PROOF)
 
     play(scene, act)
