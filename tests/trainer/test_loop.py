@@ -342,8 +342,9 @@ class MendedProgram(WrongProgram):
 
     def _prove(self, worker_id: str, *, ok: bool) -> None:
         assert self.policy is not None
-        held = {"policy": policy_to_pb(self.policy), "state_digest": self._engine.digest(), "engine_checked": True}
-        self.up(worker_id=worker_id, proof=gateway_pb2.WeightProof(**held, ok=ok))
+        policy, digest = policy_to_pb(self.policy), self._engine.digest()
+        proof = gateway_pb2.WeightProof(policy=policy, state_digest=digest, engine_checked=True, ok=ok)
+        self.up(worker_id=worker_id, proof=proof)
 
     def _sample(self, worker_id: str, leases: Sequence[QueuedLease]) -> tuple[Trajectory, ...]:
         sampled = super()._sample(worker_id, leases)
