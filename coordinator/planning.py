@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from coordinator.events import PlanFinished, PlannerFailed, RunPlanner
-from coordinator.reservations import free_devices
+from coordinator.reservations import free_devices, free_memory, memory_shortage
 from coordinator.state import JobRequest, PlacedProcess, PlacedProcesses, State
 from periplus.errors import ConfigError, PeriplusError, explained_error
 from periplus.process.telemetry import event as log_event
@@ -41,6 +41,8 @@ def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
         outcome = placement(found)
         if job.request.plan_json and isinstance(outcome, PlacedProcesses):
             outcome = _startable(state, outcome)
+        if isinstance(outcome, PlacedProcesses) and (short := memory_shortage(state, outcome)):
+            outcome = Infeasible(facts=(Fact(kind="inventory", name="memory", what=short),))
     except (PeriplusError, ValueError) as error:
         log_event(log, logging.ERROR, "planner_failed", job=order.job_id, why=error)
         outcome = PlannerFailed(str(error))
@@ -56,7 +58,7 @@ def fleet_of(
     avoided: frozenset[tuple[str, str, int | None]] = frozenset(),
     refused_engines: frozenset[tuple[str, str]] = frozenset(),
 ) -> Fleet:
-    """Return the fleet of these regions: their machines with free accelerators, and the measured links.
+    """Return the fleet of these regions: their machines with free accelerators and memory, and the links.
 
     An accelerator whose type the planner does not know is left out: processes there are planned as if on cores. So are
     the places that are `avoided`, and the `refused_engines` of regions (see `Job`).
@@ -70,7 +72,7 @@ def fleet_of(
                 machines=tuple(_accelerators(state, name, avoided, types)),
                 fabric_bytes_per_s=ONE_HOST_BYTES_PER_S,
                 num_cores=inventory.own.num_cores,
-                memory_bytes=inventory.own.memory_bytes,
+                memory_bytes=free_memory(state, name),
                 engines=tuple(e.name for e in inventory.own.engines if (name, e.name) not in refused_engines),
                 allows_own_code=inventory.allows_own_code,
             )
@@ -137,6 +139,7 @@ def _process(each: Assignment) -> PlacedProcess:
         data=each.data if trains else 0,
         pace=each.pace,
         usd_per_hour=(each.usd_per_hour or 0.0) / max(1, each.num_workers),
+        memory_bytes=each.memory_bytes,
     )
 
 

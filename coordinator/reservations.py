@@ -2,11 +2,13 @@
 
 A job holds the devices of its tasks from the moment it is placed until it has ended and its processes are gone. An
 accelerator is held by one job at a time; a group of cores by at most `Settings.jobs_per_region`. A job whose processes
-need more devices than a whole machine has gets all of them, and its own processes share. Only the agent's own machine
-is given out, because no agent starts processes on another one.
+need more devices than a whole machine has gets all of them, and its own processes share. A job holds as much of the
+machine's memory as its processes were planned to take, for as long as its devices. Only the agent's own machine is
+given out, because no agent starts processes on another one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
@@ -38,7 +40,7 @@ def device_counts(state: State) -> dict[str, DeviceCount]:
         usable = usable_devices(state, name)
         free = len(free_devices(state, name))
         if region.connected and free:
-            found[name] = DeviceCount(free, len(usable))
+            found[name] = DeviceCount(free, len(usable), free_memory(state, name))
     return found
 
 
@@ -62,38 +64,60 @@ def free_devices(state: State, region: str) -> tuple[Device, ...]:
 def holders_of(state: State, region: str) -> dict[int, tuple[str, ...]]:
     """Return the jobs that hold each device of the region, by the device's index. Free devices are left out."""
     held: dict[int, dict[str, None]] = {}
-
-    def holds(job_id: str, devices: Iterable[int]) -> None:
-        for index in devices:
+    for job_id, status in _holding(state, region):
+        for index in status.devices if status else [device.index for device in usable_devices(state, region)]:
             held.setdefault(index, {})[job_id] = None
-
-    for job in live_jobs(state):
-        for status in job.tasks.values():
-            if status.region == region:
-                holds(job.job_id, status.devices)
-    # Processes that end, and those of an earlier coordinator. Where it is not known what they hold, they hold all.
-    for task_id, report in state.regions[region].tasks.items():
-        if report.state not in ENDED:
-            ending = state.jobs[report.job_id].tasks.get(task_id) if report.job_id in state.jobs else None
-            holds(report.job_id, ending.devices if ending else (d.index for d in usable_devices(state, region)))
     return {index: tuple(jobs) for index, jobs in held.items()}
 
 
+def memory_held(state: State, region: str) -> dict[str, int]:
+    """Return the bytes of the machine's memory that each job holds in the region. Jobs that hold none are left out."""
+    held, own = Counter[str](), state.regions[region].hello.inventory.own
+    for job_id, status in _holding(state, region):
+        held[job_id] += status.process.memory_bytes if status else own.memory_bytes
+    return {job_id: num_bytes for job_id, num_bytes in held.items() if num_bytes}
+
+
+def free_memory(state: State, region: str, besides: str = "") -> int:
+    """Return the bytes of the machine's memory that no job holds, apart from the job `besides`; 0 without a limit."""
+    total = state.regions[region].hello.inventory.own.memory_bytes
+    held = sum(num_bytes for job_id, num_bytes in memory_held(state, region).items() if job_id != besides)
+    # Not 0 if all is held, since that would mean no limit.
+    return max(1, total - held) if total else 0
+
+
+def _holding(state: State, region: str) -> list[tuple[str, TaskStatus | None]]:
+    """Return the job and the status of each task for which something is held; None where it is not known what.
+
+    Such tasks are those of an earlier coordinator or placement, and they hold all.
+    """
+    placed = {task_id: (job.job_id, status) for job in live_jobs(state) for task_id, status in job.tasks.items()}
+    found = {task_id: pair for task_id, pair in placed.items() if pair[1].region == region}
+    # Processes that end.
+    ending = list[tuple[str, TaskStatus | None]]()
+    for task_id, report in state.regions[region].tasks.items():
+        if report.state not in ENDED and task_id not in found:
+            status = state.jobs[report.job_id].tasks.get(task_id) if report.job_id in state.jobs else None
+            ending.append((report.job_id, status if status and status.region == region else None))
+    return [*found.values(), *ending]
+
+
 def has_more_now(state: State, job: Job) -> bool:
-    """Return whether more devices than those that a placed job was planned on are free, or held by itself."""
+    """Return whether more devices or memory than a placed job was planned on are free, or held by itself."""
     if job.request.plan_json or job.cancelling or any(status.report for status in job.tasks.values()):
         return False
     for name in ready_regions(state):
         own = {index for status in job.tasks.values() if status.region == name for index in status.devices}
         now = own.union(device.index for device in free_devices(state, name))
-        if len(now) > job.planned_on.get(name, DeviceCount(0, 0)).free:
+        before = job.planned_on.get(name, DeviceCount(0, 0))
+        if len(now) > before.free or (before.free and free_memory(state, name, job.job_id) > before.memory_bytes):
             return True
     return False
 
 
 def all_are_free(state: State) -> bool:
-    """Return whether no job holds a device of a ready region."""
-    return not any(holders_of(state, name) for name, region in state.regions.items() if region.connected)
+    """Return whether no job holds a device or memory of a ready region."""
+    return not any(holders_of(state, name) or memory_held(state, name) for name in ready_regions(state))
 
 
 def ending_words(state: State) -> str:
@@ -126,6 +150,36 @@ def held_words(state: State) -> str:
     )
 
 
+def memory_words(state: State) -> str:
+    """Say how much memory of each machine is free and which jobs hold the rest; an empty text if they hold none."""
+    found = []
+    for name in sorted(ready_regions(state)):
+        own, held = state.regions[name].hello.inventory.own, memory_held(state, name)
+        if held and own.memory_bytes:
+            free = max(0, own.memory_bytes - sum(held.values()))
+            jobs = " and ".join(f"{job_id} holds {_gb(num_bytes)}" for job_id, num_bytes in held.items())
+            found.append(f"{own.name} in {name} has {_gb(free)} of {_gb(own.memory_bytes)} free, {jobs}")
+    return f"; memory: {'; '.join(found)}" if found else ""
+
+
+def memory_shortage(state: State, placement: PlacedProcesses) -> str:
+    """Say where a placement takes memory that jobs hold; an empty text if it does not.
+
+    A job that has a machine to itself may take more than the machine states: the figures are coarse.
+    """
+    for name in sorted(placement.regions & state.regions.keys()):
+        own, held = state.regions[name].hello.inventory.own, sum(memory_held(state, name).values())
+        wanted = sum(process.memory_bytes for process in placement.processes if process.region == name)
+        if held and own.memory_bytes and wanted > own.memory_bytes - held:
+            free = max(0, own.memory_bytes - held)
+            return f"the plan takes {_gb(wanted)} of the memory of {own.name} in {name}, of which {_gb(free)} are free"
+    return ""
+
+
+def _gb(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.2f} GB"
+
+
 @dataclass(frozen=True, slots=True)
 class Misplaced:
     """A process was planned on a machine of a region on which nothing can be started, and why."""
@@ -138,8 +192,8 @@ class Misplaced:
 def reserved(state: State, job_id: str, placement: PlacedProcesses) -> Mapping[str, tuple[int, ...]] | Misplaced | None:
     """Return the indices of the devices that each task of a placement gets, by task id.
 
-    None if a region has fewer free devices than the job needs there, or is not ready. Misplaced if the agent's own
-    machine has fewer than that, whoever holds them.
+    None if a region has fewer free devices or less memory than the job needs there, or is not ready. Misplaced if the
+    agent's own machine has fewer devices than that, whoever holds them.
     """
     tasks = placement.tasks(job_id)
     found: dict[str, tuple[int, ...]] = {}
@@ -160,7 +214,7 @@ def reserved(state: State, job_id: str, placement: PlacedProcesses) -> Mapping[s
             if shares is None:
                 return None
             found |= shares
-    return found
+    return None if memory_shortage(state, placement) else found
 
 
 def _elsewhere(state: State, region: str, device: str) -> Misplaced | None:
@@ -247,5 +301,6 @@ def waits_for(state: State, job: Job, now_s: float) -> str:
         return f"waits for the links to be measured, {len(missing)} to go"
     # The planner would only repeat its proof.
     if free == job.infeasible_on:
-        return f"does not fit what is free ({job.conflict}); waits for devices in use{held_words(state)}"
+        held = f"{held_words(state)}{memory_words(state)}"
+        return f"does not fit what is free ({job.conflict}); waits for what is in use{held}"
     return ""

@@ -168,7 +168,8 @@ class PlacedProcess:
 
     It needs `num_devices` devices of the type `device`, or of any if that is empty, on `machine`, or on the agent's own
     if that is empty. `devices` are their indices if the plan says which. The other fields are those of an
-    `AssignedTask`. `usd_per_hour` is the rent of the devices, or 0.
+    `AssignedTask`. `usd_per_hour` is the rent of the devices, or 0. `memory_bytes` is the host memory that it was
+    planned to take.
     """
 
     role: Role
@@ -182,6 +183,7 @@ class PlacedProcess:
     data: int = 0
     pace: Pace | None = None
     usd_per_hour: float = 0.0
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible
 from planner.cost.tables.cost_tables import CostTables
 from planner.files.capabilities import Capabilities
 from planner.jobs import hosts
+from planner.jobs.host_memory import within_memory
 from planner.jobs.job_workload import workload_of_job
 from planner.jobs.needs import Needs, needs_of
 from planner.jobs.processes import checked_plan, executable
@@ -193,8 +194,9 @@ def _best_over_trainer_regions(
             case _:
                 raise AssertionError(f"a search returned {found}")
         # Add workers on cores that do not lengthen the step, unless dollars count, and give back accelerators that do
-        # not shorten it; then rank by values rounded to six digits.
+        # not shorten it, or whose workers find no memory; then rank by values rounded to six digits.
         best = trimmed(cost_tables, best if needs.goal.counts_usd else polished(cost_tables, best, needs))
+        best = within_memory(cost_tables, best, fleet, needs)
         value, step_s = (float(f"{each:.6g}") for each in (best.value(needs.goal), best.evaluation.step_s))
         of_regions = needs_s(cost_tables, best.placement)
         # Regions whose own path ends within the step: they help without lengthening it. The tolerance covers the

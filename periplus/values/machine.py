@@ -105,10 +105,14 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCount:
-    """How many devices of a region are free for one more job, and how many it has that can be used."""
+    """What a region has for one more job: how many devices are free, and how many it has that can be used.
+
+    `memory_bytes` is the host memory that is planned for no other job; 0 if memory is not a limit.
+    """
 
     free: int
     usable: int
+    memory_bytes: int = 0
 
     def has_room(self, wanted: int) -> bool:
         """Return whether processes that want so many devices fit: side by side, or sharing an idle machine."""

@@ -19,7 +19,7 @@ MOST_WORKERS = 1 << 16
 
 
 def executable(plan: Plan, fleet: Fleet, needs: Needs, workload: Workload | None) -> Plan:
-    """Return the plan with its processes in the runtime's terms: types of accelerators, engines, degrees and paces.
+    """Return the plan with its processes in the runtime's terms: device types, engines, degrees, paces and memory.
 
     Raises: ConfigError as `paces.with_pace` does, and for a fixed number of workers on unlike emulated devices.
     """
@@ -41,9 +41,10 @@ def _executable(each: Assignment, fleet: Fleet, needs: Needs) -> Assignment:
     if each.task is TaskKind.TRAINER:
         # On cores, and where processes share a device, a plan does not count the trainer's processes one by one.
         data = needs.trainer_devices if device == "" or device != each.device else each.data
-        return replace(each, device=device, tensor=1, data=data)
+        return replace(each, device=device, tensor=1, data=data, memory_bytes=needs.trainer_memory_bytes)
     tensor = each.tensor if needs.worker_devices is None else needs.worker_devices
-    return replace(each, device=device, engine=needs.engine or "", tensor=tensor, data=1)
+    memory_bytes = needs.rollout_memory_bytes
+    return replace(each, device=device, engine=needs.engine or "", tensor=tensor, data=1, memory_bytes=memory_bytes)
 
 
 def checked_plan(
@@ -55,11 +56,15 @@ def checked_plan(
     """
     if found := _first_disagreement(plan, fleet, needs, capabilities):
         return Infeasible(facts=(Fact(kind="plan", name="processes", what=found),))
-    rows = [
-        replace(each, engine=each.engine or needs.engine or "" if each.task is TaskKind.ROLLOUT else "")
-        for each in plan.assignments
-    ]
-    return Found(best=replace(plan, assignments=tuple(with_pace(each, fleet, workload) for each in rows)))
+    rows = [with_pace(_completed(each, needs), fleet, workload) for each in plan.assignments]
+    return Found(best=replace(plan, assignments=tuple(rows)))
+
+
+def _completed(each: Assignment, needs: Needs) -> Assignment:
+    if each.task is TaskKind.TRAINER:
+        return replace(each, engine="", memory_bytes=each.memory_bytes or needs.trainer_memory_bytes)
+    memory_bytes = each.memory_bytes or needs.rollout_memory_bytes
+    return replace(each, engine=each.engine or needs.engine or "", memory_bytes=memory_bytes)
 
 
 def _first_disagreement(plan: Plan, fleet: Fleet, needs: Needs, capabilities: Capabilities) -> str:

@@ -18,6 +18,8 @@ from periplus.values.task import Role, RunFiles, TaskState
 from tests.support.coordinator.machine_run import SETTINGS, Run, free, hello, infeasible, record, report, request
 from tests.support.coordinator.machines import inventory, machine
 
+MEMORY = machine().memory_bytes
+
 
 def fleet(jobs_per_region: int = 1, groups: int = 1, accelerators: int = 0) -> Run:
     """One region `eu` with these devices."""
@@ -58,16 +60,16 @@ def test_a_machine_that_is_too_small_is_shared_by_the_processes_of_one_job() -> 
 def test_a_job_that_needs_more_than_is_free_waits_and_says_for_what() -> None:
     run = fleet(accelerators=4)
     submit(run, "j", workers=2)
-    assert device_counts(run.state) == {"eu": DeviceCount(1, 4)}
+    assert device_counts(run.state) == {"eu": DeviceCount(1, 4, MEMORY)}
     submit(run, "k", workers=2)
     assert run.job("k").state is JobState.PENDING, "three of its own are not free, and one is not the whole machine"
     run.do(PlanFinished("k", device_counts(run.state), infeasible("three devices")))
     assert run.job("k").reason.startswith(
-        "does not fit what is free (three devices); waits for devices in use (held by j in eu, 1 of whose 4 "
+        "does not fit what is free (three devices); waits for what is in use (held by j in eu, 1 of whose 4 "
         "accelerators are free, until the job ends"
     )
     run.says("eu", "j/trainer", TaskState.SUCCEEDED)
-    assert RunPlanner("k", {"eu": DeviceCount(4, 4)}) in run.effects
+    assert RunPlanner("k", {"eu": DeviceCount(4, 4, MEMORY)}) in run.effects
 
 
 def test_accelerators_are_never_shared_by_jobs_and_cores_as_often_as_is_said() -> None:
@@ -84,9 +86,9 @@ def test_processes_that_still_end_hold_their_devices() -> None:
     run.says("eu", "j/trainer", TaskState.RUNNING)
     run.says("eu", "j/rollout-eu-0", TaskState.RUNNING)
     run.says("eu", "j/trainer", TaskState.SUCCEEDED)
-    assert device_counts(run.state) == {"eu": DeviceCount(2, 3)}
+    assert device_counts(run.state) == {"eu": DeviceCount(2, 3, MEMORY)}
     run.says("eu", "j/rollout-eu-0", TaskState.STOPPED)
-    assert device_counts(run.state) == {"eu": DeviceCount(3, 3)}
+    assert device_counts(run.state) == {"eu": DeviceCount(3, 3, MEMORY)}
 
 
 def test_a_job_waits_for_all_that_comes_free_together() -> None:
@@ -114,7 +116,7 @@ def test_a_process_that_nobody_can_end_does_not_hold_up_the_fleet() -> None:
     assert "to end" in run.job("k").reason
     run.now_s += 61
     run.says("eu", "j/rollout-eu-0", TaskState.RUNNING, "still there")
-    assert RunPlanner("k", {"eu": DeviceCount(2, 3)}) in run.effects
+    assert RunPlanner("k", {"eu": DeviceCount(2, 3, MEMORY)}) in run.effects
 
 
 def test_a_device_that_does_not_work_is_given_to_nobody_until_it_works_again() -> None:
@@ -128,7 +130,7 @@ def test_a_device_that_does_not_work_is_given_to_nobody_until_it_works_again() -
     assert device_counts(run.state) == {}
     run.says("eu", "j/rollout-eu-0", TaskState.RUNNING)
     run.do(InventoryChanged(run.stamp("eu"), known))
-    assert device_counts(run.state) == {"eu": DeviceCount(1, 3)}
+    assert device_counts(run.state) == {"eu": DeviceCount(1, 3, MEMORY)}
 
 
 def test_a_job_that_has_not_started_is_planned_again_when_more_devices_come_free() -> None:
@@ -138,7 +140,7 @@ def test_a_job_that_has_not_started_is_planned_again_when_more_devices_come_free
     effects = run.says("eu", "first/trainer", TaskState.FAILED)
     assert run.job("second").state is JobState.PENDING
     assert run.job("second").fork == 1, "what was sent for the first placement is not taken for the second one"
-    assert RunPlanner("second", {"eu": DeviceCount(4, 4)}) in effects
+    assert RunPlanner("second", {"eu": DeviceCount(4, 4, MEMORY)}) in effects
 
 
 def test_a_job_whose_process_cannot_start_is_planned_again_without_that_device() -> None:
@@ -173,7 +175,7 @@ def test_a_job_whose_engine_does_not_start_is_planned_again_without_it_in_that_r
     assert not any(isinstance(each, RunPlanner) for each in effects), "the trainer of the first fork still ends"
     # Without the engine there is no plan, and the end of the job says what was tried.
     effects = run.do(TaskReported(run.stamp("eu"), report("j/trainer", TaskState.STOPPED)))
-    assert RunPlanner("j", {"eu": DeviceCount(3, 3)}) in effects
+    assert RunPlanner("j", {"eu": DeviceCount(3, 3, MEMORY)}) in effects
     run.do(PlanFinished("j", device_counts(run.state), infeasible("no region has vllm")))
     assert run.job("j").state is JobState.FAILED
     assert run.job("j").reason == ("infeasible: no region has vllm; planned again without vllm in eu: no such degree")

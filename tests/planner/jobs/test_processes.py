@@ -93,19 +93,21 @@ def test_a_plan_of_least_cost_gives_each_process_a_device_of_its_own() -> None:
     assert found.best.evaluation.usd_per_hour == pytest.approx(4.0, rel=0.01)
 
 
+TINY: dict[str, Any] = {
+    "shape": architecture("builtin:qwen3-tiny"),
+    "model": {"path": "builtin:qwen3-tiny"},
+    "algorithm": {"group_size": 8},
+    "sampling": {"max_new_tokens": 48, "prompt_tokens": 8},
+    "train": {"groups_per_step": 32, "devices": 4},
+    "staleness": 8,
+    "regions": {"min": 2},
+}
+
+
 @pytest.mark.parametrize(("number", "num_workers"), [(4, 4), (6, 5)])
 def test_generation_on_free_accelerators_has_a_reserve(number: int, num_workers: int) -> None:
     """Three slow workers would do, if generation were as fast as is predicted."""
-    found = planned(
-        fleet({"a": {SLOW_L4.name: 4}, "b": {SLOWER_L4.name: number}}),
-        shape=architecture("builtin:qwen3-tiny"),
-        model={"path": "builtin:qwen3-tiny"},
-        algorithm={"group_size": 8},
-        sampling={"max_new_tokens": 48, "prompt_tokens": 8},
-        train={"groups_per_step": 32, "devices": 4},
-        staleness=8,
-        regions={"min": 2},
-    )
+    found = planned(fleet({"a": {SLOW_L4.name: 4}, "b": {SLOWER_L4.name: number}}), **TINY)
     assert isinstance(found, Found)
     assert found.best.evaluation is not None
     rows = {(each.task, each.region): each for each in found.best.assignments}
@@ -113,6 +115,20 @@ def test_generation_on_free_accelerators_has_a_reserve(number: int, num_workers:
     assert rows[TaskKind.ROLLOUT, "b"].num_workers == num_workers
     busy_s, step_s = dict(found.best.evaluation.task_s)[Task.GENERATION], found.best.evaluation.step_s
     assert (busy_s <= BUSY_SHARE * step_s) == (num_workers < number)
+
+
+@pytest.mark.parametrize(("memory_gib", "num_workers"), [(64, 5), (2, 3), (1, 1)])
+def test_a_host_has_memory_for_each_of_its_workers(memory_gib: int, num_workers: int) -> None:
+    """A worker takes a little more than half a GiB."""
+    on = fleet({"a": {SLOW_L4.name: 4}, "b": {SLOWER_L4.name: 6}})
+    on = replace(on, regions=(on.regions[0], replace(on.regions[1], memory_bytes=memory_gib << 30)))
+    found = planned(on, **TINY)
+    assert isinstance(found, Found)
+    (workers,) = (each for each in found.best.assignments if each.region == "b")
+    assert workers.num_workers == num_workers
+    assert workers.memory_bytes * num_workers <= memory_gib << 30
+    assert found.best.evaluation is not None
+    assert found.best.bound is None or found.best.bound <= found.best.evaluation.step_s * (1 + 1e-6)
 
 
 def test_a_model_is_divided_over_as_many_devices_as_it_needs() -> None:
@@ -140,6 +156,12 @@ def test_a_plan_by_hand_is_completed() -> None:
     found = planned(fleet(), hand_made(row("trainer", "a"), row("rollout", "b", engine="vllm"), row("rollout", "a")))
     assert isinstance(found, Found)
     assert [each.engine for each in found.best.assignments] == ["", "vllm", "torch"]
+    trainer, *workers = found.best.assignments
+    assert trainer.memory_bytes > 10 * 1_200_000_000
+    assert {each.memory_bytes for each in workers} == {(512 << 20) + 6 * 1_200_000_000}
+    stated = planned(fleet(), hand_made(row("trainer", "a", memory_bytes=7), row("rollout", "a")))
+    assert isinstance(stated, Found)
+    assert stated.best.assignments[0].memory_bytes == 7
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def hello(
 
 def free(*regions: str) -> dict[str, DeviceCount]:
     """The counts of regions whose only device is free."""
-    return dict.fromkeys(regions, DeviceCount(1, 1))
+    return dict.fromkeys(regions, DeviceCount(1, 1, machine().memory_bytes))
 
 
 def report(
