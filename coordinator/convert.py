@@ -151,6 +151,7 @@ def report_from_pb(message: control_pb2.TaskReport) -> TaskReport:
         fork=message.fork,
         files=run_files_from_pb(message.files) if message.HasField("files") else None,
         is_misplaced=message.is_misplaced,
+        lacks_device=message.lacks_device,
     )
 
 

@@ -237,8 +237,7 @@ def avoiding(job: Job, region: str, machine: str, devices: Sequence[int], why: s
 def avoiding_task(job: Job, status: TaskStatus, report: TaskReport) -> Job:
     """Return a job whose later plans leave out what made a task fail: its devices, or its engine in its region."""
     region, engine = status.region, status.process.engine
-    # A task without files never had a process, so it is the devices that do not work.
-    if report.files is None or not engine:
+    if report.lacks_device or not engine:
         return avoiding(job, region, status.machine, status.devices, report.message)
     notice = f"planned again without {engine} in {region}: {report.message}"
     return replace(job, refused_engines=job.refused_engines | {(region, engine)}, notice=notice)

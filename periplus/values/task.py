@@ -121,7 +121,8 @@ class TaskReport:
     """The state of a task in the fork that it was assigned for.
 
     `message` explains a failure to a person. `files` is None if no process of the task was ever started. `is_misplaced`
-    says that it failed because its machine or devices are not there or do not work, or its engine does not start there.
+    says that it failed because its machine or devices are not there or do not work, or its engine does not start there;
+    `lacks_device` that it was the former.
     """
 
     task_id: str
@@ -132,6 +133,7 @@ class TaskReport:
     fork: int = 0
     files: RunFiles | None = None
     is_misplaced: bool = False
+    lacks_device: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,13 +206,15 @@ def authority_key_of(task: AssignedTask | TaskSpec) -> bytes:
 class TaskOutcome:
     """How the process of a task ended: the content of its status file.
 
-    `is_final` says that another start of the process would fail in the same way. `is_misplaced` is as in `TaskReport`.
+    `is_final` says that another start of the process would fail in the same way. `is_misplaced` and `lacks_device` are
+    as in `TaskReport`; a process that has started never says that it lacks a device.
     """
 
     state: TaskState
     message: str
     is_final: bool = False
     is_misplaced: bool = False
+    lacks_device: bool = False
 
     def to_json(self) -> str:
         """Return the outcome as the JSON text of a status file."""

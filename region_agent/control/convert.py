@@ -79,6 +79,7 @@ def report_to_pb(report: TaskReport) -> control_pb2.TaskReport:
         fork=report.fork,
         files=run_files_to_pb(report.files),
         is_misplaced=report.is_misplaced,
+        lacks_device=report.lacks_device,
     )
 
 

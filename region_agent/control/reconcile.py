@@ -151,6 +151,7 @@ def report(process: Process, wanted: LocalTask | None) -> TaskReport:
         fork=wanted.fork if wanted is not None else task.fork,
         # Only once it is not started again.
         is_misplaced=outcome is not None and outcome.is_misplaced and state is TaskState.FAILED,
+        lacks_device=outcome is not None and outcome.lacks_device and state is TaskState.FAILED,
     )
 
 

@@ -174,7 +174,9 @@ class Supervisor:
         try:
             self._spawn(task, restarts)
         except Denied as error:
-            outcome = TaskOutcome(state=TaskState.FAILED, message=str(error), is_final=True, is_misplaced=True)
+            outcome = TaskOutcome(
+                state=TaskState.FAILED, message=str(error), is_final=True, is_misplaced=True, lacks_device=True
+            )
             self.processes[task.task_id] = replace(running, outcome=outcome, ended_at_s=now_s)
         except OSError as error:
             self._drop_scratch(task.task_id)

@@ -181,6 +181,25 @@ def test_a_job_whose_engine_does_not_start_is_planned_again_without_it_in_that_r
     assert run.job("j").reason == ("infeasible: no region has vllm; planned again without vllm in eu: no such degree")
 
 
+def test_a_device_that_vanishes_between_two_starts_of_a_worker_is_blamed_and_not_its_engine() -> None:
+    run = fleet(accelerators=3)
+    run.do(JobSubmitted("j", "j", request()))
+    processes = (
+        PlacedProcess(role=Role.TRAINER, region="eu"),
+        PlacedProcess(role=Role.ROLLOUT, region="eu", engine="torch"),
+    )
+    run.do(PlanFinished("j", device_counts(run.state), PlacedProcesses(processes=processes, plan_json="{}")))
+    files = RunFiles(run_dir="/run", log="/run/log")
+    run.says("eu", "j/rollout-eu-0", TaskState.RUNNING, files=files)
+    run.says("eu", "j/rollout-eu-0", TaskState.STARTING, "it crashed", files=files)
+    failed = report("j/rollout-eu-0", TaskState.FAILED, "device 1 is not there", files=files)
+    run.do(TaskReported(run.stamp("eu"), replace(failed, is_misplaced=True, lacks_device=True, restarts=1)))
+    job = run.job("j")
+    assert (job.state, job.fork) == (JobState.PENDING, 1)
+    assert (job.avoided, job.refused_engines) == ({("eu", "host-of-eu-boot", 1)}, frozenset())
+    assert job.notice == "planned again without device 1 of host-of-eu-boot in eu: device 1 is not there"
+
+
 def test_an_engine_that_fails_after_the_first_step_does_not_move_its_job() -> None:
     run = fleet(accelerators=3)
     submit(run, "j")

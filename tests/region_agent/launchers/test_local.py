@@ -17,10 +17,12 @@ from pathlib import Path
 import pytest
 
 from periplus.job.run_directory import fork_of_start_line
+from periplus.pb.v1 import control_pb2
 from periplus.values.machine import Device, DeviceFamily, Pace
 from periplus.values.task import Role, TaskOutcome, TaskState
+from region_agent.control.convert import report_to_pb
 from region_agent.control.host_limits import usable_cores
-from region_agent.control.reconcile import AskToStop, Forget, Kill, LocalTask, Start
+from region_agent.control.reconcile import AskToStop, Forget, Kill, LocalTask, Start, report
 from region_agent.launchers.local import Supervisor, WorkerSettings
 from tests.support.coordinator.machines import machine
 from tests.support.processes.fake_engine import exists, is_alive
@@ -257,6 +259,23 @@ def test_a_task_of_another_machine_or_a_missing_or_broken_device_is_not_started(
     ended = outcome(supervisor)
     assert (ended.state, ended.is_final) == (TaskState.FAILED, True)
     assert why in ended.message
+
+
+def test_a_device_that_vanished_between_two_starts_is_reported_as_lacking(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    worker = replace(task("fail"), machine="h", devices=(1,))
+    supervisor.machine = machine(accelerators=2)
+    supervisor.perform(Start(worker, 0), 1.0)
+    outcome(supervisor)
+    assert report(supervisor.processes[worker.task_id], worker).state is TaskState.STARTING
+    supervisor.machine = machine(accelerators=1)
+    supervisor.perform(Start(worker, 1), 2.0)
+    told = report_to_pb(report(supervisor.processes[worker.task_id], worker))
+    assert told.state == control_pb2.TASK_STATE_FAILED
+    assert told.is_misplaced
+    assert told.lacks_device
+    assert told.message == "j/rollout:0 is planned on device 1 of h, which has 0"
 
 
 def test_an_output_directory_that_cannot_be_made_is_a_failure_of_the_task(
