@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import ceil
 
 from periplus.errors import Conflict, NotFound, StateError
 from periplus.values.machine import DeviceCount, Inventory, Pace
@@ -464,5 +465,21 @@ def _task(state: State, job: Job, task_id: str, status: TaskStatus) -> AssignedT
         engine=status.process.engine,
         tensor=status.process.tensor,
         data=status.process.data,
-        pace=status.process.pace,
+        pace=_pace(job, status),
     )
+
+
+def _pace(job: Job, status: TaskStatus) -> Pace | None:
+    """Return the pace of a process, which has an equal part of the time of each emulated device that it shares.
+
+    Only processes of one job share an accelerator. The busiest of a process's devices decides.
+    """
+    if status.process.pace is None:
+        return None
+    num_processes = Counter[int]()
+    for each in job.tasks.values():
+        if each.region == status.region:
+            for index in each.devices:
+                # A trainer with fewer devices than it has processes shares them with itself.
+                num_processes[index] += ceil(each.process.num_devices / len(each.devices))
+    return status.process.pace.shared(max(num_processes[index] for index in status.devices))

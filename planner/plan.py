@@ -63,7 +63,7 @@ class Assignment:
     usd_per_hour: UsdPerHour | None = None
     """Rent of all their devices. None if a price is unknown."""
     pace: Pace | None = None
-    """Least seconds for each token, if their devices are emulated."""
+    """Least seconds for each token, if their devices are emulated and not shared with other processes."""
     memory_bytes: Annotated[int, Field(ge=0, le=10**15)] = 0
     """Host memory of each of them. 0 in a plan by hand means as much as the planner counts for such a process."""
 

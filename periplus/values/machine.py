@@ -102,6 +102,14 @@ class Pace:
         if not all(isfinite(each_s) and each_s >= 0 for each_s in (self.prefill_s, self.decode_s, self.training_s)):
             raise ValueError(f"{self} is no pace: give finite seconds a token, 0 or more")
 
+    def shared(self, num_processes: int) -> "Pace":
+        """Return the pace of one of so many processes that have equal parts of the device's time."""
+        return Pace(
+            prefill_s=self.prefill_s * num_processes,
+            decode_s=self.decode_s * num_processes,
+            training_s=self.training_s * num_processes,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceCount:

@@ -13,7 +13,7 @@ from coordinator.events import (
 )
 from coordinator.reservations import device_counts
 from coordinator.state import JobState, PlacedProcess, PlacedProcesses, desired_tasks
-from periplus.values.machine import DeviceCount
+from periplus.values.machine import DeviceCount, Pace
 from periplus.values.task import Role, RunFiles, TaskState
 from tests.support.coordinator.machine_run import SETTINGS, Run, free, hello, infeasible, record, report, request
 from tests.support.coordinator.machines import inventory, machine
@@ -232,3 +232,23 @@ def test_a_plan_that_does_not_fit_what_it_was_made_for_fails_its_job() -> None:
     run.do(PlanFinished("j", device_counts(run.state), PlacedProcesses(processes=processes, plan_json="{}")))
     assert run.job("j").state is JobState.FAILED
     assert "does not fit the devices that it was made for" in run.job("j").reason
+
+
+def test_processes_that_share_an_emulated_device_have_equal_parts_of_its_pace() -> None:
+    pace = Pace(prefill_s=1.0, decode_s=2.0, training_s=3.0)
+    for devices, trainer, workers, parts in (
+        (4, 2, 2, {"j/trainer": 1, "j/0": 1, "j/1": 1}),
+        (1, 1, 2, {"j/trainer": 3, "j/0": 3, "j/1": 3}),
+        (3, 1, 3, {"j/trainer": 1, "j/0": 2, "j/1": 1, "j/2": 2}),
+        (2, 4, 1, {"j/trainer": 3, "j/0": 3}),  # four processes of the trainer, and a worker on one of its devices
+    ):
+        run = fleet(accelerators=devices)
+        run.do(JobSubmitted("j", "j", request()))
+        placed = (
+            PlacedProcess(role=Role.TRAINER, region="eu", num_devices=trainer, pace=pace),
+            *[PlacedProcess(role=Role.ROLLOUT, region="eu", pace=pace)] * workers,
+        )
+        run.do(PlanFinished("j", device_counts(run.state), PlacedProcesses(processes=placed, plan_json="{}")))
+        tasks = {task.task_id.replace("rollout-eu-", ""): task.pace for task in desired_tasks(run.state, "eu")}
+        assert tasks == {task: pace.shared(number) for task, number in parts.items()}
+    assert pace.shared(2) == Pace(prefill_s=2.0, decode_s=4.0, training_s=6.0)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,3 +71,34 @@ def test_a_plan_by_hand_runs_process_by_process_at_its_pace(tmp_path: Path, monk
     assert all(step["train_s"] >= step["num_samples"] * 3 * pace["training_s"] for step in steps)
     assert any(line["kind"] == "notice" and "emulated" in line["text"] for line in lines)
     assert audit(run)["clean"]
+
+
+def test_a_trainer_and_a_worker_on_one_emulated_device_have_half_of_its_pace_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    job = tiny_job(tmp_path, steps=STEPS, staleness=1, algorithm={"group_size": 4}, train={"groups_per_step": 8})
+
+    async def scene() -> tuple[dict[str, Any], dict[str, Any]]:
+        async with declared_fleet(tmp_path, {"only": emulated(1, 2000)}) as remote:
+            job_id = (await remote.submit(submission(job, "r"))).job_id
+            placed = await until_running(remote, job_id, DEADLINE_S)
+            assert [list(each.devices) for each in placed.processes] == [[0], [0]]
+            planned = {each["task"]: each["pace"] for each in json.loads(placed.plan_json)["assignments"]}
+            seen = {task["role"]: task["pace"] for task in running_tasks(tmp_path).values()}
+            async with asyncio.timeout(DEADLINE_S):
+                async for _ in remote.watch(job_id):
+                    pass
+            assert (await remote.job(job_id)).reason == ""
+            return planned, seen
+
+    planned, seen = asyncio.run(scene())
+    for role in ("trainer", "rollout"):
+        assert seen[role] == pytest.approx({key: 2 * value for key, value in planned[role].items()})
+    (run,) = (tmp_path / "runs" / "only").glob("runs/*")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if line["kind"] == "step"]
+    assert len(steps) == STEPS
+    # A prompt in its frame has four tokens at least, and a completion one.
+    training_s = 2 * planned["trainer"]["training_s"]
+    assert all(step["train_s"] >= step["num_samples"] * 5 * training_s for step in steps)
