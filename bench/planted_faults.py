@@ -36,6 +36,7 @@ from rollout_worker.engines.sampling import choose
 from rollout_worker.engines.torch_engine import TorchEngine
 from trainer.engine_checks import sample_checks
 from trainer.engine_checks.doubted_workers import DoubtedWorkers
+from trainer.engine_checks.rescoring import Rescorer
 from trainer.engine_checks.sample_checks import SampleChecks
 from trainer.learning.batch import collate, sample_of
 from trainer.learning.forward.attention import use_packed_attention
@@ -62,7 +63,7 @@ class World:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=lr, weight_decay=0.0)
         self.draws = np.random.default_rng(seed)
         self.prompts = self.draws.integers(3, self.model.config.vocab_size, (COMPLETIONS // 4, PROMPT_TOKENS))
-        self.checks = SampleChecks(self.model, DoubtedWorkers(lambda _: None), bound=2, now=lambda: 0.0)
+        self.checks = SampleChecks(Rescorer(self.model), DoubtedWorkers(lambda _: None), bound=2, now=lambda: 0.0)
         self.seed, self.version, self.temperature = seed, 0, 1.0
         self.states: list[WeightState] = []
 

@@ -32,12 +32,12 @@ from periplus.values.trajectory import TrajectoryLimits
 from trainer.checkpointing import checkpoint
 from trainer.checkpointing.checkpointer import Checkpointer, replayable
 from trainer.config import TrainerConfig
-from trainer.data.adapters import adapted_layers
 from trainer.data.dataset import training_sources
 from trainer.data.mixture import item_order
 from trainer.data.problem_digests import digest_of_all
 from trainer.disk_wait import DiskWait
 from trainer.engine_checks.doubted_workers import DoubtedWorkers
+from trainer.engine_checks.rescoring import Rescorer
 from trainer.engine_checks.sample_checks import SampleChecks
 from trainer.intake.committed import KeptTrajectory
 from trainer.intake.frame_retention import Retention
@@ -51,6 +51,7 @@ from trainer.ledger.machine import Ledger
 from trainer.ledger.values import LedgerLimits
 from trainer.loop import TrainingLoop
 from trainer.publishing.publisher import Publisher
+from trainer.recipe import adapter_settings
 from trainer.reporting.evaluator import Evaluator
 from trainer.reporting.run_recorder import RunRecorder
 from trainer.reporting.sample_recorder import SampleRecorder
@@ -190,14 +191,16 @@ def _driver_of(config: TrainerConfig, prepared: Prepared) -> LedgerDriver:
 def _sample_checks(
     job: JobFile, prepared: Prepared, link: GatewayLink, now: Callable[[], float]
 ) -> SampleChecks | None:
-    """Return the checks of samples; None where they cannot be: on a model in parts, with adapters, on an accelerator.
+    """Return the checks of samples; None where they cannot be: on a model in parts, and on an accelerator.
 
-    Engines merge adapters into their layers, which rounds otherwise than the trainer's own pass. On an accelerator a
-    check takes memory for the weights in float32, and neither that nor the rounding of engines there was tried.
+    On an accelerator a check takes memory for the weights in float32, and neither that nor the rounding of engines
+    there was tried.
     """
-    if job.train.devices > 1 or adapted_layers(prepared.model) or prepared.model.device.type != "cpu":
+    if job.train.devices > 1 or prepared.model.device.type != "cpu":
         return None
-    return SampleChecks(prepared.model, DoubtedWorkers(link.send), bound=job.staleness, now=now)
+    adapters = adapter_settings(job)
+    rescorer = Rescorer(prepared.model, None if adapters is None else adapters.scale)
+    return SampleChecks(rescorer, DoubtedWorkers(link.send), bound=job.staleness, now=now)
 
 
 def limits_of(job: JobFile, prepared: Prepared) -> TrajectoryLimits:

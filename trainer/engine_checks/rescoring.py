@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from periplus.values.low_rank import merged_state
 from periplus.values.weight_state import Tensor, WeightState
-from trainer.data.adapters import published_parameters
+from trainer.data.adapters import adapters_off, published_parameters
 from trainer.learning.batch import Sample
 from trainer.learning.forward.packing import TokenSequence, pack
 from trainer.learning.forward.scorer import PolicyScorer, Surprisals
@@ -20,10 +21,14 @@ TORCH_DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float
 
 
 class Rescorer:
-    """Computes samples again with published states of a model that is whole on its device."""
+    """Computes samples again with published states of a model that is whole on its device.
 
-    def __init__(self, model: Any) -> None:
+    `adapter_scale` is the factor of the adapters' product, of a model that has some. They are merged, as in engines.
+    """
+
+    def __init__(self, model: Any, adapter_scale: float | None = None) -> None:
         self._model = model
+        self._adapter_scale = adapter_scale
         parameters = {id(parameter): name for name, parameter in model.named_parameters()}
         self._name_of = {name: parameters[id(parameter)] for name, parameter in published_parameters(model)}
 
@@ -38,9 +43,10 @@ class Rescorer:
         sequences = [TokenSequence(prompt_ids=s.prompt_ids, completion_ids=s.completion_ids) for s in samples]
         width = max(len(sample.completion_ids) for sample in samples)
         packed = pack(sequences, width, device)
-        weights = {f"scorer.model.{self._name_of[name]}": _on(device, each, dtype) for name, each in state.items()}
+        held = state if self._adapter_scale is None else merged_state(state, self._adapter_scale)
+        weights = {f"scorer.model.{self._name_of[name]}": _on(device, each, dtype) for name, each in held.items()}
         called = _Call(PolicyScorer(self._model, compute_dtype=dtype))
-        with torch.no_grad():
+        with torch.no_grad(), adapters_off(self._model):
             found = torch.func.functional_call(called, weights, (packed, temperature))
         cells = packed.cells_M.cpu()
         in_order = torch.argsort(cells)  # packed longest first; cells run through the rows of the batch

@@ -44,15 +44,15 @@ class UnsoundSamples:
 
 
 class SampleChecks:
-    """The checks of one job's samples, by a trainer whose model is whole on its device.
+    """The checks of one job's samples, by a trainer whose model is whole on its device (`rescorer`).
 
     Samples that are in doubt by an earlier finding (`doubted`) are not computed again. `bound` is the job's bound of
     staleness. `now` returns seconds on a monotonic clock.
     """
 
-    def __init__(self, model: Any, doubted: DoubtedWorkers, *, bound: int, now: Callable[[], float]) -> None:
+    def __init__(self, rescorer: Rescorer, doubted: DoubtedWorkers, *, bound: int, now: Callable[[], float]) -> None:
         self.doubted = doubted
-        self._rescorer = Rescorer(model)
+        self._rescorer = rescorer
         self._versions = KeptVersions(bound + 2, MAX_BYTES)  # what may be trained on, and one before
         self._now = now
         self._evidence: dict[str, SampleEvidence] = {}

@@ -10,8 +10,10 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from periplus.values.low_rank import merged_state
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose, SamplingParams, StopReason, Trajectory
+from trainer.data.adapters import ADAPTER, AdapterSettings, adapted_layers, inject, round_base
 from trainer.engine_checks import sample_checks
 from trainer.engine_checks.doubted_workers import DoubtedWorkers
 from trainer.engine_checks.kept_versions import KeptVersions
@@ -26,6 +28,10 @@ VOCABULARY = 50
 
 @pytest.fixture
 def model() -> Any:
+    return tiny_qwen3()
+
+
+def tiny_qwen3() -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = Qwen3Config(
@@ -123,8 +129,32 @@ def test_what_is_computed_again_is_what_a_plain_model_with_the_published_weights
     assert float(found.variances_M[0]) == pytest.approx(float((row.exp() * (row + mean) ** 2).sum()), abs=1e-5)
 
 
+@torch.no_grad()
+def test_adapters_are_merged_as_engines_merge_them(model: Any) -> None:
+    settings = AdapterSettings(rank=4, alpha=8.0, target_modules=("q_proj", "down_proj"))
+    round_base(model)
+    inject(model, settings, seed=3)
+    for layer in adapted_layers(model).values():
+        layer.lora_B[ADAPTER].weight.normal_(0, 0.2)
+    state = bf16_state(model)
+    # What an engine computes: the plain model with the merged weights.
+    plain, merged = tiny_qwen3(), merged_state(state, settings.scale)
+    for name, parameter in plain.named_parameters():
+        words = torch.from_numpy(merged[name].data.view(np.int16)).view(torch.bfloat16)
+        parameter.copy_(words.reshape(parameter.shape).float())
+    trajectories = drawn(plain, np.random.default_rng(0), 3)
+    for layer in adapted_layers(model).values():
+        layer.lora_B[ADAPTER].weight.normal_(0, 0.2)  # training has gone on
+
+    rescorer = Rescorer(model, settings.scale)
+    found = rescorer.surprisals(state, [sample_of(each, None) for each in trajectories], 1.0, torch.float32)
+
+    expected = np.concatenate([each.logprobs for each in trajectories])
+    np.testing.assert_allclose(found.logprobs_M.numpy(), expected, atol=1e-5)
+
+
 def checks_of(model: Any, versions: int = 1, bound: int = 2) -> SampleChecks:
-    checks = SampleChecks(model, DoubtedWorkers(print), bound=bound, now=lambda: 0.0)
+    checks = SampleChecks(Rescorer(model), DoubtedWorkers(print), bound=bound, now=lambda: 0.0)
     for version in range(versions):
         checks.published(Policy(0, version), bf16_state(model))
     return checks
@@ -201,7 +231,7 @@ def test_samples_that_cannot_be_computed_again_are_passed_over(
 
 def test_checks_stop_while_they_have_taken_their_share_of_the_time(model: Any) -> None:
     times = iter(range(100))
-    checks = SampleChecks(model, DoubtedWorkers(print), bound=1, now=lambda: float(next(times)))
+    checks = SampleChecks(Rescorer(model), DoubtedWorkers(print), bound=1, now=lambda: float(next(times)))
     checks.published(Policy(0, 0), bf16_state(model))
     samples = drawn(rounded(model), np.random.default_rng(5), 1)
 
