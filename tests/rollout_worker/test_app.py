@@ -14,6 +14,7 @@ import torch
 
 from periplus.codec.registry import trajectory_decoder
 from periplus.environment.job_environment import trainer_environment
+from periplus.errors import PeriplusError
 from periplus.job.job_file import JobFile
 from periplus.net import rpc
 from periplus.publication import Publication
@@ -40,6 +41,7 @@ from tests.support.tiny_job import task_of, tiny_job
 from trainer.data.model import load_model, resolve_model_dir
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.messages import (
+    EngineDoubted,
     FailureReceived,
     FrameReceived,
     FramesAcknowledged,
@@ -398,6 +400,26 @@ def test_the_worker_ends_when_the_trainer_says_that_the_job_is_done(
             await it.next(RoomOffered)
             it.link.send(JobFinished("w", "done"))
             await working
+
+    play(run)
+
+
+def test_a_worker_that_the_trainer_doubts_writes_its_engine_anew_and_then_ends(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with scene(model_dir, tmp_path, monkeypatch) as it:
+            task = task_of(it.job, Role.ROLLOUT, tmp_path, gateway=it.address, task_id="w")
+            working = asyncio.create_task(Worker(WorkerConfig(task=task, job=it.job), epoch=1).run())
+            await it.publish_first()
+            assert await it.proof() == (0, True)
+            it.link.send(EngineDoubted(worker_id="w", why="odd"))
+            assert [await it.proof() for _ in range(2)] == [(0, False), (0, True)]
+            it.link.send(EngineDoubted(worker_id="w", why="odd", starts_anew=True))
+            assert await it.proof() == (0, False)
+            with pytest.raises(ExceptionGroup, match="unhandled errors") as raised:
+                await working
+            assert raised.group_contains(PeriplusError, match="the trainer found again")
 
     play(run)
 
