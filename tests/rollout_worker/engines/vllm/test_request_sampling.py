@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,8 @@ from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun
 from rollout_worker.engines.engine import Completion, CompletionEnd, OnSwap, SampleRequest
 from rollout_worker.engines.stop_strings import StopStrings
-from tests.support.engines.vllm.running import RunningVllm, engine_of, request, running_vllm
-from tests.support.engines.vllm.small_model import EOS, SmallModel
+from tests.support.engines.vllm.running import RunningVllm, engine_of, request
+from tests.support.engines.vllm.small_model import EOS
 
 pytestmark = [pytest.mark.vllm, pytest.mark.processes]
 
@@ -23,12 +23,6 @@ V0 = Policy(0, 0)
 LENGTH = 40
 MEAN_NATS = 0.01
 """Mean difference of log-probabilities between vLLM in bfloat16 and float32 that is rounding. Measured: 0.0045."""
-
-
-@pytest.fixture(scope="module")
-def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningVllm]:
-    with running_vllm(tmp_path_factory.mktemp("model"), SmallModel(tied=True, num_versions=2)) as running:
-        yield running
 
 
 class Numbers:

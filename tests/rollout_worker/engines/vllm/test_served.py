@@ -1,4 +1,4 @@
-"""Two real `vllm serve`s that the worker reaches over HTTP, one alone and both as one. The last two tests kill them."""
+"""Two real `vllm serve`s of an exported model, over HTTP, one alone and both as one. The last two tests kill them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -61,7 +61,11 @@ class Served:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     # So many layers that the server sends tokens as fast as it samples them.
     model = SmallModel(tied=True, num_versions=3, num_layers=NUM_LAYERS)
-    with vllm_servers(tmp_path_factory.mktemp("model"), model, MAX_TOKENS, number=2) as (server, second):
+    # Files of at most 64 KiB, so that the weights are in several.
+    folder = tmp_path_factory.mktemp("model") / "final"
+    model.export(folder, max_file_bytes=1 << 16)
+    assert len(list(folder.glob("*.safetensors"))) > 1
+    with vllm_servers(folder, MAX_TOKENS, number=2) as (server, second):
         yield Served(server, second, model)
 
 
@@ -112,6 +116,22 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 def compare(found: Any, expected: Any) -> None:
     assert np.abs(np.asarray(found) - np.asarray(expected)).mean() < MEAN_NATS
+
+
+def test_vllm_loads_an_exported_model_and_computes_with_its_weights(served: Served) -> None:
+    """The first test of this module: what the servers hold is what they have read. The model is tied: its export has
+    no output projection, which vLLM must make from the embeddings."""
+
+    async def work() -> None:
+        backend = await HttpBackend.connect(served.server.url, max_tokens=MAX_TOKENS, buffer_bytes=1 << 15)
+        try:
+            assert await backend.digest() == state_digest(served.model.states[0])
+            ids = np.random.default_rng(1).integers(0, VOCAB, 32).tolist()
+            compare(await backend.prompt_logprobs("loaded", ids), served.model.logprobs(0, ids))
+        finally:
+            await backend.close()
+
+    run(work())
 
 
 @pytest.mark.parametrize("is_shared", [True, False])

@@ -1,11 +1,11 @@
-"""The engine with a real vLLM: one engine for all tests, of a model with tied weights. The last test kills it."""
+"""The engine with a real vLLM, of a model with tied weights. The last test kills it."""
 
 import asyncio
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,6 @@ from tests.support.engines.vllm.running import (
     RunningVllm,
     engine_of,
     request,
-    running_vllm,
     started,
 )
 from tests.support.engines.vllm.small_model import EOS, VOCAB, SmallModel
@@ -55,13 +54,6 @@ MEAN_NATS, MAX_NATS = 0.01, 0.06
 
 LONG = 200
 """Tokens of a completion that is under way for long enough to change weights."""
-
-
-@pytest.fixture(scope="module")
-def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningVllm]:
-    model = SmallModel(tied=True, num_versions=6)
-    with running_vllm(tmp_path_factory.mktemp("model"), model) as running:
-        yield running
 
 
 @pytest.fixture

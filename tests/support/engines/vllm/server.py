@@ -15,7 +15,6 @@ from time import sleep
 
 from periplus import clock
 from tests.support.engines.vllm.faulty_worker import NAME
-from tests.support.engines.vllm.small_model import SmallModel
 from tests.support.processes.fake_engine import is_alive
 
 ROOT = Path(__file__).parents[4]
@@ -58,9 +57,8 @@ class VllmServer:
 
 
 @contextmanager
-def vllm_servers(folder: Path, model: SmallModel, max_tokens: int, number: int) -> Iterator[list[VllmServer]]:
-    """Servers of the same model, which start at the same time."""
-    model.save_config(folder)
+def vllm_servers(folder: Path, max_tokens: int, number: int) -> Iterator[list[VllmServer]]:
+    """Servers of the exported model in `folder`, which start at the same time."""
     servers: list[VllmServer] = []
     try:
         servers.extend(_begun(folder, port, max_tokens) for port in _free_ports(number))
@@ -85,7 +83,6 @@ def _begun(folder: Path, port: int, max_tokens: int) -> VllmServer:
     options = {
         "--host": "127.0.0.1",
         "--port": str(port),
-        "--load-format": "dummy",
         "--dtype": "bfloat16",
         "--max-model-len": str(max_tokens),
         "--max-num-seqs": "16",

@@ -13,8 +13,10 @@ from periplus.codec.weights.decoder import Decoder
 from periplus.codec.weights.encoder import encode
 from periplus.codec.weights.layout import layout_of
 from periplus.codec.weights.staged import Staged
+from periplus.values.digest import state_digest
 from periplus.values.weight_state import Tensor, WeightState
 from rollout_worker.engines.engine import ChangedElements, WholeState
+from trainer.checkpointing.export import final_model
 
 VOCAB = 79
 """No multiple of 64: vLLM pads it to 128."""
@@ -57,6 +59,11 @@ class SmallModel:
     def save_config(self, folder: Path) -> Path:
         self._config.save_pretrained(folder)
         return folder
+
+    def export(self, folder: Path, *, max_file_bytes: int) -> None:
+        """Write version 0 as a job exports it."""
+        self._load(0)
+        final_model(self._model, {}, folder, state_digest(self.states[0]), max_file_bytes=max_file_bytes)
 
     def whole(self, version: int) -> WholeState:
         return WholeState(layout=layout_of(self.states[version]), state=self.states[version])
