@@ -11,6 +11,7 @@ import pytest
 from periplus.__main__ import run
 from tests.support.cases.tiers import rest_is_slow
 from tests.support.coordinator.preflight import check_in_this_process
+from tests.support.processes.demo import TWO_REGIONS
 
 ROOT = Path(__file__).parents[2]
 JOB = str(ROOT / "examples" / "spelling.yaml")
@@ -148,7 +149,7 @@ def test_a_gateway_that_listens_everywhere_must_say_where_it_is() -> None:
 @pytest.mark.processes
 @pytest.mark.slow
 def test_a_job_that_fits_nowhere_ends_the_demo_with_its_own_code(tmp_path: Path) -> None:
-    done = periplus("demo", "--plain", "--work-dir", str(tmp_path), "regions.trainer=nowhere")
+    done = periplus("demo", "--plain", "--work-dir", str(tmp_path), TWO_REGIONS, "regions.trainer=nowhere")
 
     assert done.returncode == 4, done.stderr
     assert "nowhere" in done.stderr

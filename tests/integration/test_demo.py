@@ -18,9 +18,7 @@ from tests.support.processes.demo import (
     pids_of,
     processes_of,
     read_until,
-    resume_demo,
     run_demo,
-    shorten,
     start_demo,
 )
 
@@ -53,7 +51,8 @@ def test_the_demo_keeps_its_promises_and_says_so_in_json(synchronous: Any) -> No
 
 def test_the_same_seed_gives_the_same_synchronous_run(synchronous: Any) -> None:
     work_dir, first = synchronous
-    second = run_demo(work_dir, *SYNCHRONOUS, *TINY)
+    # With a worker fewer: who samples makes no difference.
+    second = run_demo(work_dir, *SYNCHRONOUS, *TINY, TWO_REGIONS)
 
     assert first["job_id"] != second["job_id"]
     assert first["weights_digest"] == second["weights_digest"]
@@ -102,32 +101,6 @@ def test_no_process_is_left_behind(synchronous: Any) -> None:
 
 
 @pytest.mark.faults
-def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(tmp_path: Path) -> None:
-    demo = start_demo(tmp_path, "--steps", "4000", TWO_REGIONS, *TINY)
-    lines = read_until(demo, "step ")
-    peers = {words.split()[2]: _dialled(pid, words) for pid, words in pids_of(tmp_path) if "--task-file" in words}
-    demo.send_signal(signal.SIGINT)
-    rest, code = demo.communicate(timeout=60)[1], demo.returncode
-
-    assert code == 130, lines + rest
-    assert set(peers) == {"trainer", "rollout_worker"}
-    assert all(addresses == {gateway} for gateway, addresses in peers.values()), peers
-    assert "periplus demo --resume" in rest
-    assert processes_of(tmp_path) == []
-    (run,) = (tmp_path / "runs").iterdir()
-    manifests = [json.loads(path.read_text()) for path in (run / "checkpoints").glob("*/manifest.json")]
-    manifest = max(manifests, key=lambda manifest: manifest["version"])
-    assert manifest["fork"] == 0
-    assert manifest["version"] >= 1
-
-    shorten(run, manifest["version"] + 2)
-    summary = resume_demo(tmp_path, run)
-    assert summary["steps"] == manifest["version"] + 2
-    policies = [json.loads(line)["fork"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert policies[-1] == 1
-
-
-@pytest.mark.faults
 def test_ctrl_c_before_the_first_checkpoint_promises_nothing(tmp_path: Path) -> None:
     demo = start_demo(tmp_path, TWO_REGIONS, *TINY)
     lines = read_until(demo, "job spelling starting")
@@ -153,37 +126,11 @@ def test_the_death_of_an_agent_ends_the_demo_with_a_message(tmp_path: Path) -> N
     assert_all_gone(tmp_path)
 
 
-@pytest.mark.faults
-def test_a_killed_demo_leaves_no_process_behind(tmp_path: Path) -> None:
-    demo = start_demo(tmp_path, "--steps", "4000", TWO_REGIONS, *TINY)
-    read_until(demo, "job spelling starting")
-    demo.kill()
-    demo.communicate(timeout=60)
-
-    assert_all_gone(tmp_path)
-
-
-def _dialled(pid: int, words: str) -> tuple[str, set[str]]:
-    """Return a worker's own gateway, and every TCP address that it is connected to."""
-    task = json.loads(Path(words.split()[4]).read_text())
-    links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
-    inodes = {link.removeprefix("socket:[").removesuffix("]") for link in links if link.startswith("socket:[")}
-    tables = [Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
-    rows = [line.split() for table in tables for line in table]
-    remote = [row[2].split(":") for row in rows if row[9] in inodes and row[3] == "01"]
-    return task["gateway"], {f"{_dotted(host)}:{int(port, 16)}" for host, port in remote}
-
-
-def _dotted(host: str) -> str:
-    return ".".join(str(byte) for byte in reversed(bytes.fromhex(host[-8:])))  # IPv4, also when mapped into IPv6
-
-
 def test_weights_change_within_completions_which_are_trained_on_and_audited(tmp_path: Path) -> None:
     """Few requests at a time and long completions: workers are still generating when new weights come."""
     long = ("sampling.max_new_tokens=100", "engine.max_requests=4", "network.check_engine_every_versions=2")
-    summary = run_demo(
-        tmp_path, "--staleness", "2", "--steps", "6", TWO_REGIONS, *TINY, *long, "train.warmup.max_steps=2"
-    )
+    short = ("--steps", "4", "train.warmup.max_steps=2", "train.groups_per_step=4", "eval.num_prompts=8")
+    summary = run_demo(tmp_path, "--staleness", "2", TWO_REGIONS, *TINY, *long, *short)
     run = Path(summary["run_dir"])
     assert summary["staleness_violations"] == 0
     assert summary["weight_digest_mismatches"] == 0

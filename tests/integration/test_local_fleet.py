@@ -154,7 +154,7 @@ def test_a_fleet_whose_service_dies_ends_with_its_log(tmp_path: Path) -> None:
     assert (work_dir(tmp_path) / ".periplus" / "_up" / "agent-local.log").exists(), "the logs stay after a failure"
 
 
-@pytest.mark.parametrize("step", ["starting the emulated network", "starting 3 agents", "link 1 of 6"])
+@pytest.mark.parametrize("step", ["starting 3 agents", "link 1 of 6"])
 def test_a_fleet_that_is_interrupted_while_it_starts_leaves_nothing(tmp_path: Path, step: str) -> None:
     with starting_fleet(tmp_path, "--grid", "intercontinental") as up:
         read_until(up, step)

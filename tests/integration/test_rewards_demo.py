@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes.demo import TINY, audit, run_demo
+from tests.support.processes.demo import TINY, TWO_REGIONS, audit, run_demo
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -40,7 +40,7 @@ reward:
 def test_a_reward_that_hangs_or_crashes_costs_its_episodes_and_neither_workers_nor_the_run(tmp_path: Path) -> None:
     (tmp_path / "my_rewards.py").write_text(OWN)
     (tmp_path / "job.yaml").write_text(JOB)
-    summary = run_demo(tmp_path, "--job", str(tmp_path / "job.yaml"), "--staleness", "1", *TINY[1:])
+    summary = run_demo(tmp_path, "--job", str(tmp_path / "job.yaml"), "--staleness", "1", TWO_REGIONS, *TINY[1:])
     assert summary["steps"] == 4
     run = tmp_path / "runs" / summary["job_id"]
     assert audit(run)["clean"]

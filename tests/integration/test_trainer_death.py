@@ -1,5 +1,6 @@
-"""kill -9 of the trainer: a new fork from the last checkpoint, and an audit that finds nothing to complain about."""
+"""Ctrl-C, and kill -9 of the trainer: a new fork from the last checkpoint, and an audit that finds nothing wrong."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from tests.support.processes.demo import (
     TWO_REGIONS,
     audit,
     pids_of,
+    processes_of,
     read_until,
     resume_demo,
     run_demo,
@@ -23,18 +25,22 @@ from tests.support.processes.demo import (
 pytestmark = [pytest.mark.processes, pytest.mark.faults]
 
 SHORT = (TWO_REGIONS, *TINY, "checkpoint.every_steps=2")
-STEPS = 24
+STEPS = 12
 
 
-def kill_trainer(work_dir: Path, demo: "subprocess.Popen[str]", *, after: str, pause_s: float = 0.0) -> Path:
-    """Kill the trainer, and return the run's directory once the demo has said what happened."""
-    read_until(demo, after)
+def kill_trainer(work_dir: Path, demo: "subprocess.Popen[str]", *, after: int, pause_s: float = 0.0) -> Path:
+    """Kill the trainer once it has a checkpoint of a version after this one, and return the run's directory once the
+    demo has said what happened."""
+    read_until(demo, "phase training")
+    (run,) = (work_dir / "runs").iterdir()
+    while max(checkpoints(run), default=0) <= after:
+        assert demo.poll() is None
+        time.sleep(0.02)
     time.sleep(pause_s)
     (trainer,) = [pid for pid, words in pids_of(work_dir) if " trainer " in words]
     os.kill(trainer, signal.SIGKILL)
     rest = demo.communicate(timeout=90)[1]
     assert demo.returncode == 1, rest
-    (run,) = (work_dir / "runs").iterdir()
     assert f"its log is {run}/logs/trainer.log" in rest
     assert f"periplus job submit --resume {run}" in rest
     assert f"periplus demo --resume {run}" in rest
@@ -48,7 +54,7 @@ def test_a_synchronous_run_that_is_killed_and_resumed_ends_in_the_same_bits(tmp_
     whole = run_demo(tmp_path / "whole", *arguments)
     broken = tmp_path / "broken"
     broken.mkdir()
-    run = kill_trainer(broken, start_demo(broken, *arguments), after="step ")
+    run = kill_trainer(broken, start_demo(broken, *arguments), after=0)
     assert max(checkpoints(run)) < STEPS, "it was killed too late for the test to show anything"
 
     resumed = resume_demo(broken, run)
@@ -63,9 +69,24 @@ def test_a_synchronous_run_that_is_killed_and_resumed_ends_in_the_same_bits(tmp_
     assert audit(run)["findings"] == []
 
 
-def test_an_asynchronous_run_that_is_killed_resumes_and_its_audit_is_clean(tmp_path: Path) -> None:
+def test_an_asynchronous_run_goes_on_after_ctrl_c_and_after_a_kill_and_its_audit_is_clean(tmp_path: Path) -> None:
     demo = start_demo(tmp_path, "--staleness", "2", "--steps", "4000", *SHORT)
-    run = kill_trainer(tmp_path, demo, after="step ", pause_s=0.7)
+    lines = read_until(demo, "step ")
+    peers = {words.split()[2]: _dialled(pid, words) for pid, words in pids_of(tmp_path) if "--task-file" in words}
+    demo.send_signal(signal.SIGINT)
+    rest = demo.communicate(timeout=60)[1]
+    assert demo.returncode == 130, lines + rest
+    assert set(peers) == {"trainer", "rollout_worker"}
+    assert all(addresses == {gateway} for gateway, addresses in peers.values()), peers
+    assert "periplus demo --resume" in rest
+    assert processes_of(tmp_path) == []
+    (run,) = (tmp_path / "runs").iterdir()
+    assert {path.name.partition(".")[0] for path in (run / "checkpoints").iterdir()} == {"0"}
+    newest = max(checkpoints(run))
+    assert newest >= 1
+
+    demo = start_demo(tmp_path, "--resume", str(run))
+    assert kill_trainer(tmp_path, demo, after=newest, pause_s=0.5) == run
     newest = max(checkpoints(run))
     shorten(run, newest + 6)
 
@@ -74,8 +95,25 @@ def test_an_asynchronous_run_that_is_killed_resumes_and_its_audit_is_clean(tmp_p
     assert resumed["steps"] == newest + 6
     assert (resumed["staleness_violations"], resumed["weight_digest_mismatches"]) == (0, 0)
     assert audit(run)["findings"] == []
+    forks = [json.loads(line)["fork"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert forks[-1] == 2
 
 
 def checkpoints(run: Path) -> list[int]:
     """Return the versions of the complete checkpoints."""
     return [int(path.parent.name.partition(".")[2]) for path in (run / "checkpoints").glob("*/manifest.json")]
+
+
+def _dialled(pid: int, words: str) -> tuple[str, set[str]]:
+    """Return a worker's own gateway, and every TCP address that it is connected to."""
+    task = json.loads(Path(words.split()[4]).read_text())
+    links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    inodes = {link.removeprefix("socket:[").removesuffix("]") for link in links if link.startswith("socket:[")}
+    tables = [Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table]
+    remote = [row[2].split(":") for row in rows if row[9] in inodes and row[3] == "01"]
+    return task["gateway"], {f"{_dotted(host)}:{int(port, 16)}" for host, port in remote}
+
+
+def _dotted(host: str) -> str:
+    return ".".join(str(byte) for byte in reversed(bytes.fromhex(host[-8:])))  # IPv4, also when mapped into IPv6

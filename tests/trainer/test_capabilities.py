@@ -42,9 +42,10 @@ DEADLINE_S = 120.0
 DEGREES = [("data", 1)] + [
     (kind, degree)
     for kind, most in {**CAPABILITIES.parallelism.model_dump(), "trainers": CAPABILITIES.max_trainers}.items()
-    for degree in range(2, most + 1)
+    for degree in sorted({min(3, most), most} - {1})
 ]
-"""Each degree of each kind of parallelism. A degree of 1 means none: one case stands for all of them."""
+"""Degrees of each kind of parallelism: an odd one, and the largest. Two ranks train in distributed/test_app_ranks.py. A
+degree of 1 means none: one case stands for all of them."""
 
 JOB_KEYS: dict[str, Callable[[int], dict[str, Any]]] = {
     "data": lambda degree: {"train": {"groups_per_step": 4, "devices": degree}},

@@ -16,7 +16,7 @@ TINY = (
     "optimizer.warmup_steps=0",
 )
 TWO_REGIONS = "--regions=aws:us-east-1,azure:westeurope"
-"""One region fewer than the demo has: each costs the start of an agent and of a worker, 7 CPU seconds."""
+"""One region fewer than the demo has: each costs an agent and a worker, 3 CPU seconds."""
 DEADLINE_S = 240.0
 
 
