@@ -47,7 +47,6 @@ async def declared_fleet(
     make_token(token)
     shared = ["--token-file", str(token)]
     try:
-        services.start_fork_server()
         wan: list[str] = []
         if grid is not None:
             emulator = ["wan", "run", "--grid", str(grid), "--regions", ",".join(regions), "--control", "127.0.0.1:0"]
