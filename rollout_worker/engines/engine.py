@@ -152,6 +152,14 @@ class SwapReport:
     pause_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Continuations:
+    """Tokens that an engine decoded after prompts, and their log-probabilities in nats. *Shapes*: both S x N."""
+
+    token_ids: npt.NDArray[np.int64]
+    logprobs: npt.NDArray[np.float32]
+
+
 class Engine(Protocol):
     """A language model that samples."""
 
@@ -211,6 +219,13 @@ class Engine(Protocol):
         The modules that sample compute it, without any cache of earlier weights.
 
         *Shapes*: ids S x T; returns S x (T - 1). Raises: EngineDied.
+        """
+        ...
+
+    async def continuations(self, ids: npt.NDArray[np.int64], num_tokens: int) -> Continuations | None:
+        """Draw `num_tokens` tokens after each prompt at temperature 1, as completions are decoded, beside the slots.
+
+        *Shapes*: ids S x T. Return None from an engine without room beside its slots. Raises: EngineDied.
         """
         ...
 

@@ -6,7 +6,15 @@ import numpy as np
 import numpy.typing as npt
 
 from periplus.values.policy import Policy
-from rollout_worker.engines.engine import Completion, Engine, OnSwap, SampleRequest, SwapReport, WeightChange
+from rollout_worker.engines.engine import (
+    Completion,
+    Continuations,
+    Engine,
+    OnSwap,
+    SampleRequest,
+    SwapReport,
+    WeightChange,
+)
 
 
 class EngineAround:
@@ -45,6 +53,9 @@ class EngineAround:
 
     async def logprobs(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         return await self._engine.logprobs(ids)
+
+    async def continuations(self, ids: npt.NDArray[np.int64], num_tokens: int) -> Continuations | None:
+        return await self._engine.continuations(ids, num_tokens)
 
     async def drain(self) -> None:
         await self._engine.drain()

@@ -22,6 +22,7 @@ from periplus.process import telemetry
 from periplus.values.policy import Policy
 from rollout_worker.engines.engine import (
     Completion,
+    Continuations,
     Engine,
     EngineDied,
     OnSwap,
@@ -125,6 +126,11 @@ class ReplicatedEngine:
                     "mean: one of them computes with something else than it holds"
                 )
         return chosen
+
+    async def continuations(self, ids: npt.NDArray[np.int64], num_tokens: int) -> Continuations | None:
+        """Return what one replica decodes, that whose log-probabilities were asked for last. Raises: EngineDied."""
+        found = await self._all(lambda engine: engine.continuations(ids, num_tokens))
+        return found[self._num_probes % len(found)]
 
     async def drain(self) -> None:
         """Wait until no request is under way. Raises: EngineDied."""

@@ -30,6 +30,7 @@ from periplus.values.policy import Policy
 from rollout_worker.engines.engine import (
     ChangedElements,
     Completion,
+    Continuations,
     EngineDied,
     OnSwap,
     RequestFailed,
@@ -184,6 +185,10 @@ class TorchEngine:
         It runs between two tokens. *Shapes*: ids S x T; returns S x (T - 1). Raises: EngineDied.
         """
         return await self._answer_of(lambda: self._score(ids))
+
+    async def continuations(self, ids: npt.NDArray[np.int64], num_tokens: int) -> Continuations | None:
+        """Return None: all rows of this engine's cache are slots."""
+        return None
 
     async def drain(self) -> None:
         """Wait until no request is under way. Raises: EngineDied."""

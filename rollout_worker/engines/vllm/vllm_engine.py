@@ -21,7 +21,8 @@ sampled from weights that may be half written.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,7 @@ from rollout_worker.engines.engine import (
     ChangedElements,
     Completion,
     CompletionEnd,
+    Continuations,
     EngineDied,
     OnSwap,
     RequestFailed,
@@ -46,6 +48,8 @@ from rollout_worker.engines.request_limits import RequestLimits
 from rollout_worker.engines.sampling import row_keys
 from rollout_worker.engines.vllm.backend import ChunkEnd, Sampling, VllmBackend
 from rollout_worker.engines.vllm.open_requests import LabelHistory, OpenRequest, WeightLabel, only_label
+
+T = TypeVar("T")
 
 ABORT_AGAIN_S = 0.05
 """Seconds after which requests are aborted again that have not ended: vLLM forgets an abort of a request that has not
@@ -194,17 +198,46 @@ class VllmEngine:
         self._check_alive()
         if self._is_torn:
             raise StateError("the weights in vLLM may be half written: write a whole state before you ask for them")
-        names = [f"probe~{self._num_probes + number}" for number in range(len(ids))]
-        self._num_probes += len(ids)
+        rows = await self._of_probes(lambda name, _, row: self._backend.prompt_logprobs(name, row), ids)
+        return np.array(rows, np.float32).reshape(len(ids), ids.shape[1] - 1)
+
+    async def _of_probes(
+        self, asked: Callable[[str, int, list[int]], Coroutine[None, None, T]], ids: npt.NDArray[np.int64]
+    ) -> list[T]:
+        """Return what is answered to (id of a request, number of the row, row) of each row, all asked at once."""
+        self._check_alive()
+        first, self._num_probes = self._num_probes, self._num_probes + len(ids)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(self._backend.prompt_logprobs(name, row))
-                    for name, row in zip(names, ids.tolist(), strict=True)
+                    group.create_task(asked(f"probe~{first + number}", number, row))
+                    for number, row in enumerate(ids.tolist())
                 ]
         except BaseExceptionGroup as errors:
             raise innermost(errors) from errors
-        return np.array([task.result() for task in tasks], np.float32).reshape(len(ids), ids.shape[1] - 1)
+        return [task.result() for task in tasks]
+
+    async def continuations(self, ids: npt.NDArray[np.int64], num_tokens: int) -> Continuations | None:
+        """Draw `num_tokens` tokens after each prompt at temperature 1, as completions are decoded, beside the slots.
+
+        *Shapes*: ids S x T. Raises: StateError after a failed write; RequestFailed, EngineDied.
+        """
+        label = self._history.newest
+        if self._is_torn or label is None:
+            raise StateError("the weights in vLLM may be half written: write a whole state before you decode with them")
+
+        async def decoded(name: str, seed: int, prompt: list[int]) -> tuple[list[int], list[float]]:
+            salt = label.text  # as in completions, so that keys of older weights would show
+            sampling = Sampling(temperature=1.0, seed=seed, max_tokens=num_tokens, stop_ids=(), cache_salt=salt)
+            token_ids, logprobs = list[int](), list[float]()
+            async for chunk in self._backend.generate(name, prompt, sampling):
+                token_ids += chunk.token_ids
+                logprobs += chunk.logprobs
+            return token_ids, logprobs
+
+        rows = await self._of_probes(decoded, ids)
+        token_ids, logprobs = zip(*rows, strict=True)
+        return Continuations(np.array(token_ids, np.int64), np.array(logprobs, np.float32))
 
     async def close(self) -> None:
         """End vLLM. Requests under way fail with EngineDied. It may be called twice."""

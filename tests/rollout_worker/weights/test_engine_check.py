@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
@@ -13,7 +15,8 @@ from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
 from periplus.values.probe_prompts import PROBE_LIMITS_BF16, PROBE_LIMITS_FLOAT32, probe_prompts
 from periplus.values.weight_state import Tensor, WeightState
-from rollout_worker.engines.engine import OnSwap, WholeState
+from rollout_worker.engines.engine import Continuations, OnSwap, WholeState
+from rollout_worker.engines.engine_around import EngineAround
 from rollout_worker.engines.torch_engine import TorchEngine
 from rollout_worker.weights.engine_check import EngineCheck, EngineChecker
 from rollout_worker.weights.host_copy import Signed
@@ -123,6 +126,29 @@ def test_without_a_reference_the_probe_is_not_run() -> None:
     async def scene(it: Scene) -> None:
         assert (await it.check(STATES[0], with_probe=False)).difference is None
         assert it.checker.baseline is None
+
+    play(scene)
+
+
+class Decoding(EngineAround):
+    """Decodes tokens whose log-probabilities are off by `error_nats` from what a prefill gives."""
+
+    error_nats = 0.0
+
+    async def continuations(self, ids: npt.NDArray[np.int64], num_tokens: int) -> Continuations:
+        token_ids = np.random.default_rng(0).integers(0, self.vocab_size, (len(ids), num_tokens))
+        exact = await self._engine.logprobs(np.concatenate([ids, token_ids], axis=1))
+        return Continuations(token_ids, exact[:, ids.shape[1] - 1 :] + np.float32(self.error_nats))
+
+
+def test_an_engine_that_decodes_otherwise_than_it_computes_prompts_is_found() -> None:
+    async def scene(it: Scene) -> None:
+        engine = Decoding(it.engine)
+        it.checker = EngineChecker(engine, SEED)
+        assert (await it.check(STATES[0])).is_sound
+        engine.error_nats = 1e-3
+        found = await it.check(STATES[0])
+        assert found.why.startswith("decoded tokens have log-probabilities that differ by 0.001 nats in the mean")
 
     play(scene)
 

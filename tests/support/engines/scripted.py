@@ -9,7 +9,15 @@ import numpy.typing as npt
 
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun
-from rollout_worker.engines.engine import Completion, CompletionEnd, OnSwap, SampleRequest, SwapReport, WeightChange
+from rollout_worker.engines.engine import (
+    Completion,
+    CompletionEnd,
+    Continuations,
+    OnSwap,
+    SampleRequest,
+    SwapReport,
+    WeightChange,
+)
 
 
 class ScriptedEngine:
@@ -75,6 +83,9 @@ class ScriptedEngine:
 
     async def logprobs(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         return self.probe
+
+    async def continuations(self, ids: npt.NDArray[np.int64], num_tokens: int) -> Continuations | None:
+        return None
 
     async def drain(self) -> None:
         await asyncio.gather(*(future for _, future in self.running.values()), return_exceptions=True)

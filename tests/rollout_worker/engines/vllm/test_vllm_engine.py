@@ -25,6 +25,7 @@ from rollout_worker.engines.adapter_engine import AdapterEngine
 from rollout_worker.engines.engine import (
     Completion,
     CompletionEnd,
+    Continuations,
     EngineDied,
     OnSwap,
     RequestFailed,
@@ -135,6 +136,22 @@ def test_logprobs_of_given_tokens_are_those_of_the_newest_weights(at_zero: Runni
         compare(found, [model.logprobs(version, row) for row in ids.tolist()])
     other = np.array([model.logprobs(0, row) for row in ids.tolist()])
     assert np.abs(found - other).mean() > 0.05, "two versions of this model can be told apart"
+
+
+def test_continuations_are_decoded_while_all_slots_are_taken(at_zero: RunningVllm) -> None:
+    async def act() -> Continuations:
+        busy = [asyncio.create_task(at_zero.engine.submit(request(number, max_new_tokens=LONG))) for number in range(9)]
+        found = await at_zero.engine.continuations(np.arange(24).reshape(3, 8), 12)
+        assert not any(task.done() for task in busy)
+        await at_zero.engine.abort([request(number).request_id for number in range(9)])
+        await asyncio.gather(*busy)
+        assert found is not None
+        return found
+
+    found = at_zero.run(act())
+    assert found.token_ids.shape == found.logprobs.shape == (3, 12)
+    ids = np.concatenate([np.arange(24).reshape(3, 8), found.token_ids], axis=1).tolist()
+    compare(found.logprobs, [at_zero.model.logprobs(0, row)[7:] for row in ids])
 
 
 @pytest.mark.parametrize(("temperature", "greedy"), [(1.0, False), (0.7, False), (1.0, True)])
