@@ -2,7 +2,9 @@
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Iterator
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -34,8 +36,8 @@ from tests.support.engines.models import EOS, MOST_NEW, PAD, VOCAB, WIDTH, qwen3
 NEVER = -1
 """An end token that is never drawn."""
 
-LONG = 400
-"""Tokens of a completion that lasts for a large part of a second, so that much can happen within it."""
+LONG = 60
+"""Tokens of a completion within which something happens. `held` makes sure that it is under way then."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -72,6 +74,31 @@ def play(scene: Callable[[TorchEngine], Awaitable[None]], model: Any = None, max
             await engine.close()
 
     asyncio.run(run())
+
+
+@asynccontextmanager
+async def held(engine: TorchEngine, num_steps: int = 6) -> AsyncIterator[None]:
+    """Let the engine take some steps, hold it while the body runs, and let it go on."""
+    decoder, loop, reached, goes_on = engine._decoder, asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    step, left = decoder.step, num_steps
+
+    def counted(*, may_begin: bool) -> Any:
+        nonlocal left
+        left -= 1
+        found = step(may_begin=may_begin)
+        if not left:
+            decoder.step = step  # type: ignore[method-assign]
+            loop.call_soon_threadsafe(reached.set)
+            goes_on.wait()
+        return found
+
+    decoder.step = counted  # type: ignore[method-assign]
+    await reached.wait()
+    try:
+        yield
+        await asyncio.sleep(0)  # what the body began has been asked for
+    finally:
+        goes_on.set()
 
 
 def changed(before: WeightState, after: WeightState) -> ChangedElements:
@@ -115,8 +142,9 @@ def test_weights_change_while_completions_are_under_way(on_swap: OnSwap) -> None
         model = endless()
         before, after = state_of(model), nudged(state_of(model))
         running = [asyncio.ensure_future(engine.submit(long_request(sample))) for sample in range(9)]
-        await asyncio.sleep(0.05)
-        report = await engine.swap(changed(before, after), Policy(0, 1), on_swap)
+        async with held(engine):
+            swapping = asyncio.ensure_future(engine.swap(changed(before, after), Policy(0, 1), on_swap))
+        report = await swapping
         assert 0 < report.write_s <= report.pause_s
         late = await engine.submit(long_request(50))
         found = await asyncio.gather(*running)
@@ -182,9 +210,11 @@ def test_a_write_that_fails_reaches_the_caller_and_nothing_is_sampled_until_a_wh
         before = state_of(endless())
         after = nudged(before)
         running = [asyncio.ensure_future(engine.submit(long_request(sample))) for sample in range(8)]
-        await asyncio.sleep(0.05)
+        async with held(engine):
+            torn = Torn(staged=changed(before, after).staged)
+            swapping = asyncio.ensure_future(engine.swap(torn, Policy(0, 1), on_swap))
         with pytest.raises(MemoryError):
-            await engine.swap(Torn(staged=changed(before, after).staged), Policy(0, 1), on_swap)
+            await swapping
         assert await engine.digest() not in (state_digest(before), state_digest(after))
         late = asyncio.ensure_future(engine.submit(long_request(20)))
         # Not a token is sampled with weights that are no version.
@@ -224,10 +254,11 @@ def test_a_cancelled_request_leaves_nothing_to_the_next_one_of_its_id() -> None:
     async def scene(engine: TorchEngine) -> None:
         first = long_request(3)
         expected = await engine.submit(first)
-        for pause_s in (0.0, 0.02):
+        for has_begun in (False, True):
             running = asyncio.ensure_future(engine.submit(first))
-            await asyncio.sleep(pause_s)
-            running.cancel()
+            async with held(engine) if has_begun else nullcontext():
+                await asyncio.sleep(0)
+                running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
             again = await engine.submit(replace(first, sample=4))
@@ -243,10 +274,10 @@ def test_a_swap_whose_caller_was_cancelled_is_followed_by_the_next_one() -> None
         before = state_of(endless())
         after = nudged(before)
         running = [asyncio.ensure_future(engine.submit(long_request(sample))) for sample in range(6)]
-        await asyncio.sleep(0.02)
-        draining = asyncio.ensure_future(engine.swap(changed(before, after), Policy(0, 1), OnSwap.DRAIN))
-        await asyncio.sleep(0.02)
-        draining.cancel()
+        async with held(engine):
+            draining = asyncio.ensure_future(engine.swap(changed(before, after), Policy(0, 1), OnSwap.DRAIN))
+        async with held(engine):
+            draining.cancel()
         with pytest.raises(asyncio.CancelledError):
             await draining
         last = nudged(after, seed=1)
@@ -289,12 +320,14 @@ def test_the_probe_is_computed_with_the_present_weights_while_requests_go_on() -
 def test_an_aborted_request_returns_its_tokens_so_far_and_a_cancelled_one_frees_its_slot() -> None:
     async def scene(engine: TorchEngine) -> None:
         running = [asyncio.ensure_future(engine.submit(long_request(sample))) for sample in range(6)]
-        await asyncio.sleep(0.05)
-        await engine.abort([long_request(2).request_id, "no such"])
+        async with held(engine):
+            aborting = asyncio.ensure_future(engine.abort([long_request(2).request_id, "no such"]))
+        await aborting
         aborted = await running[2]
         assert aborted.end is CompletionEnd.ABORTED
         assert 0 < len(aborted.token_ids) < LONG
-        running[4].cancel()
+        async with held(engine):
+            running[4].cancel()
         with pytest.raises(asyncio.CancelledError):
             await running[4]
         assert engine.room == 2
@@ -353,8 +386,9 @@ def test_a_closed_engine_fails_what_is_under_way_and_all_that_comes() -> None:
     async def scene(engine: TorchEngine) -> None:
         running = asyncio.ensure_future(engine.submit(long_request(0)))
         draining = asyncio.ensure_future(engine.drain())
-        await asyncio.sleep(0.02)
-        await engine.close()
+        async with held(engine):
+            closing = asyncio.ensure_future(engine.close())
+        await closing
         for call in (running, draining, engine.submit(request(1)), engine.digest(), engine.abort(["x"])):
             with pytest.raises(EngineDied):
                 await call
@@ -365,12 +399,12 @@ def test_a_closed_engine_fails_what_is_under_way_and_all_that_comes() -> None:
 def test_if_the_thread_dies_nobody_waits_for_it() -> None:
     async def scene(engine: TorchEngine) -> None:
         running = asyncio.ensure_future(engine.submit(long_request(0)))
-        await asyncio.sleep(0.02)
 
         def broken(*, may_begin: bool) -> Any:
             raise SystemError("a bug of ours")
 
-        engine._decoder.step = broken  # type: ignore[method-assign]
+        async with held(engine):
+            engine._decoder.step = broken  # type: ignore[method-assign]
         with pytest.raises(EngineDied, match="a bug of ours"):
             await running
         with pytest.raises(EngineDied):
