@@ -59,6 +59,11 @@ class EngineSection(Config):
     """Memory for keys and values in GiB, of each device. null: 1 on a CPU, and what is free on an accelerator. Only
     with vllm; torch needs what max_requests and the lengths in `sampling` make it."""
 
+    gpu_share: float | None = Field(default=None, gt=0, le=0.95)
+    """Share of each GPU's memory that vLLM takes for weights, keys and values and all else. null: 0.9, which fits where
+    the engine has its GPUs for itself. Set it where the trainer or other workers use the same GPU. Only with vllm,
+    without kv_cache_gib; without a GPU it changes nothing."""
+
     url: Annotated[tuple[str, ...], Field(max_length=256)] = ()
     """Base URLs of servers that somebody runs already (`vllm serve`), such as http://10.0.0.7:8000. Each worker uses
     all of them. Empty: each worker starts an engine of its own. Only with vllm."""
@@ -74,10 +79,16 @@ def disagreements(engine: EngineSection, *, workers_per_region: int | None) -> l
             for key, value, default in (
                 ("tensor_parallel", None if engine.tensor_parallel == 1 else engine.tensor_parallel, None),
                 ("kv_cache_gib", engine.kv_cache_gib, None),
+                ("gpu_share", engine.gpu_share, None),
                 ("url", list(engine.url), []),
             )
             if value != default
         ]
+    if engine.gpu_share is not None and engine.kv_cache_gib is not None:
+        refusals.append(
+            f"engine.gpu_share is {engine.gpu_share:g} and engine.kv_cache_gib is {engine.kv_cache_gib:g}, and both "
+            "say how much of a GPU vLLM takes; leave one of them out"
+        )
     for url in engine.url:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
@@ -96,6 +107,7 @@ def disagreements(engine: EngineSection, *, workers_per_region: int | None) -> l
             for key, value, default in (
                 ("tensor_parallel", None if engine.tensor_parallel == 1 else engine.tensor_parallel, None),
                 ("kv_cache_gib", engine.kv_cache_gib, None),
+                ("gpu_share", engine.gpu_share, None),
                 ("dtype", engine.dtype, "auto"),
             )
             if value != default

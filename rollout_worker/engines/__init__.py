@@ -16,5 +16,6 @@ of leases, gateways or versions of other workers.
     vllm           implements it with vLLM, which has processes of its own
     replicated_engine  several engines with the same weights as one
     request_limits  checks a request before an engine takes it
+    cards          the GPUs, and whether an engine fits into their memory
     bundle         builds an engine from a job's bundle
 """

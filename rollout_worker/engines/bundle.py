@@ -25,6 +25,7 @@ from periplus.job.architectures import attention_function
 from periplus.job.job_file import JobFile
 from periplus.values.probe_prompts import PROBE_FILE
 from rollout_worker.engines.adapter_engine import AdapterEngine
+from rollout_worker.engines.cards import cards_of_new_process, check_vllm_fits, weight_bytes
 from rollout_worker.engines.engine import Engine, OnSwap
 from rollout_worker.engines.request_limits import RequestLimits
 from rollout_worker.engines.torch_engine import TorchEngine
@@ -36,6 +37,9 @@ tokens per second of a small model."""
 CPU_CACHE_GIB = 1.0
 """Memory of vLLM's keys and values on a CPU, unless the job says otherwise. Chosen by hand: some hundred requests of a
 small model."""
+
+GPU_SHARE = 0.9
+"""Share of a GPU's memory that vLLM takes, unless the job says otherwise. vLLM 0.32's own is 0.92."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +155,12 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
             "--engine vllm=PYTHON of an environment that has it (docs/engines.md)"
         ) from error
     _name_architecture(folder)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    gib = job.engine.kv_cache_gib or (CPU_CACHE_GIB if device == "cpu" else None)
+    on_gpu = torch.cuda.is_available()
+    gib = job.engine.kv_cache_gib or (None if on_gpu else CPU_CACHE_GIB)
+    cache_bytes = None if gib is None else int(gib * (1 << 30))
     dtype = "bfloat16" if job.engine.dtype == "auto" else job.engine.dtype
+    if on_gpu:
+        await asyncio.to_thread(_check_cards, folder, job, dtype, cache_bytes)
     backend = await AsyncLlmBackend.start(
         VllmSettings(
             folder=folder,
@@ -161,8 +168,9 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
             num_slots=num_slots,
             max_tokens=context_tokens(job) + job.sampling.max_new_tokens,
             ranks=job.engine.tensor_parallel or 1,
-            cache_bytes=None if gib is None else int(gib * (1 << 30)),
-            eager=device == "cpu",  # compilation is off there: the first batch would wait for it for 20 seconds
+            cache_bytes=cache_bytes,
+            gpu_share=job.engine.gpu_share or GPU_SHARE,
+            eager=not on_gpu,  # compilation is off there: the first batch would wait for it for 20 seconds
         )
     )
     try:
@@ -176,6 +184,18 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
         end_ids=end_token_ids(folder, tokenizer),
         num_slots=num_slots,
         computes_in_bfloat16=dtype == "bfloat16",
+    )
+
+
+def _check_cards(folder: Path, job: JobFile, dtype: str, cache_bytes: int | None) -> None:
+    # Raises ConfigError: vLLM itself would find out after half a minute, and name keys of its own.
+    ranks = job.engine.tensor_parallel or 1
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    check_vllm_fits(
+        cards_of_new_process()[:ranks],
+        share=job.engine.gpu_share or GPU_SHARE,
+        cache_bytes=cache_bytes,
+        weight_bytes=weight_bytes(config, getattr(torch, dtype)) // ranks,
     )
 
 

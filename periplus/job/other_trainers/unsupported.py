@@ -60,8 +60,6 @@ _WHY: Mapping[str, tuple[str, ...]] = {
         "vllm_mode",
         "vllm_config",
         "sglang",
-        "gpu_memory_utilization",
-        "vllm_gpu_memory_utilization",
         "enforce_eager",
         "enable_prefix_caching",
         "max_num_batched_tokens",

@@ -80,8 +80,8 @@ class VllmSettings:
     `folder` has the model's config.json; weights are not read. `dtype` is bfloat16 or float32. `num_slots` requests
     decode at once, of at most `max_tokens` tokens with their prompt. `ranks` is the degree of tensor parallelism.
     `cache_bytes` is the memory for keys and values, a must on a CPU; on a GPU None takes `gpu_share` of its memory for
-    all. `extension` names the class that is added to the workers. With `can_sleep`, which a CPU does not have, vLLM
-    can give its memory back for a time.
+    all, which must be free. `extension` names the class that is added to the workers. With `can_sleep`, which a CPU
+    does not have, vLLM can give its memory back for a time.
     """
 
     folder: Path

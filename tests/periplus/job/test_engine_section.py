@@ -21,6 +21,7 @@ def job(**engine: Any) -> JobFile:
         {},
         {"name": "torch", "dtype": "bfloat16", "on_swap": "drain", "max_requests": 4},
         {"name": "vllm", "tensor_parallel": 2, "kv_cache_gib": 0.5, "on_swap": "reprefill"},
+        {"name": "vllm", "gpu_share": 0.45},
         {"name": "vllm", "url": ["http://10.0.0.7:8000", "https://other/base"]},
     ],
 )
@@ -42,10 +43,13 @@ def test_every_engine_takes_jobs_with_adapters(name: str) -> None:
     [
         ({"tensor_parallel": 2}, "engine.tensor_parallel is 2"),
         ({"kv_cache_gib": 2}, "engine.kv_cache_gib is 2"),
+        ({"gpu_share": 0.5}, "engine.gpu_share is 0.5"),
+        ({"name": "vllm", "gpu_share": 0.5, "kv_cache_gib": 2}, "leave one of them out"),
         ({"url": ["http://a"]}, "engine.url is"),
         ({"name": "vllm", "url": ["10.0.0.7:8000"]}, "no http or https URL"),
         ({"name": "vllm", "url": ["http://a", "http://a"]}, "twice"),
         ({"name": "vllm", "url": ["http://a"], "tensor_parallel": 2}, "whoever started the servers"),
+        ({"name": "vllm", "url": ["http://a"], "gpu_share": 0.5}, "whoever started the servers"),
         ({"name": "vllm", "url": ["http://a"], "dtype": "bfloat16"}, "whoever started the servers"),
     ],
 )
@@ -55,7 +59,8 @@ def test_settings_that_it_does_not_have_are_refused_with_what_to_do(engine: dict
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("name", "sglang"), ("on_swap", "never"), ("max_requests", 3), ("dtype", "float16")]
+    ("key", "value"),
+    [("name", "sglang"), ("on_swap", "never"), ("max_requests", 3), ("dtype", "float16")],
 )
 def test_values_out_of_range_are_refused(key: str, value: Any) -> None:
     with pytest.raises(ValueError, match=key):

@@ -1,0 +1,91 @@
+"""The GPUs that this process may use, and whether an engine fits into what is free of their memory.
+
+An engine that does not fit is refused before it starts, in words that name what is free and which key to set. Another
+process of the job, such as the trainer, may hold a part of the same GPU.
+
+`python -m rollout_worker.engines.cards` prints the GPUs as JSON. A process that asks CUDA for free memory holds some
+hundred MiB of the GPU from then on, so a worker whose engine runs in other processes has one that ends ask for it.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from periplus.errors import ConfigError, one_line
+
+GIB = 1 << 30
+
+ASK_S = 120.0
+"""Seconds that the process which asks may take. It imports torch, which takes 12 s from a slow disk. Chosen by hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A GPU as a process that starts now sees it: its index, model, bytes in total, and bytes that are free."""
+
+    index: int
+    name: str
+    free_bytes: int
+    total_bytes: int
+
+    def __str__(self) -> str:
+        return f"GPU {self.index} ({self.name}, {self.free_bytes / GIB:.1f} of {self.total_bytes / GIB:.1f} GiB free)"
+
+
+def card(index: int) -> Card:
+    """Return a GPU as this process sees it."""
+    free_bytes, total_bytes = torch.cuda.mem_get_info(index)
+    name = torch.cuda.get_device_name(index)
+    return Card(index=index, name=name, free_bytes=free_bytes, total_bytes=total_bytes)
+
+
+def cards_of_new_process() -> list[Card]:
+    """Return all visible GPUs as a new process sees them, which takes seconds. Raises: ConfigError if it fails."""
+    command = [sys.executable, "-m", "rollout_worker.engines.cards"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=True)
+    except (subprocess.SubprocessError, OSError) as error:
+        said = (getattr(error, "stderr", None) or "").strip().splitlines()[-1:]
+        raise ConfigError(f"the GPUs do not say what is free: {' '.join([*said, one_line(error)])}") from error
+    # Libraries may print before it.
+    return [Card(**each) for each in json.loads(done.stdout.splitlines()[-1])]
+
+
+def check_vllm_fits(cards: Sequence[Card], *, share: float, cache_bytes: int | None, weight_bytes: int) -> None:
+    """Check that vLLM fits into each of its GPUs. Raises: ConfigError.
+
+    It takes `share` of a GPU's memory in all; with `cache_bytes` these and `weight_bytes` instead, both of each GPU.
+    """
+    for each in cards:
+        if cache_bytes is None:
+            if each.free_bytes < share * each.total_bytes:
+                raise ConfigError(
+                    f"vLLM would take {share:g} of the memory of {each}, {share * each.total_bytes / GIB:.1f} GiB, and "
+                    "other processes hold too much of it; set engine.gpu_share below "
+                    f"{each.free_bytes / each.total_bytes:.2f}, or engine.kv_cache_gib"
+                )
+        elif each.free_bytes < weight_bytes + cache_bytes:
+            raise ConfigError(
+                f"vLLM would take {(weight_bytes + cache_bytes) / GIB:.1f} GiB of {each}: {weight_bytes / GIB:.1f} for "
+                f"weights and {cache_bytes / GIB:.1f} for keys and values; lower engine.kv_cache_gib, or set "
+                "engine.gpu_share in its place"
+            )
+
+
+def weight_bytes(config: Any, dtype: torch.dtype) -> int:
+    """Return the bytes of a model's weights, from its configuration in transformers."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    num_parameters: int = sum(each.numel() for each in model.parameters())
+    return num_parameters * dtype.itemsize
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps([asdict(card(index)) for index in range(torch.cuda.device_count())]))
