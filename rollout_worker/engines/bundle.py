@@ -31,8 +31,8 @@ from rollout_worker.engines.request_limits import RequestLimits
 from rollout_worker.engines.torch_engine import TorchEngine
 
 NUM_SLOTS = 64
-"""Requests that decode at the same time, unless the job says otherwise. On one CPU core more of them do not raise the
-tokens per second of a small model."""
+"""Requests that decode at the same time, unless the job says otherwise: with torch, with vLLM on a CPU, and on each
+server of `engine.url`. On one CPU core more of them do not raise the tokens per second of a small model."""
 
 CPU_CACHE_GIB = 1.0
 """Memory of vLLM's keys and values on a CPU, unless the job says otherwise. Chosen by hand: some hundred requests of a
@@ -127,7 +127,7 @@ def _torch_engine(folder: Path, tokenizer: Any, job: JobFile) -> TorchEngine:
 
 
 async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
-    num_slots, on_swap = job.engine.max_requests or NUM_SLOTS, OnSwap(job.engine.on_swap)
+    on_swap = OnSwap(job.engine.on_swap)
     vocab_size = int(AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config().vocab_size)
     limits = RequestLimits(
         vocab_size=vocab_size,
@@ -142,7 +142,7 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
                 job.engine.url,
                 limits=limits,
                 end_ids=end_token_ids(folder, tokenizer),
-                num_slots=num_slots,
+                num_slots=job.engine.max_requests or NUM_SLOTS,
                 on_swap=on_swap,
                 api_key=os.environ.get("VLLM_API_KEY"),
             )
@@ -165,7 +165,7 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
         VllmSettings(
             folder=folder,
             dtype=dtype,
-            num_slots=num_slots,
+            num_slots=job.engine.max_requests or (None if on_gpu else NUM_SLOTS),
             max_tokens=context_tokens(job) + job.sampling.max_new_tokens,
             ranks=job.engine.tensor_parallel or 1,
             cache_bytes=cache_bytes,
@@ -182,7 +182,7 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
         backend=backend,
         limits=limits,
         end_ids=end_token_ids(folder, tokenizer),
-        num_slots=num_slots,
+        num_slots=backend.num_slots,
         computes_in_bfloat16=dtype == "bfloat16",
     )
 

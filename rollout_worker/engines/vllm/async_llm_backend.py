@@ -26,6 +26,7 @@ from vllm.inputs import tokens_input
 from vllm.outputs import CompletionOutput
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
+from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -78,15 +79,16 @@ class VllmSettings:
     """How vLLM is started.
 
     `folder` has the model's config.json; weights are not read. `dtype` is bfloat16 or float32. `num_slots` requests
-    decode at once, of at most `max_tokens` tokens with their prompt. `ranks` is the degree of tensor parallelism.
-    `cache_bytes` is the memory for keys and values, a must on a CPU; on a GPU None takes `gpu_share` of its memory for
-    all, which must be free. `extension` names the class that is added to the workers. With `can_sleep`, which a CPU
-    does not have, vLLM can give its memory back for a time.
+    decode at once, of at most `max_tokens` tokens with their prompt; with None as many as `vllm serve` takes by
+    default, less those of a probe. `ranks` is the degree of tensor parallelism. `cache_bytes` is the memory for keys
+    and values, a must on a CPU; on a GPU None takes `gpu_share` of its memory for all, which must be free. `extension`
+    names the class that is added to the workers. With `can_sleep`, which a CPU does not have, vLLM can give its memory
+    back for a time.
     """
 
     folder: Path
     dtype: str
-    num_slots: int
+    num_slots: int | None
     max_tokens: int
     ranks: int = 1
     cache_bytes: int | None = None
@@ -147,6 +149,11 @@ class AsyncLlmBackend:
     def layout(self) -> StateLayout:
         """Names and shapes of the weights that the ranks together hold."""
         return self._layout
+
+    @property
+    def num_slots(self) -> int:
+        """Number of requests that vLLM decodes at once, beside those of a probe."""
+        return int(self._llm.vllm_config.scheduler_config.max_num_seqs) - PROBE_SEQUENCES
 
     @property
     def reports_labels(self) -> bool:
@@ -333,7 +340,9 @@ def _llm(settings: VllmSettings) -> AsyncLLM:
     # Where no loop runs, as in this thread, vLLM begins none of its tasks and binds none of its sockets to a loop: the
     # first call on a loop does both.
     try:
-        return AsyncLLM.from_engine_args(_engine_args(settings))
+        # For its own engines vLLM has other numbers of requests and tokens in a batch by default than for its server.
+        usage = UsageContext.ENGINE_CONTEXT if settings.num_slots else UsageContext.OPENAI_API_SERVER
+        return AsyncLLM.from_engine_args(_engine_args(settings), usage_context=usage)
     except Exception as error:  # vLLM has no class for "does not start"
         raise ConfigError(f"vLLM {_version()} does not start: {one_line(error)}; its log says more") from error
 
@@ -358,7 +367,7 @@ def _engine_args(settings: VllmSettings) -> AsyncEngineArgs:
         dtype=settings.dtype,
         # The probe's prompts must fit too, with the token that vLLM samples after them.
         max_model_len=max(settings.max_tokens, NUM_TOKENS + 1),
-        max_num_seqs=settings.num_slots + PROBE_SEQUENCES,
+        max_num_seqs=None if settings.num_slots is None else settings.num_slots + PROBE_SEQUENCES,
         tensor_parallel_size=settings.ranks,
         kv_cache_memory_bytes=settings.cache_bytes,
         # vLLM wants this share to be free at its start even if the size of the cache is given.

@@ -13,6 +13,9 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.usage.usage_lib import UsageContext
+from vllm.v1.engine.async_llm import AsyncLLM
 
 from periplus import clock
 from periplus.errors import ConfigError, StateError, WrongBase
@@ -32,7 +35,7 @@ from rollout_worker.engines.engine import (
     SampleRequest,
 )
 from rollout_worker.engines.vllm import async_llm_backend
-from rollout_worker.engines.vllm.async_llm_backend import AsyncLlmBackend, VllmSettings
+from rollout_worker.engines.vllm.async_llm_backend import PROBE_SEQUENCES, AsyncLlmBackend, VllmSettings
 from rollout_worker.engines.vllm.backend import Sampling, TokenChunk
 from rollout_worker.weights.engine_check import EngineChecker
 from rollout_worker.weights.host_copy import Signed
@@ -110,6 +113,19 @@ def test_a_cancelled_start_ends_the_vllm_that_has_started_meanwhile(
 
     asyncio.run(work())
     started_llm.shutdown.assert_called_once_with()
+
+
+@pytest.mark.parametrize(("num_slots", "expected"), [(5, 5), (None, 128 - PROBE_SEQUENCES)])
+def test_without_a_number_of_slots_vllm_serves_as_many_as_its_server_would(
+    num_slots: int | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def from_engine_args(args: AsyncEngineArgs, *, usage_context: UsageContext) -> Mock:
+        return Mock(vllm_config=args.create_engine_config(usage_context))
+
+    monkeypatch.setattr(AsyncLLM, "from_engine_args", from_engine_args)
+    folder = SmallModel(tied=True, num_versions=1).save_config(tmp_path)
+    settings = VllmSettings(folder=folder, dtype="bfloat16", num_slots=num_slots, max_tokens=8, cache_bytes=1 << 27)
+    assert AsyncLlmBackend(async_llm_backend._llm(settings), Mock(), settings).num_slots == expected
 
 
 def test_the_engine_holds_the_weights_bit_for_bit_after_a_chain_of_deltas(at_zero: RunningVllm) -> None:
