@@ -100,7 +100,7 @@ def _compute_dtype(job: JobFile, model: Any, device: torch.device) -> torch.dtyp
         job.train.dtype,
         device=device,
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
-        has_bfloat16_units=has_bfloat16_units(),
+        has_bfloat16_units=has_bfloat16_units(device),
     )
 
 

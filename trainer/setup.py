@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+
 from periplus.environment.prompts import PromptEncoder
 from periplus.job.inputs import check_planned_config, model_folder
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
@@ -30,6 +32,7 @@ from trainer.data.pretrained import load_weights
 from trainer.data.problem_digests import CountedDigest, check_same_problems, problem_digests
 from trainer.distributed.leader import Leader
 from trainer.distributed.process_group import device_of_rank
+from trainer.learning.forward.precision import has_bfloat16_units
 from trainer.learning.warmup import warm_up
 from trainer.preflight import checked_inputs, framing_remarks
 from trainer.publishing import publish
@@ -110,6 +113,7 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
     if job.train.devices == 1:
         # Several devices get their shares of the weights from the host's memory.
         model.to(device_of_rank(0, 1))
+    _say_dtype(job, device_of_rank(0, job.train.devices), say)
     fork = config.task.fork
     policy, lineage, progress = Policy(fork, 0), Lineage(fork), Progress()
     if manifest is not None:
@@ -149,6 +153,13 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
             relative_rounding=rounding,
         ),
     )
+
+
+def _say_dtype(job: JobFile, device: torch.device, say: Say) -> None:
+    if device.type == "cuda" and job.train.dtype == "auto" and not has_bfloat16_units(device):
+        text = f"{torch.cuda.get_device_name(device)} has no units for bfloat16: the trainer computes in float32"
+        event(log, logging.WARNING, "no_bfloat16", why=text)
+        say(RecordKind.NOTICE, text, {})
 
 
 def _has_other_problems(manifest: Manifest, problems: Sequence[CountedDigest], config: TrainerConfig, say: Say) -> bool:

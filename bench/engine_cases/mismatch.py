@@ -26,11 +26,12 @@ def compared(model: Any, sampled: Mapping[str, Any]) -> dict[str, Any]:
     estimate of the engine's distribution against the trainer's, in nats a token.
     """
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    device = next(model.parameters()).device
     default = compute_dtype(
         "auto",
-        device=next(model.parameters()).device,
+        device=device,
         num_parameters=num_parameters,
-        has_bfloat16_units=has_bfloat16_units(),
+        has_bfloat16_units=has_bfloat16_units(device),
     )
     found = {
         "trainer": _differences(PolicyScorer(model, compute_dtype=default), sampled),

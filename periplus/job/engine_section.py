@@ -39,9 +39,10 @@ class EngineSection(Config):
     seed. `vllm` is for accelerators and large models. It has an environment of its own (docs/engines.md)."""
 
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type that the engine computes in. `auto` is float32 for torch on a CPU, and else bfloat16. Weights are published
-    in bfloat16 in any case. On CPUs with instructions for bfloat16, torch generates up to twice as fast in it; workers
-    on other CPUs then sample other tokens from the same seed."""
+    """Type that the engine computes in. `auto` is float32 for torch on a CPU or a GPU without bfloat16 (compute
+    capability below 8.0, such as V100 and T4), and else bfloat16. vllm does not start in bfloat16 on such a GPU.
+    Weights are published in bfloat16 in any case. On CPUs with instructions for bfloat16, torch generates up to twice
+    as fast in it; workers on other CPUs then sample other tokens from the same seed."""
 
     on_swap: Literal["keep_kv", "reprefill", "drain"] = "keep_kv"
     """What becomes of completions that are under way when new weights come. `keep_kv`: they go on, with the keys and

@@ -112,8 +112,8 @@ class TrainSection(Config):
 
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the weights and activations in forward and backward passes. Whatever it is, the optimizer changes float32
-    weights, and norms, softmax and losses are in float32. `auto` takes bfloat16 on an accelerator, and on a CPU for
-    models of 500,000 parameters or more if the CPU has instructions for it."""
+    weights, and norms, softmax and losses are in float32. `auto` takes bfloat16 on an accelerator that has it (not
+    V100 and T4), and on a CPU for models of 500,000 parameters or more if the CPU has instructions for it."""
 
     activation_checkpointing: Literal["auto", "on", "off"] = "auto"
     """Whether layers compute their activations again in the backward pass, which takes less memory and a third more

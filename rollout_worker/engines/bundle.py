@@ -6,6 +6,7 @@ them before the first lease is started.
 
 import asyncio
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,12 +24,22 @@ from periplus.environment.prompts import PromptEncoder
 from periplus.errors import ConfigError, EngineRefused, one_line
 from periplus.job.architectures import attention_function
 from periplus.job.job_file import JobFile
+from periplus.process import telemetry
 from periplus.values.probe_prompts import PROBE_FILE
 from rollout_worker.engines.adapter_engine import AdapterEngine
-from rollout_worker.engines.cards import cards_of_new_process, check_vllm_fits, weight_bytes
+from rollout_worker.engines.cards import (
+    card,
+    cards_of_new_process,
+    check_vllm_dtype,
+    check_vllm_fits,
+    torch_dtype,
+    weight_bytes,
+)
 from rollout_worker.engines.engine import Engine, OnSwap
 from rollout_worker.engines.request_limits import RequestLimits
 from rollout_worker.engines.torch_engine import TorchEngine
+
+log = logging.getLogger(__name__)
 
 NUM_SLOTS = 64
 """Requests that decode at the same time, unless the job says otherwise: with torch, with vLLM on a CPU, and on each
@@ -110,10 +121,9 @@ def context_tokens(job: JobFile) -> int:
 def _torch_engine(folder: Path, tokenizer: Any, job: JobFile) -> TorchEngine:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    dtype = job.engine.dtype
-    if dtype == "auto":
-        # On a CPU float32, as the promise of equal bits needs.
-        dtype = "float32" if device.type == "cpu" else "bfloat16"
+    here = card(0) if device.type == "cuda" else None
+    dtype = torch_dtype(job.engine.dtype, here)
+    telemetry.event(log, logging.INFO, "engine_computes_in", dtype=dtype, device=str(here or device))
     attention = attention_function(config)
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation=attention).eval()
     return TorchEngine(
@@ -191,8 +201,10 @@ def _check_cards(folder: Path, job: JobFile, dtype: str, cache_bytes: int | None
     # Raises ConfigError: vLLM itself would find out after half a minute, and name keys of its own.
     ranks = job.engine.tensor_parallel or 1
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    cards = cards_of_new_process()[:ranks]
+    check_vllm_dtype(cards, dtype)
     check_vllm_fits(
-        cards_of_new_process()[:ranks],
+        cards,
         share=job.engine.gpu_share or GPU_SHARE,
         cache_bytes=cache_bytes,
         weight_bytes=weight_bytes(config, getattr(torch, dtype)) // ranks,

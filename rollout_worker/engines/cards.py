@@ -1,4 +1,4 @@
-"""The GPUs that this process may use, and whether an engine fits into what is free of their memory.
+"""The GPUs that this process may use: whether an engine fits into their free memory, and which types they compute in.
 
 An engine that does not fit is refused before it starts, in words that name what is free and which key to set. Another
 process of the job, such as the trainer, may hold a part of the same GPU.
@@ -23,13 +23,17 @@ GIB = 1 << 30
 ASK_S = 120.0
 """Seconds that the process which asks may take. It imports torch, which takes 12 s from a slow disk. Chosen by hand."""
 
+BFLOAT16_CAPABILITY = (8, 0)
+"""Compute capability from which NVIDIA's GPUs multiply in bfloat16: Ampere. A V100 has 7.0 and a T4 7.5."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A GPU as a process that starts now sees it: its index, model, bytes in total, and bytes that are free."""
+    """A GPU as a process that starts now sees it: its index, model, compute capability, and bytes of its memory."""
 
     index: int
     name: str
+    capability: tuple[int, int]
     free_bytes: int
     total_bytes: int
 
@@ -40,8 +44,13 @@ class Card:
 def card(index: int) -> Card:
     """Return a GPU as this process sees it."""
     free_bytes, total_bytes = torch.cuda.mem_get_info(index)
-    name = torch.cuda.get_device_name(index)
-    return Card(index=index, name=name, free_bytes=free_bytes, total_bytes=total_bytes)
+    return Card(
+        index=index,
+        name=torch.cuda.get_device_name(index),
+        capability=torch.cuda.get_device_capability(index),
+        free_bytes=free_bytes,
+        total_bytes=total_bytes,
+    )
 
 
 def cards_of_new_process() -> list[Card]:
@@ -53,7 +62,30 @@ def cards_of_new_process() -> list[Card]:
         said = (getattr(error, "stderr", None) or "").strip().splitlines()[-1:]
         raise ConfigError(f"the GPUs do not say what is free: {' '.join([*said, one_line(error)])}") from error
     # Libraries may print before it.
-    return [Card(**each) for each in json.loads(done.stdout.splitlines()[-1])]
+    found = json.loads(done.stdout.splitlines()[-1])
+    return [Card(**{**each, "capability": tuple(each["capability"])}) for each in found]
+
+
+def torch_dtype(choice: str, card: Card | None) -> str:
+    """Return the type that the torch engine computes in, for `engine.dtype`, on a GPU or, with None, a CPU."""
+    if choice != "auto":
+        return choice
+    # On a CPU float32, as the promise of equal bits needs.
+    return "bfloat16" if card is not None and card.capability >= BFLOAT16_CAPABILITY else "float32"
+
+
+def check_vllm_dtype(cards: Sequence[Card], dtype: str) -> None:
+    """Check that vLLM can compute in a type on each of its GPUs. Raises: ConfigError.
+
+    float16 takes the place of bfloat16 nowhere: it cannot hold all published weights, so no digest would be right.
+    """
+    for each in cards:
+        if dtype == "bfloat16" and each.capability < BFLOAT16_CAPABILITY:
+            raise ConfigError(
+                f"vLLM would compute in bfloat16, which {each} does not have: its compute capability is "
+                f"{'.'.join(map(str, each.capability))}, and bfloat16 needs 8.0; set engine.name=torch and "
+                "engine.dtype=float32"
+            )
 
 
 def check_vllm_fits(cards: Sequence[Card], *, share: float, cache_bytes: int | None, weight_bytes: int) -> None:

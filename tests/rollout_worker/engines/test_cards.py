@@ -5,12 +5,21 @@ import torch
 from transformers import Qwen3Config
 
 from periplus.errors import ConfigError
-from rollout_worker.engines.cards import GIB, Card, cards_of_new_process, check_vllm_fits, weight_bytes
+from rollout_worker.engines.cards import (
+    GIB,
+    Card,
+    cards_of_new_process,
+    check_vllm_dtype,
+    check_vllm_fits,
+    torch_dtype,
+    weight_bytes,
+)
 from tests.support.trainer.small_models import random_model
 
 
-def card(free_gib: float, total_gib: float = 80, index: int = 0) -> Card:
-    return Card(index=index, name="NVIDIA A", free_bytes=int(free_gib * GIB), total_bytes=int(total_gib * GIB))
+def card(free_gib: float, total_gib: float = 80, index: int = 0, capability: tuple[int, int] = (9, 0)) -> Card:
+    free_bytes, total_bytes = int(free_gib * GIB), int(total_gib * GIB)
+    return Card(index=index, name="NVIDIA A", capability=capability, free_bytes=free_bytes, total_bytes=total_bytes)
 
 
 def test_a_share_that_is_free_fits() -> None:
@@ -36,6 +45,31 @@ def test_the_bytes_of_weights_are_those_of_the_model() -> None:
     )
     numbers = sum(each.numel() for each in random_model(lambda: config).parameters())
     assert weight_bytes(config, torch.bfloat16) == 2 * numbers
+
+
+@pytest.mark.parametrize(
+    ("choice", "capability", "expected"),
+    [
+        ("auto", None, "float32"),
+        ("auto", (7, 5), "float32"),
+        ("auto", (8, 0), "bfloat16"),
+        ("auto", (12, 0), "bfloat16"),
+        ("bfloat16", (7, 5), "bfloat16"),
+        ("float32", (9, 0), "float32"),
+    ],
+)
+def test_the_torch_engine_computes_in_bfloat16_where_the_card_has_it(
+    choice: str, capability: tuple[int, int] | None, expected: str
+) -> None:
+    assert torch_dtype(choice, None if capability is None else card(1, capability=capability)) == expected
+
+
+def test_vllm_is_refused_on_a_card_without_bfloat16() -> None:
+    check_vllm_dtype([card(1)], "bfloat16")
+    check_vllm_dtype([card(1, capability=(7, 0))], "float32")
+    words = r"GPU 1 \(NVIDIA A, .*compute capability is 7\.5, .* set engine\.name=torch and engine\.dtype=float32"
+    with pytest.raises(ConfigError, match=words):
+        check_vllm_dtype([card(1), card(1, index=1, capability=(7, 5))], "bfloat16")
 
 
 @pytest.mark.processes

@@ -6,8 +6,8 @@ with the tokens and not with the square of a padded width. A prompt that sequenc
 its own results are those of the first copy. A call without packed sequences is answered by transformers' own SDPA
 attention, with its masks. So a model whose attention was replaced works for other callers as before.
 
-- On a CUDA device with tensors of 16 bits, torch's variable-length flash attention takes all sequences in one call, if
-  this torch has it with windows (2.11 has) and the heads fit it.
+- On a CUDA device that has bfloat16 (precision.py), with tensors of 16 bits, torch's variable-length flash attention
+  takes all sequences in one call, if this torch has it with windows (2.11 has) and the heads fit it.
 - Elsewhere each block of similar lengths goes through `scaled_dot_product_attention` with `is_causal`.
 - On a CPU, attention in bfloat16 is computed in float32: the backward kernel of torch 2.13 takes 36 ms a layer in
   bfloat16 and 6 ms in float32 for 2816 tokens (docs/design/0012-training-devices.md).
@@ -31,6 +31,7 @@ from transformers.masking_utils import sdpa_mask
 
 from periplus.job.architectures import ARCHITECTURES
 from trainer.learning.forward.packing import AttentionBlock, PackedSequences, SharedPrompts
+from trainer.learning.forward.precision import has_bfloat16_units
 
 PACKED = "periplus_packed"
 """Name of the attention function in the registry of transformers."""
@@ -120,6 +121,7 @@ def fits_flash(value: torch.Tensor) -> bool:
         and value.dtype in (torch.bfloat16, torch.float16)
         and value.shape[-1] % 8 == 0
         and value.shape[-1] <= FLASH_WIDTH
+        and has_bfloat16_units(value.device)
         and "window_size" in _flash_options()
     )
 

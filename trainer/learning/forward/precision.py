@@ -27,12 +27,15 @@ BFLOAT16_PARAMETERS = 500_000
 samples of 44 tokens on one thread took 0.8 of the time in bfloat16 at 0.2 million parameters and 0.6 at 0.45 million
 (docs/design/0012-training-devices.md). Smaller models take a second a step at most, and keep the precision."""
 
+MIN_CAPABILITY = (8, 0)
+"""Compute capability from which NVIDIA's GPUs multiply in bfloat16: Ampere. A V100 has 7.0 and a T4 7.5."""
+
 
 def compute_dtype(choice: str, *, device: torch.device, num_parameters: int, has_bfloat16_units: bool) -> torch.dtype:
     """Return the dtype of forward passes for `train.dtype`: `auto`, `float32` or `bfloat16`.
 
-    `auto` takes bfloat16 on an accelerator. On a CPU it takes bfloat16 only if the CPU multiplies in it
-    (`has_bfloat16_units`) and the model is large enough to gain. Raises: ConfigError for another choice.
+    `auto` takes bfloat16 only if the device multiplies in it (`has_bfloat16_units`), and on a CPU only if the model is
+    large enough to gain. Raises: ConfigError for another choice.
     """
     match choice:
         case "float32":
@@ -40,16 +43,16 @@ def compute_dtype(choice: str, *, device: torch.device, num_parameters: int, has
         case "bfloat16":
             return torch.bfloat16
         case "auto":
-            if device.type != "cpu":
-                return torch.bfloat16
-            gains = has_bfloat16_units and num_parameters >= BFLOAT16_PARAMETERS
-            return torch.bfloat16 if gains else torch.float32
+            gains = device.type != "cpu" or num_parameters >= BFLOAT16_PARAMETERS
+            return torch.bfloat16 if has_bfloat16_units and gains else torch.float32
         case _:
             raise ConfigError(f"train.dtype is {choice!r}; choose auto, float32 or bfloat16")
 
 
-def has_bfloat16_units() -> bool:
-    """Return whether this machine's CPU has instructions for products in bfloat16 (AVX512-BF16 or AMX)."""
+def has_bfloat16_units(device: torch.device) -> bool:
+    """Return whether a device multiplies in bfloat16: this machine's CPU by AVX512-BF16 or AMX, a GPU by its age."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= MIN_CAPABILITY
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 

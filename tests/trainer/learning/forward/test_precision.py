@@ -11,7 +11,7 @@ from tests.support.trainer.samples import CONSUMER
 from tests.support.trainer.small_models import PACKED, random_model
 from trainer.learning.batch import collate
 from trainer.learning.forward.attention import use_packed_attention
-from trainer.learning.forward.precision import BFLOAT16_PARAMETERS, call_rounded, compute_dtype
+from trainer.learning.forward.precision import BFLOAT16_PARAMETERS, call_rounded, compute_dtype, has_bfloat16_units
 from trainer.learning.forward.scorer import PolicyScorer
 from trainer.learning.scoring import completion_logprobs
 from trainer.recipe import build_learner
@@ -24,7 +24,8 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
     [
         ("float32", CUDA, 10**12, True, torch.float32),
         ("bfloat16", CPU, 1, False, torch.bfloat16),
-        ("auto", CUDA, 1, False, torch.bfloat16),
+        ("auto", CUDA, 1, True, torch.bfloat16),
+        ("auto", CUDA, 10**12, False, torch.float32),
         ("auto", CPU, BFLOAT16_PARAMETERS, True, torch.bfloat16),
         ("auto", CPU, BFLOAT16_PARAMETERS - 1, True, torch.float32),
         ("auto", CPU, BFLOAT16_PARAMETERS, False, torch.float32),
@@ -35,6 +36,16 @@ def test_the_dtype_follows_device_and_size_unless_the_job_says(
 ) -> None:
     got = compute_dtype(choice, device=device, num_parameters=num_parameters, has_bfloat16_units=units)
     assert got == expected
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"), [((7, 0), False), ((7, 5), False), ((8, 0), True), ((10, 3), True)]
+)
+def test_a_gpu_has_bfloat16_from_ampere_on(
+    capability: tuple[int, int], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert has_bfloat16_units(CUDA) is expected
 
 
 def test_another_dtype_is_refused() -> None:
