@@ -23,11 +23,12 @@ from trainer.learning.advantages import AdvantageSettings
 from trainer.learning.critic import Critic
 from trainer.learning.forward.attention import is_packable, use_packed_attention
 from trainer.learning.forward.memory import (
-    ACCELERATOR_SHARE,
     CPU_ACTIVATION_BYTES,
     ModelWidths,
     PassPlan,
+    activation_budget,
     plan_pass,
+    state_bytes,
 )
 from trainer.learning.forward.precision import compute_dtype, has_bfloat16_units
 from trainer.learning.forward.recomputation import is_recomputed, recompute_layers
@@ -65,14 +66,16 @@ def policy_scorer(job: JobFile, model: Any) -> PolicyScorer:
 def pass_plan(job: JobFile, model: Any, device: torch.device | None = None) -> PassPlan:
     """Return the size of a forward and backward pass in tokens, and whether layers recompute their activations.
 
-    `device` is where the model computes; None is the device on which it is.
+    `device` is where the model computes; None is the device on which it is. What the job leaves open depends, on a GPU,
+    on the memory that is free now.
     """
     device = device or model.device
     dtype, train = _compute_dtype(job, model, device), job.train
+    is_open = train.micro_batch_tokens is None or train.activation_checkpointing == "auto"
     return plan_pass(
         model_widths(model.config),
         dtype_bytes=dtype.itemsize,
-        budget_bytes=_activation_budget_bytes(device),
+        budget_bytes=_activation_budget_bytes(job, model, device, dtype) if is_open else 0,
         longest=job.sampling.prompt_tokens + job.sampling.max_new_tokens,
         device_type=device.type,
         tokens=train.micro_batch_tokens,
@@ -104,10 +107,27 @@ def _compute_dtype(job: JobFile, model: Any, device: torch.device) -> torch.dtyp
     )
 
 
-def _activation_budget_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(ACCELERATOR_SHARE * torch.cuda.get_device_properties(device).total_memory)
-    return CPU_ACTIVATION_BYTES
+def _activation_budget_bytes(job: JobFile, model: Any, device: torch.device, dtype: torch.dtype) -> int:
+    if device.type != "cuda":
+        return CPU_ACTIVATION_BYTES
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    taken_bytes = state_bytes(
+        num_parameters,
+        num_trained=0 if job.model.lora is not None else num_parameters,  # adapters are small: the margin has them
+        moments=bool(job.optimizer.momentum) if job.optimizer.name == "sgd" else 2,
+        has_critic=ALGORITHMS[job.algorithm.name].has_critic,
+        has_reference=bool(job.algorithm.kl_coefficient),
+        is_rounded=dtype != torch.float32,
+        is_placed=model.device == device,
+        num_ranks=job.train.devices,
+    )
+    return activation_budget(_free_bytes(device), taken_bytes)
+
+
+def _free_bytes(device: torch.device) -> int:
+    # With what torch holds of the device and does not use.
+    free_bytes, _ = torch.cuda.mem_get_info(device)
+    return free_bytes + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def warmup_settings(job: JobFile, model: Any) -> WarmupSettings:
@@ -155,6 +175,7 @@ def build_learner(
     `place` moves a PolicyScorer or Critic, in place, to where it is trained, such as to several devices. It is called
     for the copies before the actor, since a model that is divided cannot be copied.
     """
+    job = settled(job, actor, actor.device)  # once: what is free on a GPU changes while the learner is built
     adapters = adapter_settings(job)
     if adapters is not None:
         round_base(actor)  # before it is copied, so that all copies are those of the base that readers have

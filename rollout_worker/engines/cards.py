@@ -55,7 +55,7 @@ def card(index: int) -> Card:
 
 def cards_of_new_process() -> list[Card]:
     """Return all visible GPUs as a new process sees them, which takes seconds. Raises: ConfigError if it fails."""
-    command = [sys.executable, "-m", "rollout_worker.engines.cards"]
+    command = [sys.executable, "-P", "-m", "rollout_worker.engines.cards"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=True)
     except (subprocess.SubprocessError, OSError) as error:

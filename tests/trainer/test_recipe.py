@@ -3,14 +3,17 @@
 from typing import Any
 
 import pytest
+import torch
 
 from tests.support.trainer.learning import make_job, tiny_model
+from trainer import recipe
+from trainer.learning.forward.memory import activation_bytes
 from trainer.learning.losses.aggregate import Aggregation
 from trainer.learning.losses.importance import Correction, Importance, Level
 from trainer.learning.losses.kl import KlEstimator
 from trainer.learning.losses.surrogate import Clip
 from trainer.learning.micro_batches import MicroBatchLimits
-from trainer.recipe import build_learner, learner_settings
+from trainer.recipe import build_learner, learner_settings, model_widths, pass_plan
 
 
 def test_each_option_of_the_loss_arrives_where_it_works() -> None:
@@ -93,3 +96,19 @@ def test_the_reference_stays_where_the_actor_was(model: Any) -> None:
         parameter.data.add_(1.0)
     after = learner.state_dict()["reference"]
     assert all(bool((before[name] == after[name]).all()) for name in before)
+
+
+def test_passes_on_a_gpu_follow_what_is_free_after_the_learner(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, cuda = make_job(train={"dtype": "float32", "activation_checkpointing": "off"}), torch.device("cuda", 0)
+    monkeypatch.setattr(recipe, "has_bfloat16_units", lambda _: True)
+    taken = 18 * sum(parameter.numel() for parameter in model.parameters())
+    a_token = activation_bytes(model_widths(model.config), dtype_bytes=4, recompute=False)
+    for free_bytes, tokens in ((taken + 15_000 * a_token, 10_000), (taken + 7500 * a_token, 5000), (taken, 0)):
+        monkeypatch.setattr(recipe, "_free_bytes", lambda _, free_bytes=free_bytes: free_bytes)
+        longest = job.sampling.prompt_tokens + job.sampling.max_new_tokens
+        assert pass_plan(job, model, cuda).tokens == pytest.approx(max(longest, tokens), abs=1)
+    auto = job.model_copy(update={"train": job.train.model_copy(update={"activation_checkpointing": "auto"})})
+    assert pass_plan(auto, model, cuda).recompute
+    monkeypatch.setattr(recipe, "_free_bytes", lambda _: pytest.fail("a job that says all is not measured for"))
+    told = job.train.model_copy(update={"micro_batch_tokens": 77})
+    assert pass_plan(job.model_copy(update={"train": told}), model, cuda).tokens == 77

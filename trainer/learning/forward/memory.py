@@ -8,7 +8,8 @@ queries, keys and values together, and F the width of the MLP, a layer keeps abo
 
 which a test holds against the tensors that torch saves, within a factor of 1.5. A layer that recomputes keeps its
 input only, H numbers. Where a model takes the padded path, logits over the vocabulary come on top. Everything here is
-an estimate for choosing sizes; the weights, their gradients and the optimizer are not part of it.
+an estimate for choosing sizes. On an accelerator, activations get a share of what is free when the learner is built,
+less what the learner will still hold there: other processes, such as an engine, may hold a part of the device.
 """
 
 from dataclasses import dataclass
@@ -28,9 +29,9 @@ CPU_ACTIVATION_BYTES = 2 << 30
 """Memory for the activations of a pass on a CPU. A constant rather than a share of the machine's memory, so that a job
 makes the same passes, and rounds in the same way, on every machine. Chosen by hand."""
 
-ACCELERATOR_SHARE = 0.4
-"""Share of an accelerator's memory for the activations of a pass. The rest holds weights, gradients and optimizer, of
-16 bytes a parameter. Chosen by hand; not measured."""
+ACTIVATION_SHARE = 2 / 3
+"""Share of an accelerator's memory for the activations of a pass, of what weights, gradients and optimizer leave. The
+rest is for logits, work space and fragments, and for an estimate that is too low by up to the factor of the test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,33 @@ class PassPlan:
 
     tokens: int
     recompute: bool
+
+
+def state_bytes(
+    num_parameters: int,
+    *,
+    num_trained: int,
+    moments: int,
+    has_critic: bool,
+    has_reference: bool,
+    is_rounded: bool,
+    is_placed: bool,
+    num_ranks: int,
+) -> int:
+    """Return the bytes that a learner will still take on each rank's device, apart from activations.
+
+    Each trained model has float32 weights, and a gradient and so many `moments` of its `num_trained` parameters. The
+    published version is kept in bfloat16, and so are the weights of a pass that is in bfloat16 (`is_rounded`). The
+    actor's own weights do not count if they are there already (`is_placed`).
+    """
+    weights = num_parameters * (has_critic + has_reference + (not is_placed))
+    trained = num_trained * (1 + has_critic) * (1 + moments)
+    return (4 * (weights + trained) + 2 * num_parameters * (1 + is_rounded)) // num_ranks
+
+
+def activation_budget(free_bytes: int, taken_bytes: int) -> int:
+    """Return the bytes for activations of a pass, where the learner will take `taken_bytes` of the free ones."""
+    return max(0, int(ACTIVATION_SHARE * (free_bytes - taken_bytes)))
 
 
 def activation_bytes(widths: ModelWidths, *, dtype_bytes: int, recompute: bool) -> int:

@@ -1,6 +1,7 @@
 """The estimate of activation memory against what torch keeps, and the size of passes that follows from it."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,14 @@ from tests.support.trainer.small_models import random_model
 from tests.support.trainer.tensor_watch import TensorWatch
 from trainer.learning.batch import collate
 from trainer.learning.forward.attention import use_packed_attention
-from trainer.learning.forward.memory import MIN_PASS_TOKENS, ModelWidths, activation_bytes, plan_pass
+from trainer.learning.forward.memory import (
+    MIN_PASS_TOKENS,
+    ModelWidths,
+    activation_budget,
+    activation_bytes,
+    plan_pass,
+    state_bytes,
+)
 from trainer.learning.forward.recomputation import recompute_layers
 from trainer.learning.forward.scorer import PolicyScorer
 from trainer.learning.scoring import completion_logprobs
@@ -93,3 +101,24 @@ def test_logits_of_all_tokens_count_where_they_are_made() -> None:
         WIDTHS, dtype_bytes=2, recompute=True
     )
     assert more == 8 * 150_000
+
+
+def test_a_learner_that_is_not_divided_takes_16_bytes_a_parameter_and_two_rounded_copies() -> None:
+    alone: dict[str, Any] = {
+        "moments": 2,
+        "has_critic": False,
+        "has_reference": False,
+        "is_rounded": True,
+        "num_ranks": 1,
+    }
+    assert state_bytes(1000, num_trained=1000, is_placed=False, **alone) == 16_000 + 4000
+    assert state_bytes(1000, num_trained=1000, is_placed=True, **alone) == 12_000 + 4000
+    with_all = alone | {"has_critic": True, "has_reference": True}
+    assert state_bytes(1000, num_trained=1000, is_placed=True, **with_all) == 12_000 + 16_000 + 4000 + 4000
+    adapters = alone | {"num_ranks": 2, "is_rounded": False}
+    assert state_bytes(1000, num_trained=0, is_placed=False, **adapters) == (4000 + 2000) // 2
+
+
+def test_activations_get_a_share_of_what_is_left_and_nothing_of_what_is_not() -> None:
+    assert activation_budget(9 << 30, 3 << 30) == 4 << 30
+    assert activation_budget(2 << 30, 3 << 30) == 0
