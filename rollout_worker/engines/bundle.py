@@ -30,6 +30,7 @@ from rollout_worker.engines.adapter_engine import AdapterEngine
 from rollout_worker.engines.cards import (
     card,
     cards_of_new_process,
+    check_torch_fits,
     check_vllm_dtype,
     check_vllm_fits,
     torch_dtype,
@@ -37,6 +38,7 @@ from rollout_worker.engines.cards import (
 )
 from rollout_worker.engines.engine import Engine, OnSwap
 from rollout_worker.engines.request_limits import RequestLimits
+from rollout_worker.engines.slot_decoder import LAG, SLOTS_PER_KEPT_PROMPT
 from rollout_worker.engines.torch_engine import TorchEngine
 
 log = logging.getLogger(__name__)
@@ -126,11 +128,16 @@ def _torch_engine(folder: Path, tokenizer: Any, job: JobFile) -> TorchEngine:
     telemetry.event(log, logging.INFO, "engine_computes_in", dtype=dtype, device=str(here or device))
     attention = attention_function(config)
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation=attention).eval()
+    model, num_slots = model.requires_grad_(False).to(device), job.engine.max_requests or NUM_SLOTS
+    if device.type == "cuda":
+        # With a prompt that is kept, for so many slots.
+        num_columns = int(context_tokens(job) * (1 + 1 / SLOTS_PER_KEPT_PROMPT)) + job.sampling.max_new_tokens + LAG
+        check_torch_fits(card(0), config, num_slots=num_slots, num_columns=num_columns, dtype=model.dtype)
     return TorchEngine(
-        model=model.requires_grad_(False).to(device),
+        model=model,
         end_ids=end_token_ids(folder, tokenizer),
         pad_id=tokenizer.pad_token_id,
-        num_slots=job.engine.max_requests or NUM_SLOTS,
+        num_slots=num_slots,
         prompt_tokens=context_tokens(job),
         max_new_tokens=job.sampling.max_new_tokens,
     )

@@ -17,11 +17,16 @@ from typing import Any
 import torch
 
 from periplus.errors import ConfigError, one_line
+from periplus.job.engine_section import MIN_REQUESTS
 
 GIB = 1 << 30
 
 ASK_S = 120.0
 """Seconds that the process which asks may take. It imports torch, which takes 12 s from a slow disk. Chosen by hand."""
+
+CACHE_MARGIN_BYTES = GIB
+"""Bytes of a GPU that the torch engine needs beside weights, keys and values: for prefills and logits. Chosen by hand.
+"""
 
 BFLOAT16_CAPABILITY = (8, 0)
 """Compute capability from which NVIDIA's GPUs multiply in bfloat16: Ampere. A V100 has 7.0 and a T4 7.5."""
@@ -107,6 +112,25 @@ def check_vllm_fits(cards: Sequence[Card], *, share: float, cache_bytes: int | N
                 f"weights and {cache_bytes / GIB:.1f} for keys and values; lower engine.kv_cache_gib, or set "
                 "engine.gpu_share in its place"
             )
+
+
+def check_torch_fits(card: Card, config: Any, *, num_slots: int, num_columns: int, dtype: torch.dtype) -> None:
+    """Check that the torch engine's keys and values fit beside its weights, which are on the GPU. Raises: ConfigError.
+
+    From its first requests on it has memory for `num_columns` tokens for each of `num_slots` slots.
+    """
+    config = config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    slot_bytes = num_columns * config.num_hidden_layers * heads * head_dim * 2 * dtype.itemsize
+    if num_slots * slot_bytes + CACHE_MARGIN_BYTES > card.free_bytes:
+        most = max(0, card.free_bytes - CACHE_MARGIN_BYTES) // slot_bytes
+        remedy = f"engine.max_requests={most} or lower" if most >= MIN_REQUESTS else "engine.name=vllm"
+        raise ConfigError(
+            f"the torch engine needs {num_slots * slot_bytes / GIB:.1f} GiB for the keys and values of {num_slots} "
+            f"requests at once, and {CACHE_MARGIN_BYTES / GIB:.1f} GiB beside them, on {card}; set "
+            f"{remedy}, or lower sampling.max_new_tokens"
+        )
 
 
 def weight_bytes(config: Any, dtype: torch.dtype) -> int:

@@ -1,5 +1,7 @@
 """Whether an engine fits into the memory of its GPUs. The cards are values: no GPU is needed."""
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import Qwen3Config
@@ -9,6 +11,7 @@ from rollout_worker.engines.cards import (
     GIB,
     Card,
     cards_of_new_process,
+    check_torch_fits,
     check_vllm_dtype,
     check_vllm_fits,
     torch_dtype,
@@ -70,6 +73,19 @@ def test_vllm_is_refused_on_a_card_without_bfloat16() -> None:
     words = r"GPU 1 \(NVIDIA A, .*compute capability is 7\.5, .* set engine\.name=torch and engine\.dtype=float32"
     with pytest.raises(ConfigError, match=words):
         check_vllm_dtype([card(1), card(1, index=1, capability=(7, 5))], "bfloat16")
+
+
+def test_keys_and_values_of_the_torch_engine_must_fit_beside_its_weights() -> None:
+    config = Qwen3Config(num_hidden_layers=32, num_attention_heads=16, num_key_value_heads=8, head_dim=128)
+    # 2048 tokens are 2048 * 32 * 8 * 128 * 2 * 2 bytes, a quarter of a GiB.
+    sizes: dict[str, Any] = {"num_columns": 2048, "dtype": torch.bfloat16}
+    check_torch_fits(card(17), config, num_slots=64, **sizes)
+    with pytest.raises(
+        ConfigError, match=r"needs 16\.0 GiB .*9\.0 of 80\.0 GiB free.* engine\.max_requests=32 or lower"
+    ):
+        check_torch_fits(card(9), config, num_slots=64, **sizes)
+    with pytest.raises(ConfigError, match=r"set engine\.name=vllm, or lower sampling\.max_new_tokens"):
+        check_torch_fits(card(1.5), config, num_slots=4, **sizes)
 
 
 @pytest.mark.processes
