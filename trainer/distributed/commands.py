@@ -20,6 +20,12 @@ from trainer.learning.batch import Sample
 
 _LENGTH = struct.Struct("<Q")
 
+BEAT = b"\0"
+"""What a follower writes into its pipe to rank 0 while it lives, beside the reason of its end."""
+
+BEAT_S = 2.0
+"""Seconds between two beats. Chosen by hand."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildLearner:

@@ -12,19 +12,21 @@ collective for which the others wait.
 """
 
 import argparse
+import contextlib
 import logging
 import os
 import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 from periplus.errors import ConfigError, NonFiniteLoss
 from periplus.process import telemetry
-from trainer.distributed.commands import BuildLearner, read_one, unpacked
+from trainer.distributed.commands import BEAT, BEAT_S, BuildLearner, read_one, unpacked
 from trainer.distributed.failures import explained_failure
 
 log = logging.getLogger(__name__)
@@ -77,6 +79,7 @@ def _follow(
     from trainer.distributed.process_group import join, say_ready
     from trainer.distributed.rank import TrainingRank, skeleton
 
+    threading.Thread(target=_beat, args=(report_fd,), daemon=True).start()
     torch.set_num_threads(num_threads)
     # Rank 0 may be warming the model up for a long time.
     first = unpacked(commands.get())
@@ -97,6 +100,14 @@ def _follow(
         if beside is not None:
             # Rank 0 takes one version after the other, so there is one thread at a time.
             threading.Thread(target=_finish, args=(beside, report_fd), daemon=True).start()
+
+
+def _beat(report_fd: int) -> None:
+    # Without rank 0 this process ends, by the end of its input.
+    with contextlib.suppress(OSError):
+        while True:
+            os.write(report_fd, BEAT)
+            time.sleep(BEAT_S)
 
 
 def _finish(finish: Callable[[], None], report_fd: int) -> None:

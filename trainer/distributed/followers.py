@@ -5,23 +5,28 @@ the region's agent, or the trainer's guard, kills the session. Its standard inpu
 the pipe ends, and the follower leaves at once. (A process that the trainer has forked would keep the pipe open. Then it
 is the guard that ends the follower.)
 
-A thread for each follower waits for its end. When one ends before `close`, the others are killed: without it none of
-them can go on, and collectives that wait for them fail then. The first loss is kept, with the reason that the follower
-gave, if it could.
+A thread for each follower waits for its end, and for a zero byte (a *beat*) that a thread of the follower sends every
+few seconds. A process that is stopped, or in which no thread of Python can run, sends none, and is killed. A follower
+whose other threads wait for ever still sends beats: it is found out by the limits of process_group.py.
+
+When a follower ends before `close`, the others are killed: without it none of them can go on, and collectives that wait
+for them fail then. The first loss is kept, with the reason that the follower gave, if it could.
 """
 
 import contextlib
 import math
 import os
+import select
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 from periplus.errors import RankLost
-from trainer.distributed.commands import Command, packed
+from trainer.distributed.commands import BEAT, Command, packed
 from trainer.distributed.process_group import is_ready
 
 START_S = 300.0
@@ -32,20 +37,26 @@ LOOK_S = 0.02
 """Seconds between two looks whether a follower is ready. Chosen by hand."""
 
 CLOSE_S = 5.0
-"""Seconds that followers get to leave after their input was closed. They leave at once, in the middle of whatever they
-do. Chosen by hand."""
+"""Seconds that followers get to leave after their input was closed, and to end after they were killed. They leave at
+once, in the middle of whatever they do; one that waits for a broken device may not. Chosen by hand."""
+
+SILENT_S = 25
+"""Seconds without a beat after which a follower is killed. They are counted one by one, so that a time in which all
+processes were stopped counts as one. Chosen by hand, so that a loss is found out within half a minute."""
 
 
 class Followers:
     """The processes of the ranks 1 to `size` - 1. They begin to import what they need as soon as this is made.
 
-    `folder` is where ranks meet (process_group.py). `num_threads` is the number of threads of each rank.
+    `folder` is where ranks meet (process_group.py). `num_threads` is the number of threads of each rank. `on_loss` is
+    called in a thread of this object after one of them was lost.
     """
 
-    def __init__(self, size: int, num_threads: int) -> None:
+    def __init__(self, size: int, num_threads: int, on_loss: Callable[[], None] = lambda: None) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="periplus-ranks-")
         self.folder = Path(self._scratch.name)
         self._size = size
+        self._on_loss = on_loss
         self._lock = threading.Lock()
         self._is_closing = False
         self._loss: str | None = None
@@ -73,7 +84,7 @@ class Followers:
                 process.stdin.write(data)
                 process.stdin.flush()
             except OSError:
-                self._ended.wait()  # the watcher knows why
+                self._ended.wait(CLOSE_S)  # the watcher knows why
                 return
 
     def wait_until_ready(self) -> None:
@@ -115,9 +126,10 @@ class Followers:
                 process.wait(CLOSE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(CLOSE_S)
         for watcher in self._watchers:
-            watcher.join()
+            watcher.join(CLOSE_S)
         self._scratch.cleanup()
 
     def _start(self, rank: int, num_threads: int) -> None:
@@ -144,16 +156,18 @@ class Followers:
         finally:
             os.close(writing)
         self._processes.append(process)
-        watcher = threading.Thread(
-            target=self._watch, args=(rank, process, os.fdopen(reading, "rb")), daemon=True, name=f"rank-{rank}"
-        )
+        watcher = threading.Thread(target=self._watch, args=(rank, process, reading), daemon=True, name=f"rank-{rank}")
         self._watchers.append(watcher)
         watcher.start()
 
-    def _watch(self, rank: int, process: "subprocess.Popen[bytes]", report: BinaryIO) -> None:
-        with report:
-            said = report.read().decode(errors="replace").strip()  # up to the end, when its process has ended
-        code = process.wait()
+    def _watch(self, rank: int, process: "subprocess.Popen[bytes]", report: int) -> None:
+        said = _last_words(report)
+        os.close(report)
+        process.kill()  # it has ended, or is silent
+        try:
+            code = process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            code = -signal.SIGKILL
         with self._lock:
             if self._is_closing or self._loss is not None:
                 return
@@ -165,3 +179,19 @@ class Followers:
         for other in self._processes:
             other.kill()
         self._ended.set()
+        self._on_loss()
+
+
+def _last_words(report: int) -> str:
+    """Return what a follower has written into its pipe apart from beats, when it has closed it or is silent."""
+    said, silent_s, has_begun = b"", 0, False
+    poller = select.poll()
+    poller.register(report, select.POLLIN)
+    while silent_s < SILENT_S:
+        if poller.poll(1000):
+            if not (data := os.read(report, 4096)):
+                return said.decode(errors="replace").strip()
+            said, silent_s, has_begun = said + data.replace(BEAT, b""), 0, True
+        elif has_begun:  # imports come first, which take long from a slow disk
+            silent_s += 1
+    return f"it gave no sign of life for {SILENT_S} s"

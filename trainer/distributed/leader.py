@@ -9,6 +9,7 @@ Invariants:
   be saved then, since the rank's rows are gone; the run goes on from its last checkpoint.
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -39,7 +40,7 @@ from trainer.distributed.commands import (
 )
 from trainer.distributed.failures import explained_failure, is_out_of_memory
 from trainer.distributed.followers import Followers
-from trainer.distributed.process_group import device_of_rank, join, leave
+from trainer.distributed.process_group import RankGroups, abort, device_of_rank, join, leave
 from trainer.distributed.rank import TrainingRank
 from trainer.learning.batch import Sample
 from trainer.learning.learner import StepReport
@@ -52,6 +53,9 @@ LOSS_S = 5.0
 """Seconds after an error of a collective within which the process that caused it is found to have ended. Watchers see
 it in milliseconds. Chosen by hand."""
 
+EXIT_S = 60.0
+"""Seconds after `close` in which this process is ended if a thread of it still waits for a GPU. Chosen by hand."""
+
 
 class Leader:
     """Rank 0 of a trainer of `num_devices` ranks. Each of them gets its share of `num_threads` threads."""
@@ -60,6 +64,7 @@ class Leader:
         self._size = num_devices
         self._num_threads = max(1, num_threads // num_devices)
         self._followers: Followers | None = None
+        self._groups: RankGroups | None = None
         self._rank: TrainingRank | None = None
         # Only one command at a time, also if the event loop gave up a thread that still waits for one.
         self._lock = threading.Lock()
@@ -84,7 +89,7 @@ class Leader:
         """Start the processes of the other ranks, if there are any."""
         if self._size > 1:
             torch.set_num_threads(self._num_threads)
-            self._followers = Followers(self._size, self._num_threads)
+            self._followers = Followers(self._size, self._num_threads, self._on_loss)
 
     def build(self, job: JobFile, model: Any) -> None:
         """Build the learner of a job around the actor, and divide its models if there are several ranks.
@@ -101,7 +106,8 @@ class Leader:
             self._followers.send(BuildLearner(job_json=job.to_json(), model_class=type(model), model_config=config))
             # Rank 0 cannot see the end of a follower while it joins, so what takes long comes first.
             self._followers.wait_until_ready()
-            self._rank = TrainingRank(job, model, join(0, self._size, self._followers.folder))
+            self._groups = join(0, self._size, self._followers.folder)
+            self._rank = TrainingRank(job, model, self._groups)
 
     def step(self, samples: Sequence[Sample], *, consumer: Policy, learning_rate: float) -> StepReport | None:
         """Take one training step, as `Learner.step` does. Raises: NonFiniteLoss; RankLost."""
@@ -163,6 +169,15 @@ class Leader:
             if self._lock.acquire(timeout=LOSS_S):
                 leave()
                 self._lock.release()
+            elif self._groups is not None and self._groups.device.type == "cuda":
+                # A thread that waits for a GPU cannot be ended, and Python would wait for it at its exit.
+                timer = threading.Timer(EXIT_S, os._exit, (1,))
+                timer.daemon = True
+                timer.start()
+
+    def _on_loss(self) -> None:
+        if self._groups is not None:
+            abort(self._groups)
 
 
 class _LedWeights:

@@ -11,7 +11,9 @@ Each purpose has a process group of its own, because calls on one group must com
 - `verdict` carries the votes before updates.
 
 A collective waits for the other ranks only so long. The limits are for ranks that hang: rank 0 sees the end of another
-rank's process (followers.py), and a collective fails at once if the other end of its connection is closed.
+rank's process, and that it is stopped (followers.py). A collective of gloo fails at once if the other end of its
+connection is closed. One of NCCL would wait on for its partner on the GPU, so rank 0 aborts it (`abort`). What it
+computed is dropped then, since the vote on the update goes over gloo. Nothing of NCCL was run so far.
 """
 
 import os
@@ -139,10 +141,21 @@ def _ready_file(rank: int, folder: Path) -> Path:
     return folder / f"ready-{rank}"
 
 
+def abort(groups: RankGroups) -> None:
+    """End the collectives on GPUs that wait for ranks that are lost; any thread may call it."""
+    if groups.device.type == "cuda":
+        # The mesh has the default group, or one of its own, as torch chooses.
+        for group in {groups.mesh.get_group(), distributed_c10d._get_default_group()}:
+            group._get_backend(groups.device).abort()
+
+
 def leave() -> None:
-    """Close all groups of this process. The other ranks must not need them any more."""
+    """Close all groups of this process. The other ranks must not need them any more: they may have ended."""
     if dist.is_initialized():
-        dist.destroy_process_group()
+        if torch.cuda.is_available():
+            distributed_c10d._abort_process_group()  # NCCL would wait for the others to close theirs
+        else:
+            dist.destroy_process_group()
     PartialState._reset_state()  # a later trainer in this process may have another number of ranks
 
 

@@ -22,6 +22,7 @@ from periplus.job.job_file import JobFile
 from periplus.values.digest import state_digest
 from tests.support.trainer.learning import make_job, sampled, tiny_model
 from tests.support.trainer.samples import CONSUMER
+from trainer.distributed import followers
 from trainer.distributed.leader import Leader
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -159,6 +160,24 @@ def test_a_hanging_rank_does_not_hold_up_the_others_for_ever() -> None:
         with pytest.raises(TrainingError, match=r"rank 0 failed: .*Timed out waiting 1000ms"):
             leader.step(sampled(tiny_model(), 0), consumer=CONSUMER, learning_rate=1e-2)
     assert not is_running(follower)
+
+
+def test_a_rank_that_is_stopped_is_killed_after_a_while_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followers, "SILENT_S", 4)
+    with leader_of(2, make_job(), tiny_model()) as leader:
+        (follower,) = leader.process_ids
+        assert leader.step(sampled(tiny_model(), 0), consumer=CONSUMER, learning_rate=1e-2) is not None
+        os.kill(follower, signal.SIGSTOP)
+        with pytest.raises(RankLost, match=r"rank 1 of 2 .* is lost: it gave no sign of life for 4 s"):
+            train_for_ever(leader)
+    assert not is_running(follower)
+
+
+def test_a_rank_that_has_nothing_to_do_is_not_taken_for_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followers, "SILENT_S", 4)
+    with leader_of(2, make_job(), tiny_model()) as leader:
+        assert leader._followers is not None
+        assert leader._followers.lost(8.0) is None
 
 
 def test_closing_ends_a_wait_for_a_loss(tmp_path: Path) -> None:
