@@ -27,7 +27,8 @@
     │   └── RewardRaised     it raised an error, or returned what is no reward
     └── TrainingError        the training step must not be applied                            exit 1
         ├── NonFiniteLoss    the loss or a gradient is NaN or infinite; the weights are unchanged
-        └── RankLost         a process that shares training steps has failed; the last checkpoint can be resumed
+        ├── RankLost         a process that shares training steps has failed; the last checkpoint can be resumed
+        └── UnsoundEngine    a worker's samples are not of its weights, and starting its engine anew did not help
 
 Every message says what is wrong, the wrong value, and what to do. `MEANING` maps each class to its gRPC status, whether
 a retry can help, and its exit code; `tests/periplus/test_errors.py` checks that the table is complete. `ValueError` is
