@@ -200,8 +200,10 @@ def main(path: Path, preload: Sequence[str]) -> Request | None:
     # Asked whether there is a GPU, torch would else start CUDA, which no fork could use any more.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(str(path))
+    bound = path.with_name(f"{path.name}~")
+    listener.bind(str(bound))
     listener.listen(64)
+    bound.rename(path)  # clients that see it can connect
     for module in preload:
         try:
             importlib.import_module(module)
