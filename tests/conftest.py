@@ -8,12 +8,16 @@ Tests expect the results of CPUs, so they and the processes that they start see 
 The default limit of 200 ms an example fails by chance on a machine that does other work. Limits of time are those of
 pytest-timeout.
 
+A shell starts its background jobs with interrupts ignored, and processes inherit that: tests that interrupt a process
+want it answered, however they were started.
+
 Libraries and tests are in memory until the end: the collector of cycles leaves them out, and comes less often.
 """
 
 import gc
 import logging
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -28,6 +32,8 @@ settings.load_profile("periplus")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("markexpr") != "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
