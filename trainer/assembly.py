@@ -83,9 +83,9 @@ class Running:
             case AnchorWanted():
                 self.publisher.want_anchor()
             case ProofReceived(worker_id, proof):
-                self.publisher.on_proof(worker_id, proof)
-                if self.checks is not None:
-                    self.checks.doubted.proven(worker_id, proof)
+                # The fault that the trainer has found itself is none of the weights.
+                if self.checks is None or not self.checks.doubted.proven(worker_id, proof):
+                    self.publisher.on_proof(worker_id, proof)
             case HelloReceived() as hello:
                 if self.checks is not None:
                     self.checks.doubted.joined(hello.worker_id, hello.epoch)

@@ -362,6 +362,7 @@ def test_samples_of_a_worker_count_again_once_its_engine_was_written_anew(
     steps = run.of_kind(RecordKind.STEP)
     assert [record.values["num_samples"] for record in steps] == [0] + [16 * 8] * 5
     assert [record.values["sample_check_alarms"] for record in steps] == [1, 0, 0, 0, 0, 0]
+    assert run.summary["weight_digest_mismatches"] == 0
     assert audited(run.run_dir).findings == ()
 
 

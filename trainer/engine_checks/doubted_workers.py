@@ -59,15 +59,17 @@ class DoubtedWorkers:
         elif not doubt.is_fault_reported:
             self._send(doubt.asked)  # the message may have been lost with the connection
 
-    def proven(self, worker_id: str, proof: ReaderProof) -> None:
-        """Note what a worker says of a version in its engine."""
+    def proven(self, worker_id: str, proof: ReaderProof) -> bool:
+        """Note what a worker says of a version in its engine. Return whether it is the fault that it was told of."""
         doubt = self._doubts.get(worker_id)
         if doubt is None or doubt.until is not None:
-            return
-        if not proof.ok:
+            return False
+        if not proof.ok and not doubt.is_fault_reported:
             doubt.is_fault_reported = True
-        elif doubt.is_fault_reported and proof.engine_checked:
+            return True
+        if proof.ok and doubt.is_fault_reported and proof.engine_checked:
             doubt.until = proof.policy
+        return False
 
     def in_doubt(self, trajectory: Trajectory) -> bool:
         """Return whether a sample may be one of an engine that was not sound."""
