@@ -214,7 +214,7 @@ class TrainingLoop:
         unsound = frozenset(each.group for each in trajectories if each.worker_id in workers or doubted.in_doubt(each))
         for each in found:
             self._recorder.samples_differ(each, num_left_out=len(unsound))
-            doubted.found(each.worker_id, each.why)
+            doubted.found(each.worker_id, each.why, each.num_tokens)
         for group in sorted(unsound):
             kept = [each for each in batch.kept if each.trajectory.group == group]
             self._journal.write(drop_entry(group, audit.UNSOUND, kept))

@@ -15,7 +15,11 @@ from trainer.intake.messages import EngineDoubted
 from trainer.reporting.delivery import ReaderProof
 
 MAX_REPAIRS = 2
-"""Repairs of one worker's engine, the second by a new process, after which the next finding ends the job."""
+"""Repairs in a row of one worker's engine, the second by a new process, after which the next finding ends the job."""
+
+HELPED_TOKENS = 8192
+"""Tokens that were computed again without a finding, after which the repair before has helped. Most planted faults are
+found within 5,000 (docs/design/0011-engines.md)."""
 
 
 @dataclass(slots=True)
@@ -36,9 +40,13 @@ class DoubtedWorkers:
         self._num_found: dict[str, int] = {}
         self._epochs: dict[str, int] = {}
 
-    def found(self, worker_id: str, why: str) -> None:
-        """Doubt a worker from now on, and have its engine repaired. Raises: UnsoundEngine if that has not helped."""
-        num_found = self._num_found[worker_id] = self._num_found.get(worker_id, 0) + 1
+    def found(self, worker_id: str, why: str, num_tokens: int) -> None:
+        """Doubt a worker from now on, and have its engine repaired. Raises: UnsoundEngine if that has not helped.
+
+        `num_tokens` of the worker were computed again since its last finding.
+        """
+        before = self._num_found.get(worker_id, 0) if num_tokens < HELPED_TOKENS else 0
+        num_found = self._num_found[worker_id] = before + 1
         if num_found > MAX_REPAIRS:
             raise UnsoundEngine(
                 f"samples of worker {worker_id} are not of the weights that it names, though its engine was written "

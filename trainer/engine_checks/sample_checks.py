@@ -35,12 +35,16 @@ MAX_BYTES = 4 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsoundSamples:
-    """A worker whose samples are not from the weights that it named: the first and last version since it was sound."""
+    """A worker whose samples are not from the weights that it named: the first and last version since it was sound.
+
+    `num_tokens` of it were computed again since its last finding, or since the start.
+    """
 
     worker_id: str
     first: Policy
     last: Policy
     why: str
+    num_tokens: int
 
 
 class SampleChecks:
@@ -57,6 +61,7 @@ class SampleChecks:
         self._now = now
         self._evidence: dict[str, SampleEvidence] = {}
         self._tokens_of = Counter[str]()
+        self._tokens_before = Counter[str]()  # of each worker, at its last finding
         self._since: dict[str, Policy] = {}
         self._num_checks = 0
         self.spent_s = 0.0
@@ -93,7 +98,11 @@ class SampleChecks:
             self._tokens_of[worker_id] += len(tokens.reported)
             self.num_tokens += len(tokens.reported)
             if why:
-                findings.append(UnsoundSamples(worker_id=worker_id, first=first, last=policy, why=why))
+                num_tokens = self._tokens_of[worker_id] - self._tokens_before[worker_id]
+                self._tokens_before[worker_id] = self._tokens_of[worker_id]
+                findings.append(
+                    UnsoundSamples(worker_id=worker_id, first=first, last=policy, why=why, num_tokens=num_tokens)
+                )
                 del self._evidence[worker_id], self._since[worker_id]
         return findings
 

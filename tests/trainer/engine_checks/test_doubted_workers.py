@@ -9,7 +9,7 @@ from periplus.values.trajectory import PolicyRun
 from rollout_worker.convert import worker_message_to_pb
 from rollout_worker.weights.version_report import VersionReport
 from tests.support.trainer.kept_samples import trajectory_of
-from trainer.engine_checks.doubted_workers import DoubtedWorkers
+from trainer.engine_checks.doubted_workers import HELPED_TOKENS, DoubtedWorkers
 from trainer.intake.convert import message_from_pb
 from trainer.intake.messages import EngineDoubted, ProofReceived
 from trainer.reporting.delivery import ReaderProof
@@ -41,7 +41,7 @@ class Scene:
 
 def test_all_samples_of_a_worker_are_in_doubt_until_its_engine_is_proven_after_the_fault() -> None:
     it = Scene()
-    it.doubted.found("a", "odd")
+    it.doubted.found("a", "odd", 300)
     assert it.sent == [FIRST]
     # A check that was on its way when the worker was told says nothing of a repair.
     it.doubted.proven("a", proof(3))
@@ -57,7 +57,7 @@ def test_all_samples_of_a_worker_are_in_doubt_until_its_engine_is_proven_after_t
 
 def test_a_process_that_started_anew_proves_its_first_version_without_reporting_a_fault() -> None:
     it = Scene()
-    it.doubted.found("a", "odd")
+    it.doubted.found("a", "odd", 300)
     it.doubted.joined("a", 2)
     it.doubted.proven("a", proof(2))
     assert it.sent == [FIRST]
@@ -66,7 +66,7 @@ def test_a_process_that_started_anew_proves_its_first_version_without_reporting_
 
 def test_a_worker_that_lost_its_connection_is_told_again_unless_it_has_reported_the_fault() -> None:
     it = Scene()
-    it.doubted.found("a", "odd")
+    it.doubted.found("a", "odd", 300)
     it.doubted.joined("a", 1)
     assert it.sent == [FIRST, FIRST]
     it.doubted.proven("a", proof(2, ok=False))
@@ -77,10 +77,17 @@ def test_a_worker_that_lost_its_connection_is_told_again_unless_it_has_reported_
 
 def test_a_second_finding_starts_the_process_anew_and_a_third_ends_the_job() -> None:
     it = Scene()
-    it.doubted.found("a", "odd")
-    it.doubted.found("b", "odd")
-    it.doubted.found("a", "odd again")
+    it.doubted.found("a", "odd", 300)
+    it.doubted.found("b", "odd", 300)
+    it.doubted.found("a", "odd again", 300)
     assert it.sent[2:] == [EngineDoubted(worker_id="a", why="odd again", starts_anew=True)]
     assert it.versions_in_doubt("a") == [0, 1, 2, 3, 4, 5]
     with pytest.raises(UnsoundEngine, match=r"samples of worker a .* its process started anew: still odd; look at"):
-        it.doubted.found("a", "still odd")
+        it.doubted.found("a", "still odd", 300)
+
+
+def test_a_finding_long_after_a_repair_is_a_first_one_again() -> None:
+    it = Scene()
+    for _ in range(4):
+        it.doubted.found("a", "odd", HELPED_TOKENS)
+    assert it.sent == [FIRST] * 4

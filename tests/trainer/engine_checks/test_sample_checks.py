@@ -174,7 +174,8 @@ def test_sound_samples_of_an_older_version_raise_no_alarm_and_those_of_other_wei
     assert "(decoding)" in found.why or "(prefill)" in found.why
     # The worker is in doubt now: its samples are not looked at again until its engine was written anew.
     num_tokens = checks.num_tokens
-    checks.doubted.found("a", found.why)
+    assert found.num_tokens == checks.num_tokens
+    checks.doubted.found("a", found.why, found.num_tokens)
     assert checks.check(as_newer, 1.0) == []
     assert checks.num_tokens == num_tokens
 
