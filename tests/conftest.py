@@ -12,6 +12,9 @@ A shell starts its background jobs with interrupts ignored, and processes inheri
 want it answered, however they were started.
 
 Libraries and tests are in memory until the end: the collector of cycles leaves them out, and comes less often.
+
+gRPC has one queue of events for all event loops of a process. What is late for the loop of one test comes to the loop
+of the next, which logs that the first is closed. A program has one loop, so this is no output of the program.
 """
 
 import gc
@@ -36,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("markexpr") != "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    logging.getLogger("asyncio").addFilter(lambda record: "PollerCompletionQueue" not in record.getMessage())
 
 
 def pytest_collection_finish() -> None:
