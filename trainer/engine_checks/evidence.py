@@ -16,6 +16,9 @@ that is a supermartingale while the engine is sound, so that it exceeds 1 / ALPH
 most ALPHA. A test begins anew every `WINDOW` tokens, so that a fault shows that begins late. The first test begins anew
 whenever its wealth has fallen below its start too (as CUSUM does): a sound engine then passes 1 / ALPHA tokens in the
 mean before a false alarm (Lorden 1971).
+
+Tokens after the same text, such as the first ones of a group, share their rounding. In the first two tests they count
+as one: by the mean of what they pay, which is a fair bet too, however they depend on each other.
 """
 
 import math
@@ -34,7 +37,8 @@ WINDOW = 8192
 
 FACTOR = 4.0
 """Largest difference in units of the trainer's own rounding (the root of its mean square). Rounding errors of an engine
-and of the trainer are about as large, so a sound difference is beyond it once in thousands of tokens."""
+and of the trainer are about as large, so a sound difference is beyond it once in thousands of tokens. A token may have
+a larger one if the trainer's own rounding of it is as large."""
 
 SOUND_SHARE = 0.05
 """Largest share of the tokens of a sound engine that differ by more. Chosen far above what was measured."""
@@ -62,7 +66,8 @@ class RescoredTokens:
 
     `reported` is the worker's log-probability, and `exact` the trainer's in float32. `rounded` is the trainer's in
     bfloat16. `older` is under an older version; None if there is none. `entropies` and `variances` are mean and
-    variance of the surprisal. `is_prefill` is true for a completion's first token.
+    variance of the surprisal. `is_prefill` is true for a completion's first token. Tokens after the same text have the
+    same number in `contexts`.
     """
 
     reported: FloatArray
@@ -72,6 +77,7 @@ class RescoredTokens:
     entropies: FloatArray
     variances: FloatArray
     is_prefill: npt.NDArray[np.bool_]
+    contexts: npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -136,14 +142,15 @@ class SampleEvidence:
         # The gradient of log p in the logits has this size, up to a factor of the root of 2, and rounding acts on them.
         scale = -np.expm1(np.minimum(tokens.exact, 0.0)) + 1e-3
         unit = max(float(np.sqrt(np.mean(((tokens.rounded - tokens.exact) / scale) ** 2))), FLOOR_NATS)
-        is_beyond = np.abs(difference) > FACTOR * unit * scale
-        won, lost = math.log(FAULTY_SHARE / SOUND_SHARE), math.log((1 - FAULTY_SHARE) / (1 - SOUND_SHARE))
-        payoffs = np.where(is_beyond, won, lost)
-        if self.prefill.add(payoffs[tokens.is_prefill]):
+        limits = FACTOR * np.maximum(unit * scale, np.abs(tokens.rounded - tokens.exact))
+        won, lost = FAULTY_SHARE / SOUND_SHARE, (1 - FAULTY_SHARE) / (1 - SOUND_SHARE)
+        payoffs = np.where(np.abs(difference) > limits, won, lost)
+        first, contexts = tokens.is_prefill, tokens.contexts
+        if self.prefill.add(np.log(_means(payoffs[first], contexts[first]))):
             return "log-probabilities of first tokens (prefill) differ by more than rounding"
-        if self.decoding.add(payoffs[~tokens.is_prefill]):
+        if self.decoding.add(np.log(_means(payoffs[~first], contexts[~first]))):
             return "log-probabilities after the first token (decoding) differ by more than rounding"
-        if tokens.older is not None and self._is_old(difference, tokens.older - tokens.exact, scale, unit):
+        if tokens.older is not None and self._is_old(difference, tokens.older - tokens.exact, unit * scale, contexts):
             return "log-probabilities are in part those of older weights"
         drawn = -tokens.exact - tokens.entropies
         # exp(l S - l^2 / 6 (sum of squares + 2 sum of variances)) is a supermartingale (Delyon 2009).
@@ -151,10 +158,19 @@ class SampleEvidence:
             return "tokens are not drawn from the distribution that their log-probabilities are of"
         return ""
 
-    def _is_old(self, difference: FloatArray, change: FloatArray, scale: FloatArray, unit: float) -> bool:
+    def _is_old(
+        self, difference: FloatArray, change: FloatArray, rounding: FloatArray, contexts: npt.NDArray[np.int64]
+    ) -> bool:
         # In units of rounding, which depends on the token, so that no single one outweighs the others.
-        noise = np.clip(difference / (unit * scale), -FACTOR, FACTOR)
-        direction = np.clip(change / (unit * scale), -LARGEST_CHANGE, LARGEST_CHANGE)
-        values = noise * direction - OLD_UNITS * np.abs(direction)
+        noise = np.clip(difference / rounding, -FACTOR, FACTOR)
+        direction = np.clip(change / rounding, -LARGEST_CHANGE, LARGEST_CHANGE)
+        values = _means(noise * direction - OLD_UNITS * np.abs(direction), contexts)
         # The noise is as likely to be positive as negative, so squares bound the variance.
         return self.old_weights.add(values, values**2, 1.0, two_sided=False)
+
+
+def _means(values: FloatArray, contexts: npt.NDArray[np.int64]) -> FloatArray:
+    """Return the mean of the values of each context, in the contexts' order."""
+    _, which, counts = np.unique(contexts, return_inverse=True, return_counts=True)
+    found: FloatArray = np.bincount(which, values, len(counts)) / counts
+    return found

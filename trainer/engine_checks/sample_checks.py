@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from periplus.values.policy import Policy
@@ -111,7 +112,8 @@ class SampleChecks:
         known = [each for each in trained if self._is_checkable(each)]
         if not known:
             return None, []
-        known.sort(key=lambda each: self._tokens_of[each.worker_id])  # stable: the order of the batch within a worker
+        # Samples of one prompt share their rounding, and say less than those of many.
+        known.sort(key=lambda each: (self._tokens_of[each.worker_id], each.sample))
         least = known[0].worker_id
         versions = Counter(each.policies[0].policy for each in known if each.worker_id == least)
         policy = versions.most_common(1)[0][0]
@@ -143,6 +145,7 @@ class SampleChecks:
             ends = np.cumsum([len(each.completion_ids) for each in alike])
             places = np.concatenate([_place_of_tokens(each) for each in alike])
             worker_of = np.repeat([each.worker_id for each in alike], np.diff(ends, prepend=0))
+            contexts = _contexts(alike)
             columns: dict[str, FloatArray | None] = {
                 "reported": np.concatenate([each.logprobs for each in alike]).astype(np.float64),
                 "exact": exact.logprobs_M.double().numpy(),
@@ -153,11 +156,23 @@ class SampleChecks:
             }
             for worker_id in sorted(set(worker_of)):
                 here = (worker_of == worker_id) & (places >= 0)
-                parts = {name: None if column is None else column[here] for name, column in columns.items()}
-                yield str(worker_id), RescoredTokens(**parts, is_prefill=places[here] == 0)  # type: ignore[arg-type]
+                parts: Any = {name: None if column is None else column[here] for name, column in columns.items()}
+                yield str(worker_id), RescoredTokens(**parts, is_prefill=places[here] == 0, contexts=contexts[here])
 
 
 def _place_of_tokens(trajectory: Trajectory) -> Any:
     """Return the place of each completion token, or -1 for one that is not checked."""
     places = np.arange(len(trajectory.completion_ids))
     return np.where(trajectory.mask & (places < trajectory.policies[0].num_tokens), places, -1)
+
+
+def _contexts(trajectories: Sequence[Trajectory]) -> npt.NDArray[np.int64]:
+    """Return a number for the text before each completion token: the same for the same text."""
+    numbers: dict[tuple[int, bytes | int], int] = {}
+    found = []
+    for each in trajectories:
+        number = numbers.setdefault((-1, each.prompt_ids.tobytes()), len(numbers))
+        for token in each.completion_ids.tolist():
+            found.append(number)
+            number = numbers.setdefault((number, token), len(numbers))
+    return np.array(found, np.int64)

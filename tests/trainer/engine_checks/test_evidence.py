@@ -31,6 +31,7 @@ def batch(draws: np.random.Generator, *, sharpness: float = 1.0, moved: float = 
         entropies=entropies,
         variances=(probabilities * (logprobs + entropies[:, None]) ** 2).sum(1),
         is_prefill=rows % 16 == 0,
+        contexts=rows,
     )
 
 
@@ -56,6 +57,19 @@ def test_a_sound_engine_raises_no_alarm(sharpness: float, moved: float) -> None:
     draws, evidence = np.random.default_rng(0), SampleEvidence()
     for _ in range(100):
         assert evidence.add(batch(draws, sharpness=sharpness, moved=moved)) == ""
+
+
+def test_tokens_after_the_same_text_count_as_one() -> None:
+    """A group's first tokens share one rounding, which is beyond the limit now and then."""
+    draws, evidence = np.random.default_rng(6), SampleEvidence()
+    for _ in range(100):
+        tokens = batch(draws, moved=ROUNDING)
+        drawn = draws.integers(NUM_TOKENS // 16, size=NUM_TOKENS // 16).repeat(16)
+        alike = {name: getattr(tokens, name)[drawn] for name in tokens.__slots__} | {"contexts": drawn}
+        is_beyond = draws.random(NUM_TOKENS)[drawn] < 0.02
+        alike["reported"] = np.where(is_beyond, alike["exact"] + 0.2, alike["reported"])
+        alike["entropies"] = -alike["exact"]  # these are one token 16 times, not 16 draws
+        assert evidence.add(replace(tokens, **alike)) == ""
 
 
 def test_differences_beyond_rounding_are_found_where_they_are() -> None:
@@ -106,6 +120,7 @@ def test_another_temperature_is_found_although_log_probabilities_are_right(facto
             entropies=entropies,
             variances=variances,
             is_prefill=none,
+            contexts=np.arange(256),
         )
         if why := evidence.add(compared):
             assert "drawn" in why
@@ -142,5 +157,6 @@ def test_nothing_says_nothing() -> None:
         entropies=none,
         variances=none,
         is_prefill=none.astype(np.bool_),
+        contexts=none.astype(np.int64),
     )
     assert SampleEvidence().add(tokens) == ""

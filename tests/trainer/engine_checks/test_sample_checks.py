@@ -180,6 +180,24 @@ def test_sound_samples_of_an_older_version_raise_no_alarm_and_those_of_other_wei
     assert checks.num_tokens == num_tokens
 
 
+def test_an_engine_that_rounds_its_logits_is_sound_also_where_the_policy_is_nearly_certain(model: Any) -> None:
+    """Training adds up to large logits, which engines round to bfloat16: by more than all else in the model."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    draws = np.random.default_rng(6)
+    for _ in range(60):
+        ids = torch.from_numpy(draws.integers(0, VOCABULARY, (16, 8)))
+        loss: Any = torch.nn.functional.cross_entropy(model(ids).logits.flatten(0, 1), torch.full((128,), 7))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert use_packed_attention(model)
+    checks, plain = checks_of(model), rounded(model)
+    plain.lm_head.register_forward_hook(lambda _module, _inputs, logits: logits.bfloat16().float())
+
+    for _ in range(20):
+        assert checks.check(drawn(plain, draws, 12), 1.0) == []
+
+
 def test_workers_take_turns_and_the_one_at_fault_is_named(model: Any) -> None:
     draws, plain, checks = np.random.default_rng(2), rounded(model), checks_of(model)
     wrong = deepcopy(plain)

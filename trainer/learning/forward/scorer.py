@@ -99,7 +99,10 @@ class PolicyScorer(torch.nn.Module):
 
     @torch.no_grad()
     def surprisals(self, packed: PackedSequences, temperature: float) -> Surprisals:
-        """Return log-probability of each completion token, and mean and variance of its surprisal."""
+        """Return log-probability of each completion token, and mean and variance of its surprisal.
+
+        Logits are rounded to `compute_dtype`, as inference engines round them.
+        """
         if takes_packed(self.model):
             head = self.model.get_output_embeddings()
             weight_VH, bias_V = head.weight.float(), head.bias
@@ -113,6 +116,8 @@ class PolicyScorer(torch.nn.Module):
             logits_CV = rows_MX[start : start + step].float()
             if weight_VH is not None:
                 logits_CV = torch.nn.functional.linear(logits_CV, weight_VH, bias_V)
+            if self.compute_dtype is not None:
+                logits_CV = logits_CV.to(self.compute_dtype).float()
             found.append(_surprisals(logits_CV / temperature, packed.targets_M[start : start + step]))
         return Surprisals(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
