@@ -214,6 +214,9 @@ class TrainingLoop:
         unsound = frozenset(each.group for each in trajectories if each.worker_id in workers or doubted.in_doubt(each))
         for each in found:
             self._recorder.samples_differ(each, num_left_out=len(unsound))
+            self._journal.write(
+                audit.DoubtEntry(worker_id=each.worker_id, since=each.first, policy=batch.policy, why=each.why)
+            )
             doubted.found(each.worker_id, each.why, each.num_tokens)
         for group in sorted(unsound):
             kept = [each for each in batch.kept if each.trajectory.group == group]

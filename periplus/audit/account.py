@@ -270,6 +270,47 @@ def _trained_groups(fork: Fork) -> set[int]:
     return {group for group, (_, purpose) in fork.items.items() if purpose is Purpose.TRAIN}
 
 
+@dataclass(slots=True, kw_only=True)
+class DoubtedSamples:
+    """What a history trained on of one worker before its samples were found not to be of the weights that it named.
+
+    `why` is the last such finding. `samples` and `tokens` count what began with a version that is in doubt, in the
+    steps from `first` to `last`, the policies that they started from.
+    """
+
+    worker_id: str
+    why: str
+    samples: int = 0
+    tokens: int = 0
+    first: Policy | None = None
+    last: Policy | None = None
+
+
+def doubted(forks: Sequence[Fork], segments: Segments) -> tuple[DoubtedSamples, ...]:
+    """Return what a history trained on although a later line of any fork puts it in doubt, by worker."""
+    doubts = sorted(((at, doubt) for fork in forks for at, doubt in fork.doubts), key=lambda line: line[0])
+    found = {doubt.worker_id: DoubtedSamples(worker_id=doubt.worker_id, why=doubt.why) for _, doubt in doubts}
+    since: dict[str, Policy] = {}
+    # From the end to the beginning: a batch is in doubt by the lines after it.
+    for fork, limit in segments if doubts else ():
+        for batch in reversed(fork.batches):
+            while doubts and doubts[-1][0] > batch.at:
+                _, doubt = doubts.pop()
+                since[doubt.worker_id] = min(doubt.since, since.get(doubt.worker_id, doubt.since))
+            if not batch.consume.trained or batch.at >= limit:
+                continue
+            for used in batch.consume.samples:
+                result = fork.result_of((used.group, used.sample))
+                if result is None or result.worker_id not in since or not result.policies:
+                    continue
+                if result.policies[0].policy >= since[result.worker_id]:
+                    sums, policy = found[result.worker_id], batch.consume.policy
+                    sums.samples += 1
+                    sums.tokens += result.num_tokens
+                    sums.first, sums.last = policy, sums.last or policy
+    return tuple(found[worker_id] for worker_id in sorted(found))
+
+
 def dead_steps(forks: Sequence[Fork], survivor: Fork) -> tuple[Policy, ...]:
     """Return the steps that are not in the history of `survivor`."""
     counts = {

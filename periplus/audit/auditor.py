@@ -12,7 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from periplus.audit import kept_files
-from periplus.audit.account import Account, account, dead_steps, newest_trained_group, unaccounted_for
+from periplus.audit.account import (
+    Account,
+    DoubtedSamples,
+    account,
+    dead_steps,
+    doubted,
+    newest_trained_group,
+    unaccounted_for,
+)
 from periplus.audit.evidence import AUDIT_FILE, Evidence
 from periplus.audit.findings import Code, Finding, Findings
 from periplus.audit.history import FOREVER, Fork
@@ -57,8 +65,9 @@ class Report:
     """Result of an audit. `surviving` is the account of the newest fork's history, or None without any fork.
 
     `num_witnesses` counts the trajectories in the kept frames, `uncommitted` those that no line of the journal points
-    at. `dead_steps` are the steps outside of the surviving history. `counts` maps each code to its number of findings,
-    while `findings` holds a limited number of each code with their places.
+    at. `doubted` is what the surviving history trained on before a worker was found unsound. `dead_steps` are the steps
+    outside of the surviving history. `counts` maps each code to its number of findings, while `findings` holds a
+    limited number of each code with their places.
     """
 
     job_id: str
@@ -71,6 +80,7 @@ class Report:
     is_ended: bool
     forks: tuple[ForkReport, ...]
     surviving: Account | None
+    doubted: tuple[DoubtedSamples, ...]
     dead_steps: tuple[Policy, ...]
     uncommitted: int
     pruned_results: int
@@ -114,6 +124,7 @@ def audit(evidence: Evidence) -> Report:
         is_ended=survivor is not None and bool(survivor.ended),
         forks=reports,
         surviving=surviving,
+        doubted=doubted(forks, list(survivor.segments())) if survivor else (),
         dead_steps=dead_steps(forks, survivor) if survivor else (),
         uncommitted=found.uncommitted,
         pruned_results=found.pruned_results,

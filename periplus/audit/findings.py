@@ -42,8 +42,9 @@ class Code(StrEnum):
     DUPLICATE_OF_NOTHING = "duplicate_of_nothing"  # a sample was refused as a duplicate, and no other was accepted
     LOST_CONTRADICTS = "lost_contradicts"  # a lease was lost that was never granted, had ended, or was another worker's
     UNACCOUNTED = "unaccounted"  # the journal does not say how a lease, sample or group ended
-    # drops and evaluations
+    # drops, doubts and evaluations
     DROP_CONTRADICTS = "drop_contradicts"  # a drop does not list the group's accepted samples, or it had ended
+    DOUBT_CONTRADICTS = "doubt_contradicts"  # a worker is in doubt by samples of policies that there were not yet
     EVAL_CONTRADICTS = "eval_contradicts"  # an evaluation misses groups, or has samples of another policy
     # batches
     TRAINED_TWICE = "trained_twice"  # a sample was trained on twice in one lineage

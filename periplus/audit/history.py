@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar
 from periplus.audit.records import (
     CheckpointEntry,
     ConsumeEntry,
+    DoubtEntry,
     DropEntry,
     EvalEntry,
     FrameId,
@@ -183,6 +184,7 @@ class Fork:
     results: list[Returned] = field(default_factory=list)
     verdict_at: dict[FramePlace, int] = field(default_factory=dict)
     drops: list[tuple[int, DropEntry]] = field(default_factory=list)
+    doubts: list[tuple[int, DoubtEntry]] = field(default_factory=list)
     evals: list[tuple[int, EvalEntry]] = field(default_factory=list)
     batches: list[ConsumedBatch] = field(default_factory=list)
     checkpoints: list[tuple[int, CheckpointEntry]] = field(default_factory=list)
@@ -238,6 +240,11 @@ class Fork:
         found = [fork.leases[key] for fork, _ in self.segments() if key in fork.leases]
         own = (leased for leased in found if leased.lease.worker_id == worker_id)
         return next(own, found[0] if found else None)
+
+    def result_of(self, sample: SampleKey) -> ResultEntry | None:
+        """Return the accepted result of a training sample in this history, or None."""
+        found = (fork.accepted[sample] for fork, _ in self.segments() if sample in fork.accepted)
+        return next((accepted.result for accepted in found), None)
 
     def was_leased(self, sample: SampleKey) -> bool:
         """Return whether this fork or an ancestor ever leased the sample."""

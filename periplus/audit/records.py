@@ -16,6 +16,9 @@ version, tokens]`, with a fourth number 1 if the engine kept the key-value cache
                 kept (which never holds for an accepted sample); `index` is its place in that frame.
     lost        A lease ended without a result.
     drop        A group was given up, with the accepted samples that it had.
+    doubt       Samples of a worker were found not to be of the weights that it named. Those that began with the policy
+                `since`, or a newer one, are in doubt. The batch of the step from `policy` is the first that leaves
+                them out; earlier ones were trained on them.
     eval_begin  An evaluation begins for which training does not wait. Its `eval` line comes later, if the trainer
                 lives, and has `newest`, the newest policy that sampled a token of it.
     eval        Samples were used for an evaluation. They are never trained on.
@@ -216,6 +219,19 @@ class DropEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DoubtEntry:
+    """What a worker sampled from the policy `since` on is in doubt for the reason `why`, a sentence.
+
+    The batch of the step that starts from `policy` is the first that leaves such samples out.
+    """
+
+    worker_id: str
+    since: Policy
+    policy: Policy
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalBeginEntry:
     """An evaluation of `policy` and those that follow it began, while training goes on."""
 
@@ -306,6 +322,7 @@ Entry = (
     | ResultEntry
     | LostEntry
     | DropEntry
+    | DoubtEntry
     | EvalBeginEntry
     | EvalEntry
     | ConsumeEntry
@@ -535,6 +552,7 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
     ),
     LostEntry: ("lost", (_LEASE, _GROUP, _SAMPLE, _WORKER, _WHY)),
     DropEntry: ("drop", (_GROUP, _WHY, _Field("samples", "samples", _dropped_text, list_of(_dropped)))),
+    DoubtEntry: ("doubt", (_WORKER, _pol("since"), _pol("policy"), _str("why"))),
     EvalBeginEntry: ("eval_begin", (_pol("policy"),)),
     EvalEntry: ("eval", (_pol("policy"), _USED)),
     ConsumeEntry: (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
-from periplus.audit.account import Account
+from periplus.audit.account import Account, DoubtedSamples
 from periplus.audit.auditor import ForkReport, Report
 from periplus.audit.findings import Finding
 from periplus.view.state import printable
@@ -36,6 +36,17 @@ def report_tree(report: Report) -> Tree:
         "bound": report.bound,
         "surviving": _account_tree(report.surviving) if report.surviving else None,
         "forks": [_fork_tree(fork) for fork in report.forks],
+        "doubted": [
+            {
+                "worker": each.worker_id,
+                "why": each.why,
+                "samples": each.samples,
+                "tokens": each.tokens,
+                "first_step": None if each.first is None else str(each.first),
+                "last_step": None if each.last is None else str(each.last),
+            }
+            for each in report.doubted
+        ],
         "dead_steps": [str(policy) for policy in report.dead_steps],
         "evidence": {
             "lines": report.num_lines,
@@ -156,6 +167,7 @@ def _evidence_text(report: Report) -> str:
     ]
     if report.dead_steps:
         rows.append(("dead branches", f"{len(report.dead_steps)} steps: {_short(map(str, report.dead_steps))}"))
+    rows += [(f"in doubt: {each.worker_id}", _doubt_text(each)) for each in report.doubted[:SHOWN_ROWS]]
     rows += [
         (
             f"spool {spool.name}",
@@ -166,6 +178,12 @@ def _evidence_text(report: Report) -> str:
     rows += [("note", note) for note in report.notes]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name.ljust(width)}  {printable(value)}" for name, value in rows)
+
+
+def _doubt_text(doubted: DoubtedSamples) -> str:
+    steps = f"{doubted.first} to {doubted.last}" if doubted.first != doubted.last else str(doubted.first)
+    trained = f"{doubted.samples} samples ({doubted.tokens} tokens) were trained on in steps {steps} before"
+    return f"{trained if doubted.samples else 'none of its samples was trained on before'}: {doubted.why}"
 
 
 def _seals_text(report: Report) -> str:

@@ -24,6 +24,7 @@ from periplus.audit.records import (
     AdmissionVerdict,
     CheckpointEntry,
     ConsumeEntry,
+    DoubtEntry,
     DropEntry,
     EndEntry,
     Entry,
@@ -154,6 +155,8 @@ class Walk:
                 self._lost(fork, record)
             case DropEntry():
                 batches.drop(fork, at, record, self._findings, self.place)
+            case DoubtEntry():
+                self._doubt(fork, record)
             case EvalBeginEntry():
                 batches.begin_evaluation(fork, record, self._findings, self.place)
             case EvalEntry():
@@ -477,6 +480,12 @@ class Walk:
                     journal=said,
                     frame=kept,
                 )
+
+    def _doubt(self, fork: Fork, doubt: DoubtEntry) -> None:
+        if not self.history.reached(doubt.since) or doubt.policy != fork.head:
+            message = f"worker {doubt.worker_id} is in doubt from {doubt.since} to {doubt.policy}, while the fork is at"
+            self._say(Code.DOUBT_CONTRADICTS, f"{message} {fork.head}", policy=str(doubt.since))
+        fork.doubts.append((self.num_lines, doubt))
 
     # ---- weights --------------------------------------------------------------------------------------------------
 

@@ -363,7 +363,9 @@ def test_samples_of_a_worker_count_again_once_its_engine_was_written_anew(
     assert [record.values["num_samples"] for record in steps] == [0] + [16 * 8] * 5
     assert [record.values["sample_check_alarms"] for record in steps] == [1, 0, 0, 0, 0, 0]
     assert run.summary["weight_digest_mismatches"] == 0
-    assert audited(run.run_dir).findings == ()
+    report = audited(run.run_dir)
+    assert report.findings == ()
+    assert [(each.worker_id, each.samples) for each in report.doubted] == [("w0", 0)], "found in the first step"
 
 
 def test_a_job_ends_if_writing_and_starting_an_engine_anew_do_not_help(

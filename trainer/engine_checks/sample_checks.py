@@ -18,7 +18,7 @@ from periplus.values.policy import Policy
 from periplus.values.trajectory import Trajectory
 from periplus.values.weight_state import WeightState
 from trainer.engine_checks.doubted_workers import DoubtedWorkers
-from trainer.engine_checks.evidence import FloatArray, RescoredTokens, SampleEvidence
+from trainer.engine_checks.evidence import WINDOW, FloatArray, RescoredTokens, SampleEvidence
 from trainer.engine_checks.kept_versions import KeptVersions
 from trainer.engine_checks.rescoring import Rescorer
 from trainer.learning.batch import sample_of
@@ -36,9 +36,11 @@ MAX_BYTES = 4 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsoundSamples:
-    """A worker whose samples are not from the weights that it named: the first and last version since it was sound.
+    """A worker whose samples are not from the weights that it named.
 
-    `num_tokens` of it were computed again since its last finding, or since the start.
+    All that it sampled from version `first` on is in doubt: since its last finding, its first check, or the beginning
+    of the last `WINDOW` tokens that raised no alarm. `last` is the version in which it was found. `num_tokens` of it
+    were computed again since its last finding, or since the start.
     """
 
     worker_id: str
@@ -46,6 +48,14 @@ class UnsoundSamples:
     last: Policy
     why: str
     num_tokens: int
+
+
+@dataclass(slots=True)
+class _Window:
+    """Tokens of one worker that were computed again, from version `first` on."""
+
+    first: Policy
+    num_tokens: int = 0
 
 
 class SampleChecks:
@@ -63,7 +73,7 @@ class SampleChecks:
         self._evidence: dict[str, SampleEvidence] = {}
         self._tokens_of = Counter[str]()
         self._tokens_before = Counter[str]()  # of each worker, at its last finding
-        self._since: dict[str, Policy] = {}
+        self._windows: dict[str, list[_Window]] = {}  # of each worker: the last one without an alarm, and this one
         self._num_checks = 0
         self.spent_s = 0.0
         """Seconds that all checks have taken."""
@@ -94,17 +104,21 @@ class SampleChecks:
         self._num_checks += 1
         findings = []
         for worker_id, tokens in self._compared(chosen, state, None if base is None else self._versions.of(base)):
-            first = self._since.setdefault(worker_id, policy)
+            windows = self._windows.setdefault(worker_id, [_Window(policy)])
+            if windows[-1].num_tokens >= WINDOW:
+                windows[:] = windows[-1], _Window(policy)
+            windows[-1].num_tokens += len(tokens.reported)
             why = self._evidence.setdefault(worker_id, SampleEvidence()).add(tokens)
             self._tokens_of[worker_id] += len(tokens.reported)
             self.num_tokens += len(tokens.reported)
             if why:
                 num_tokens = self._tokens_of[worker_id] - self._tokens_before[worker_id]
                 self._tokens_before[worker_id] = self._tokens_of[worker_id]
+                first = windows[0].first
                 findings.append(
                     UnsoundSamples(worker_id=worker_id, first=first, last=policy, why=why, num_tokens=num_tokens)
                 )
-                del self._evidence[worker_id], self._since[worker_id]
+                del self._evidence[worker_id], self._windows[worker_id]
         return findings
 
     def _choice(self, trained: Sequence[Trajectory]) -> tuple[Policy | None, list[Trajectory]]:

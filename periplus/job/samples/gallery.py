@@ -10,6 +10,7 @@ import numpy as np
 
 from periplus.errors import NotFound, PeriplusError
 from periplus.job.run_directory import RunDirectory
+from periplus.job.samples.doubts import doubt_of, read_doubts
 from periplus.job.samples.index import SampleIndex, read_index
 from periplus.job.samples.selection import ChosenSample, SampleOrder, SampleQuery, choose
 from periplus.job.samples.shown import ShownSample, Tree, sample_tree, shown_sample, tokens_to_decode
@@ -104,9 +105,11 @@ def _gallery(
     trajectories = read_trajectories(run, chosen)
     readable = [tokens_to_decode(t) for t in trajectories if not isinstance(t, PeriplusError)]
     decoded = decode(readable)
-    texts = iter(decoded.texts or ())
+    texts, doubts = iter(decoded.texts or ()), read_doubts(run)
     samples = tuple(
-        shown_sample(sample, found, None if isinstance(found, PeriplusError) else next(texts, None))
+        shown_sample(sample, found, "", None)
+        if isinstance(found, PeriplusError)
+        else shown_sample(sample, found, doubt_of(doubts, found, sample.block.policy), next(texts, None))
         for sample, found in zip(chosen, trajectories, strict=True)
     )
     return Gallery(

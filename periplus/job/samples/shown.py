@@ -47,7 +47,8 @@ class ShownSample:
     `step` is the version that the step made, or at which the `evaluation` of this name began; `fork` is the fork that
     took it. `reward` is the one that was trained on, or None if no function judged the sample, which is then not
     trained on. `difference_mean` and `difference_max` are of |log pi_trainer - log pi_engine| in nats. `trajectory` is
-    None if it cannot be read, and `problem` then says why.
+    None if it cannot be read, and `problem` then says why. `doubt` says why the worker's samples are in doubt; it is
+    empty if they are not.
     """
 
     step: int
@@ -65,6 +66,7 @@ class ShownSample:
     reward_parts: dict[str, float]
     trajectory: Trajectory | None
     problem: str
+    doubt: str
     prompt: str | None
     pieces: tuple[ShownPiece, ...]
 
@@ -78,7 +80,9 @@ def tokens_to_decode(trajectory: Trajectory) -> TokensToDecode:
     )
 
 
-def shown_sample(chosen: ChosenSample, trajectory: Trajectory | PeriplusError, text: DecodedText | None) -> ShownSample:
+def shown_sample(
+    chosen: ChosenSample, trajectory: Trajectory | PeriplusError, doubt: str, text: DecodedText | None
+) -> ShownSample:
     """Return a sample as it is shown. `text` is None without a tokenizer or without a trajectory."""
     block, row = chosen.block, chosen.block.rows[chosen.row]
     found = None if isinstance(trajectory, PeriplusError) else trajectory
@@ -98,6 +102,7 @@ def shown_sample(chosen: ChosenSample, trajectory: Trajectory | PeriplusError, t
         reward_parts=reward_parts_of(found.metadata) if found else {},
         trajectory=found,
         problem=str(trajectory) if isinstance(trajectory, PeriplusError) else "",
+        doubt=doubt,
         prompt=text.prompt if text else None,
         pieces=_pieces(found, text, _consumer_version(block)) if found else (),
     )
@@ -126,6 +131,7 @@ def sample_tree(sample: ShownSample) -> Tree:
     return tree | {
         "item": trajectory.item,
         "worker": trajectory.worker_id,
+        "doubt": sample.doubt,
         "stop_reason": trajectory.stop_reason.value,
         "temperature": trajectory.sampling.temperature,
         "generation_s": trajectory.generation_s,

@@ -61,6 +61,9 @@ def _parts(sample: ShownSample, most: int) -> Iterator[str]:
     if trajectory is None:
         yield f'<p class="note">Not shown: {_text(sample.problem)}</p>'
         return
+    if sample.doubt:
+        found = "In doubt: this worker's samples were found not to be of the weights"
+        yield f'<p class="note">{found}: {_text(sample.doubt)}</p>'
     yield f'<p class="label">Prompt, {_counted(len(trajectory.prompt_ids), _TOKEN)}</p>'
     yield f"<pre>{_words(sample.prompt, trajectory.prompt_ids.tolist(), most)}</pre>"
     yield f'<p class="label">Completion, {_counted(sample.num_tokens, _TOKEN)}</p>'

@@ -60,6 +60,8 @@ def _lines(sample: ShownSample) -> Iterator[str]:
         f"  ended by {trajectory.stop_reason.value} after {units.duration(trajectory.generation_s)}, "
         f"temperature {trajectory.sampling.temperature:g}, worker {visible_text(trajectory.worker_id)}"
     )
+    if sample.doubt:
+        yield f"  IN DOUBT: this worker's samples were found not to be of the weights: {visible_text(sample.doubt)}"
     yield f"  prompt, {_tokens(len(trajectory.prompt_ids))}:"
     yield from _barred(sample.prompt, trajectory.prompt_ids.tolist())
     for piece in sample.pieces:

@@ -8,7 +8,8 @@ import pytest
 
 from periplus.audit.account import Account
 from periplus.audit.findings import Code
-from periplus.audit.records import AdmissionVerdict
+from periplus.audit.records import AdmissionVerdict, DoubtEntry
+from periplus.audit.report import report_text
 from periplus.job.run_directory import RunDirectory
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
@@ -72,6 +73,36 @@ def test_lengths_and_ages_are_recomputed_from_the_frames(careless: AuditRun) -> 
     assert account.mean_tokens_sampled == (account.trained_tokens + len(given_up.completion_ids)) / 5
     assert account.length_bias == pytest.approx(account.mean_tokens_trained / account.mean_tokens_sampled - 1)
     assert account.abandoned_tokens == [len(given_up.completion_ids)]
+
+
+def test_what_was_trained_on_before_a_worker_was_found_unsound_is_told(careless: AuditRun) -> None:
+    for _ in range(3):
+        groups = [careless.open_group() for _ in range(2)]
+        careless.arrive(careless.trajectory(careless.lease(groups[0], 0, worker="rollout-asia-0")))
+        for group in groups:
+            careless.fill(group)
+        careless.consume(groups)
+        careless.checkpoint()
+    careless.say(
+        DoubtEntry(worker_id="rollout-asia-0", since=Policy(0, 1), policy=Policy(0, 3), why="log-probabilities differ")
+    )
+    careless.say(DoubtEntry(worker_id="rollout-us-0", since=Policy(0, 2), policy=Policy(0, 3), why="drawn otherwise"))
+    careless.step()
+    careless.journal.flush()
+    report = audited(careless.root)
+    assert report.is_clean
+    asia, us = report.doubted
+    assert (asia.worker_id, asia.samples, asia.first, asia.last) == ("rollout-asia-0", 2, Policy(0, 1), Policy(0, 2))
+    assert (us.worker_id, us.samples, us.first) == ("rollout-us-0", 0, None)
+    text = report_text(report)
+    assert f"2 samples ({asia.tokens} tokens) were trained on in steps 0.1 to 0.2 before: log-probabilities" in text
+    assert "none of its samples was trained on before: drawn otherwise" in text
+    # What a restored fork does not see is not in its history.
+    careless.kill()
+    careless.start(Policy(0, 2))
+    careless.journal.flush()
+    (asia, _) = audited(careless.root).doubted
+    assert (asia.samples, asia.last) == (1, Policy(0, 1))
 
 
 def test_a_run_that_was_killed_with_a_torn_line_can_be_audited(run: Path) -> None:

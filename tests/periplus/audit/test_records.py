@@ -73,6 +73,7 @@ any_record = st.one_of(
     ),
     st.builds(records.LostEntry, lease_id=integers, group=integers, sample=integers, worker_id=texts, why=labels),
     st.builds(records.DropEntry, group=integers, why=labels, samples=dropped),
+    st.builds(records.DoubtEntry, worker_id=texts, since=policies, policy=policies, why=texts),
     st.builds(records.EvalEntry, policy=policies, samples=used, newest=st.none() | policies),
     st.builds(records.EvalBeginEntry, policy=policies),
     st.builds(

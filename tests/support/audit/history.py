@@ -28,6 +28,11 @@ def honest_run(root: Path, *, group_size: int = 2, seed: int = 7, prune: bool = 
     run.start(Policy(1, 4))
     _fork(run, steps=3, checkpoint_after=2)
     if prune:
+        run.say(
+            audit.DoubtEntry(
+                worker_id="rollout-eu-0", since=run.policy, policy=run.policy, why="log-probabilities differ"
+            )
+        )
         run.evaluate_in_background()
     run.evaluate()
     run.end(merged=prune)

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from periplus.audit.journal import AuditJournal
+from periplus.audit.records import DoubtEntry
 from periplus.errors import NotFound
 from periplus.job.run_directory import RunDirectory
 from periplus.job.samples.gallery import gallery_of, gallery_tree, reported_gallery
 from periplus.job.samples.selection import SampleOrder, SampleQuery
 from periplus.values.policy import Policy
+from periplus.view.page.samples_section import samples_page
+from periplus.view.terminal.samples_text import samples_text
 from tests.support.trainer.kept_samples import SampleWriter, trajectory_of, written_run
 
 TOOL = (("ab", 3), ("tool", None), ("c", 3), ("de", 4))
@@ -48,6 +52,25 @@ def test_the_json_of_a_page_holds_ids_and_log_probabilities(tmp_path: Path) -> N
     first, context, *_ = sample["completion"]
     assert (first["policy"], first["text"], first["logprobs"]) == ("0.3", "ab", [-0.5, -0.5])
     assert (context["context"], context["logprobs"], len(context["ids"])) == (True, None, 4)
+
+
+def test_samples_of_a_worker_that_was_found_unsound_afterwards_are_marked(tmp_path: Path) -> None:
+    writer = SampleWriter(tmp_path / "run")
+    for version in (4, 5, 6):
+        of_step = [trajectory_of(version, sample, completion=TOOL, worker=f"w-{sample}") for sample in range(2)]
+        writer.step(Policy(0, version), of_step)
+    journal = AuditJournal.open(writer.run.audit)
+    journal.append(DoubtEntry(worker_id="w-1", since=Policy(0, 3), policy=Policy(0, 5), why="they differ"), 0.0)
+    journal.append(DoubtEntry(worker_id="w-0", since=Policy(0, 4), policy=Policy(0, 5), why="drawn otherwise"), 0.0)
+    journal.flush()
+    journal.close()
+    gallery = gallery_of(writer.run, SampleQuery(order=SampleOrder.BEST))
+    marked = [(sample.step, sample.sample, sample.doubt) for sample in gallery.samples if sample.doubt]
+    assert sorted(marked) == [(4, 1, "they differ"), (5, 1, "they differ")], "their tokens are of version 3 and newer"
+    assert (
+        samples_text(gallery).count("IN DOUBT: this worker's samples were found not to be of the weights: they d") == 2
+    )
+    assert samples_page(gallery).count("found not to be of the weights: they differ") == 2
 
 
 def test_pages_are_chosen_by_step_region_group_and_reward(run: RunDirectory) -> None:

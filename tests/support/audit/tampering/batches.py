@@ -97,11 +97,18 @@ def a_drop_is_removed(forger: Forger) -> None:
     del forger.entries[at(forger, records.DropEntry)]
 
 
+def a_worker_is_doubted_since_a_version_that_never_was(forger: Forger) -> None:
+    step = at(forger, records.ConsumeEntry, policy=Policy(2, 4))
+    doubt = records.DoubtEntry(worker_id="rollout-eu-0", since=Policy(2, 99), policy=Policy(2, 4), why="nothing")
+    forger.entries.insert(step, replace(forger.entries[step], record=doubt))
+
+
 def a_drop_lists_fewer_samples(forger: Forger) -> None:
     forger.edit(at(forger, records.DropEntry), samples=())
 
 
 TAMPERINGS = (
+    Tampering(a_worker_is_doubted_since_a_version_that_never_was, (Code.DOUBT_CONTRADICTS,)),
     Tampering(a_group_is_trained_on_again, (Code.TRAINED_TWICE,)),
     Tampering(a_sample_is_trained_on_again, (Code.TRAINED_TWICE,)),
     Tampering(a_batch_is_removed, (Code.VERSION_GAP,)),
