@@ -63,7 +63,9 @@ class World:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=lr, weight_decay=0.0)
         self.draws = np.random.default_rng(seed)
         self.prompts = self.draws.integers(3, self.model.config.vocab_size, (COMPLETIONS // 4, PROMPT_TOKENS))
-        self.checks = SampleChecks(Rescorer(self.model), DoubtedWorkers(lambda _: None), bound=2, now=lambda: 0.0)
+        self.checks = SampleChecks(
+            Rescorer(self.model.config, torch.device("cpu")), DoubtedWorkers(lambda _: None), bound=2, now=lambda: 0.0
+        )
         self.seed, self.version, self.temperature = seed, 0, 1.0
         self.states: list[WeightState] = []
 

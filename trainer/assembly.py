@@ -36,6 +36,7 @@ from trainer.data.dataset import training_sources
 from trainer.data.mixture import item_order
 from trainer.data.problem_digests import digest_of_all
 from trainer.disk_wait import DiskWait
+from trainer.distributed.process_group import device_of_rank
 from trainer.engine_checks.doubted_workers import DoubtedWorkers
 from trainer.engine_checks.rescoring import Rescorer
 from trainer.engine_checks.sample_checks import SampleChecks
@@ -75,7 +76,7 @@ class Running:
     ledger_service: LedgerService
     publisher: Publisher
     loop: TrainingLoop
-    checks: SampleChecks | None
+    checks: SampleChecks
 
     async def on_message(self, message: UpMessage) -> None:
         """Handle one message of the gateway. The ledger hears it first, then whoever else it concerns."""
@@ -84,11 +85,10 @@ class Running:
                 self.publisher.want_anchor()
             case ProofReceived(worker_id, proof):
                 # The fault that the trainer has found itself is none of the weights.
-                if self.checks is None or not self.checks.doubted.proven(worker_id, proof):
+                if not self.checks.doubted.proven(worker_id, proof):
                     self.publisher.on_proof(worker_id, proof)
             case HelloReceived() as hello:
-                if self.checks is not None:
-                    self.checks.doubted.joined(hello.worker_id, hello.epoch)
+                self.checks.doubted.joined(hello.worker_id, hello.epoch)
             case None:
                 pass
 
@@ -143,7 +143,7 @@ def assembled(
             prompts_RP=probe_prompts(job.seed, limits.vocab_size),
             num_threads=config.task.num_threads,
             now=now,
-            **({} if checks is None else {"keep": checks.published}),
+            keep=checks.published,
         )
         checkpointer = Checkpointer(
             job_id,
@@ -188,18 +188,10 @@ def _driver_of(config: TrainerConfig, prepared: Prepared) -> LedgerDriver:
     )
 
 
-def _sample_checks(
-    job: JobFile, prepared: Prepared, link: GatewayLink, now: Callable[[], float]
-) -> SampleChecks | None:
-    """Return the checks of samples; None where they cannot be: on a model in parts, and on an accelerator.
-
-    On an accelerator a check takes memory for the weights in float32, and neither that nor the rounding of engines
-    there was tried.
-    """
-    if job.train.devices > 1 or prepared.model.device.type != "cpu":
-        return None
+def _sample_checks(job: JobFile, prepared: Prepared, link: GatewayLink, now: Callable[[], float]) -> SampleChecks:
     adapters = adapter_settings(job)
-    rescorer = Rescorer(prepared.model, None if adapters is None else adapters.scale)
+    device = device_of_rank(0, job.train.devices)
+    rescorer = Rescorer(prepared.model.config, device, None if adapters is None else adapters.scale)
     return SampleChecks(rescorer, DoubtedWorkers(link.send), bound=job.staleness, now=now)
 
 

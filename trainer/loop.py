@@ -31,6 +31,7 @@ from periplus.audit import records as audit
 from periplus.errors import Denied, TimedOut
 from periplus.job.samples.correctness import correctness_of
 from periplus.values.policy import Policy
+from periplus.values.record import RecordKind
 from periplus.values.task import TaskState
 from periplus.values.trajectory import content_digest
 from trainer.checkpointing.checkpointer import Checkpointer
@@ -73,7 +74,7 @@ class TrainingLoop:
         recorder: RunRecorder,
         evaluator: Evaluator,
         samples: SampleRecorder,
-        checks: SampleChecks | None,
+        checks: SampleChecks,
         now: Callable[[], float],
     ) -> None:
         self._config = config
@@ -90,6 +91,7 @@ class TrainingLoop:
         self._evaluator = evaluator
         self._samples = samples
         self._checks = checks
+        self._has_said_obstacle = False
         self._trained_s = 0.0
         self._now = now
 
@@ -150,7 +152,7 @@ class TrainingLoop:
             return False
         waited_s = self._now() - started_s
         consumer, bound, lineage = batch.policy, self._job.staleness, self._prepared.lineage
-        check_started_s = self._now()
+        check_started_s, num_checked = self._now(), self._checks.num_tokens
         unsound = await self._unsound_groups(batch)
         check_s = self._now() - check_started_s
         trajectories = [kept.trajectory for kept in batch.kept if kept.trajectory.group not in unsound]
@@ -175,6 +177,7 @@ class TrainingLoop:
         num_uniform = sum(kept.trajectory.group in uniform for kept in trained)
         values = {"wait_s": waited_s, "train_s": train_s, "check_s": check_s, "lr": rate}
         values["uniform_samples"] = float(num_uniform)
+        values["sample_check_tokens"] = float(self._checks.num_tokens - num_checked)
 
         def published(sent: Sent) -> None:
             dropped, policy = len(batch.kept) - len(fit), consumer.next()
@@ -206,10 +209,11 @@ class TrainingLoop:
         Return the groups with samples in doubt: of a worker whose samples are not of its weights, until its engine was
         written anew. The audit says that they are left out. Raises: UnsoundEngine.
         """
-        if self._checks is None:
-            return frozenset()
         trajectories = [kept.trajectory for kept in batch.kept]
         found = await asyncio.to_thread(self._checks.check, trajectories, self._trained_s)
+        if (why := self._checks.obstacle) and not self._has_said_obstacle:
+            self._recorder.record(RecordKind.NOTICE, f"samples are not computed again: {why}")
+            self._has_said_obstacle = True
         workers, doubted = {each.worker_id for each in found}, self._checks.doubted
         unsound = frozenset(each.group for each in trajectories if each.worker_id in workers or doubted.in_doubt(each))
         for each in found:

@@ -27,6 +27,7 @@ from trainer.learning.forward.memory import (
     ModelWidths,
     PassPlan,
     activation_budget,
+    free_device_bytes,
     plan_pass,
     state_bytes,
 )
@@ -121,13 +122,7 @@ def _activation_budget_bytes(job: JobFile, model: Any, device: torch.device, dty
         is_placed=model.device == device,
         num_ranks=job.train.devices,
     )
-    return activation_budget(_free_bytes(device), taken_bytes)
-
-
-def _free_bytes(device: torch.device) -> int:
-    # With what torch holds of the device and does not use.
-    free_bytes, _ = torch.cuda.mem_get_info(device)
-    return free_bytes + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return activation_budget(free_device_bytes(device), taken_bytes)
 
 
 def warmup_settings(job: JobFile, model: Any) -> WarmupSettings:

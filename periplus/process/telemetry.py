@@ -193,6 +193,7 @@ _ALL = (
     Metric("logprob_mismatch_mixed_tokens", "tokens", "Tokens compared for samples of several policies.", _C),
     Metric("logprob_mismatch_alarms", "events", "Steps whose own policy's mismatch was above the alarm.", _C),
     Metric("sample_check_alarms", "events", "Workers whose samples were not from the weights that they named.", _C),
+    Metric("sample_check_tokens", "tokens", "Completion tokens that were computed again before the step.", _C),
     Metric("check_s", "s", "Time to compute samples again with the weights that sampled them."),
     Metric("lr", "1/step", "Learning rate."),
     Metric("num_samples", "samples", "Samples consumed by the step.", _C),

@@ -104,11 +104,11 @@ def test_passes_on_a_gpu_follow_what_is_free_after_the_learner(model: Any, monke
     taken = 18 * sum(parameter.numel() for parameter in model.parameters())
     a_token = activation_bytes(model_widths(model.config), dtype_bytes=4, recompute=False)
     for free_bytes, tokens in ((taken + 15_000 * a_token, 10_000), (taken + 7500 * a_token, 5000), (taken, 0)):
-        monkeypatch.setattr(recipe, "_free_bytes", lambda _, free_bytes=free_bytes: free_bytes)
+        monkeypatch.setattr(recipe, "free_device_bytes", lambda _, free_bytes=free_bytes: free_bytes)
         longest = job.sampling.prompt_tokens + job.sampling.max_new_tokens
         assert pass_plan(job, model, cuda).tokens == pytest.approx(max(longest, tokens), abs=1)
     auto = job.model_copy(update={"train": job.train.model_copy(update={"activation_checkpointing": "auto"})})
     assert pass_plan(auto, model, cuda).recompute
-    monkeypatch.setattr(recipe, "_free_bytes", lambda _: pytest.fail("a job that says all is not measured for"))
+    monkeypatch.setattr(recipe, "free_device_bytes", lambda _: pytest.fail("a job that says all is not measured for"))
     told = job.train.model_copy(update={"micro_batch_tokens": 77})
     assert pass_plan(job.model_copy(update={"train": told}), model, cuda).tokens == 77

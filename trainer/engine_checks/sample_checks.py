@@ -16,7 +16,8 @@ import torch
 
 from periplus.values.policy import Policy
 from periplus.values.trajectory import Trajectory
-from periplus.values.weight_state import WeightState
+from periplus.values.weight_state import WeightState, content_bytes
+from periplus.view import units
 from trainer.engine_checks.doubted_workers import DoubtedWorkers
 from trainer.engine_checks.evidence import WINDOW, FloatArray, RescoredTokens, SampleEvidence
 from trainer.engine_checks.kept_versions import KeptVersions
@@ -59,7 +60,7 @@ class _Window:
 
 
 class SampleChecks:
-    """The checks of one job's samples, by a trainer whose model is whole on its device (`rescorer`).
+    """The checks of one job's samples.
 
     Samples that are in doubt by an earlier finding (`doubted`) are not computed again. `bound` is the job's bound of
     staleness. `now` returns seconds on a monotonic clock.
@@ -69,6 +70,7 @@ class SampleChecks:
         self.doubted = doubted
         self._rescorer = rescorer
         self._versions = KeptVersions(bound + 2, MAX_BYTES)  # what may be trained on, and one before
+        self._version_bytes = 0
         self._now = now
         self._evidence: dict[str, SampleEvidence] = {}
         self._tokens_of = Counter[str]()
@@ -79,19 +81,30 @@ class SampleChecks:
         """Seconds that all checks have taken."""
         self.num_tokens = 0
         """Completion tokens that were computed again."""
+        self.obstacle = ""
+        """Why nothing can be computed again at present; empty if it can."""
 
     def published(self, policy: Policy, state: WeightState) -> None:
         """Keep a version that workers will sample from."""
         self._versions.add(policy, state)
+        self._version_bytes = content_bytes(state)
 
     def check(self, trained: Sequence[Trajectory], trained_s: float) -> list[UnsoundSamples]:
         """Compute some samples again, if `trained_s` seconds of training allow it, and return what was found."""
-        if self.spent_s > COST_SHARE * trained_s:
+        self.obstacle = self._obstacle()
+        if self.obstacle or self.spent_s > COST_SHARE * trained_s:
             return []
         started_s = self._now()
         findings = self._checked(trained)
         self.spent_s += self._now() - started_s
         return findings
+
+    def _obstacle(self) -> str:
+        if self._version_bytes > MAX_BYTES:
+            return f"a version has {units.size(self._version_bytes)}, and {units.size(MAX_BYTES)} are kept at most"
+        if missing := self._rescorer.missing_bytes:
+            return f"the weights in float32 need {units.size(missing)} more of the device's memory"
+        return ""
 
     def _checked(self, trained: Sequence[Trajectory]) -> list[UnsoundSamples]:
         policy, chosen = self._choice(trained)

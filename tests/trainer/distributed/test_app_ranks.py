@@ -15,6 +15,7 @@ from periplus.errors import RankLost, explained_error
 from periplus.job.job_file import JobFile
 from periplus.job.run_directory import RunDirectory
 from periplus.values.policy import Policy
+from periplus.values.record import RecordKind
 from periplus.values.task import Role, TaskState
 from rollout_worker import app as worker_app
 from rollout_worker.config import WorkerConfig
@@ -94,6 +95,8 @@ def test_a_trainer_whose_rank_is_killed_fails_at_once_and_other_numbers_of_ranks
     with asyncio.Runner() as runner:
         runner.run(asyncio.wait_for(go(), DEADLINE_S))
     assert json.loads((run.final / "config.json").read_text())["architectures"] == ["Qwen3ForCausalLM"]
+    first = next(record for record in run.records() if record.kind is RecordKind.STEP)
+    assert first.values["sample_check_tokens"] > 0, "samples are checked whatever the number of ranks"
     summary = run.records()[-1].values
     assert (summary["weight_digest_mismatches"], summary["staleness_violations"]) == (0, 0)
     report = audited(run.root, authorities=[AUTHORITY.public_key])

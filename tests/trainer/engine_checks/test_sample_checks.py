@@ -13,13 +13,14 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from periplus.values.low_rank import merged_state
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose, SamplingParams, StopReason, Trajectory
+from tests.support.trainer.small_models import PACKED, PADDED, random_model
 from trainer.data.adapters import ADAPTER, AdapterSettings, adapted_layers, inject, round_base
 from trainer.engine_checks import sample_checks
 from trainer.engine_checks.doubted_workers import DoubtedWorkers
 from trainer.engine_checks.kept_versions import KeptVersions
 from trainer.engine_checks.rescoring import Rescorer
 from trainer.engine_checks.sample_checks import COST_SHARE, SampleChecks
-from trainer.learning.batch import sample_of
+from trainer.learning.batch import Sample, sample_of
 from trainer.learning.forward.attention import use_packed_attention
 from trainer.publishing.publish import bf16_state
 
@@ -93,6 +94,10 @@ def drawn(
     ]
 
 
+def rescorer_of(model: Any, adapter_scale: float | None = None) -> Rescorer:
+    return Rescorer(model.config, torch.device("cpu"), adapter_scale)
+
+
 def moved(model: Any, size: float = 0.02) -> None:
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(1)
@@ -114,7 +119,7 @@ def test_what_is_computed_again_is_what_a_plain_model_with_the_published_weights
     moved(model)  # training has gone on
 
     now = [parameter.clone() for parameter in model.parameters()]
-    found = Rescorer(model).surprisals(state, [sample_of(t, None) for t in trajectories], temperature, torch.float32)
+    found = rescorer_of(model).surprisals(state, [sample_of(t, None) for t in trajectories], temperature, torch.float32)
 
     expected = np.concatenate([each.logprobs for each in trajectories])
     np.testing.assert_allclose(found.logprobs_M.numpy(), expected, atol=1e-5)
@@ -127,6 +132,35 @@ def test_what_is_computed_again_is_what_a_plain_model_with_the_published_weights
     mean = float(-(row.exp() * row).sum())
     assert float(found.entropies_M[0]) == pytest.approx(mean, abs=1e-5)
     assert float(found.variances_M[0]) == pytest.approx(float((row.exp() * (row + mean) ** 2).sum()), abs=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [*PACKED, *PADDED])
+def test_each_architecture_is_computed_without_weights_of_its_own(kind: str) -> None:
+    model = random_model((PACKED | PADDED)[kind])
+    use_packed_attention(model)
+    plain, state, draws = rounded(model), bf16_state(model), np.random.default_rng(0)
+    ids = draws.integers(3, model.config.vocab_size, (2, 9))
+    samples = [
+        Sample(
+            group=0,
+            sample=number,
+            prompt_ids=row[:4].astype(np.int32),
+            completion_ids=row[4:].astype(np.int32),
+            behaviour_logprobs=np.zeros(5, np.float32),
+            mask=np.ones(5, np.bool_),
+            policies=(PolicyRun(Policy(0, 0), 5),),
+            reward=None,
+            stop_reason=StopReason.LENGTH,
+        )
+        for number, row in enumerate(ids)
+    ]
+
+    found = rescorer_of(model).surprisals(state, samples, 1.0, torch.float32)
+
+    rows = torch.log_softmax(plain(torch.from_numpy(ids)).logits[:, 3:-1], -1)
+    expected = rows.gather(2, torch.from_numpy(ids[:, 4:, None]))[:, :, 0]
+    np.testing.assert_allclose(found.logprobs_M.numpy(), expected.flatten().numpy(), atol=1e-5)
 
 
 @torch.no_grad()
@@ -146,7 +180,7 @@ def test_adapters_are_merged_as_engines_merge_them(model: Any) -> None:
     for layer in adapted_layers(model).values():
         layer.lora_B[ADAPTER].weight.normal_(0, 0.2)  # training has gone on
 
-    rescorer = Rescorer(model, settings.scale)
+    rescorer = rescorer_of(model, settings.scale)
     found = rescorer.surprisals(state, [sample_of(each, None) for each in trajectories], 1.0, torch.float32)
 
     expected = np.concatenate([each.logprobs for each in trajectories])
@@ -154,7 +188,7 @@ def test_adapters_are_merged_as_engines_merge_them(model: Any) -> None:
 
 
 def checks_of(model: Any, versions: int = 1, bound: int = 2) -> SampleChecks:
-    checks = SampleChecks(Rescorer(model), DoubtedWorkers(print), bound=bound, now=lambda: 0.0)
+    checks = SampleChecks(rescorer_of(model), DoubtedWorkers(print), bound=bound, now=lambda: 0.0)
     for version in range(versions):
         checks.published(Policy(0, version), bf16_state(model))
     return checks
@@ -248,9 +282,24 @@ def test_samples_that_cannot_be_computed_again_are_passed_over(
     assert checks.check([], 1.0) == []
 
 
+def test_where_nothing_can_be_computed_again_the_checks_say_why(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks, samples = checks_of(model), drawn(rounded(model), np.random.default_rng(7), 1)
+    monkeypatch.setattr(sample_checks, "MAX_BYTES", 1000)
+    assert checks.check(samples, 1.0) == []
+    assert checks.obstacle == "a version has 44.6 kB, and 1 kB are kept at most"
+    monkeypatch.undo()
+    # An accelerator of which another process holds nearly all.
+    monkeypatch.setattr(Rescorer, "missing_bytes", 3 << 30)
+    assert checks.check(samples, 1.0) == []
+    assert checks.obstacle == "the weights in float32 need 3.22 GB more of the device's memory"
+    monkeypatch.undo()
+    assert checks.check(samples, 1.0) == []
+    assert (checks.obstacle, checks.num_tokens) == ("", 12)
+
+
 def test_checks_stop_while_they_have_taken_their_share_of_the_time(model: Any) -> None:
     times = iter(range(100))
-    checks = SampleChecks(Rescorer(model), DoubtedWorkers(print), bound=1, now=lambda: float(next(times)))
+    checks = SampleChecks(rescorer_of(model), DoubtedWorkers(print), bound=1, now=lambda: float(next(times)))
     checks.published(Policy(0, 0), bf16_state(model))
     samples = drawn(rounded(model), np.random.default_rng(5), 1)
 

@@ -14,6 +14,8 @@ less what the learner will still hold there: other processes, such as an engine,
 
 from dataclasses import dataclass
 
+import torch
+
 MIN_PASS_TOKENS = 2048
 """Tokens in a pass below which `auto` recomputes activations rather than making smaller passes. Each pass reads and
 rounds all weights. Chosen by hand: with 2048 tokens a matrix product is no longer limited by reading its weights."""
@@ -120,3 +122,9 @@ def plan_pass(
     again = room[False] < wanted if recompute is None else recompute
     most = MAX_PASS_TOKENS.get(device_type, MAX_ACCELERATOR_PASS_TOKENS)
     return PassPlan(tokens=max(longest, min(room[again], most)) if tokens is None else tokens, recompute=again)
+
+
+def free_device_bytes(device: torch.device) -> int:
+    """Return the bytes of an accelerator that are free, with what torch holds of it and does not use."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
