@@ -363,12 +363,6 @@ def _least(share: float) -> Callable[[Any], Any]:
     return change
 
 
-def _without_end(logits_RV: Any) -> Any:
-    logits_RV = logits_RV.clone()
-    logits_RV[:, 2] = -torch.inf
-    return logits_RV
-
-
 FAULTS: Mapping[str, Fault] = {
     "decoding's attention 1.5 times as steep": Fault(planted=_attention(_steeper(1.5))),
     "drawn at temperature 0.7, reported at 1": Fault(planted=_drawn(lambda logits: logits / 0.7)),

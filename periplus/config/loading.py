@@ -556,16 +556,3 @@ def _number(bound: Any) -> Any:
 
 def _shown(value: object) -> str:
     return shortened(json.dumps(value, default=str))
-
-
-# ---- resolved dump ---------------------------------------------------------------------------------------------------
-
-
-def dump_json(config: Config) -> str:
-    """Return every key with its value, defaults included, as JSON text."""
-    return json.dumps(config.model_dump(mode="json"), indent=2)
-
-
-def dump_yaml(config: Config) -> str:
-    """Return every key with its value, defaults included, as YAML text that `load` reads back."""
-    return yaml_text.dump(config.model_dump(mode="json"))

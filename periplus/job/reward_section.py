@@ -125,11 +125,6 @@ class RewardSection(Config, json_schema_extra=_with_shorthand):
         paths = [entry.path for entry in self.entries if isinstance(entry, OwnReward)]
         return tuple(dict.fromkeys(path.partition(":")[0].partition(".")[0] for path in paths))
 
-    @property
-    def runs_programs(self) -> bool:
-        """Whether programs that the model wrote are run, in sandboxes on workers."""
-        return any(isinstance(entry, CodeReward) for entry in self.entries)
-
 
 def disagreements(reward: RewardSection) -> list[str]:
     """Return what keys of the section contradict each other, one sentence each."""

@@ -21,7 +21,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -141,16 +141,6 @@ class TrajectoryLimits:
     vocab_size: int
     max_prompt_tokens: int
     max_completion_tokens: int
-
-
-def policy_runs(policies: Iterable[Policy]) -> tuple[PolicyRun, ...]:
-    """Return the run-length encoding of the policy of each token."""
-    return tuple(PolicyRun(policy, len(list(run))) for policy, run in groupby(policies))
-
-
-def oldest_policy(trajectory: Trajectory) -> Policy | None:
-    """Return the policy of the oldest token, or None if there is no token."""
-    return trajectory.policies[0].policy if trajectory.policies else None
 
 
 def read_only(values: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -20,7 +20,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from periplus.codec.weights.staged import Bits, Update
+from periplus.codec.weights.staged import Update
 from periplus.errors import ConfigError
 
 FOLDER = Path("/dev/shm")
@@ -204,9 +204,3 @@ def _padded_values(number: int) -> int:
 def _aligned(num_bytes: int) -> int:
     # The padding between values and positions is part of it: at most 2 bytes.
     return -(-(num_bytes + _VALUE_BYTES) // _ALIGNMENT) * _ALIGNMENT
-
-
-def whole_tensors(names: Iterable[str], bits: Iterable[Bits]) -> Iterator[Update]:
-    """Return updates that write all elements of tensors."""
-    for name, values in zip(names, bits, strict=True):
-        yield Update(name=name, positions=None, start=0, values=values)

@@ -3,8 +3,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from periplus.config.loading import dotted_keys, dump_yaml, validate
+from periplus.config.loading import dotted_keys, validate
 from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile, SamplingSection, job_schema, load_job, recorded_job, resolve
 from periplus.job.other_trainers.known_elsewhere import KNOWN_ELSEWHERE
@@ -136,7 +137,7 @@ def test_a_resolved_job_survives_json_and_yaml(tmp_path: Path) -> None:
     original = load_job(ROOT / "examples" / "arithmetic.yaml", ["sampling.temperature=0.7", "regions.rollout=[a, b]"])
     assert JobFile.from_json(original.to_json()) == original
     assert json.loads(original.to_json())["schema"] == "periplus.job/1"
-    (tmp_path / "config.yaml").write_text(dump_yaml(original))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(json.loads(original.to_json())))
     assert load_job(tmp_path / "config.yaml") == original
 
 

@@ -73,7 +73,6 @@ def test_a_list_has_functions_of_all_kinds_with_weights_and_labels(tmp_path: Pat
     ]
     assert found.entries[0].weight == 2.0
     assert found.entries[1] == RegexReward(name="regex", pattern="x", where="last", group=0)
-    assert found.runs_programs
     assert not found.has_own_code
 
 

@@ -17,8 +17,6 @@ from periplus.values.trajectory import (
     Trajectory,
     TrajectoryLimits,
     content_digest,
-    oldest_policy,
-    policy_runs,
     read_only,
     token_ids,
     validate,
@@ -112,17 +110,6 @@ def test_a_sample_that_no_function_judged_has_no_reward_and_keeps_its_digest_ove
 
 def test_an_abandoned_sample_without_tokens_is_accepted() -> None:
     validate(replace(GOOD, **NOTHING), LIMITS)
-
-
-def test_the_oldest_policy_is_that_of_the_first_run() -> None:
-    assert oldest_policy(GOOD) == Policy(1, 4)
-    assert oldest_policy(replace(GOOD, policies=())) is None
-
-
-def test_policies_of_tokens_are_run_length_encoded() -> None:
-    old, new = Policy(0, 1), Policy(0, 2)
-    assert policy_runs([old, old, new]) == (PolicyRun(old, 2), PolicyRun(new, 1))
-    assert policy_runs([]) == ()
 
 
 @given(trajectories())

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,11 @@ from periplus.values.policy import Policy
 from periplus.values.safetensors_format import ELEMENT_BYTES, layout_bytes
 from periplus.values.trajectory import (
     MAX_REWARD,
+    PolicyRun,
     Purpose,
     SamplingParams,
     StopReason,
     Trajectory,
-    policy_runs,
     read_only,
     token_ids,
 )
@@ -55,7 +56,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
     versions = sorted(draw(st.lists(st.integers(0, 3), **per_token)))
     fork = draw(st.integers(0, 2**32 - 1))
     # Only a later run can have kept the cache of an older policy.
-    runs = policy_runs(Policy(fork, version) for version in versions)
+    runs = [PolicyRun(Policy(fork, version), len(list(run))) for version, run in groupby(versions)]
     kept = [False, *draw(st.lists(st.booleans(), min_size=len(runs), max_size=len(runs)))]
     metadata = st.dictionaries(names, st.integers() | names, min_size=1, max_size=2).map(json.dumps)
     return Trajectory(
