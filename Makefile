@@ -70,17 +70,19 @@ demo: $(READY)
 # A tier imports the test files that speak of its mark alone: to import all of them takes 15 seconds in each process.
 files_with = $$(grep -rlE --include='test_*.py' '$(1)' $(or $(2),tests) | sort)
 
-# One process a core; one OpenMP thread each, since threads that share a core wait for each other more than they compute.
+# One process more than there are cores, since some tests wait; one OpenMP thread each, since threads that share a core wait
+# for each other more than they compute.
+PARALLEL := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $$(($$(nproc) + 1)) --dist worksteal
+
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal $(PYTEST_ARGS)
+	$(PARALLEL) $(PYTEST_ARGS)
 
 test-properties: $(READY)
-	PERIPLUS_EXAMPLES=100 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "hypothesis and not slow and not faults and not proofs and not vllm" \
-	  --numprocesses auto --dist worksteal $(call files_with,hypothesis) $(PYTEST_ARGS)
+	PERIPLUS_EXAMPLES=100 $(PARALLEL) -m "hypothesis and not slow and not faults and not proofs and not vllm" \
+	  $(call files_with,hypothesis) $(PYTEST_ARGS)
 
 test-slow: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not faults" --numprocesses auto --dist worksteal \
-	  $(call files_with,mark\.slow|rest_is_slow) $(PYTEST_ARGS)
+	$(PARALLEL) -m "slow and not faults" $(call files_with,mark\.slow|rest_is_slow) $(PYTEST_ARGS)
 
 test-proofs: $(READY)
 	$(BIN)/python -m pytest -m proofs $(call files_with,mark\.proofs) $(PYTEST_ARGS)
