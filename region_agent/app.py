@@ -30,7 +30,7 @@ from periplus.pb.v1 import control_pb2, gateway_pb2_grpc
 from periplus.process.backoff import Backoff
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
 from periplus.process.telemetry import event
-from periplus.values.machine import Inventory
+from periplus.values.machine import DeviceFamily, Inventory
 from periplus.values.record import RecordKind
 from periplus.values.task import Role, RunFiles, TaskReport, authority_key_of
 from periplus.wan.client import address_resolver
@@ -379,24 +379,31 @@ class Agent:
         """Look at the devices now and then, and tell the coordinator when one has failed or works again."""
         while True:
             await asyncio.sleep(DEVICES_S)
-            try:
-                offered = await asyncio.to_thread(
-                    inventory, self._config, self._engines, self._accelerators, clock.monotonic_s()
-                )
-            except PeriplusError as error:  # of a file of devices that was changed meanwhile
-                event(log, logging.WARNING, "devices_unknown", why=error)
-                continue
-            problems = [[device.problem for device in each.own.devices] for each in (offered, self._inventory)]
-            if problems[0] != problems[1]:
-                event(log, logging.WARNING, "devices_changed", problems="; ".join(filter(None, problems[0])) or "none")
-            # While a device fails, each look says for how long it has.
-            if problems[0] != problems[1] or any(problems[0]):
-                self._inventory, self._supervisor.machine = offered, offered.own
-                self._session.send(control_pb2.AgentMessage(inventory=inventory_to_pb(offered)))
+            await self._look_at_devices()
+
+    async def _look_at_devices(self) -> None:
+        try:
+            offered = await asyncio.to_thread(
+                inventory, self._config, self._engines, self._accelerators, clock.monotonic_s()
+            )
+        except PeriplusError as error:  # of a file of devices that was changed meanwhile
+            event(log, logging.WARNING, "devices_unknown", why=error)
+            return
+        problems = [[device.problem for device in each.own.devices] for each in (offered, self._inventory)]
+        if problems[0] != problems[1]:
+            event(log, logging.WARNING, "devices_changed", problems="; ".join(filter(None, problems[0])) or "none")
+        # While a device fails, each look says for how long it has.
+        if problems[0] != problems[1] or any(problems[0]):
+            self._inventory, self._supervisor.machine = offered, offered.own
+            self._session.send(control_pb2.AgentMessage(inventory=inventory_to_pb(offered)))
 
     async def _look(self, now_s: float) -> None:
         """Note which processes have ended, and report every task whose state has changed."""
-        self._supervisor.poll(now_s)
+        if self._supervisor.poll(now_s) and any(
+            device.kind is DeviceFamily.CUDA for device in self._inventory.own.devices
+        ):
+            # A device that is gone may be why, and the coordinator plans the job anew by what it knows of devices.
+            await self._look_at_devices()
         await self._conclude_runs()
         reports = self._reports()
         for task_id, report_ in reports.items():

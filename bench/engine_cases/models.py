@@ -39,8 +39,10 @@ class Size:
 SIZES = {
     "0.8M": Size(hidden=128, intermediate=352, layers=4),
     "4.7M": Size(hidden=256, intermediate=672, layers=6),
+    "0.6M-12": Size(hidden=64, intermediate=176, layers=12),
+    "1.4M-28": Size(hidden=64, intermediate=176, layers=28),
 }
-"""The models by name. The names are their numbers of parameters."""
+"""The models by name. The names are their numbers of parameters; deep ones have their number of layers too."""
 
 
 def write_model(name: str, folder: Path, *, tied: bool = True, seed: int = 0) -> int:

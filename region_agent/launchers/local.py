@@ -98,8 +98,9 @@ class Supervisor:
             case Forget(task_id):
                 del self.processes[task_id]
 
-    def poll(self, now_s: float) -> None:
-        """Record the outcome of every process that has ended."""
+    def poll(self, now_s: float) -> bool:
+        """Record the outcome of every process that has ended, and return whether any of them has failed."""
+        has_failed = False
         for task_id, child in list(self._children.items()):
             exit_code = child.poll()
             if exit_code is None:
@@ -114,6 +115,8 @@ class Supervisor:
             self._drop_scratch(task_id)
             outcome = TaskOutcome.of_exit(exit_code, status)
             self.processes[task_id] = replace(self.processes[task_id], outcome=outcome, ended_at_s=now_s)
+            has_failed |= outcome.state is TaskState.FAILED
+        return has_failed
 
     def run_directory(self, task: LocalTask) -> RunDirectory:
         """Return the directory of a task's run. A trainer that resumes a run goes on in that run's own directory."""

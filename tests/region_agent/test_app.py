@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.process.lifecycle import ShutdownReason
 from periplus.publication import JobAuthority, PublisherKey
 from periplus.spool.format import Durability
+from periplus.values.machine import Device, DeviceFamily, Inventory
 from periplus.values.task import Role
-from region_agent import stores
+from region_agent import app, stores
 from region_agent.app import run
 from region_agent.config import AgentConfig
 from region_agent.control.convert import heartbeat_to_pb
+from region_agent.control.inventory import inventory
 from region_agent.control.reconcile import LocalTask
 from region_agent.gateway.frames import FrameSpool, open_frames
 from region_agent.gateway.traffic import Traffic
@@ -134,6 +137,32 @@ def test_tasks_go_on_while_the_coordinator_is_away_and_are_told_to_the_next_one(
             await running.__aexit__(None, None, None)
 
     play(scene)
+
+
+def test_a_device_that_vanished_is_told_before_the_failure_that_it_caused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator plans the job anew by what it knows of devices then."""
+    monkeypatch.setenv("TINY_WORKER", "die")
+    problems = ["", *["it is not on the bus any more"] * 100]  # none when the agent starts
+
+    def with_a_card(*arguments: Any) -> Inventory:
+        card = Device(index=0, kind=DeviceFamily.CUDA, model="NVIDIA L4", memory_bytes=1 << 30, problem=problems.pop(0))
+        found = inventory(*arguments)
+        return replace(found, machines=(replace(found.own, devices=(card,)),))
+
+    monkeypatch.setattr(app, "inventory", with_a_card)
+
+    async def scene() -> None:
+        fake = FakeCoordinator()
+        async with served(fake) as coordinator, agent(tmp_path, coordinator):
+            fake.orders.put_nowait(desired())
+            await until(lambda: control_pb2.TASK_STATE_FAILED in states(fake))
+        failed = next(at for at, message in enumerate(fake.came) if message.task.state == control_pb2.TASK_STATE_FAILED)
+        news = [at for at, message in enumerate(fake.came[:failed]) if message.HasField("inventory")]
+        assert fake.came[news[0]].inventory.machines[0].devices[0].problem == "it is not on the bus any more"
+
+    asyncio.run(scene())
 
 
 def test_a_task_that_is_to_stop_stops_and_one_that_never_ran_is_reported_stopped(tmp_path: Path) -> None:
