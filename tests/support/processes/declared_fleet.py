@@ -14,6 +14,8 @@ from periplus.net.tokens import make_token, read_token
 from periplus.pb.v1 import control_pb2
 from tests.support.processes.demo import pids_of
 
+JOINED_S = 60.0
+
 Devices = tuple[Mapping[str, object], ...]
 """Devices of one machine, with the keys of a devices file."""
 
@@ -61,6 +63,10 @@ async def declared_fleet(
             agent += ["--work-dir", str(folder / "runs" / name), "--state-dir", str(folder / "state" / name)]
             await services.start(f"agent-{name}", [*agent, "--devices", str(file), *region.options])
         async with connect(address, read_token(token)) as remote:
+            # An agent is ready once its gateway listens; it joins a moment later.
+            async with asyncio.timeout(JOINED_S):
+                while len((await remote.fleet()).regions) < len(regions):  # noqa: ASYNC110  # another process joins
+                    await asyncio.sleep(0.1)
             yield remote
     finally:
         await services.stop(lambda: False)
