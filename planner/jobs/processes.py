@@ -56,11 +56,18 @@ def checked_plan(
     """
     if found := _first_disagreement(plan, fleet, needs, capabilities):
         return Infeasible(facts=(Fact(kind="plan", name="processes", what=found),))
-    rows = [with_pace(_completed(each, needs), fleet, workload) for each in plan.assignments]
+    rows = [with_pace(_completed(each, needs, fleet), fleet, workload) for each in plan.assignments]
     return Found(best=replace(plan, assignments=tuple(rows)))
 
 
-def _completed(each: Assignment, needs: Needs) -> Assignment:
+def _completed(each: Assignment, needs: Needs, fleet: Fleet) -> Assignment:
+    region = fleet.region(each.region)
+    assert region is not None
+    prices = [machines.usd_per_gpu_hour for machines in region.machines if machines.gpu == each.device]
+    known = [price for price in prices if price is not None]
+    if each.usd_per_hour is None and known and len(known) == len(prices):
+        # Of one type at several prices: nobody knows which will be free.
+        each = replace(each, usd_per_hour=max(known) * each.num_workers * max(each.tensor, each.data))
     if each.task is TaskKind.TRAINER:
         return replace(each, engine="", memory_bytes=each.memory_bytes or needs.trainer_memory_bytes)
     memory_bytes = each.memory_bytes or needs.rollout_memory_bytes

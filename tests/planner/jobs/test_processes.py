@@ -164,6 +164,17 @@ def test_a_plan_by_hand_is_completed() -> None:
     assert stated.best.assignments[0].memory_bytes == 7
 
 
+def test_a_plan_by_hand_has_the_rents_of_the_fleet() -> None:
+    by_hand = hand_made(row("trainer", "a", "H100-SXM"), row("rollout", "a", number=2), row("rollout", "b", ""))
+    found = planned(fleet(usd=0.5), by_hand)
+    assert isinstance(found, Found)
+    assert [each.usd_per_hour for each in found.best.assignments] == [0.5, 1.0, None]
+    own = hand_made(row("trainer", "a", usd_per_hour=9.0), row("rollout", "b"))
+    found = planned(fleet(usd=0.5), own)
+    assert isinstance(found, Found)
+    assert [each.usd_per_hour for each in found.best.assignments] == [9.0, 0.5], "what the plan says stays"
+
+
 @pytest.mark.parametrize(
     ("rows", "what"),
     [
