@@ -1,10 +1,14 @@
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import Field
+from pydantic import Field, PlainSerializer
+from pydantic.functional_validators import ValidateAs
 
 from periplus.config.loading import (
+    STRICT,
     Config,
     KnownElsewhere,
     NotSupported,
@@ -15,6 +19,8 @@ from periplus.config.loading import (
     parse_json,
     read_text,
     read_yaml,
+    tree_of,
+    validate,
 )
 from periplus.errors import ConfigError
 
@@ -240,3 +246,89 @@ def test_the_known_keys_include_sections_and_what_is_in_them() -> None:
 
 def test_the_field_docstring_is_its_description() -> None:
     assert Inner.model_fields["rate"].description == "A rate."
+
+
+def test_a_document_carries_its_schema() -> None:
+    assert check_schema({"schema": "a/1", "x": 2}, "a/1", "file") == {"x": 2}
+    for tree in ({"x": 2}, {"schema": "a/2"}, [1]):
+        with pytest.raises(ConfigError, match="file: must carry schema: a/1, found "):
+            check_schema(tree, "a/1", "file")
+
+
+def test_broken_json_is_refused_with_its_line() -> None:
+    with pytest.raises(ConfigError, match="text, line 2: not valid JSON"):
+        parse_json('{\n"a" 1}', "text")
+
+
+def test_ten_refusals_are_said_and_the_others_counted(tmp_path: Path) -> None:
+    text = "name: a\n" + "".join(f"unknown{i}: 1\n" for i in range(30_000))
+    lines = refusal(tmp_path, text).splitlines()
+    assert len(lines) == 11
+    assert lines[-1].endswith("and 29,990 more refusals")
+    assert all(len(line) < 300 for line in lines)
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wheel:
+    radius: Annotated[float, Field(gt=0, le=9)]
+    spokes: int = 3
+
+    def __post_init__(self) -> None:
+        if self.spokes == 13:
+            raise ValueError("13 spokes bring bad luck")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cart:
+    __pydantic_config__ = STRICT
+
+    wheels: tuple[Wheel, ...]
+    by_colour: Annotated[
+        tuple[tuple[Colour, Wheel], ...],
+        ValidateAs(dict[Colour, Wheel], lambda each: tuple(each.items())),
+        PlainSerializer(dict, return_type=dict[Colour, Wheel]),
+    ] = ()
+    marks: Annotated[frozenset[str], Field(max_length=2), PlainSerializer(sorted)] = frozenset()
+    spare: Wheel | None = None
+
+
+CART = {"wheels": [{"radius": 1.5}], "by_colour": {"blue": {"radius": 1.0, "spokes": 5}}, "marks": ["a", "b"]}
+
+
+def test_a_dataclass_is_its_own_file_without_its_defaults() -> None:
+    blue = Wheel(radius=1.0, spokes=5)
+    cart = Cart(wheels=(Wheel(radius=1.5),), by_colour=((Colour.BLUE, blue),), marks=frozenset("ba"))
+    assert tree_of(cart) == CART
+    assert validate(Cart, CART, "f") == cart
+
+
+@pytest.mark.parametrize(
+    ("change", "refusal"),
+    [
+        ({"wheels": [{"radius": 0}]}, "wheels.0.radius is 0, but must be a number above 0 to 9"),
+        ({"wheels": [{}]}, "wheels.0.radius is missing; it must be a number above 0 to 9"),
+        ({"wheels": [{"radius": 1, "spoke": 1}]}, "unknown key wheels.0.spoke; did you mean wheels.0.spokes?"),
+        ({"wheels": [3]}, "wheels.0 is 3, but must be a mapping with keys radius, spokes"),
+        ({"by_colour": {"green": {"radius": 1}}}, "unknown key by_colour.green; it must be one of red, blue"),
+        ({"by_colour": {"red": {"radius": "1"}}}, 'by_colour.red.radius is "1", but must be a number above 0 to 9'),
+        ({"by_colour": []}, "by_colour is [], but must be a mapping"),
+        ({"marks": [1]}, "marks.0 is 1, but must be text"),
+        ({"marks": ["a", "b", "c"]}, "marks has 3 items, but must be a list of at most 2 items"),
+        ({"spare": {"radius": 1, "spokes": 13}}, "spare: 13 spokes bring bad luck"),
+        ({"spare": {"radius": 1, "spokes": 1.5}}, "spare.spokes is 1.5, but must be a whole number"),
+        ({"colour": 1}, "unknown key colour; did you mean by_colour?"),
+    ],
+)
+def test_a_dataclass_is_refused_by_key_and_with_what_is_allowed(change: dict[str, Any], refusal: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate(Cart, CART | change, "f")
+    assert str(caught.value) == f"f: {refusal}"
+
+
+def test_code_makes_a_dataclass_unchecked() -> None:
+    assert Wheel(radius=-1.0).radius == -1.0
