@@ -1,20 +1,23 @@
 """Plants faults in rollout engines, one at a time, and counts the tokens until the trainer's checks of samples find it.
 
-A small model is trained on random rewards, so that its weights move as in a job. The torch engine samples from each
-version; the planted fault is in the engine alone. Every completion is checked (trainer/engine_checks), so the counts
-are of tokens that were computed again; a job checks a share of its samples. Sound runs must raise no alarm.
+A small model is trained on random rewards, so that its weights move as in a job. The engine samples from each version;
+the planted fault is in the engine alone. Every completion is checked (trainer/engine_checks), so the counts are of
+tokens that were computed again; a job checks a share of its samples. Sound runs must raise no alarm.
 
     python -m bench.planted_faults [--only NAME] [--lr 1e-5] [--dtype bfloat16] [--output FILE]
+    python -c "from bench.planted_faults import main; main()" --engine vllm    (as bench/engine_cases/engine_program.py)
+
+The second command needs an environment that has vLLM and accelerate, and plants what can be planted there.
 """
 
 import asyncio
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,7 @@ from periplus.values.policy import Policy
 from periplus.values.trajectory import Purpose, SamplingParams, StopReason, Trajectory
 from periplus.values.weight_state import WeightState
 from rollout_worker.engines import slot_attention, slot_decoder
-from rollout_worker.engines.engine import OnSwap, SampleRequest, WholeState
+from rollout_worker.engines.engine import Engine, OnSwap, SampleRequest, WholeState
 from rollout_worker.engines.sampling import choose
 from rollout_worker.engines.torch_engine import TorchEngine
 from trainer.engine_checks import sample_checks
@@ -53,8 +56,11 @@ SOUND_VERSIONS = 2
 class World:
     """A trainer of a small model, an engine with its published weights, and the checks of what the engine sampled."""
 
-    def __init__(self, folder: Path, *, size: str, dtype: torch.dtype, lr: float, seed: int) -> None:
+    def __init__(
+        self, folder: Path, *, size: str, dtype: torch.dtype, lr: float, bound: int, seed: int, is_vllm: bool
+    ) -> None:
         write_model(size, folder, seed=seed)
+        self.is_vllm = is_vllm
         torch.manual_seed(seed)
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         self.served = deepcopy(self.model).to(dtype)
@@ -64,57 +70,67 @@ class World:
         self.draws = np.random.default_rng(seed)
         self.prompts = self.draws.integers(3, self.model.config.vocab_size, (COMPLETIONS // 4, PROMPT_TOKENS))
         self.checks = SampleChecks(
-            Rescorer(self.model.config, torch.device("cpu")), DoubtedWorkers(lambda _: None), bound=2, now=lambda: 0.0
+            Rescorer(self.model.config, torch.device("cpu")),
+            DoubtedWorkers(lambda _: None),
+            bound=bound,
+            now=lambda: 0.0,
+            draw_seed=None if is_vllm else seed,
         )
         self.seed, self.version, self.temperature = seed, 0, 1.0
         self.states: list[WeightState] = []
 
-    async def run(self, fault: "Fault | None", max_tokens: int) -> dict[str, Any]:
+    async def run(self, fault: "Fault | None", max_tokens: int, vllm: Engine | None) -> dict[str, Any]:
         """Train, sample and check until something is found, or `max_tokens` tokens were checked with the fault."""
         self.temperature = 1.0 if fault is None else fault.temperature
+        if vllm is not None:
+            async with _in_worker(vllm, fault) as plant:
+                return await self._run(vllm, fault, max_tokens, plant)
         engine = TorchEngine(
             model=self.served, end_ids=(2,), pad_id=0, num_slots=COMPLETIONS, prompt_tokens=16, max_new_tokens=TOKENS
         )
-        begins = 0 if fault is None or fault.from_start else SOUND_VERSIONS
-        checked_before = 0
         try:
-            while self.version <= begins or self.checks.num_tokens - checked_before < max_tokens:
-                state = bf16_state(self.model)
-                self.states.append(state)
-                policy = Policy(0, self.version)
-                self.checks.published(policy, state)
-                swapped = fault.swapped if fault and self.version >= begins else _swapped
-                await swapped(self, engine, policy)
-                planted = fault.planted if fault and self.version >= begins else _nothing
-                if self.version == begins:
-                    checked_before = self.checks.num_tokens
-                with planted(self, engine):
-                    trajectories = await self._sampled(engine, policy)
-                # A few samples a check, so that the count of tokens is fine.
-                for start in range(0, len(trajectories), 8):
-                    if found := self.checks.check(trajectories[start : start + 8], 1.0):
-                        tokens = self.checks.num_tokens - checked_before
-                        return {"found": found[0].why, "tokens": tokens, "version": self.version, "begins": begins}
-                self._train(trajectories)
-                self.version += 1
+            return await self._run(engine, fault, max_tokens, None)
         finally:
             await engine.close()
-        return {
-            "found": "",
-            "tokens": self.checks.num_tokens - checked_before,
-            "version": self.version,
-            "begins": begins,
-        }
 
-    async def _sampled(self, engine: TorchEngine, policy: Policy) -> list[Trajectory]:
+    async def _run(self, engine: Any, fault: "Fault | None", max_tokens: int, plant: Any) -> dict[str, Any]:
+        begins = 0 if fault is None or fault.from_start else SOUND_VERSIONS
+        checked_before, why = 0, ""
+        while not why and (self.version <= begins or self.checks.num_tokens - checked_before < max_tokens):
+            state = bf16_state(self.model)
+            self.states.append(state)
+            policy = Policy(0, self.version)
+            self.checks.published(policy, state)
+            is_faulty = fault is not None and self.version >= begins
+            if self.version == begins:
+                checked_before = self.checks.num_tokens
+                if plant is not None:
+                    await plant()
+            await (fault.swapped if fault and is_faulty else _swapped)(self, engine, policy)
+            planted = fault.planted if fault and is_faulty and not self.is_vllm else _nothing
+            with planted(self, engine):
+                drawn = fault.drawn if fault and is_faulty and self.is_vllm else {}
+                trajectories = await self._sampled(engine, policy, drawn)
+            # A few samples a check, so that the count of tokens is fine.
+            for start in range(0, len(trajectories), 8):
+                if found := self.checks.check(trajectories[start : start + 8], 1.0):
+                    why = found[0].why
+                    break
+            else:
+                self._train(trajectories)
+                self.version += 1
+        tokens = self.checks.num_tokens - checked_before
+        return {"found": why, "tokens": tokens, "version": self.version, "begins": begins}
+
+    async def _sampled(self, engine: Engine, policy: Policy, drawn: Mapping[str, Any]) -> list[Trajectory]:
         requests = [
             SampleRequest(
                 request_id=f"{self.version}-{index}",
+                **{"temperature": self.temperature} | dict(drawn),
                 prompt_ids=tuple(int(each) for each in self.prompts[index // 4]),
                 seed=self.seed,
                 group=self.version * COMPLETIONS + index // 4,
                 sample=index % 4,
-                temperature=self.temperature,
                 max_new_tokens=TOKENS,
                 greedy=False,
             )
@@ -151,15 +167,15 @@ class World:
         self.optimizer.zero_grad()
 
 
-Swapped = Callable[[World, TorchEngine, Policy], Any]
-Planted = Callable[[World, TorchEngine], Any]
+Swapped = Callable[[World, Engine, Policy], Any]
+Planted = Callable[[World, Any], Any]
 
 
-async def _swapped(world: World, engine: TorchEngine, policy: Policy) -> None:
+async def _swapped(world: World, engine: Engine, policy: Policy) -> None:
     await _written(world.states[-1], engine, policy)
 
 
-async def _written(state: WeightState, engine: TorchEngine, policy: Policy) -> None:
+async def _written(state: WeightState, engine: Engine, policy: Policy) -> None:
     await engine.swap(WholeState(layout=layout_of(state), state=state), policy, OnSwap.REPREFILL)
 
 
@@ -170,12 +186,43 @@ def _nothing(_world: World, _engine: TorchEngine) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A fault of an engine: how it takes a version, and what is wrong while it samples."""
+    """A fault of an engine: how it takes a version, and what is wrong while it samples.
+
+    `planted` is for the torch engine. vLLM has `in_worker`, a fault of bench/engine_cases/planted_worker.py, and
+    `drawn`, what its requests ask for in place of what the job does.
+    """
 
     swapped: Swapped = _swapped
     planted: Planted = _nothing
     from_start: bool = False
     temperature: float = 1.0
+    in_worker: str = ""
+    drawn: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_for_vllm(self) -> bool:
+        """Whether it can be planted in vLLM."""
+        return bool(self.in_worker) or self.swapped is not _swapped
+
+
+@asynccontextmanager
+async def _in_worker(vllm: Any, fault: Fault | None) -> AsyncIterator[Any]:
+    """Yield what plants the fault in vLLM's worker, None if there is nothing; it is taken away in the end."""
+    if fault is None or not fault.in_worker:
+        yield None
+        return
+    is_planted = False
+
+    async def plant() -> None:
+        nonlocal is_planted
+        await vllm._backend._call("plant", fault.in_worker)
+        is_planted = True
+
+    try:
+        yield plant
+    finally:
+        if is_planted:
+            await vllm._backend._call("lift")
 
 
 # ---- weights ------------------------------------------------------------------------------------------------------
@@ -184,10 +231,18 @@ class Fault:
 def _after(change: Callable[[World], None]) -> Swapped:
     """Return a swap after which the engine's weights are changed."""
 
-    async def swapped(world: World, engine: TorchEngine, policy: Policy) -> None:
-        await _swapped(world, engine, policy)
+    async def swapped(world: World, engine: Engine, policy: Policy) -> None:
+        if not world.is_vllm:
+            await _swapped(world, engine, policy)
+            with torch.no_grad():
+                change(world)
+            return
+        # The model here is no engine's: its weights are changed, and then given to vLLM.
         with torch.no_grad():
+            for name, parameter in world.served.named_parameters():
+                parameter.copy_(torch.frombuffer(world.states[-1][name].data, dtype=torch.bfloat16).view_as(parameter))
             change(world)
+        await _written(bf16_state(world.served), engine, policy)
 
     return swapped
 
@@ -206,19 +261,21 @@ def _stale(chosen: Callable[[str], bool], rows: slice = slice(None)) -> Swapped:
 
 
 def _older(num_versions: int) -> Swapped:
-    async def swapped(world: World, engine: TorchEngine, policy: Policy) -> None:
+    async def swapped(world: World, engine: Engine, policy: Policy) -> None:
         await _written(world.states[max(0, len(world.states) - 1 - num_versions)], engine, policy)
 
     return swapped
 
 
-def _stale_head(world: World) -> None:
+@contextmanager
+def _old_head(world: World, _engine: Any) -> Iterator[None]:
     # The head is tied to the embedding; here it is a copy that no version writes to.
     if world.served.lm_head.weight is world.served.model.embed_tokens.weight:
         old = world.states[SOUND_VERSIONS - 1]["model.embed_tokens.weight"]
         shape, dtype = world.served.lm_head.weight.shape, world.served.lm_head.weight.dtype
         copied = torch.frombuffer(old.data, dtype=torch.bfloat16).reshape(shape).to(dtype)
         world.served.lm_head.weight = torch.nn.Parameter(copied.clone())
+    yield
 
 
 def _flipped_bit(world: World) -> None:
@@ -364,10 +421,12 @@ def _least(share: float) -> Callable[[Any], Any]:
 
 
 FAULTS: Mapping[str, Fault] = {
-    "decoding's attention 1.5 times as steep": Fault(planted=_attention(_steeper(1.5))),
-    "drawn at temperature 0.7, reported at 1": Fault(planted=_drawn(lambda logits: logits / 0.7)),
+    "decoding's attention 1.5 times as steep": Fault(planted=_attention(_steeper(1.5)), in_worker="steeper attention"),
+    "drawn at temperature 0.7, reported at 1": Fault(
+        planted=_drawn(lambda logits: logits / 0.7), in_worker="raw log-probabilities", drawn={"temperature": 0.7}
+    ),
     "prompts of old weights": Fault(planted=_old_prompts),
-    "head is stale": Fault(swapped=_after(_stale_head)),
+    "head is stale": Fault(planted=_old_head, in_worker="stale head"),
     "last down_proj is stale": Fault(swapped=_stale(lambda name: name.endswith("3.mlp.down_proj.weight"))),
     "one bit flipped": Fault(swapped=_after(_flipped_bit)),
     "half of the rows are stale": Fault(
@@ -379,52 +438,118 @@ FAULTS: Mapping[str, Fault] = {
     "weights 5 versions old": Fault(swapped=_older(5)),
     "four-bit weights": Fault(swapped=_after(_quantized)),
     "adapter's scale doubled": Fault(swapped=_after(_scaled_adapter)),
-    "rotary base": Fault(planted=_wrong_base, from_start=True),
-    "a norm's epsilon": Fault(planted=_wrong_epsilon, from_start=True),
+    "rotary base": Fault(planted=_wrong_base, from_start=True, in_worker="rotary base"),
+    "a norm's epsilon": Fault(planted=_wrong_epsilon, from_start=True, in_worker="epsilon"),
     "cache of 8 bits": Fault(planted=_attention(_coarse_cache), from_start=True),
     "positions off by one in decoding": Fault(planted=_rotary(lambda ids, decodes: ids + 1 if decodes else ids)),
-    "top_k of 20 left on": Fault(planted=_drawn(_top(20)), from_start=True),
+    "top_k of 20 left on": Fault(
+        planted=_drawn(_top(20)), from_start=True, in_worker="raw log-probabilities", drawn={"top_k": 20}
+    ),
     "min_p of 0.05 left on": Fault(planted=_drawn(_least(0.05)), from_start=True),
     "reported at temperature 1, job at 0.8": Fault(
-        planted=_drawn(lambda logits: logits, reported=1 / 0.8), from_start=True, temperature=0.8
+        planted=_drawn(lambda logits: logits, reported=1 / 0.8),
+        from_start=True,
+        temperature=0.8,
+        in_worker="raw log-probabilities",
     ),
 }
 
 
-def measured(name: str, *, size: str, dtype: str, lr: float, seed: int, max_tokens: int) -> dict[str, Any]:
-    """Run one world with a fault, or a sound one if `name` is empty."""
+def measured(
+    name: str,
+    *,
+    size: str,
+    dtype: str,
+    lr: float,
+    bound: int,
+    seed: int,
+    max_tokens: int,
+    vllm: tuple[asyncio.Runner, Engine] | None = None,
+) -> dict[str, Any]:
+    """Run one world with a fault, or a sound one if `name` is empty; with a vLLM on its event loop if one is given."""
     with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder), size=size, dtype=getattr(torch, dtype), lr=lr, seed=seed)
-        return asyncio.run(world.run(FAULTS[name] if name else None, max_tokens))
+        is_vllm, kind = vllm is not None, getattr(torch, dtype)
+        world = World(Path(folder), size=size, dtype=kind, lr=lr, bound=bound, seed=seed, is_vllm=is_vllm)
+        work = world.run(FAULTS[name] if name else None, max_tokens, None if vllm is None else vllm[1])
+        return asyncio.run(work) if vllm is None else vllm[0].run(work)
+
+
+@contextmanager
+def _running_vllm(size: str, dtype: str) -> Iterator[tuple[asyncio.Runner, Engine]]:
+    # Imported here, since only its own environment has it.
+    from bench.engine_cases.planted_worker import NAME
+    from rollout_worker.engines.request_limits import RequestLimits
+    from rollout_worker.engines.vllm.async_llm_backend import AsyncLlmBackend, VllmSettings
+    from rollout_worker.engines.vllm.vllm_engine import VllmEngine
+
+    with tempfile.TemporaryDirectory() as name, asyncio.Runner() as runner:
+        folder = Path(name)
+        write_model(size, folder)
+        vocab_size = json.loads((folder / "config.json").read_text())["vocab_size"]
+        (folder / "model.safetensors").unlink()
+        settings = VllmSettings(
+            folder=folder,
+            dtype=dtype,
+            num_slots=COMPLETIONS,
+            max_tokens=16 + TOKENS + 1,
+            cache_bytes=1 << 27,
+            eager=True,
+            extension=NAME,
+        )
+        engine = VllmEngine(
+            backend=runner.run(AsyncLlmBackend.start(settings)),
+            limits=RequestLimits(vocab_size=vocab_size, prompt_tokens=16, max_new_tokens=TOKENS),
+            end_ids=(2,),
+            num_slots=COMPLETIONS,
+            computes_in_bfloat16=dtype == "bfloat16",
+        )
+        try:
+            yield runner, engine
+        finally:
+            runner.run(engine.close())
 
 
 @click.command()
 @click.option("--only", default="", help="A fault by a part of its name; `sound` for the sound runs.")
+@click.option("--engine", type=click.Choice(["torch", "vllm"]), default="torch", show_default=True)
 @click.option("--size", default="0.8M", show_default=True)
 @click.option("--dtype", default="bfloat16", show_default=True)
 @click.option("--lr", default=1e-5, show_default=True)
+@click.option("--bound", default=2, show_default=True, help="Bound of staleness: so many older versions are kept.")
 @click.option("--sound", default=3, show_default=True, help="Number of sound runs.")
 @click.option("--max-tokens", default=5000, show_default=True)
 @click.option("--output", type=click.Path(path_type=Path), default=None)
-def main(only: str, size: str, dtype: str, lr: float, sound: int, max_tokens: int, output: Path | None) -> None:
+def main(
+    only: str,
+    engine: str,
+    size: str,
+    dtype: str,
+    lr: float,
+    bound: int,
+    sound: int,
+    max_tokens: int,
+    output: Path | None,
+) -> None:
     """Measure and print one line a run, and the counts as one JSON object in the end."""
     torch.set_num_threads(1)
     disable_progress_bar()
     sample_checks.MIN_TOKENS = 1 << 20  # the whole part of a batch that is given
-    setting: dict[str, Any] = {"size": size, "dtype": dtype, "lr": lr, "max_tokens": max_tokens}
-    names = [name for name in FAULTS if only in name]
+    setting: dict[str, Any] = {"size": size, "dtype": dtype, "lr": lr, "bound": bound, "max_tokens": max_tokens}
+    names = [name for name, fault in FAULTS.items() if only in name and (engine == "torch" or fault.is_for_vllm)]
     rows, sound_rows = {}, []
-    for name in names:
-        rows[name] = row = measured(name, size=size, dtype=dtype, lr=lr, seed=1, max_tokens=max_tokens)
-        print(f"{name:44} {row['tokens'] if row['found'] else '-':>6}  {row['found'] or 'not found'}", flush=True)
-    for seed in range(sound if only in ("", "sound") else 0):
-        row = measured("", size=size, dtype=dtype, lr=lr, seed=seed, max_tokens=max_tokens)
-        sound_rows.append(row)
-        print(f"{f'sound {seed}':44} {row['tokens']:>6}  {row['found'] or 'no alarm'}", flush=True)
+    with _running_vllm(size, dtype) if engine == "vllm" else nullcontext() as vllm:
+        for name in names:
+            rows[name] = row = measured(name, seed=1, vllm=vllm, **setting)
+            print(f"{name:44} {row['tokens'] if row['found'] else '-':>6}  {row['found'] or 'not found'}", flush=True)
+        for seed in range(sound if only in ("", "sound") else 0):
+            row = measured("", seed=seed, vllm=vllm, **setting)
+            sound_rows.append(row)
+            print(f"{f'sound {seed}':44} {row['tokens']:>6}  {row['found'] or 'no alarm'}", flush=True)
     record = {
         "name": "planted_faults",
-        "setting": setting,
+        "setting": setting | {"engine": engine},
         "targets": {"faults_found": 20, "false_alarms": 0},
+        "not_planted": sorted(FAULTS.keys() - set(names)),
         "faults": rows,
         "sound": sound_rows,
         "faults_found": sum(bool(row["found"]) for row in rows.values()),

@@ -15,11 +15,10 @@ from periplus import errors
 from periplus.cli.command_groups import DefaultGroup
 from periplus.cli.option_types import HOST_PORT, DirectoryToWrite
 from periplus.config.loading import validate
-from periplus.process import telemetry
+from periplus.process import host_limits, telemetry
 from periplus.process.fork_server import ADDRESS_VARIABLE
 from periplus.process.lifecycle import ShutdownReason
 from region_agent.config import AgentConfig, resolve
-from region_agent.control import host_limits
 from region_agent.control.engines import configured
 from region_agent.state_directory import SHARED
 

@@ -39,7 +39,7 @@ from trainer.disk_wait import DiskWait
 from trainer.distributed.process_group import device_of_rank
 from trainer.engine_checks.doubted_workers import DoubtedWorkers
 from trainer.engine_checks.rescoring import Rescorer
-from trainer.engine_checks.sample_checks import SampleChecks
+from trainer.engine_checks.sample_checks import SampleChecks, draw_seed
 from trainer.intake.committed import KeptTrajectory
 from trainer.intake.frame_retention import Retention
 from trainer.intake.frames import FrameIntake
@@ -131,7 +131,7 @@ def assembled(
         recorder = RunRecorder(run, link, driver, disk, trackers, prepared.progress, now, started_s, **aims)
         tokenizer = prepared.model_files.get(TOKENIZER_FILE)
         samples = SampleRecorder(run.samples, store.offset, driver.regions, tokenizer, disk)
-        checks = _sample_checks(job, prepared, link, now)
+        checks = _sample_checks(config, prepared, link, now)
         publisher = Publisher(
             job_id,
             prepared.leader.weights,
@@ -188,11 +188,15 @@ def _driver_of(config: TrainerConfig, prepared: Prepared) -> LedgerDriver:
     )
 
 
-def _sample_checks(job: JobFile, prepared: Prepared, link: GatewayLink, now: Callable[[], float]) -> SampleChecks:
+def _sample_checks(
+    config: TrainerConfig, prepared: Prepared, link: GatewayLink, now: Callable[[], float]
+) -> SampleChecks:
+    job = config.job
     adapters = adapter_settings(job)
     device = device_of_rank(0, job.train.devices)
     rescorer = Rescorer(prepared.model.config, device, None if adapters is None else adapters.scale)
-    return SampleChecks(rescorer, DoubtedWorkers(link.send), bound=job.staleness, now=now)
+    seed = draw_seed(job, config.task.plan_json)
+    return SampleChecks(rescorer, DoubtedWorkers(link.send), bound=job.staleness, now=now, draw_seed=seed)
 
 
 def limits_of(job: JobFile, prepared: Prepared) -> TrajectoryLimits:

@@ -23,7 +23,7 @@ import torch
 from transformers import AutoTokenizer
 
 from bench.engine_cases.engine_load import pauses, sampled
-from bench.engine_cases.models import ENVIRONMENT
+from bench.engine_cases.models import ENVIRONMENT, PROBE_SEED
 from bench.engine_cases.weight_changes import changed, delta
 from periplus.codec.weights.layout import layout_of
 from periplus.environment import gym_tasks
@@ -31,6 +31,7 @@ from periplus.environment.prompts import PromptEncoder
 from periplus.job.job_file import JobFile, resolve
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
+from periplus.values.probe_prompts import probe_prompts
 from periplus.values.weight_state import Tensor, WeightState, read_safetensors
 from rollout_worker.engines.bundle import build_engine
 from rollout_worker.engines.engine import OnSwap, SampleRequest, WholeState
@@ -91,7 +92,9 @@ async def _measure(arguments: argparse.Namespace) -> Mapping[str, Any]:
             assert await engine.digest() == state_digest(state), "the engine holds other weights"
             make = partial(requests, tokenizer, arguments.new_tokens)
             if arguments.what == "samples":
-                return await sampled(engine, make(arguments.requests, "sample"))
+                found = await sampled(engine, make(arguments.requests, "sample"))
+                probe = await engine.logprobs(probe_prompts(PROBE_SEED, engine.vocab_size))
+                return found | {"probe": probe.reshape(-1).tolist()}
             rng, changes = np.random.default_rng(0), []
             for _ in range(arguments.swaps):
                 before, state = state, changed(state, rng, CHANGED_SHARE)

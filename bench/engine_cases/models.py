@@ -20,6 +20,9 @@ WORD_LETTERS = 9
 PROMPT_TOKENS = WORD_LETTERS + 3
 """Tokens of each prompt: begin, the task's sentence, the letters, and the mark before the answer."""
 
+PROBE_SEED = 0
+"""Seed of the prompts of a probe, whose log-probabilities an engine prints beside its samples."""
+
 ENVIRONMENT: dict[str, Any] = {
     "name": "spell_backward",
     "config": {"min_word_len": WORD_LETTERS, "max_word_len": WORD_LETTERS},
@@ -39,6 +42,8 @@ class Size:
 SIZES = {
     "0.8M": Size(hidden=128, intermediate=352, layers=4),
     "4.7M": Size(hidden=256, intermediate=672, layers=6),
+    "9.4M-12": Size(hidden=256, intermediate=672, layers=12),
+    "18.7M-24": Size(hidden=256, intermediate=672, layers=24),
     "0.6M-12": Size(hidden=64, intermediate=176, layers=12),
     "1.4M-28": Size(hidden=64, intermediate=176, layers=28),
 }

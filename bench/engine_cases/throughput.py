@@ -4,11 +4,14 @@ Both train the same checkpoint by GRPO, on the same prompts and with the same sc
 a step, in groups of 8, at temperature 1. Both learn at a rate of 1e-6, so that lengths hardly change. Of each run the
 first `DROPPED` steps are left out (compilation, first touches); its rate is the tokens of the others over their time.
 
-TRL runs at each setting of type and rows a device that is listed, with two threads, which was its fastest here. Ours
-runs as an operator starts it (bench/engine_cases/runtime.py): a trainer, a worker, an agent and a coordinator share the
-two cores. Our engine is tried in both types, as TRL generates in each of its types. The fastest setting of each side is
-then measured. That ours trains on what it sampled is seen from `mismatch_mean_nats`, the difference between the
-log-probabilities of engine and trainer on the samples of the newest version.
+TRL runs at each setting: attention, processes (one of two threads, or two ranks of one thread), type, and rows of a
+pass. Ours runs as an operator starts it (bench/engine_cases/runtime.py): a trainer, a worker, an agent and a
+coordinator share the two cores. Our engine is tried in both types, as TRL generates in each of its types. The fastest
+setting of each side is then measured. TRL generates as much as it trains in each step. Ours generates ahead, as far as
+its staleness bound allows. So its first steps, in which that lead grows, are not counted, and neither are its last
+ones, in which nothing is left to generate; `staleness` shows that the lead is the same at both ends. That ours trains
+on what it sampled is seen from `mismatch_mean_nats`, the difference between the log-probabilities of engine and trainer
+on the samples of the newest version.
 """
 
 import json
@@ -17,9 +20,9 @@ import statistics
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.engine_cases.models import ENVIRONMENT, PROMPT_TOKENS, write_model
 from bench.engine_cases.runtime import run_job, steps_of
@@ -36,10 +39,27 @@ LEARNING_RATE = 1e-6
 """Small, so that what is sampled stays as it is."""
 DROPPED = 3
 """Steps at the start that are not counted."""
-TRL_SETTINGS = (("float32", 64), ("float32", 256), ("bfloat16", 64), ("bfloat16", 256))
-"""(type, rows per device) of TRL's runs."""
+STALENESS = 2
+"""The bound of our runs, and the steps at their end that are not counted, less one."""
 OUR_ENGINE_TYPES = ("float32", "bfloat16")
 """Types in which the torch engine generates, in our runs. The trainer chooses its own, by the size of the model."""
+
+
+class TrlSetting(NamedTuple):
+    """How TRL runs. `rows` are those of a pass, of all ranks together."""
+
+    attention: str
+    ranks: int
+    dtype: str
+    rows: int
+
+    def __str__(self) -> str:
+        return f"{self.attention}, {self.ranks} x {2 // self.ranks} threads, {self.dtype}, {self.rows} rows"
+
+
+TRL_SETTINGS = tuple(
+    TrlSetting(*each) for each in product(("sdpa", "eager"), (1, 2), ("float32", "bfloat16"), (64, 256))
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +70,7 @@ class Rate:
     seconds: tuple[float, ...]
     mean_tokens: float
     mismatch_mean_nats: float | None = None
+    staleness: tuple[float, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {
@@ -59,23 +80,27 @@ class Rate:
         }
         if self.mismatch_mean_nats is not None:
             found["mismatch_mean_nats"] = round(self.mismatch_mean_nats, 5)
+        if self.staleness:
+            found["staleness"] = list(self.staleness)
         return found
 
 
-def trl_rate(model: Path, oracle: Path, dtype: str, rows: int, num_steps: int, scratch: Path) -> Rate:
+def trl_rate(model: Path, oracle: Path, setting: TrlSetting, num_steps: int, scratch: Path) -> Rate:
     """Run TRL once. `oracle` is the interpreter of its environment. Raises: CalledProcessError if it fails."""
     scratch.mkdir(parents=True, exist_ok=True)
     settings = scratch / "settings.json"
     settings.write_text(
         json.dumps(
             {
-                "threads": 2,
+                "threads": 2 // setting.ranks,
+                "attention": setting.attention,
                 "environment": ENVIRONMENT,
                 "size": PROBLEMS,
                 "model": str(model),
                 "samples": SAMPLES,
-                "rows": rows,
-                "dtype": dtype,
+                "rows": setting.rows // setting.ranks,
+                "ranks": setting.ranks,
+                "dtype": setting.dtype,
                 "steps": num_steps,
                 "group_size": GROUP_SIZE,
                 "new_tokens": NEW_TOKENS,
@@ -85,10 +110,14 @@ def trl_rate(model: Path, oracle: Path, dtype: str, rows: int, num_steps: int, s
         )
     )
     root = Path(__file__).parents[2]
+    # Ranks meet at a port of their own choice, and the launcher prefixes nothing to what they print.
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(setting.ranks)]
+    program = [*(launcher if setting.ranks > 1 else []), "-m", "bench.engine_cases.trl_arm", str(settings)]
+    threads = str(2 // setting.ranks)
     done = subprocess.run(
-        [str(oracle), "-m", "bench.engine_cases.trl_arm", str(settings)],
+        [str(oracle), *program],
         cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1"},
+        env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
         check=True,
@@ -98,7 +127,7 @@ def trl_rate(model: Path, oracle: Path, dtype: str, rows: int, num_steps: int, s
 
 
 def our_rate(model: Path, dtype: str, num_steps: int, scratch: Path) -> Rate:
-    """Run our runtime once, with an engine that computes in `dtype`. Raises: as `run_job`."""
+    """Run our runtime once, with an engine that computes in `dtype`; `num_steps` are counted. Raises: as `run_job`."""
     job: dict[str, Any] = {
         "name": "engines",
         "model": {"path": str(model)},
@@ -109,19 +138,23 @@ def our_rate(model: Path, dtype: str, num_steps: int, scratch: Path) -> Rate:
         "optimizer": {"lr": LEARNING_RATE},
         "train": {"groups_per_step": SAMPLES // GROUP_SIZE},
         "engine": {"name": "torch", "dtype": dtype},
-        "staleness": 2,
-        "steps": num_steps,
+        "staleness": STALENESS,
+        "steps": DROPPED + num_steps + STALENESS + 1,
         "eval": {"num_prompts": 8, "every_steps": 0},
         "checkpoint": {"every_steps": 1000},
     }
-    steps = steps_of(run_job(job, scratch))
+    steps = steps_of(run_job(job, scratch))[: DROPPED + num_steps]
     ends_s = [step["time_s"] for step in steps]
     seconds = [after - before for before, after in pairwise(ends_s)]
     # The first step has no end before it, so it is dropped beside `DROPPED - 1` others.
     rate = _rate([0.0, *seconds], [step["completion_tokens"] for step in steps])
     # A step all of whose samples are of older versions has no such figure.
     found = [step["logprob_mismatch_current_mean"] for step in steps if "logprob_mismatch_current_mean" in step]
-    return replace(rate, mismatch_mean_nats=statistics.fmean(found) if found else None)
+    return replace(
+        rate,
+        mismatch_mean_nats=statistics.fmean(found) if found else None,
+        staleness=tuple(step["staleness_mean"] for step in steps[DROPPED:]),
+    )
 
 
 def median(rates: Sequence[Rate]) -> Rate:
@@ -147,28 +180,25 @@ def compare(
     model = folder / f"model-{name}"
     num_parameters = write_model(name, model)
     tried = {}
-    for dtype, rows in TRL_SETTINGS[: None if settings_tried else 1]:
-        setting = f"{dtype} {rows} rows"
+    for number, setting in enumerate(TRL_SETTINGS[: None if settings_tried else 1]):
         say(f"throughput of TRL, {name}, {setting}")
-        tried[setting] = trl_rate(model, oracle, dtype, rows, num_steps, folder / f"trl-{dtype}-{rows}")
+        tried[setting] = trl_rate(model, oracle, setting, num_steps, folder / f"trl-{name}-setting-{number}")
     best = max(tried, key=lambda setting: tried[setting].tokens_per_s)
-    dtype, rows = best.split()[0], int(best.split()[1])
     ours_tried = {}
     for kind in OUR_ENGINE_TYPES[: None if settings_tried else 1]:
         say(f"throughput of ours, {name}, engine in {kind}")
-        ours_tried[kind] = our_rate(model, kind, 2 * num_steps, folder / f"ours-{name}-{kind}")
+        ours_tried[kind] = our_rate(model, kind, num_steps, folder / f"ours-{name}-{kind}")
     our_best = max(ours_tried, key=lambda kind: ours_tried[kind].tokens_per_s)
     theirs, ours = [], []
     for turn in range(num_runs):
         say(f"throughput of TRL and ours, {name}, run {turn + 1} of {num_runs}")
-        theirs.append(trl_rate(model, oracle, dtype, rows, num_steps, folder / f"trl-{turn}"))
-        # Ours has more steps to fill its pipeline, and starts no sooner to count.
-        ours.append(our_rate(model, our_best, 2 * num_steps, folder / f"ours-{name}-{turn}"))
+        theirs.append(trl_rate(model, oracle, best, num_steps, folder / f"trl-{name}-{turn}"))
+        ours.append(our_rate(model, our_best, num_steps, folder / f"ours-{name}-{turn}"))
     ratio = median(ours).tokens_per_s / median(theirs).tokens_per_s
     return {
         "parameters": num_parameters,
-        "trl_settings": {setting: rate.as_json() for setting, rate in tried.items()},
-        "trl_fastest": best,
+        "trl_settings": {str(setting): rate.as_json() for setting, rate in tried.items()},
+        "trl_fastest": str(best),
         "our_engine_types": {kind: rate.as_json() for kind, rate in ours_tried.items()},
         "our_fastest": our_best,
         "trl": [rate.as_json() for rate in theirs],

@@ -1,7 +1,7 @@
 """One run of TRL's GRPOTrainer on a CPU, as a program of its own: it runs in the environment of the oracles.
 
-It trains on the prompts and with the rewards that `bench/engine_cases/throughput.py` gives, at one setting of type and
-rows per device, and prints one JSON line: the seconds and completion tokens of each step. Dropout, KL penalty and
+It trains on the prompts and with the rewards that `bench/engine_cases/throughput.py` gives, at one setting, as one rank
+or one of several, and prints one JSON line: the seconds and completion tokens of each step. Dropout, KL penalty and
 gradient checkpointing are off, because they would only slow it down.
 """
 
@@ -46,7 +46,9 @@ def main() -> int:
     torch.set_num_threads(settings["threads"])
     tasks = gym_tasks.load(settings["environment"]["name"], settings["environment"]["config"], 0, settings["size"])
     tokenizer = AutoTokenizer.from_pretrained(settings["model"])
-    model = AutoModelForCausalLM.from_pretrained(settings["model"], dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(
+        settings["model"], dtype=torch.float32, attn_implementation=settings["attention"]
+    )
 
     def reward(completion_ids: list[list[int]], item: list[int], **_: Any) -> list[float]:
         # The text without special tokens is scored, as Periplus does.
@@ -55,14 +57,14 @@ def main() -> int:
             for which, ids in zip(item, completion_ids, strict=True)
         ]
 
-    rows, per_device = settings["samples"], settings["rows"]
+    rows, per_device, ranks = settings["samples"], settings["rows"], settings["ranks"]
     config = GRPOConfig(
         output_dir=settings["scratch"],
         use_cpu=True,
         bf16=settings["dtype"] == "bfloat16",
         max_steps=settings["steps"],
         per_device_train_batch_size=per_device,
-        gradient_accumulation_steps=rows // per_device,
+        gradient_accumulation_steps=rows // (per_device * ranks),
         num_generations=settings["group_size"],
         max_completion_length=settings["new_tokens"],
         temperature=1.0,
@@ -88,7 +90,8 @@ def main() -> int:
     trainer.train()
     seconds = [after - before for before, after in zip(steps.ends_s, steps.ends_s[1:], strict=False)]
     tokens = [length * rows for length in steps.mean_lengths]
-    print(json.dumps({"seconds": seconds, "tokens": tokens}))
+    if trainer.is_world_process_zero():
+        print(json.dumps({"seconds": seconds, "tokens": tokens}))
     return 0
 
 

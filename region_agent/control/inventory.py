@@ -8,9 +8,9 @@ import socket
 from collections.abc import Sequence
 from dataclasses import replace
 
+from periplus.process import host_limits
 from periplus.values.machine import Device, DeviceFamily, EngineVersion, Inventory, Machine
 from region_agent.config import AgentConfig
-from region_agent.control import host_limits
 from region_agent.control.accelerators import Accelerators
 from region_agent.control.declared_devices import declared
 from region_agent.control.engines import InstalledEngine

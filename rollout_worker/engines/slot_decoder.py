@@ -35,10 +35,11 @@ import numpy.typing as npt
 import torch
 
 from periplus.errors import explained_error
+from periplus.values.keyed_draws import row_keys, uniforms
 from periplus.values.policy import Policy
 from rollout_worker.engines.engine import Completion, CompletionEnd, RequestFailed, SampleRequest
 from rollout_worker.engines.layer_masks import LayerMasks
-from rollout_worker.engines.sampling import Nucleus, choose, row_keys, uniforms
+from rollout_worker.engines.sampling import Nucleus, choose
 from rollout_worker.engines.slot_attention import use_slot_attention
 from rollout_worker.engines.slot_cache import PrefillCache, PrefilledRow, SlotCache
 from rollout_worker.engines.slot_records import SlotRecords, nothing_sampled

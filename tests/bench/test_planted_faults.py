@@ -17,7 +17,7 @@ from bench.planted_faults import FAULTS, measured
 )
 def test_a_planted_fault_is_found_and_a_sound_engine_is_not(name: str, found: str) -> None:
     torch.set_num_threads(1)
-    row = measured(name, size="0.8M", dtype="bfloat16", lr=1e-5, seed=3, max_tokens=400)
+    row = measured(name, size="0.8M", dtype="bfloat16", lr=1e-5, bound=2, seed=3, max_tokens=400)
     assert found in row["found"]
     assert bool(row["found"]) == bool(found)
 

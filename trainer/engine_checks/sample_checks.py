@@ -5,6 +5,7 @@ training. Workers take turns, so that each is looked at. What is checked of a sa
 version: later ones may attend to keys and values of several versions.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from periplus.job.job_file import JobFile
+from periplus.process.host_limits import memory_bytes
+from periplus.values.keyed_draws import row_keys, uniforms
 from periplus.values.policy import Policy
 from periplus.values.trajectory import Trajectory
 from periplus.values.weight_state import WeightState, content_bytes
@@ -31,8 +35,8 @@ MIN_TOKENS = 128
 """Completion tokens that one check computes again, if there are so many: the fixed cost of a check is that of
 converting the weights three times. Chosen by hand."""
 
-MAX_BYTES = 4 << 30
-"""Memory of the kept versions."""
+KEPT_SHARE = 8
+"""Kept versions take at most one part in so many of the memory that this process may use. Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +67,24 @@ class SampleChecks:
     """The checks of one job's samples.
 
     Samples that are in doubt by an earlier finding (`doubted`) are not computed again. `bound` is the job's bound of
-    staleness. `now` returns seconds on a monotonic clock.
+    staleness. `now` returns seconds on a monotonic clock. `draw_seed` is the seed of the keys with which all engines
+    draw (periplus/values/keyed_draws.py); None if one of them draws in another way.
     """
 
-    def __init__(self, rescorer: Rescorer, doubted: DoubtedWorkers, *, bound: int, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        rescorer: Rescorer,
+        doubted: DoubtedWorkers,
+        *,
+        bound: int,
+        now: Callable[[], float],
+        draw_seed: int | None = None,
+    ) -> None:
         self.doubted = doubted
         self._rescorer = rescorer
-        self._versions = KeptVersions(bound + 2, MAX_BYTES)  # what may be trained on, and one before
+        self._draw_seed = draw_seed
+        self._max_bytes = memory_bytes() // KEPT_SHARE
+        self._versions = KeptVersions(bound + 2, self._max_bytes)  # what may be trained on, and one before
         self._version_bytes = 0
         self._now = now
         self._evidence: dict[str, SampleEvidence] = {}
@@ -100,8 +115,11 @@ class SampleChecks:
         return findings
 
     def _obstacle(self) -> str:
-        if self._version_bytes > MAX_BYTES:
-            return f"a version has {units.size(self._version_bytes)}, and {units.size(MAX_BYTES)} are kept at most"
+        if self._version_bytes > self._max_bytes:
+            return (
+                f"a version has {units.size(self._version_bytes)}, and an eighth of this machine's memory, "
+                f"{units.size(self._max_bytes)}, is for versions"
+            )
         if missing := self._rescorer.missing_bytes:
             return f"the weights in float32 need {units.size(missing)} more of the device's memory"
         return ""
@@ -173,6 +191,7 @@ class SampleChecks:
             places = np.concatenate([_place_of_tokens(each) for each in alike])
             worker_of = np.repeat([each.worker_id for each in alike], np.diff(ends, prepend=0))
             contexts = _contexts(alike)
+            seed = self._draw_seed
             columns: dict[str, FloatArray | None] = {
                 "reported": np.concatenate([each.logprobs for each in alike]).astype(np.float64),
                 "exact": exact.logprobs_M.double().numpy(),
@@ -180,6 +199,9 @@ class SampleChecks:
                 "older": None if before is None else before.logprobs_M.double().numpy(),
                 "entropies": exact.entropies_M.double().numpy(),
                 "variances": exact.variances_M.double().numpy(),
+                "below": exact.below_M.numpy(),
+                "below_rounded": rounded.below_M.numpy(),
+                "uniforms": None if seed is None else np.concatenate([_uniforms(each, seed) for each in alike]),
             }
             for worker_id in sorted(set(worker_of)):
                 here = (worker_of == worker_id) & (places >= 0)
@@ -191,6 +213,23 @@ def _place_of_tokens(trajectory: Trajectory) -> Any:
     """Return the place of each completion token, or -1 for one that is not checked."""
     places = np.arange(len(trajectory.completion_ids))
     return np.where(trajectory.mask & (places < trajectory.policies[0].num_tokens), places, -1)
+
+
+def draw_seed(job: JobFile, plan_json: str) -> int | None:
+    """Return the seed of the keys with which all of a job's engines draw, or None if one of them draws in another way.
+
+    Engines are those of the plan's processes; `plan_json` is empty for a job without one.
+    """
+    rows = json.loads(plan_json or "{}").get("assignments", ())
+    engines = {row["engine"] for row in rows if row.get("engine")} or {job.engine.name}
+    return job.seed if engines == {"torch"} else None
+
+
+def _uniforms(trajectory: Trajectory, seed: int) -> FloatArray:
+    """Return the random number of each completion token, if all are of the first version."""
+    version, size = trajectory.policies[0].policy.version, len(trajectory.completion_ids)
+    (key,) = row_keys(seed, version, [trajectory.group], [trajectory.sample])
+    return uniforms(np.full(size, key), np.arange(size))
 
 
 def _contexts(trajectories: Sequence[Trajectory]) -> npt.NDArray[np.int64]:

@@ -2,15 +2,19 @@
 
 *Masters* are the float32 weights that the optimizer changes. Their bfloat16 rounding is published. The device keeps the
 published state as one vector of 16-bit words, in the order of the codec's spans (periplus/codec/weights/layout.py). A
-*chunk* is a range of that vector, made of CHUNK_SPANS spans. For each chunk, a new version is taken in these steps:
-1. Round the masters to bfloat16.
+*chunk* is a range of that vector, made of CHUNK_SPANS spans.
+
+A new version is taken in two parts. Training waits for the first one alone, which is one pass over the masters:
+1. Round the masters to bfloat16, into a second vector.
+
+The second part (the function that `take` returns) goes on beside training, on a CUDA stream of its own, so that neither
+waits for the other. For each chunk:
 2. Compare bit patterns with the published words, and gather the positions that differ and their new words.
 3. Write the new words over the published ones.
 4. Copy positions and words to the host. If they would be larger than the chunk, copy the whole chunk instead.
 
-So training waits for a few passes over the device's memory, and for the transfer of what changed. Afterwards the host
-makes its copy of the new state from its copy of the old state and the changes. The encoder is given the positions, and
-does not compare again.
+Afterwards the host makes its copy of the new state from its copy of the old state and the changes. The encoder is given
+the positions, and does not compare again.
 
 Invariants (tests/trainer/publishing/test_device_snapshot.py):
 - The host's new state equals `bf16_state` bit for bit, and its encoding equals that of a comparison on the host.
@@ -18,13 +22,14 @@ Invariants (tests/trainer/publishing/test_device_snapshot.py):
 - Masters that are NaN, which no training step leaves behind, are rounded to some NaN. Which payload torch chooses
   depends on the element's place in a vector.
 
-No test has run on an accelerator so far. All run on torch's CPU device, which executes the same operations. Neither
-speed nor a transfer between memories has been measured.
+One test needs an accelerator. The others run on torch's CPU device, which executes the same operations, but has no
+streams.
 
 Units: positions and bounds count elements.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -60,8 +65,9 @@ class DeviceSpanChanges:
 class DeviceCopy:
     """The state that was published last, kept on the device next to the masters from which it was rounded.
 
-    `parameters` are the masters by their name in a checkpoint. They are not copied: `advance` reads them as they are
-    then. Creating the object rounds them once, as the first state.
+    `parameters` are the masters by their name in a checkpoint. They are not copied: `take` reads them as they are then.
+    Creating the object rounds them once, as the first state. With the vector of the next version it takes 4 bytes of
+    the device for each element.
     """
 
     def __init__(self, parameters: Mapping[str, torch.Tensor], *, span_bytes: int = SPAN_BYTES) -> None:
@@ -74,6 +80,9 @@ class DeviceCopy:
         device = next(iter(self._parameters.values())).device
         num_elements = _num_elements(self.spans)
         self._published = torch.empty(num_elements, dtype=torch.int16, device=device)
+        self._next = torch.empty_like(self._published)
+        is_cuda = device.type == "cuda"
+        self._stream = torch.cuda.Stream(device) if is_cuda else None  # type: ignore[no-untyped-call]
         for start, spans in self._chunks():
             self._round_into(self._published[start : start + _num_elements(spans)], spans)
 
@@ -89,19 +98,27 @@ class DeviceCopy:
                 at += size
         return _state(self.layout, arrays)
 
-    @torch.no_grad()
-    def advance(self) -> list[DeviceSpanChanges]:
-        """Round the masters as they are now, make this the published state, and return the changes of each span."""
-        changes: list[DeviceSpanChanges] = []
-        scratch = torch.empty(
-            max((_num_elements(spans) for _, spans in self._chunks()), default=0),
-            dtype=torch.int16,
-            device=self._published.device,
-        )
+    def take(self) -> Callable[[], list[DeviceSpanChanges]]:
+        """Round the masters as they are now. Call the result, in any thread, to publish them and to get what changed.
+
+        Call it before the next version is taken.
+        """
         for start, spans in self._chunks():
-            new = scratch[: _num_elements(spans)]
-            self._round_into(new, spans)
-            changes += replace_changed(self._published[start : start + new.numel()], new, spans)
+            self._round_into(self._next[start : start + _num_elements(spans)], spans)
+        rounded = None if self._stream is None else torch.cuda.current_stream(self._stream.device).record_event()
+        return lambda: self._advance(rounded)
+
+    @torch.no_grad()
+    def _advance(self, rounded: torch.cuda.Event | None) -> list[DeviceSpanChanges]:
+        changes: list[DeviceSpanChanges] = []
+        with contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+            if self._stream is not None and rounded is not None:
+                self._stream.wait_event(rounded)
+            for start, spans in self._chunks():
+                part = slice(start, start + _num_elements(spans))
+                changes += replace_changed(self._published[part], self._next[part], spans)
+            if self._stream is not None:
+                self._stream.synchronize()  # the next version is rounded on another stream
         return changes
 
     def _chunks(self) -> Iterator[tuple[int, Sequence[Span]]]:
@@ -174,7 +191,7 @@ def write_piece(arrays: Mapping[str, npt.NDArray[np.uint16]], piece: PieceChange
 def replace_changed(published: torch.Tensor, new: torch.Tensor, spans: Sequence[Span]) -> list[DeviceSpanChanges]:
     """Return the changes of one chunk from `published` to `new`, by span, and overwrite `published` with `new`.
 
-    This waits once for the device and makes at most two transfers.
+    This waits for the current stream and makes at most two transfers.
     """
     index = (published != new).nonzero().squeeze(1)
     bounds = np.cumsum([0, *(span.num_elements for span in spans)])  # where each span starts within the chunk

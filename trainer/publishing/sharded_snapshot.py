@@ -3,9 +3,9 @@
 Each rank keeps the published bfloat16 words of its rows on its device (device_snapshot.py). A version is taken in two
 parts:
 
-    take (every rank, training waits)      round the rows, compare them with the words, and keep what changed
-    the function that it returns           send positions and words to rank 0, which patches its copy on the host
-      (every rank, beside training)
+    take (every rank, training waits)      round the rows
+    the function that it returns           compare them with the words, and send positions and words of what changed to
+      (every rank, beside training)        rank 0, which patches its copy on the host
 
 Positions travel relative to pieces of tensors. A rank's rows are one range of a tensor's elements, so rank 0 adds the
 start of that range. A piece in which much changed travels whole.
@@ -77,9 +77,9 @@ class ShardOfWeights:
         local = self._copy.state()
         gather_each(self.rows, self.ranks, lambda rows: [local[rows.name].data.view(np.uint16)], visit)
 
-    def advance(self) -> list[DeviceSpanChanges]:
-        """Round the rows as they are now, make them the published ones, and return what changed."""
-        return self._copy.advance()
+    def take(self) -> Callable[[], list[DeviceSpanChanges]]:
+        """Round the rows as they are now. Call the result to make them the published ones and to get what changed."""
+        return self._copy.take()
 
     def message(self, changes: Sequence[DeviceSpanChanges]) -> Arrays:
         """Return the changes as three arrays: heads of pieces, positions in the pieces, and new words."""
@@ -129,8 +129,8 @@ class ShardedWeights:
         """Take the weights as they are now. Call the result with the state of the version before to get this one."""
         shard = self._shard
         assert shard is not None, "the first state comes first"
-        changes = shard.advance()
-        return lambda base: _completed(shard, changes, base)
+        changes = shard.take()
+        return lambda base: _completed(shard, changes(), base)
 
     def probe(self, ids_RP: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Return the log-probabilities of the probe's prompts. It is a collective of the training's process group."""
@@ -154,8 +154,8 @@ class FollowerWeights:
         """Take the rows as they are now. Call the result to send what changed to rank 0; it may run in a thread."""
         shard = self._shard
         assert shard is not None, "the first state comes first"
-        changes = shard.advance()
-        return lambda: shard.ranks.gather(shard.message(changes), lambda rank, message: None)
+        changes = shard.take()
+        return lambda: shard.ranks.gather(shard.message(changes()), lambda rank, message: None)
 
     def probe(self, ids_RP: npt.NDArray[np.int64]) -> None:
         """Take part in the probe of rank 0, which gives the same prompts."""

@@ -1,9 +1,9 @@
 """Takes a version of the weights while training stands still, and completes it on the host while training goes on.
 
-`take` is the short part, for which training waits. Weights in the host's memory are rounded to bfloat16. Weights on an
-accelerator are rounded and compared there (device_snapshot.py), and so are weights that several ranks share
-(sharded_snapshot.py). `take` returns a function for the second part: given the state that was published before, it
-returns the new state on the host. Training may change the weights meanwhile.
+`take` is the short part, for which training waits: it rounds the weights to bfloat16, where they are. It returns a
+function for the second part: given the state that was published before, it returns the new state on the host. Weights
+on an accelerator are compared there first (device_snapshot.py), and so are weights that several ranks share
+(sharded_snapshot.py). Training may change the weights meanwhile.
 """
 
 from collections.abc import Callable, Sequence
@@ -91,9 +91,13 @@ class DeviceWeights:
     def take(self) -> Callable[[WeightState], Taken]:
         copy = self._copy
         assert copy is not None, "the first state comes first"
-        changes = copy.advance()
-        positions = [change.positions for change in changes]
-        return lambda base: Taken(state=patched(base, copy, changes), changes=positions)
+        advance = copy.take()
+
+        def completed(base: WeightState) -> Taken:
+            changes = advance()
+            return Taken(state=patched(base, copy, changes), changes=[change.positions for change in changes])
+
+        return completed
 
     def probe(self, ids_RP: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         return reference_logprobs.logprobs(self._model, ids_RP)

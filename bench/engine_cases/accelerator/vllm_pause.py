@@ -41,13 +41,13 @@ def main() -> int:
     parser.add_argument("--sequences", type=int, nargs="+", default=[32, 64, 128, 256])
     parser.add_argument("--prompt-tokens", type=int, default=256)
     parser.add_argument("--new-tokens", type=int, default=1024)
-    parser.add_argument("--swaps", type=int, default=10)
+    parser.add_argument("--swaps", type=int, default=20)
     parser.add_argument("--fill-s", type=float, default=FILL_S, help="seconds for all prompts before the first swap")
     arguments = parser.parse_args()
     device = device_of(arguments)
     torch.set_num_threads(1 if device.type == "cpu" else torch.get_num_threads())
     rows = asyncio.run(measured(arguments, device))
-    kept = max(row["pause_s"] for row in rows if row["on_swap"] == OnSwap.KEEP_KV)
+    kept = max(row["exposed_p95_s"] for row in rows if row["on_swap"] == OnSwap.KEEP_KV)
     print_record("vllm_pause", arguments, device, {"pauses": rows}, [at_most("exposed_pause_s", kept, 0.1, "s")])
     return 0
 
@@ -85,6 +85,7 @@ async def measured(arguments: argparse.Namespace, device: torch.device) -> list[
                         "on_swap": str(on_swap),
                         "pause_s": found["median_s"],
                         "longest_pause_s": found["longest_s"],
+                        "exposed_p95_s": found["exposed_p95_s"],
                         "write_s": statistics.median(found["write_s"]),
                         "gap_without_swap_s": found["gap_without_swap_s"],
                     }

@@ -37,7 +37,7 @@ from periplus.values.probe_prompts import NUM_SEQUENCES, NUM_TOKENS
 from rollout_worker.engines.engine import EngineDied, RequestFailed
 from rollout_worker.engines.vllm.backend import ChunkEnd, LabelSpan, Sampling, TokenChunk
 from rollout_worker.engines.vllm.gathered_digest import gathered_digest, whole_digest
-from rollout_worker.engines.vllm.transfer_buffer import BUFFER_BYTES, TransferBuffer
+from rollout_worker.engines.vllm.transfer_buffer import TransferBuffer
 from rollout_worker.engines.vllm.worker_description import WorkerDescription, layout_of_workers
 
 T = TypeVar("T")
@@ -94,7 +94,7 @@ class VllmSettings:
     cache_bytes: int | None = None
     gpu_share: float = 0.9
     eager: bool = False
-    buffer_bytes: int = BUFFER_BYTES
+    buffer_bytes: int | None = None
     extension: str = EXTENSION
     can_sleep: bool = False
 
@@ -226,8 +226,7 @@ class AsyncLlmBackend:
 
     async def write(self, updates: Iterable[Update]) -> None:
         """Write elements on all ranks. Raises: EngineDied, or what vLLM raises for a worker's failure."""
-        for records in self._buffer.loads(updates):
-            await self._call("periplus_write", records)
+        await self._buffer.send(updates, lambda records: self._call("periplus_write", records))
 
     async def set_label(self, label: str) -> None:
         """Label the weights. Raises: EngineDied."""

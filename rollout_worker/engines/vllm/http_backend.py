@@ -31,7 +31,7 @@ from rollout_worker.engines.engine import EngineDied, RequestFailed
 from rollout_worker.engines.vllm.backend import Sampling, TokenChunk
 from rollout_worker.engines.vllm.gathered_digest import Region, gathered_digest, whole_digest
 from rollout_worker.engines.vllm.http_routes import CompletionsRoute, GenerateRoute, TokensRoute
-from rollout_worker.engines.vllm.transfer_buffer import BUFFER_BYTES, TransferBuffer
+from rollout_worker.engines.vllm.transfer_buffer import LEAST_BUFFER_BYTES, Record, TransferBuffer
 from rollout_worker.engines.vllm.worker_description import WorkerDescription, layout_of_workers
 
 CONNECT_S = 10.0
@@ -64,7 +64,7 @@ class HttpBackend:
 
     @classmethod
     async def connect(
-        cls, url: str, *, api_key: str | None = None, max_tokens: int = 0, buffer_bytes: int = BUFFER_BYTES
+        cls, url: str, *, api_key: str | None = None, max_tokens: int = 0, buffer_bytes: int | None = None
     ) -> "HttpBackend":
         """Connect to a server, which must take requests of `max_tokens` tokens.
 
@@ -112,6 +112,9 @@ class HttpBackend:
                 f"the vLLM server at {self._url} has {len(self._workers)} ranks and is on another machine, where their "
                 "weights cannot be gathered for a proof; run the worker beside it"
             )
+        if not self._is_shared:
+            # Each load is the text of one request, which is in memory several times.
+            self._buffer = TransferBuffer.private(min(self._buffer.num_bytes, LEAST_BUFFER_BYTES))
         path = str(self._buffer.path) if self._is_shared else ""
         init_info = {"path": path, "num_bytes": self._buffer.num_bytes}
         try:
@@ -201,13 +204,15 @@ class HttpBackend:
             await self._post("/start_weight_update")
         self._is_updating = True
         try:
-            for records in self._buffer.loads(updates):
-                content = "" if self._is_shared else base64.b64encode(self._buffer.head(records)).decode()
-                await self._post("/update_weights", {"update_info": {"records": records, "content": content}})
+            await self._buffer.send(updates, self._announce)
         except ServerRefused:
             # The server has ended the update by itself.
             self._is_updating = False
             raise
+
+    async def _announce(self, records: list[Record]) -> None:
+        content = "" if self._is_shared else base64.b64encode(self._buffer.content(records)).decode()
+        await self._post("/update_weights", {"update_info": {"records": records, "content": content}})
 
     async def set_label(self, label: str) -> None:
         """End the update and label the weights. Raises: EngineDied."""

@@ -3,16 +3,20 @@
 vLLM's calls of its workers cannot carry arrays. So arrays go through one file in the memory file system, which the
 engine makes when it starts. Every worker maps it once; then the file's name is removed, so that nothing is left behind
 whoever is killed, and the mappings go on. If the engine is killed before that, Python's resource tracker removes the
-name. A change that is larger than the block is sent in several loads.
+name. Changes are sent in loads of at most half of the block, in one half and the other in turn: while the workers write
+one load, this process puts the next one into the block.
 
 A *record* says where the elements of one update lie in the block: (name, start, number, whether there are positions,
 offset in bytes). The values (16 bits each) come first, then the positions (32 bits each), which count from `start`.
 """
 
+import asyncio
+import contextlib
 import mmap
 import os
+import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Self
@@ -26,12 +30,21 @@ from periplus.errors import ConfigError
 FOLDER = Path("/dev/shm")
 """The memory file system of Linux, which vLLM itself needs too."""
 
-BUFFER_BYTES = 32 << 20
-"""Size of the block. Containers often have 64 MiB of shared memory in all. A load of this size is written in about
-20 ms, beside which the call that announces it (1 ms) is small."""
+MAX_BUFFER_BYTES = 256 << 20
+"""Largest size of the block by default: 16 GB of weights then take 120 calls of the workers, of about 1 ms each."""
+
+LEAST_BUFFER_BYTES = 32 << 20
+"""Size of the block where there is little shared memory. Containers often have 64 MiB in all."""
+
+ROOM_SHARE = 8
+"""The block takes at most one part in so many of the free shared memory, but for `LEAST_BUFFER_BYTES`. By hand."""
 
 MIN_BUFFER_BYTES = 1 << 12
 """Smallest block. Chosen by hand: an element of an update needs 6 bytes, and an update begins at a multiple of 8."""
+
+TURNS_TO_SEND = 3
+"""Turns of the event loop within which a call of the workers was sent: it is a task that starts another one. If it
+takes more, the call and the next load do not overlap, and nothing else changes."""
 
 _KIND = "shared_memory"
 """What Python's resource tracker calls such a file. It knows it by its name in FOLDER, after a slash."""
@@ -51,8 +64,13 @@ class TransferBuffer:
         self._bytes = np.frombuffer(mapping, np.uint8)
 
     @classmethod
-    def create(cls, num_bytes: int = BUFFER_BYTES, folder: Path = FOLDER) -> Self:
-        """Make a new block, readable by this user alone. Raises: ConfigError if there is no room for it."""
+    def create(cls, num_bytes: int | None = None, folder: Path = FOLDER) -> Self:
+        """Make a new block, readable by this user alone, of a size that its folder has room for if none is given.
+
+        Raises: ConfigError if there is no room for it.
+        """
+        if num_bytes is None:
+            num_bytes = _size_for(folder)
         if num_bytes < MIN_BUFFER_BYTES:
             raise ValueError(f"a block of {num_bytes} bytes; take at least {MIN_BUFFER_BYTES}")
         try:
@@ -75,8 +93,8 @@ class TransferBuffer:
             os.close(descriptor)
 
     @classmethod
-    def private(cls, num_bytes: int = BUFFER_BYTES) -> Self:
-        """Make a block that no other process sees, for arrays that are sent as bytes (`head`)."""
+    def private(cls, num_bytes: int) -> Self:
+        """Make a block that no other process sees, for arrays that are sent as bytes (`content`)."""
         return cls(mmap.mmap(-1, num_bytes), Path())
 
     @classmethod
@@ -99,38 +117,61 @@ class TransferBuffer:
         """Remove the name. Mappings go on. It may be called twice."""
         _remove(self._path)
 
-    def head(self, records: Sequence[Record]) -> bytes:
-        """Return a copy of the block's beginning, up to the end of the records."""
+    def content(self, records: Sequence[Record]) -> bytes:
+        """Return a copy of the part of the block that a load's records describe."""
         ends = [
             offset + (_padded_values(number) + _POSITION_BYTES * number if has_positions else _VALUE_BYTES * number)
             for _, _, number, has_positions, offset in records
         ]
-        return self._bytes[: max(ends, default=0)].tobytes()
+        return self._bytes[records[0][4] : max(ends)].tobytes()
 
-    def put_head(self, content: bytes) -> None:
-        """Overwrite the beginning of the block. Raises: ValueError for more than it holds."""
-        if len(content) > self.num_bytes:
-            raise ValueError(f"a load of {len(content)} bytes, for a block of {self.num_bytes}")
-        self._bytes[: len(content)] = np.frombuffer(content, np.uint8)
+    def put(self, content: bytes, offset: int) -> None:
+        """Overwrite the block from the byte `offset` on. Raises: ValueError for a part that is not in the block."""
+        if offset < 0 or offset + len(content) > self.num_bytes:
+            raise ValueError(f"a load of {len(content)} bytes at {offset}, for a block of {self.num_bytes}")
+        self._bytes[offset : offset + len(content)] = np.frombuffer(content, np.uint8)
 
     def words(self, offset: int, number: int) -> npt.NDArray[np.uint16]:
         """Return `number` 16-bit elements of the block from the byte `offset` on, as a view."""
         return self._bytes[offset : offset + _VALUE_BYTES * number].view(np.uint16)
 
-    def loads(self, updates: Iterable[Update]) -> Iterator[list[Record]]:
-        """Put updates into the block, as many as fit, and yield their records; then the next ones.
+    async def send(self, updates: Iterable[Update], announce: Callable[[list[Record]], Awaitable[object]]) -> None:
+        """Put updates into the block load by load, and `announce` the records of each, which returns when it was read.
 
-        The caller has them read before it takes the next load. Updates are cut where they do not fit.
+        The next load is put into the block meanwhile. Raises: what `announce` raises; nothing is announced after that.
         """
+        announced: asyncio.Future[object] | None = None
+        try:
+            for records in self.loads(updates):
+                if announced is not None:
+                    await announced
+                announced = asyncio.ensure_future(announce(records))
+                for _ in range(TURNS_TO_SEND):
+                    await asyncio.sleep(0)
+            if announced is not None:
+                await announced
+        finally:
+            if announced is not None and not announced.done():
+                announced.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await announced
+
+    def loads(self, updates: Iterable[Update]) -> Iterator[list[Record]]:
+        """Put updates into one half of the block, as many as fit, and yield their records; then into the other half.
+
+        A load stays in the block until the one after the next is taken. Updates are cut where they do not fit.
+        """
+        half = self.num_bytes // 2 // _ALIGNMENT * _ALIGNMENT
         records: list[Record] = []
-        offset = 0
+        begin = offset = 0
         for update in updates:
             first = 0
             while first < len(update.values):
-                piece = self._piece(update, first, self.num_bytes - offset)
+                piece = self._piece(update, first, begin + half - offset)
                 if piece is None:
                     yield records
-                    records, offset = [], 0
+                    records, begin = [], half - begin
+                    offset = begin
                     continue
                 record, first = self._put(piece, offset), first + len(piece.values)
                 records.append(record)
@@ -182,6 +223,14 @@ class TransferBuffer:
             stored = self._bytes[at : at + _POSITION_BYTES * number].view(np.uint32)
             np.subtract(update.positions, update.start, out=stored, casting="unsafe")
         return update.name, update.start, number, update.positions is not None, offset
+
+
+def _size_for(folder: Path) -> int:
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return LEAST_BUFFER_BYTES  # to make the file says why
+    return max(LEAST_BUFFER_BYTES, min(MAX_BUFFER_BYTES, free // ROOM_SHARE))
 
 
 def _remove(path: Path) -> None:

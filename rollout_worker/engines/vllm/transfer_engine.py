@@ -66,7 +66,8 @@ class PeriplusTransferEngine(WeightTransferEngine[PeriplusInitInfo, PeriplusUpda
         if self._buffer is None:
             raise RuntimeError("init_weight_transfer_engine must come before update_weights")
         if update_info.content:
-            self._buffer.put_head(base64.b64decode(update_info.content))
+            _, _, _, _, offset = update_info.records[0]
+            self._buffer.put(base64.b64decode(update_info.content), offset)
         # The views are made once: parameters are never replaced.
         if self._memory is None:
             self._memory = shard_memory(self.model)

@@ -31,6 +31,7 @@ from periplus import clock
 from periplus.codec.weights.layout import StateLayout
 from periplus.codec.weights.staged import Update
 from periplus.errors import ConfigError, StateError, WrongBase, innermost
+from periplus.values.keyed_draws import row_keys
 from periplus.values.policy import Policy
 from rollout_worker.engines.engine import (
     ChangedElements,
@@ -45,7 +46,6 @@ from rollout_worker.engines.engine import (
     WeightChange,
 )
 from rollout_worker.engines.request_limits import RequestLimits
-from rollout_worker.engines.sampling import row_keys
 from rollout_worker.engines.vllm.backend import ChunkEnd, Sampling, VllmBackend
 from rollout_worker.engines.vllm.open_requests import LabelHistory, OpenRequest, WeightLabel, only_label
 

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from periplus.errors import ConfigError
+from periplus.process import host_limits
 from periplus.values.machine import DeviceFamily, EngineVersion
 from region_agent.config import AgentConfig
-from region_agent.control import engines, host_limits
+from region_agent.control import engines
 from region_agent.control.accelerators import Accelerators
 from region_agent.control.inventory import core_groups, inventory
 

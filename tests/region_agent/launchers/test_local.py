@@ -18,10 +18,10 @@ import pytest
 
 from periplus.job.run_directory import fork_of_start_line
 from periplus.pb.v1 import control_pb2
+from periplus.process.host_limits import usable_cores
 from periplus.values.machine import Device, DeviceFamily, Pace
 from periplus.values.task import Role, TaskOutcome, TaskState
 from region_agent.control.convert import report_to_pb
-from region_agent.control.host_limits import usable_cores
 from region_agent.control.reconcile import AskToStop, Forget, Kill, LocalTask, Start, report
 from region_agent.launchers.local import Supervisor, WorkerSettings
 from tests.support.coordinator.machines import machine

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 
-from rollout_worker.engines.sampling import Nucleus, choose, drawable, row_keys, uniforms
+from periplus.values.keyed_draws import row_keys, uniforms
+from rollout_worker.engines.sampling import Nucleus, choose, drawable
 
 # Computed with Python integers, by the published finaliser of SplitMix64.
 GOLDEN = ["0x1.57e3a0bf64000p-1", "0x1.53a513f784000p-2", "0x1.1d224a54d0000p-3"]

@@ -14,14 +14,18 @@ NUM_TOKENS = 256
 
 
 def batch(draws: np.random.Generator, *, sharpness: float = 1.0, moved: float = 0.0) -> RescoredTokens:
-    """Tokens of a sound engine: both sides round their logits, and the older version's logits lie `moved` away."""
+    """Tokens of a sound engine: both sides round their logits, and the older version's logits lie `moved` away.
+
+    The engine draws by inversion of its rounded distribution.
+    """
     logits = sharpness * draws.standard_normal((NUM_TOKENS, VOCABULARY))
     logprobs = normalized(logits)
     probabilities = np.exp(logprobs)
-    tokens = np.array([draws.choice(VOCABULARY, p=each / each.sum()) for each in probabilities])
     rows = np.arange(NUM_TOKENS)
     entropies = -(probabilities * logprobs).sum(1)
     noises = [ROUNDING * draws.standard_normal(logits.shape) for _ in range(2)]
+    uniforms = draws.random(NUM_TOKENS)
+    tokens = inverted(np.exp(normalized(logits + noises[0])), uniforms)
     older = normalized(logits + moved * draws.standard_normal(logits.shape)) if moved else None
     return RescoredTokens(
         reported=normalized(logits + noises[0])[rows, tokens],
@@ -32,7 +36,21 @@ def batch(draws: np.random.Generator, *, sharpness: float = 1.0, moved: float = 
         variances=(probabilities * (logprobs + entropies[:, None]) ** 2).sum(1),
         is_prefill=rows % 16 == 0,
         contexts=rows,
+        below=below(probabilities, tokens),
+        below_rounded=below(np.exp(normalized(logits + noises[1])), tokens),
+        uniforms=uniforms,
     )
+
+
+def inverted(probabilities: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
+    sums = probabilities.cumsum(1)
+    found: np.ndarray = (sums <= uniforms[:, None] * sums[:, -1:]).sum(1)
+    return found
+
+
+def below(probabilities: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.where(np.arange(VOCABULARY) < tokens[:, None], probabilities, 0.0).sum(1)
+    return found
 
 
 def normalized(logits: np.ndarray) -> np.ndarray:
@@ -121,11 +139,61 @@ def test_another_temperature_is_found_although_log_probabilities_are_right(facto
             variances=variances,
             is_prefill=none,
             contexts=np.arange(256),
+            below=exact,
+            below_rounded=exact,
+            uniforms=None,
         )
         if why := evidence.add(compared):
             assert "drawn" in why
             break
     assert count < 2000
+
+
+@pytest.mark.parametrize("fault", ["temperature", "top_k", "min_p", "other numbers"])
+def test_tokens_that_are_not_those_of_their_random_numbers_are_found_soon(fault: str) -> None:
+    draws = np.random.default_rng(7)
+    logits = draws.standard_normal((NUM_TOKENS, VOCABULARY))
+    right = normalized(logits)
+    logits = {
+        "temperature": logits / 0.7,
+        "top_k": np.where(right >= np.sort(right, 1)[:, -20:-19], logits, -np.inf),
+        "min_p": np.where(right >= right.max(1, keepdims=True) + np.log(0.05), logits, -np.inf),
+        "other numbers": logits,
+    }[fault]
+    uniforms = draws.random(NUM_TOKENS)
+    tokens = inverted(np.exp(normalized(logits)), draws.random(NUM_TOKENS) if fault == "other numbers" else uniforms)
+    rows, probabilities = np.arange(NUM_TOKENS), np.exp(right)
+    exact = right[rows, tokens]
+    rounded = normalized(right + ROUNDING * draws.standard_normal(right.shape))
+    compared = RescoredTokens(
+        reported=exact,
+        exact=exact,
+        rounded=rounded[rows, tokens],
+        older=None,
+        entropies=-exact,  # the surprisal says nothing
+        variances=np.ones(NUM_TOKENS),
+        is_prefill=rows < 0,
+        contexts=rows,
+        below=below(probabilities, tokens),
+        below_rounded=below(np.exp(rounded), tokens),
+        uniforms=uniforms,
+    )
+    assert "random numbers" in SampleEvidence().add(compared)
+    assert SampleEvidence().add(replace(compared, uniforms=None)) == ""
+
+
+def test_an_engine_in_float32_is_held_against_its_own_rounding() -> None:
+    """What is far below the rounding to bfloat16 is found, once the engine has shown how it rounds."""
+    draws, evidence = np.random.default_rng(8), SampleEvidence()
+
+    def tokens(shift: float) -> RescoredTokens:
+        sound = batch(draws)
+        return replace(sound, reported=sound.exact + shift + 1e-6 * draws.standard_normal(NUM_TOKENS), uniforms=None)
+
+    for _ in range(20):
+        assert evidence.add(tokens(0.0)) == ""
+    assert "differ by more than rounding" in evidence.add(tokens(ROUNDING / 50))
+    assert SampleEvidence().add(tokens(ROUNDING / 50)) == "", "from the start it may be in bfloat16"
 
 
 def test_a_fault_that_begins_late_is_found_as_soon() -> None:
@@ -158,5 +226,8 @@ def test_nothing_says_nothing() -> None:
         variances=none,
         is_prefill=none.astype(np.bool_),
         contexts=none.astype(np.int64),
+        below=none,
+        below_rounded=none,
+        uniforms=none,
     )
     assert SampleEvidence().add(tokens) == ""

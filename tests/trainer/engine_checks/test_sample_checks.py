@@ -1,8 +1,10 @@
 """Samples that are computed again with the weights that sampled them."""
 
+import json
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,14 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from periplus.values.low_rank import merged_state
 from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose, SamplingParams, StopReason, Trajectory
+from tests.support.tiny_job import tiny_job
 from tests.support.trainer.small_models import PACKED, PADDED, random_model
 from trainer.data.adapters import ADAPTER, AdapterSettings, adapted_layers, inject, round_base
 from trainer.engine_checks import sample_checks
 from trainer.engine_checks.doubted_workers import DoubtedWorkers
 from trainer.engine_checks.kept_versions import KeptVersions
 from trainer.engine_checks.rescoring import Rescorer
-from trainer.engine_checks.sample_checks import COST_SHARE, SampleChecks
+from trainer.engine_checks.sample_checks import COST_SHARE, SampleChecks, draw_seed
 from trainer.learning.batch import Sample, sample_of
 from trainer.learning.forward.attention import use_packed_attention
 from trainer.publishing.publish import bf16_state
@@ -283,11 +286,13 @@ def test_samples_that_cannot_be_computed_again_are_passed_over(
 
 
 def test_where_nothing_can_be_computed_again_the_checks_say_why(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    checks, samples = checks_of(model), drawn(rounded(model), np.random.default_rng(7), 1)
-    monkeypatch.setattr(sample_checks, "MAX_BYTES", 1000)
+    samples = drawn(rounded(model), np.random.default_rng(7), 1)
+    monkeypatch.setattr(sample_checks, "memory_bytes", lambda: 8000)
+    checks = checks_of(model)
     assert checks.check(samples, 1.0) == []
-    assert checks.obstacle == "a version has 44.6 kB, and 1 kB are kept at most"
+    assert checks.obstacle == "a version has 44.6 kB, and an eighth of this machine's memory, 1 kB, is for versions"
     monkeypatch.undo()
+    checks = checks_of(model)
     # An accelerator of which another process holds nearly all.
     monkeypatch.setattr(Rescorer, "missing_bytes", 3 << 30)
     assert checks.check(samples, 1.0) == []
@@ -295,6 +300,17 @@ def test_where_nothing_can_be_computed_again_the_checks_say_why(model: Any, monk
     monkeypatch.undo()
     assert checks.check(samples, 1.0) == []
     assert (checks.obstacle, checks.num_tokens) == ("", 12)
+
+
+@pytest.mark.parametrize(
+    ("name", "engines", "seed"),
+    [("torch", None, 5), ("vllm", None, None), ("torch", ["", "torch"], 5), ("torch", ["", "torch", "vllm"], None)],
+)
+def test_draws_are_replayed_where_all_engines_of_the_plan_draw_by_keys(
+    tmp_path: Path, name: str, engines: list[str] | None, seed: int | None
+) -> None:
+    plan = "" if engines is None else json.dumps({"assignments": [{"engine": each} for each in engines]})
+    assert draw_seed(tiny_job(tmp_path, seed=5, engine={"name": name}), plan) == seed
 
 
 def test_checks_stop_while_they_have_taken_their_share_of_the_time(model: Any) -> None:

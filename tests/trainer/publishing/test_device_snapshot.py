@@ -88,7 +88,7 @@ def test_versions_taken_on_the_device_equal_those_of_the_host(
     assert state == bf16_state(model)
     for density in densities:
         model.change(generator, density)
-        new, changes = bf16_state(model), copy.advance()
+        new, changes = bf16_state(model), copy.take()()
         found = patched(state, copy, changes)
         assert found == new
         for change, expected in zip(changes, host_positions(state, new, SPAN_BYTES), strict=True):

@@ -73,12 +73,12 @@ def state_bytes(
     """Return the bytes that a learner will still take on each rank's device, apart from activations.
 
     Each trained model has float32 weights, and a gradient and so many `moments` of its `num_trained` parameters. The
-    published version is kept in bfloat16, and so are the weights of a pass that is in bfloat16 (`is_rounded`). The
-    actor's own weights do not count if they are there already (`is_placed`).
+    published version and the next one are kept in bfloat16, and so are the weights of a pass that is in bfloat16
+    (`is_rounded`). The actor's own weights do not count if they are there already (`is_placed`).
     """
     weights = num_parameters * (has_critic + has_reference + (not is_placed))
     trained = num_trained * (1 + has_critic) * (1 + moments)
-    return (4 * (weights + trained) + 2 * num_parameters * (1 + is_rounded)) // num_ranks
+    return (4 * (weights + trained) + 2 * num_parameters * (2 + is_rounded)) // num_ranks
 
 
 def activation_budget(free_bytes: int, taken_bytes: int) -> int:

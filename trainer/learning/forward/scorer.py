@@ -42,15 +42,16 @@ class TokenScores(NamedTuple):
 
 
 class Surprisals(NamedTuple):
-    """What a distribution says of the tokens that were drawn from it, each M in float32.
+    """What a distribution says of the tokens that were drawn from it, each M in float32 (`below_M` in float64).
 
     Log-probability of each token in nats; mean (the entropy, in nats) and variance (in nats squared) of the surprisal
-    -log p of a token that is drawn from the same distribution.
+    -log p of a token that is drawn from the same distribution; and the probability of all tokens with smaller ids.
     """
 
     logprobs_M: torch.Tensor
     entropies_M: torch.Tensor
     variances_M: torch.Tensor
+    below_M: torch.Tensor
 
 
 def call_directly(run: Callable[[], Any]) -> Any:
@@ -99,7 +100,7 @@ class PolicyScorer(torch.nn.Module):
 
     @torch.no_grad()
     def surprisals(self, packed: PackedSequences, temperature: float) -> Surprisals:
-        """Return log-probability of each completion token, and mean and variance of its surprisal.
+        """Return what the distributions say of each completion token.
 
         Logits are rounded to `compute_dtype`, as inference engines round them.
         """
@@ -177,7 +178,9 @@ def _surprisals(logits_CV: torch.Tensor, targets_C: torch.Tensor) -> tuple[torch
     probabilities_CV = logprobs_CV.exp()
     means_C = -(probabilities_CV * logprobs_CV).sum(1)
     variances_C = (probabilities_CV * (logprobs_CV + means_C[:, None]).square()).sum(1)
-    return logprobs_CV.gather(1, targets_C[:, None])[:, 0], means_C, variances_C
+    ids_V = torch.arange(logits_CV.shape[1], device=logits_CV.device)
+    below_C = probabilities_CV.masked_fill(ids_V >= targets_C[:, None], 0.0).sum(1, dtype=torch.float64)
+    return logprobs_CV.gather(1, targets_C[:, None])[:, 0], means_C, variances_C, below_C
 
 
 @torch.no_grad()

@@ -1,7 +1,9 @@
 """Parts of tensors against numpy's own indexing, through the shared block."""
 
+import asyncio
 import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +15,13 @@ from hypothesis import strategies as st
 from periplus.codec.weights.staged import Update
 from periplus.errors import ConfigError
 from rollout_worker.engines.vllm.shards import TensorShard, whole_layout
-from rollout_worker.engines.vllm.transfer_buffer import MIN_BUFFER_BYTES, TransferBuffer
+from rollout_worker.engines.vllm.transfer_buffer import (
+    LEAST_BUFFER_BYTES,
+    MAX_BUFFER_BYTES,
+    MIN_BUFFER_BYTES,
+    Record,
+    TransferBuffer,
+)
 from tests.support.processes.fake_engine import wait_for
 
 ROOT = Path(__file__).parents[4]
@@ -145,7 +153,42 @@ def test_updates_come_out_of_the_shared_block_as_they_went_in(data: st.DataObjec
         for update in other.updates(records):
             apply(found, update)
     assert np.array_equal(found, expected)
-    assert num_loads >= 4
+    assert num_loads >= 8
+
+
+def test_a_load_is_put_into_the_block_while_the_one_before_is_read() -> None:
+    updates = [Update(name=NAME, positions=None, start=0, values=np.arange(9000, dtype=np.uint16))]
+    block = TransferBuffer.create(MIN_BUFFER_BYTES)
+    block.unlink()
+    found, begun, ended = np.zeros(9000, np.uint16), list[int](), list[int]()
+
+    async def announce(records: Sequence[Record]) -> None:
+        begun.append(len(begun))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        # Read late: the next load is in the block by now.
+        for update in block.updates(records):
+            apply(found, update)
+        ended.append(len(begun))
+
+    asyncio.run(block.send(updates, announce))
+    assert np.array_equal(found, updates[0].values)
+    assert ended == [number + 1 for number in begun], "one load is read at a time"
+
+    async def refuse(records: Sequence[Record]) -> None:
+        begun.append(len(begun))
+        raise OSError("no")
+
+    begun.clear()
+    with pytest.raises(OSError, match="no"):
+        asyncio.run(block.send(updates, refuse))
+    assert len(begun) == 1
+
+
+def test_a_block_takes_a_part_of_the_shared_memory_that_is_free(tmp_path: Path) -> None:
+    block = TransferBuffer.create(folder=tmp_path)
+    block.unlink()
+    assert LEAST_BUFFER_BYTES <= block.num_bytes <= MAX_BUFFER_BYTES
 
 
 def test_positions_far_apart_are_sent_in_pieces() -> None:

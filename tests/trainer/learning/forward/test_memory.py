@@ -103,7 +103,7 @@ def test_logits_of_all_tokens_count_where_they_are_made() -> None:
     assert more == 8 * 150_000
 
 
-def test_a_learner_that_is_not_divided_takes_16_bytes_a_parameter_and_two_rounded_copies() -> None:
+def test_a_learner_that_is_not_divided_takes_16_bytes_a_parameter_and_three_rounded_copies() -> None:
     alone: dict[str, Any] = {
         "moments": 2,
         "has_critic": False,
@@ -111,12 +111,12 @@ def test_a_learner_that_is_not_divided_takes_16_bytes_a_parameter_and_two_rounde
         "is_rounded": True,
         "num_ranks": 1,
     }
-    assert state_bytes(1000, num_trained=1000, is_placed=False, **alone) == 16_000 + 4000
-    assert state_bytes(1000, num_trained=1000, is_placed=True, **alone) == 12_000 + 4000
+    assert state_bytes(1000, num_trained=1000, is_placed=False, **alone) == 16_000 + 6000
+    assert state_bytes(1000, num_trained=1000, is_placed=True, **alone) == 12_000 + 6000
     with_all = alone | {"has_critic": True, "has_reference": True}
-    assert state_bytes(1000, num_trained=1000, is_placed=True, **with_all) == 12_000 + 16_000 + 4000 + 4000
+    assert state_bytes(1000, num_trained=1000, is_placed=True, **with_all) == 12_000 + 16_000 + 4000 + 6000
     adapters = alone | {"num_ranks": 2, "is_rounded": False}
-    assert state_bytes(1000, num_trained=0, is_placed=False, **adapters) == (4000 + 2000) // 2
+    assert state_bytes(1000, num_trained=0, is_placed=False, **adapters) == (4000 + 4000) // 2
 
 
 def test_activations_get_a_share_of_what_is_left_and_nothing_of_what_is_not() -> None:
