@@ -88,7 +88,7 @@ async def serving(config: CoordinatorConfig, server: grpc.aio.Server) -> AsyncIt
     log_event(log, logging.INFO, "job_authority", public_key=public_key, file=config.authority_key or "none")
     writer = Writer(State(settings=_settings(config), authority_key=public_key), _steady_unix_s(), _plan)
     version = importlib.metadata.version("periplus")
-    service = CoordinatorService(writer, config.heartbeat_s, version, _job_id, authority.certify)
+    service = CoordinatorService(writer, config.heartbeat_s, version, _job_id, authority)
     control_pb2_grpc.add_CoordinatorServicer_to_server(service, server)
     # The server starts after the writer's tasks, because its calls wait for events to be applied.
     async with asyncio.TaskGroup() as tasks:

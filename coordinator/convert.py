@@ -6,7 +6,7 @@ raises WireError for a message that breaks the protocol, unless its docstring sa
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from coordinator.events import (
     AgentEvent,
@@ -44,7 +44,7 @@ from periplus.net.convert import (
     run_files_to_pb,
 )
 from periplus.pb.v1 import common_pb2, control_pb2
-from periplus.publication import Certificate
+from periplus.publication import JobAuthority
 from periplus.values.record import Record
 from periplus.values.task import PUBLIC_KEY_BYTES, REGION_NAME, AssignedTask, Role, TaskReport, TaskState
 
@@ -158,14 +158,16 @@ def report_from_pb(message: control_pb2.TaskReport) -> TaskReport:
 # ---- to agents -------------------------------------------------------------------------------------------------------
 
 
-def order_to_pb(order: Order, certify: Callable[[str, int, bytes], Certificate]) -> control_pb2.CoordinatorMessage:
+def order_to_pb(order: Order, authority: JobAuthority) -> control_pb2.CoordinatorMessage:
     """Return the message that carries an order to an agent. Never raises.
 
-    `certify` signs a certificate for a job, a fork and a public key; its refusal is sent as the answer.
+    `authority` signs certificates, where its refusal is sent as the answer, and knows the secrets of jobs.
     """
     match order:
         case SendDesired():
-            desired = control_pb2.DesiredTasks(revision=order.revision, tasks=map(_task_to_pb, order.tasks))
+            desired = control_pb2.DesiredTasks(
+                revision=order.revision, tasks=map(_task_to_pb, order.tasks), jobs=_desired_jobs(order.tasks, authority)
+            )
             return control_pb2.CoordinatorMessage(epoch=order.epoch, desired=desired)
         case SendProbe():
             probe = control_pb2.ProbeOrder(
@@ -174,22 +176,33 @@ def order_to_pb(order: Order, certify: Callable[[str, int, bytes], Certificate])
             return control_pb2.CoordinatorMessage(epoch=order.epoch, probe=probe)
         # The certificate is signed only here, so that the state machine needs no private key.
         case SendCertificate():
-            return control_pb2.CoordinatorMessage(epoch=order.epoch, certificate=_certified_to_pb(order, certify))
+            return control_pb2.CoordinatorMessage(epoch=order.epoch, certificate=_certified_to_pb(order, authority))
         case RefuseCertificate():
             answer = control_pb2.CertificateAnswer(job_id=order.job_id, fork=order.fork, refused=order.reason)
             return control_pb2.CoordinatorMessage(epoch=order.epoch, certificate=answer)
 
 
-def _certified_to_pb(
-    order: SendCertificate, certify: Callable[[str, int, bytes], Certificate]
-) -> control_pb2.CertificateAnswer:
+def _certified_to_pb(order: SendCertificate, authority: JobAuthority) -> control_pb2.CertificateAnswer:
     answer = control_pb2.CertificateAnswer(job_id=order.job_id, fork=order.fork)
     try:
-        answer.certificate.CopyFrom(certificate_to_pb(certify(order.job_id, order.fork, order.public_key)))
+        answer.certificate.CopyFrom(certificate_to_pb(authority.certify(order.job_id, order.fork, order.public_key)))
     # A key for which anybody could sign: the trainer gets a refusal, and the session of its region goes on.
     except ValueError as error:
         answer.refused = f"the trainer's key cannot be certified: {error}"
     return answer
+
+
+def _desired_jobs(tasks: Sequence[AssignedTask], authority: JobAuthority) -> Iterator[control_pb2.DesiredJob]:
+    for job_id in dict.fromkeys(task.job_id for task in tasks):
+        of_job = [task for task in tasks if task.job_id == job_id]
+        yield control_pb2.DesiredJob(
+            job_id=job_id,
+            job_json=of_job[0].job_json,
+            plan_json=of_job[0].plan_json,
+            model_config=max(task.model_config for task in of_job),  # only a trainer has one
+            authority_key=bytes.fromhex(of_job[0].authority_key),
+            secret=authority.secret_of(job_id),
+        )
 
 
 def _task_to_pb(task: AssignedTask) -> control_pb2.Task:
@@ -197,18 +210,14 @@ def _task_to_pb(task: AssignedTask) -> control_pb2.Task:
         task_id=task.task_id,
         job_id=task.job_id,
         role=_ROLE_TO_PB[task.role],
-        job_json=task.job_json,
         trainer_region=task.trainer_region,
         trainer_gateway=task.trainer_gateway,
         fork=task.fork,
         resume_from=task.resume_from,
-        plan_json=task.plan_json,
         stopping=task.stopping,
-        authority_key=bytes.fromhex(task.authority_key),
         allows_other_problems=task.allows_other_problems,
         machine=task.machine,
         devices=task.devices,
-        model_config=task.model_config,
         engine=task.engine,
         tensor=task.tensor,
         data=task.data,

@@ -20,7 +20,7 @@ from periplus.job.job_file import JobFile
 from periplus.net.convert import policy_from_pb
 from periplus.net.peers import is_other_machine, leads_nowhere_else, peer_host
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
-from periplus.publication import Certificate
+from periplus.publication import JobAuthority
 from periplus.values.task import is_path_component
 from planner.plan import Plan
 
@@ -28,11 +28,16 @@ HELLO_DEADLINE_S = 10.0
 """Seconds from the opening of a session to its hello; chosen by hand: three intercontinental round trips, and slack."""
 
 
+MAX_TEXT_BYTES = 1 << 20
+"""Largest job file, model configuration or plan that is accepted. All of a region's jobs travel in one message of at
+most `rpc.MAX_MESSAGE_BYTES`. A job file has kilobytes, a configuration tens of them. Chosen by hand."""
+
+
 class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
     """Translates between the gRPC protocol and the writer.
 
-    `make_job_id` returns a new id that begins with the job's name. `certify` signs a certificate for a job, a fork and
-    a public key.
+    `make_job_id` returns a new id that begins with the job's name. `authority` certifies trainers, and knows the
+    secrets of jobs.
     """
 
     def __init__(
@@ -41,13 +46,13 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         heartbeat_s: float,
         version: str,
         make_job_id: Callable[[str], str],
-        certify: Callable[[str, int, bytes], Certificate],
+        authority: JobAuthority,
     ) -> None:
         self._writer = writer
         self._heartbeat_s = heartbeat_s
         self._version = version
         self._make_job_id = make_job_id
-        self._certify = certify
+        self._authority = authority
 
     async def Session(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         """Serve one agent, from its hello to the end of the stream."""
@@ -66,7 +71,7 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read(hello.region, request_iterator))
                 while True:
-                    await context.write(convert.order_to_pb(await session.get(), self._certify))
+                    await context.write(convert.order_to_pb(await session.get(), self._authority))
         finally:
             await self._writer.leave(hello.region, session)
 
@@ -77,6 +82,7 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
 
     async def SubmitJob(self, request: control_pb2.SubmitJobRequest, context: Any) -> control_pb2.SubmitJobResponse:
         """Validate and submit a job, and return it. A repeated request with the same request id gets the same job."""
+        _check_sizes(request)
         # The client has checked the job too, but the coordinator trusts no client's file.
         job = JobFile.from_json(request.job_json)
         if bool(request.resume_from) != request.HasField("resume_policy"):
@@ -137,6 +143,16 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
     async def GetFleet(self, request: control_pb2.GetFleetRequest, context: Any) -> control_pb2.Fleet:
         """Return all regions and links."""
         return convert.fleet_to_pb(self._writer.state)
+
+
+def _check_sizes(request: control_pb2.SubmitJobRequest) -> None:
+    texts = {"job file": request.job_json, "model's config.json": request.model_config, "plan": request.plan_json}
+    for what, text in texts.items():
+        if (num_bytes := len(text.encode())) > MAX_TEXT_BYTES:
+            raise ConfigError(
+                f"the {what} has {num_bytes:,} bytes, and a coordinator takes at most {MAX_TEXT_BYTES:,}; put data "
+                "into files, and name them in the job"
+            )
 
 
 async def _first(messages: Any) -> control_pb2.AgentMessage:

@@ -20,6 +20,7 @@ import click
 from periplus import errors
 from periplus.cli.command_groups import CommandGroup
 from periplus.process import threads
+from periplus.view.terminal.visible import say
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
         error.show()
         return errors.EXIT_USAGE
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+        say("interrupted", err=True)
         return errors.EXIT_INTERRUPTED
     except Exception as error:  # the root of the process: the user gets a sentence and an exit code for any error
         return _failed(error)
@@ -81,10 +82,10 @@ def _failed(error: Exception) -> int:
     if isinstance(cause, OSError) and cause.errno in _NO_ROOM and cause.filename is None:
         _drop_output()
         with contextlib.suppress(OSError):
-            click.echo(f"error: the output cannot be written: {cause.strerror}; make room there", err=True)
+            say(f"error: the output cannot be written: {cause.strerror}; make room there", err=True)
         return errors.MEANING[errors.StorageError].exit_code
     if isinstance(cause, errors.PeriplusError):
-        click.echo(f"error: {errors.explained_error(error)}", err=True)
+        say(f"error: {errors.explained_error(error)}", err=True)
         return errors.meaning(cause).exit_code
     # Everything below is unexpected: a service logs its traceback, and others show it on demand.
     if logging.getLogger().handlers:  # the command is a service, which keeps a log
@@ -93,14 +94,14 @@ def _failed(error: Exception) -> int:
         raise error
     if isinstance(cause, PermissionError):
         remedy = "run the command as a user who may use it, or change its mode or owner"
-        click.echo(f"error: {errors.explained_error(error)}; {remedy}", err=True)
+        say(f"error: {errors.explained_error(error)}; {remedy}", err=True)
         return errors.MEANING[errors.Denied].exit_code
     hint = (
         ""
         if isinstance(cause, OSError)
         else f"; this is a defect of Periplus: {TRACEBACK_VARIABLE}=1 shows the traceback"
     )
-    click.echo(f"error: {errors.explained_error(error)}{hint}", err=True)
+    say(f"error: {errors.explained_error(error)}{hint}", err=True)
     return errors.MEANING[errors.PeriplusError].exit_code
 
 

@@ -38,7 +38,7 @@ from region_agent.config import AgentConfig
 from region_agent.control.accelerators import Accelerators
 from region_agent.control.certificates import CertificateRequests
 from region_agent.control.conclusion import conclude
-from region_agent.control.convert import heartbeat_to_pb, report_to_pb, task_from_pb
+from region_agent.control.convert import heartbeat_to_pb, report_to_pb, tasks_from_pb
 from region_agent.control.engines import InstalledEngine, installed
 from region_agent.control.inventory import inventory
 from region_agent.control.links import probe
@@ -259,7 +259,7 @@ class Agent:
         # Nothing is started any more, whatever the coordinator still wants.
         if self._stopping:
             return
-        self._desired = {task.task_id: task_from_pb(task) for task in message.tasks}
+        self._desired = {task.task_id: task for task in tasks_from_pb(message)}
         event(log, logging.INFO, "desired", revision=message.revision, tasks=",".join(sorted(self._desired)) or "none")
 
     def _on_probe(self, order: control_pb2.ProbeOrder) -> None:
@@ -327,7 +327,7 @@ class Agent:
 
     def _open_hub(self, task: LocalTask, frames: FrameSpool, weight_cache: WeightCache) -> None:
         """Open the hub of a job whose stores are open. If the job has left meanwhile, the next look drops it again."""
-        hub = self._hubs.open(task.job_id, frames, weight_cache)
+        hub = self._hubs.open(task.job_id, frames, weight_cache, secret=task.job_secret)
         self._cache_tasks[task.job_id] = self._tasks.create_task(weight_cache.run(hub.feed.settled))
         self._hub_opened.set()
         if frames.pending:

@@ -86,7 +86,7 @@ class Worker:
         self._updater: EngineUpdater | None = None
         self._weights = ProvenWeights()
         trust = Trust(config.authority_key, self._job_id)
-        subscribe = partial(subscribed, config.task.gateway, self._job_id, self._worker_id)
+        subscribe = partial(subscribed, config.task.gateway, config.task.job_secret, self._job_id, self._worker_id)
         self._reader = WeightReader(self._weights, trust, subscribe, self._out.put, self._on_news)
 
     async def run(self) -> None:
@@ -134,7 +134,8 @@ class Worker:
             bundle_digest=self._bundle_digest,
             num_samples=LEASES_PER_SLOT * self._num_slots,
         )
-        await exchange_leases(self._config.task.gateway, hello, self._out, self._on_message)
+        task = self._config.task
+        await exchange_leases(task.gateway, task.job_secret, hello, self._out, self._on_message)
 
     async def _on_message(self, message: GatewayMessage) -> None:
         assert self._sampler is not None, "the stream opens only when the bundle is loaded"

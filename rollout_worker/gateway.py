@@ -15,6 +15,7 @@ import grpc.aio
 from periplus.errors import Unreachable
 from periplus.net import rpc
 from periplus.net.convert import keyed_frame_to_pb
+from periplus.net.tokens import metadata_of_job
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
 from periplus.values.transport_keys import KeyedFrame
 from rollout_worker.convert import (
@@ -47,17 +48,20 @@ class WorkerHello:
 
 async def exchange_leases(
     gateway: str,
+    secret: str,
     hello: WorkerHello,
     outbox: Outbox[WorkerMessage],
     on_message: Callable[[GatewayMessage], Awaitable[None]],
 ) -> None:
     """Open a lease stream to `gateway` (host:port), write what `outbox` has, and pass on what comes down.
 
+    `secret` is the job's.
+
     Raises: always a PeriplusError, because a stream ends only by an error.
     """
     async with rpc.channel(gateway) as channel:
         with rpc.remote_errors(gateway):
-            call = gateway_pb2_grpc.GatewayStub(channel).Rollout()
+            call = gateway_pb2_grpc.GatewayStub(channel).Rollout(metadata=metadata_of_job(secret))
             # A stream must open with a hello, and without room the ledger grants no leases.
             for opening in _opening_messages(hello):
                 await call.write(opening)
@@ -73,7 +77,7 @@ async def exchange_leases(
 
 @asynccontextmanager
 async def subscribed(
-    gateway: str, job_id: str, reader_id: str, request: SubscriptionRequest, again: asyncio.Event
+    gateway: str, secret: str, job_id: str, reader_id: str, request: SubscriptionRequest, again: asyncio.Event
 ) -> AsyncIterator[AsyncIterator[ReceivedRecord]]:
     """Subscribe to the job's publications at `gateway` (host:port), and give an iterator over their records.
 
@@ -82,7 +86,8 @@ async def subscribed(
     """
     async with rpc.channel(gateway) as channel:
         with rpc.remote_errors(gateway):
-            call = gateway_pb2_grpc.GatewayStub(channel).Subscribe(subscription_to_pb(job_id, reader_id, request))
+            asked = subscription_to_pb(job_id, reader_id, request)
+            call = gateway_pb2_grpc.GatewayStub(channel).Subscribe(asked, metadata=metadata_of_job(secret))
             yield _records(call, gateway, again)
 
 

@@ -120,7 +120,9 @@ async def _run(config: TrainerConfig, stop: asyncio.Event, trackers: Trackers) -
     started_s = clock.monotonic_s()
     torch.set_num_threads(config.task.num_threads)
     key = PublisherKey.generate()
-    link = GatewayLink(config.task.gateway, config.task.job_id, config.task.fork, key.public_key)
+    link = GatewayLink(
+        config.task.gateway, config.task.job_id, config.task.fork, key.public_key, config.task.job_secret
+    )
     ready: asyncio.Future[Running] = asyncio.get_running_loop().create_future()
     lost: list[Unreachable] = []
 

@@ -44,6 +44,7 @@ from trainer.intake.committed import KeptTrajectory
 from trainer.intake.frame_retention import Retention
 from trainer.intake.frames import FrameIntake
 from trainer.intake.gateway import GatewayLink
+from trainer.intake.leased_prompts import LeasedPrompts
 from trainer.intake.ledger_driver import LedgerDriver
 from trainer.intake.ledger_service import LedgerService
 from trainer.intake.messages import AnchorWanted, HelloReceived, ProofReceived, UpMessage
@@ -122,7 +123,7 @@ def assembled(
         # What comes in: frames to the store, results to the ledger, decisions to the journal.
         journal = WriteAheadJournal(audit_journal, link.send, disk, clock.unix_s)
         driver = _driver_of(config, prepared)
-        intake = FrameIntake(store, limits, disk)
+        intake = FrameIntake(store, limits, disk, _prompts(job, prepared))
         syncs = durability is Durability.MACHINE
         ledger_service = LedgerService(driver, intake, journal, link.send, syncs=syncs, now=now)
         # What goes out: records, publications and checkpoints.
@@ -186,6 +187,12 @@ def _driver_of(config: TrainerConfig, prepared: Prepared) -> LedgerDriver:
         home_region=config.task.region,
         **compared,
     )
+
+
+def _prompts(job: JobFile, prepared: Prepared) -> LeasedPrompts | None:
+    if job.environment is not None and job.environment.has_turns:
+        return None
+    return LeasedPrompts(prepared.dataset.environment, prepared.encoder)
 
 
 def _sample_checks(

@@ -53,14 +53,15 @@ class Prepared:
     """A trainer that is ready for its first step.
 
     `leader` has all ranks change the weights of `model` in place, publish and save them. `restored` is the manifest of
-    the checkpoint that the run continues, or None. `model_files` maps names to contents of the files that transformers
-    needs beside the weights. `bundle` is what workers need beside the weights. `counts` says how many problems are left
-    out. `problems` are the digests of all problems, and `has_other_problems` says that a restored run goes on with
-    other ones than it had.
+    the checkpoint that the run continues, or None. `encoder` turns problems into token ids. `model_files` maps names to
+    contents of the files that transformers needs beside the weights. `bundle` is what workers need beside the weights.
+    `counts` says how many problems are left out. `problems` are the digests of all problems, and `has_other_problems`
+    says that a restored run goes on with other ones than it had.
     """
 
     model: Any
     tokenizer: Any
+    encoder: PromptEncoder
     model_files: Mapping[str, bytes]
     leader: Leader
     bundle: Bundle
@@ -135,6 +136,7 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
     return Prepared(
         model=model,
         tokenizer=tokenizer,
+        encoder=inputs.encoder,
         model_files=files,
         leader=leader,
         dataset=dataset,

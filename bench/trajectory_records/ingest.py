@@ -19,11 +19,13 @@ from pathlib import Path
 from periplus.audit.journal import AuditJournal, read_lines
 from periplus.codec.trajectory import encode
 from periplus.net import rpc
+from periplus.net.convert import certificate_to_pb
 from periplus.pb.v1 import common_pb2, control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.publication import JobAuthority
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
 from periplus.values.policy import Lineage, Policy
+from periplus.values.task import PUBLIC_KEY_BYTES
 from periplus.values.trajectory import PolicyRun, Trajectory, TrajectoryLimits
 from region_agent.gateway.convert import from_below, to_below
 from region_agent.gateway.frames import FrameSpool
@@ -117,7 +119,7 @@ async def _receive(pipe: Connection, folder: Path, num_groups: int, group_size: 
         max_sample_tokens=limits.max_completion_tokens,
         intake_tokens=num_groups * group_size * limits.max_completion_tokens,
     )
-    link = GatewayLink(address, JOB, 0)
+    link = GatewayLink(address, JOB, 0, bytes(PUBLIC_KEY_BYTES), "")
     disk = DiskWait(asyncio.Event(), lambda phase: None)
     store = Spool.open(folder / "store", durability=Durability.MACHINE, max_bytes=1 << 50)
     with AuditJournal.open(folder / "audit.jsonl") as journal:
@@ -155,10 +157,12 @@ async def _serve(pipe: Connection, payloads: Sequence[bytes], folder: Path) -> N
     address = rpc.bind(server, "127.0.0.1:0")
     spool = FrameSpool.open(folder / "gateway", durability=Durability.PROCESS, max_bytes=1 << 20)
     authority = JobAuthority.generate()
-    hub = hubs.open(JOB, spool, WeightCache.open(JOB, authority.public_key, folder / "weights", chain_versions=8))
+    cache = WeightCache.open(JOB, authority.public_key, folder / "weights", chain_versions=8)
+    hub = hubs.open(JOB, spool, cache, secret="")
 
     async def certify(job_id: str, fork: int, public_key: bytes) -> control_pb2.CertificateAnswer:
-        return control_pb2.CertificateAnswer(refused="nothing is published here")
+        certificate = certificate_to_pb(authority.certify(job_id, fork, public_key))
+        return control_pb2.CertificateAnswer(job_id=job_id, fork=fork, certificate=certificate)
 
     service = GatewayService(hubs, Traffic(), lambda _: None, certify)
     gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)

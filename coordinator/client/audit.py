@@ -17,6 +17,7 @@ from periplus.audit.report import report_text, report_tree
 from periplus.audit.run_reader import Progress, audit_run
 from periplus.cli.progress_line import ProgressLine, write_to_stderr
 from periplus.errors import NotFound
+from periplus.view.terminal.visible import say
 
 EXIT_NOT_CLEAN = 1
 """Exit code of an audit with findings."""
@@ -80,7 +81,10 @@ def audit_command(run: Path, spools: tuple[Path, ...], authorities: tuple[bytes,
     # The progress line must be gone before the report, which may go to the same terminal.
     line.clear()
     form = Output(output)
-    click.echo(report_text(report) if form is Output.TABLE else render_tree(report_tree(report), form))
+    if form is Output.TABLE:
+        say(report_text(report))
+    else:
+        click.echo(render_tree(report_tree(report), form))
     if not report.is_clean:
         raise click.exceptions.Exit(EXIT_NOT_CLEAN)
 

@@ -11,6 +11,7 @@ import click
 from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile
 from periplus.job.reward_code import read_code
+from periplus.view.terminal.visible import say
 
 DIGEST_CHARACTERS = 16
 """Characters of a digest that are shown. They tell versions of a file apart; the job has the whole digest."""
@@ -23,10 +24,10 @@ def show_code(job: JobFile) -> None:
     """
     contents = read_code(job.reward, job.environment)
     if contents:
-        click.echo("code that travels with this job, and runs on its rollout workers:", err=True)
+        say("code that travels with this job, and runs on its rollout workers:", err=True)
     for name, content in sorted(contents.items()):
         digest = job.code_digests[name][:DIGEST_CHARACTERS]
-        click.echo(f"  {name}  {len(content)} bytes  blake3 {digest}", err=True)
+        say(f"  {name}  {len(content)} bytes  blake3 {digest}", err=True)
 
 
 def agree_to_code(job: JobFile, *, is_agreed: bool) -> None:

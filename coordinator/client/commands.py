@@ -39,6 +39,7 @@ from periplus.job.job_file import JobFile, job_schema
 from periplus.pb.v1 import control_pb2
 from periplus.view.state import Event, FleetSeen, JobChanged, RecordSeen, ViewState
 from periplus.view.terminal.listing import output_option
+from periplus.view.terminal.visible import say
 from periplus.view.terminal.watch import watch as show
 
 T = TypeVar("T")
@@ -192,7 +193,7 @@ def show_job(job_id: str, output: str, coordinator: str | None) -> None:
     async def call(remote: Coordinator) -> None:
         found = await remote.job(job_id)
         if output == Output.TABLE:
-            click.echo(listing.describe_job(found, clock.unix_s(), is_gone=await _is_gone(remote, found)))
+            say(listing.describe_job(found, clock.unix_s(), is_gone=await _is_gone(remote, found)))
         else:
             _print_job(found, Output(output))
 
@@ -253,7 +254,7 @@ def logs(job_id: str, task: str, follow: bool, all_forks: bool, runs_dir: Path |
             found = await remote.job(found.job_id) if follow else found
             files = runs.log_files(folders, found.job_id, task)
             for file, line in tail.new_lines(files):
-                click.echo(line if task else f"{file.stem}: {line}")
+                say(line if task else f"{file.stem}: {line}")
             if not follow or _has_ended(found):
                 return
             await asyncio.sleep(LOG_POLL_S)
@@ -291,11 +292,11 @@ def show_region(name: str, output: str, coordinator: str | None) -> None:
     tree = listing.region_tree(_find_region(list(fleet.regions), name))
     match Output(output):
         case Output.TABLE:
-            click.echo(listing.render(listing.REGIONS, [tree], Output.WIDE, clock.unix_s()))
-            click.echo()
+            say(listing.render(listing.REGIONS, [tree], Output.WIDE, clock.unix_s()))
+            say()
             _print_listing(listing.TASKS, tree["tasks"], output)
         case Output.NAME:
-            click.echo(tree["name"])
+            say(tree["name"])
         case form:
             click.echo(listing.render_tree({"schema": "periplus.region-status/1", **tree}, form))
 
@@ -438,7 +439,7 @@ def _find_region(regions: list[control_pb2.Region], name: str) -> control_pb2.Re
 
 
 def _say(message: str) -> None:
-    click.echo(message, err=True)
+    say(message, err=True)
 
 
 def _say_plan(found: control_pb2.Job) -> None:
@@ -453,15 +454,17 @@ async def _say_what_is_left(remote: Coordinator, ended: control_pb2.Job) -> None
 
 def _print_listing(kind: listing.Listing, trees: list[Tree], output: str) -> None:
     text = listing.render(kind, trees, Output(output), clock.unix_s())
-    if text:
+    if text and output in (Output.JSON, Output.YAML):
         click.echo(text)
+    elif text:
+        say(text)
     if not trees:
         _say(kind.empty)
 
 
 def _print_job(found: control_pb2.Job, output: Output) -> None:
     if output in (Output.TABLE, Output.NAME):
-        click.echo(found.job_id)
+        say(found.job_id)
     else:
         click.echo(listing.render_tree(listing.job_details(found), output))
 

@@ -23,6 +23,7 @@ from periplus.errors import ConfigError, shortened
 from periplus.job.job_file import job_of, load_job, recorded_job
 from periplus.job.run_directory import RunDirectory
 from periplus.view.set_scores_text import scores_text
+from periplus.view.terminal.visible import say
 
 KEPT_SECTIONS = ("model", "reward", "sampling", "engine", "network", "failure", "regions", "plan", "seed", "output")
 """Keys of the job of --job that an evaluation has too. What trains is left out."""
@@ -86,8 +87,8 @@ def evaluate(
         click.echo(finite_json.dumps({"run": str(run), "sets": found}))
         return
     for name, values in found.items():
-        click.echo(f"{name}: {scores_text(values)}")
-    click.echo(f"samples: periplus job samples {run} --set {next(iter(found), 'NAME')}", err=True)
+        say(f"{name}: {scores_text(values)}")
+    say(f"samples: periplus job samples {run} --set {next(iter(found), 'NAME')}", err=True)
 
 
 def evaluation_tree(
@@ -146,7 +147,7 @@ def _tree_of(base: Path) -> dict[str, Any]:
 def _client(coordinator: str | None) -> Client:
     if coordinator is not None or local_fleet() is not None:
         return connect(coordinator)
-    click.echo("no fleet runs on this machine: one is started for this evaluation", err=True)
+    say("no fleet runs on this machine: one is started for this evaluation", err=True)
     return up()
 
 
@@ -157,5 +158,5 @@ def _followed(job: SubmittedJob) -> dict[str, dict[str, Any]]:
         text = str(record.get("text", ""))
         if record["kind"] == "eval_set":
             found[text] = {key: value for key, value in record.items() if isinstance(value, float)}
-        click.echo(f"{record['kind'].replace('_', ' ')}: {shortened(text)}", err=True)
+        say(f"{record['kind'].replace('_', ' ')}: {shortened(text)}", err=True)
     return found

@@ -6,6 +6,7 @@ import click
 
 from periplus.job.run_directory import RunDirectory
 from periplus.view.page.write_report import write_report
+from periplus.view.terminal.visible import say
 
 
 @click.command("report")
@@ -15,4 +16,4 @@ def report_command(run: Path) -> None:
 
     The agent writes it whenever a trainer ends. Use this command if the agent died too, or while the run goes on.
     """
-    click.echo(write_report(RunDirectory(run.resolve())))
+    say(str(write_report(RunDirectory(run.resolve()))))

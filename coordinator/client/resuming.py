@@ -7,6 +7,7 @@ import click
 
 from periplus.job.job_file import JobFile, load_job
 from periplus.job.resumption import ResumePoint, resumption
+from periplus.view.terminal.visible import say
 
 
 def job_to_submit(
@@ -32,12 +33,12 @@ def _resumed(
     run_dir: Path, file: Path | None, overrides: Sequence[str], *, may_change: bool
 ) -> tuple[JobFile, ResumePoint]:
     found = resumption(run_dir, file, overrides, may_change=may_change)
-    click.echo(f"resumes {found.checkpoint.job_id} from its checkpoint {found.checkpoint.policy}", err=True)
+    say(f"resumes {found.checkpoint.job_id} from its checkpoint {found.checkpoint.policy}", err=True)
     for change in found.changes:
-        click.echo(f"  changes {change.key} from {change.before} to {change.after}", err=True)
+        say(f"  changes {change.key} from {change.before} to {change.after}", err=True)
     if found.rates is not None:
         was, goes_on = found.rates
         step = found.checkpoint.policy.version
         shown = ["a rate by its schedule" if rate is None else f"{rate:.3g}" for rate in (was, goes_on)]
-        click.echo(f"  the learning rate at step {step} was {shown[0]} and goes on with {shown[1]}", err=True)
+        say(f"  the learning rate at step {step} was {shown[0]} and goes on with {shown[1]}", err=True)
     return found.job, found.checkpoint

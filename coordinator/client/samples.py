@@ -17,6 +17,7 @@ from periplus.errors import Conflict, NotFound, PeriplusError
 from periplus.job.run_directory import RunDirectory
 from periplus.job.samples.gallery import gallery_of, gallery_tree
 from periplus.job.samples.selection import SampleOrder, SampleQuery
+from periplus.view.terminal.visible import say
 
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
@@ -88,7 +89,7 @@ def samples_command(
         case _:
             from periplus.view.terminal.samples_text import samples_text
 
-            click.echo(samples_text(gallery))
+            say(samples_text(gallery))
 
 
 def run_directory(job: str, runs_dir: Path, coordinator: str) -> RunDirectory:

@@ -15,6 +15,7 @@ from periplus import clock
 from periplus.cli.option_types import DirectoryToWrite
 from periplus.errors import ConfigError
 from periplus.job.resumption import in_directory_of
+from periplus.view.terminal.visible import say
 from periplus.wan import grid
 
 VLLM_MODEL = "builtin:qwen3-tiny-h32"
@@ -115,7 +116,7 @@ def demo(
                 f"emulated; name as many of {', '.join(network.regions)} with --regions"
             )
     for unchecked in check_job(job).left:
-        click.echo(unchecked, err=True)
+        say(unchecked, err=True)
     settings = DemoSettings(
         job=job,
         resume=checkpoint,

@@ -27,6 +27,7 @@ from periplus.net.tokens import read_token
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop
 from periplus.values.task import resume_command
 from periplus.view import units
+from periplus.view.terminal.visible import say
 
 CHECK_S = 1.0
 """Seconds between two checks that all services still run; chosen by hand."""
@@ -117,9 +118,9 @@ class _Up:
             click.echo(record.to_json())
             return
         network = f", emulated network at {record.wan}" if record.wan else ""
-        click.echo(f"coordinator  {record.coordinator}{network}")
-        click.echo(f"regions      {', '.join(record.regions)}")
-        click.echo(f"runs go to   {record.directory}")
+        say(f"coordinator  {record.coordinator}{network}")
+        say(f"regions      {', '.join(record.regions)}")
+        say(f"runs go to   {record.directory}")
         _say("submit a job:  periplus job submit JOB.yaml --watch     from Python:  periplus.connect()")
         _say("commands on this machine find the fleet by themselves; Ctrl-C stops it")
 
@@ -159,4 +160,4 @@ async def _running_jobs(remote: Coordinator) -> dict[str, str]:
 
 
 def _say(message: str) -> None:
-    click.echo(message, err=True)
+    say(message, err=True)

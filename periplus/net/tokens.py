@@ -1,8 +1,11 @@
-"""The token of a coordinator that answers only those who can read a file: its own user, on one machine.
+"""What callers show with each call: the token of a fleet to its coordinator, and the secret of a job to its gateways.
 
-The file holds one line of text that the system's random source made, and only its owner may read it. Callers send the
-token as metadata of each call. It crosses no network in the clear, because such a coordinator listens on the loopback
-interface; a token does not replace an encrypted transport elsewhere.
+The token is for those who can read a file: the coordinator's own user, on one machine. The file holds one line of text
+that the system's random source made, and only its owner may read it. It crosses no network in the clear, because such a
+coordinator listens on the loopback interface; a token does not replace an encrypted transport elsewhere.
+
+The secret is for the processes and gateways of one job, which get it with their task from the
+coordinator.
 """
 
 import hmac
@@ -20,6 +23,9 @@ VARIABLE = "PERIPLUS_TOKEN"
 KEY = "periplus-token"
 """Name of the metadata that carries the token."""
 
+JOB_KEY = "periplus-job-secret"
+"""Name of the metadata that carries a job's secret."""
+
 _TOKEN_BYTES = 32
 """Random bytes of a token: 256 bits, which nobody guesses."""
 
@@ -35,9 +41,7 @@ class TokenGuard:
 
     def check(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
         """Check a call's metadata. Raises: Denied unless it has the token."""
-        sent = [value for key, value in metadata if key == KEY]
-        given = sent[0] if sent else ""
-        if not hmac.compare_digest(given.encode() if isinstance(given, str) else given, self._token):
+        if not hmac.compare_digest(_sent(metadata, KEY), self._token):
             raise Denied(
                 f"this coordinator answers only those who can read {self._file}: call it as the user who started it, "
                 f"or set {VARIABLE} to what the file holds"
@@ -47,6 +51,26 @@ class TokenGuard:
 def metadata_of(token: str) -> tuple[tuple[str, str], ...]:
     """Return the metadata of a call with this token, which may be empty."""
     return ((KEY, token),) if token else ()
+
+
+def metadata_of_job(secret: str) -> tuple[tuple[str, str], ...]:
+    """Return the metadata of a call for the job with this secret."""
+    return ((JOB_KEY, secret),)
+
+
+def check_job_secret(metadata: Iterable[tuple[str, str | bytes]], secret: str, job_id: str) -> None:
+    """Check a call's metadata. Raises: Denied unless it has the secret of the job."""
+    if not hmac.compare_digest(_sent(metadata, JOB_KEY), secret.encode()):
+        raise Denied(
+            f"the secret of job {job_id} is missing or wrong: its gateways answer only processes that its coordinator "
+            "has started"
+        )
+
+
+def _sent(metadata: Iterable[tuple[str, str | bytes]], name: str) -> bytes:
+    sent = [value for key, value in metadata if key == name]
+    given = sent[0] if sent else b""
+    return given.encode() if isinstance(given, str) else given
 
 
 def make_token(file: Path) -> None:

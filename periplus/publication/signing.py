@@ -93,6 +93,14 @@ class JobAuthority(_SigningKey):
         unsigned = Certificate(job_id=job_id, fork=fork, public_key=public_key, signature=b"")
         return replace(unsigned, signature=self._key.sign(unsigned.signed_bytes))
 
+    def secret_of(self, job_id: str) -> str:
+        """Return the secret that the processes and gateways of a job show each other, in hexadecimal.
+
+        It follows from the private key, so that nobody has to store it (periplus/net/tokens.py).
+        """
+        key = blake3(self.private_bytes, derive_key_context="periplus secrets of jobs/1").digest()
+        return blake3(job_id.encode(), key=key).hexdigest()
+
 
 class PublisherKey(_SigningKey):
     """Signing key of one trainer of one fork; it never leaves its process."""

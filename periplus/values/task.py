@@ -143,7 +143,8 @@ class TaskSpec:
     Fields that an `AssignedTask` has too mean the same.
 
     `allows_own_code` and `allows_unsandboxed` are the region's policy: whether reward functions of a user's own may run
-    there, and whether programs that a model wrote may run where the kernel refuses a sandbox. `cores` are the ids of
+    there, and whether programs that a model wrote may run where the kernel refuses a sandbox. `job_secret` is what the
+    job's processes show to its gateways. `cores` are the ids of
     the logical CPUs to which the process is bound; empty if it may run on any.
     """
 
@@ -160,6 +161,7 @@ class TaskSpec:
     status_file: str
     num_threads: int
     authority_key: str
+    job_secret: str
     cores: tuple[int, ...] = ()
     allows_other_problems: bool = False
     model_config: str = ""

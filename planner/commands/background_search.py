@@ -20,6 +20,7 @@ from periplus.cli.progress_line import ProgressLine, write_to_stderr
 from periplus.errors import EXIT_INTERRUPTED, TimedOut
 from periplus.process import threads
 from periplus.view import units
+from periplus.view.terminal.visible import say
 from planner.answer.outcome import Incumbent
 from planner.explain.effects import value_words
 from planner.problem.goal import Goal
@@ -122,7 +123,7 @@ def _wait_for_answer(work: _Work[T], show: Callable[[], None], interrupt: Interr
             interrupt.is_set = True
             # An interrupted search keeps its own end if that is sooner.
             end_s = min(end_s, clock.monotonic_s() + _INTERRUPTED_S)
-            click.echo(f"\ninterrupted: {interrupt.follows}; interrupt again to end without it", err=True)
+            say(f"\ninterrupted: {interrupt.follows}; interrupt again to end without it", err=True)
     if work.error is not None:
         raise work.error
     assert work.answer is not None

@@ -17,6 +17,7 @@ import click
 from periplus.config import finite_json, loading, yaml_text
 from periplus.config.file_kinds import need_kind
 from periplus.errors import ConfigError, PlanInfeasible, TimedOut
+from periplus.view.terminal import visible
 from planner.answer.evaluation import Violation
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible
 from planner.cost.oracle import evaluate
@@ -42,12 +43,12 @@ def show(tree: dict[str, Any], form: str, text: Callable[[], str]) -> None:
             # Through JSON first, so that both forms have the same values (null for infinity).
             click.echo(yaml_text.dump(json.loads(finite_json.dumps(tree))).rstrip("\n"))
         case _:
-            click.echo(text())
+            visible.say(text())
 
 
 def say(message: str) -> None:
     """Print a message on standard error."""
-    click.echo(message, err=True)
+    visible.say(message, err=True)
 
 
 def read_plan(path: Path) -> Plan:

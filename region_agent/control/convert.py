@@ -21,46 +21,56 @@ _STATE = {
 }
 
 
-def task_from_pb(message: control_pb2.Task) -> LocalTask:
-    """Convert one desired task.
+def tasks_from_pb(message: control_pb2.DesiredTasks) -> tuple[LocalTask, ...]:
+    """Convert the desired tasks.
 
-    Raises: ConfigError for an invalid job, WireError for a job id that is no name of a directory, and for an unknown
-    role or a key of the wrong length, which a coordinator of another version may send.
+    Raises: ConfigError for an invalid job, WireError for a job id that is no name of a directory, and for what a
+    coordinator of another version may send: an unknown role, a task without its job, a key of the wrong length.
     """
+    jobs = {job.job_id: job for job in message.jobs}
+    return tuple(_task(task, jobs.get(task.job_id)) for task in message.tasks)
+
+
+def _task(message: control_pb2.Task, of_job: control_pb2.DesiredJob | None) -> LocalTask:
     if not is_path_component(message.job_id):
         raise WireError(f"the job id {message.job_id[:80]!r} is not one component of a path; who sends such orders?")
     if message.role not in _ROLE:
         raise WireError(
             f"task {message.task_id} has the role {message.role}; is the coordinator newer than this agent?"
         )
-    if len(message.authority_key) != PUBLIC_KEY_BYTES:
+    if of_job is None or not of_job.secret:
         raise WireError(
-            f"task {message.task_id} names a job authority's key of {len(message.authority_key)} bytes instead of "
+            f"task {message.task_id} came without its job or the job's secret; has the coordinator another version?"
+        )
+    if len(of_job.authority_key) != PUBLIC_KEY_BYTES:
+        raise WireError(
+            f"task {message.task_id} names a job authority's key of {len(of_job.authority_key)} bytes instead of "
             f"{PUBLIC_KEY_BYTES}; is the coordinator older than this agent?"
         )
     # What the agent itself needs of the job is read once here, so that nothing else in it reads job files.
-    job = JobFile.from_json(message.job_json)
+    job = JobFile.from_json(of_job.job_json)
     return LocalTask(
         task_id=message.task_id,
         job_id=message.job_id,
         role=_ROLE[message.role],
-        job_json=message.job_json,
+        job_json=of_job.job_json,
         trainer_region=message.trainer_region,
         trainer_gateway=message.trainer_gateway,
         fork=message.fork,
         resume_from=message.resume_from,
-        plan_json=message.plan_json,
+        plan_json=of_job.plan_json,
         output_dir=job.output.dir,
         max_restarts=job.failure.max_worker_restarts,
         durability=Durability(job.network.durability),
         spool_bytes=job.network.spool_mib << 20,
         chain_versions=job.network.chain_versions,
         stopping=message.stopping,
-        authority_key=message.authority_key.hex(),
+        authority_key=of_job.authority_key.hex(),
+        job_secret=of_job.secret,
         allows_other_problems=message.allows_other_problems,
         machine=message.machine,
         devices=tuple(message.devices),
-        model_config=message.model_config,
+        model_config=of_job.model_config if _ROLE[message.role] is Role.TRAINER else "",
         engine=message.engine or job.engine.name,
         tensor=message.tensor,
         data=message.data,

@@ -29,10 +29,11 @@ class LocalTask(AssignedTask):
     """A task, with what its job file says to the agent.
 
     `output_dir` is the directory below which the run's directory lies, and `max_restarts` how often a dead worker is
-    restarted. `durability` and `spool_bytes` say how its gateway
-    keeps frames, and `chain_versions` how many deltas it keeps.
+    restarted. `durability` and `spool_bytes` say how its gateway keeps frames, and `chain_versions` how many deltas it
+    keeps. `job_secret` is what the job's processes show to its gateways, and gateways to each other.
     """
 
+    job_secret: str
     output_dir: str
     max_restarts: int
     durability: Durability = Durability.PROCESS

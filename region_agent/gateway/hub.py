@@ -61,8 +61,9 @@ It is longer than a slow link between two regions needs for the queue's 64 small
 class JobHub:
     """State of one job in one gateway, shared by the RPC handlers and the upstream connection."""
 
-    def __init__(self, job_id: str, region: str, frames: FrameSpool, weight_cache: WeightCache) -> None:
+    def __init__(self, job_id: str, region: str, frames: FrameSpool, weight_cache: WeightCache, *, secret: str) -> None:
         self.job_id = job_id
+        self.secret = secret
         self.region = region
         self.frames = frames
         self.weight_cache = weight_cache

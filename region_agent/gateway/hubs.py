@@ -23,10 +23,10 @@ class Hubs:
             raise NotFound(f"job {job_id!r} is not known to the gateway of {self.region}; is it planned there?")
         return hub
 
-    def open(self, job_id: str, frames: FrameSpool, weight_cache: WeightCache) -> JobHub:
+    def open(self, job_id: str, frames: FrameSpool, weight_cache: WeightCache, *, secret: str) -> JobHub:
         """Open a hub for a job that has none. The caller must run the weight cache's task (`WeightCache.run`)."""
         assert job_id not in self._hubs
-        hub = self._hubs[job_id] = JobHub(job_id, self.region, frames, weight_cache)
+        hub = self._hubs[job_id] = JobHub(job_id, self.region, frames, weight_cache, secret=secret)
         return hub
 
     def drop(self, job_id: str) -> JobHub:

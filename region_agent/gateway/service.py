@@ -7,7 +7,8 @@
     Traffic      from the job's trainer: counted bytes between regions
     Probe        from another region's agent, which measures the link
 
-It keeps no state of its own. Another region's gateway identifies itself by the metadata key `periplus-region`.
+It keeps no state of its own. All calls but Probe carry the job's secret as metadata. Another region's gateway
+identifies itself by the metadata key `periplus-region`.
 Everything written to it is counted as traffic to that region, and what it sends on a job's rollout stream as traffic
 from there.
 """
@@ -20,8 +21,9 @@ from typing import Any
 
 import grpc.aio
 
-from periplus.errors import NotFound, StateError, Unreachable, WireError
+from periplus.errors import Denied, NotFound, StateError, Unreachable, WireError
 from periplus.net.convert import policy_from_pb, publication_record_from_pb, publication_record_to_pb
+from periplus.net.tokens import check_job_secret
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.process.telemetry import event
 from periplus.values.task import PUBLIC_KEY_BYTES
@@ -73,7 +75,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
         first = await _first(request_iterator)
         if not (first.HasField("hello") or first.HasField("gateway")):
             raise StateError("a rollout stream must open with a hello that names the job; this one did not")
-        hub, peer = self._hubs.get(first.hello.job_id or first.gateway.job_id), _region(context)
+        hub, peer = self._hub(first.hello.job_id or first.gateway.job_id, context), _region(context)
         stream = hub.open_stream(peer)
         try:
             async with _peer_tasks() as tasks:
@@ -103,7 +105,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
 
     async def Subscribe(self, request: gateway_pb2.SubscribeRequest, context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
         """Send publications to one reader until it leaves. Raises: NotFound if the job is or becomes unknown here."""
-        hub, peer = self._hubs.get(request.job_id), _region(context)
+        hub, peer = self._hub(request.job_id, context), _region(context)
         have = policy_from_pb(request.have) if request.has_state else None
         cursor = hub.feed.open(have, request.has_bundle, distrust=request.distrust_copies, is_remote=bool(peer))
         reader = FeedReader(hub.feed, cursor, request.reader_id, is_remote=bool(peer))
@@ -134,20 +136,29 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
     async def Train(self, request_iterator: AsyncIterator[gateway_pb2.TrainerUp], context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
         """Serve the job's trainer.
 
-        If its hello has a public key, the first message down is its certificate or a refusal. Raises: StateError
-        without a hello, WireError for a malformed key, NotFound for an unknown job, Conflict if another trainer is
-        followed, Fenced if a newer one takes over, Unreachable at the stream's end.
+        The first message down is its certificate or a refusal. Only a trainer whose key the coordinator has certified
+        for its fork is followed. Raises: StateError without a hello, WireError for a malformed key, NotFound for an
+        unknown job, Denied without a certificate, Conflict if another trainer is followed, Fenced if a newer one takes
+        over, Unreachable at the stream's end.
         """
         first = await _first(request_iterator)
         if not first.HasField("hello"):
             raise StateError("a trainer's stream must open with a hello that names the job; this one did not")
-        if len(first.hello.public_key) not in (0, PUBLIC_KEY_BYTES):
+        if len(first.hello.public_key) != PUBLIC_KEY_BYTES:
             raise WireError(f"a trainer's key has {PUBLIC_KEY_BYTES} bytes, not {len(first.hello.public_key)}")
-        hub = self._hubs.get(first.hello.job_id)
+        hub = self._hub(first.hello.job_id, context)
+        answer = await self._certify(hub.job_id, first.hello.fork, first.hello.public_key)
+        if answer.refused:
+            # The trainer reads why from the message, saves what it has, and leaves. It is not followed meanwhile.
+            with _while_peer_is_there():
+                await context.write(gateway_pb2.TrainerDown(certificate=answer))
+            async for _ in request_iterator:
+                pass
+            raise Denied(f"the key of a trainer of job {hub.job_id} is not certified: {answer.refused}")
         trainer = hub.claim_trainer(first.hello.fork)
         try:
             async with _peer_tasks() as tasks:
-                tasks.create_task(self._feed_trainer(hub, first.hello, context))
+                tasks.create_task(self._feed_trainer(hub, answer, context))
                 tasks.create_task(hub.trainer_slot.until_replaced(trainer))
                 async for message in request_iterator:
                     if message.HasField("down"):
@@ -158,10 +169,14 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
         finally:
             hub.trainer_slot.release(trainer)
 
-    async def _feed_trainer(self, hub: JobHub, hello: gateway_pb2.TrainerHello, context: Context) -> None:
-        if hello.public_key:
-            answer = await self._certify(hub.job_id, hello.fork, hello.public_key)
-            await context.write(gateway_pb2.TrainerDown(certificate=answer))
+    def _hub(self, job_id: str, context: Context) -> JobHub:
+        """Return the hub of a call's job. Raises: NotFound, Denied without the job's secret."""
+        hub = self._hubs.get(job_id)
+        check_job_secret(context.invocation_metadata() or (), hub.secret, hub.job_id)
+        return hub
+
+    async def _feed_trainer(self, hub: JobHub, answer: control_pb2.CertificateAnswer, context: Context) -> None:
+        await context.write(gateway_pb2.TrainerDown(certificate=answer))
         while True:
             await context.write(convert.to_trainer(await hub.next_up(), region=hub.region))
 
@@ -177,7 +192,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
         fork, num_publications = 0, 0
         async for message in request_iterator:
             if message.HasField("opening"):
-                hub, fork = self._hubs.get(message.opening.job_id), message.opening.policy.fork
+                hub, fork = self._hub(message.opening.job_id, context), message.opening.policy.fork
             if hub is None:
                 raise StateError("a publication must begin with its opening; this one did not")
             # Checked for each record, since a trainer may be replaced in the middle of a publication.
@@ -188,7 +203,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
 
     async def Traffic(self, request: gateway_pb2.TrafficRequest, context: Context) -> gateway_pb2.TrafficResponse:
         """Return the bytes that the job has sent to and from this region."""
-        pairs = self._traffic.pairs(request.job_id, self._hubs.get(request.job_id).region)
+        pairs = self._traffic.pairs(request.job_id, self._hub(request.job_id, context).region)
         return gateway_pb2.TrafficResponse(
             pairs=[
                 control_pb2.PairTraffic(src_region=src, dst_region=dst, sent_bytes=num_bytes)

@@ -26,6 +26,7 @@ from periplus.net import rpc
 from periplus.net.attempt import failure_of
 from periplus.net.convert import publication_record_from_pb
 from periplus.net.resolver import AddressResolver
+from periplus.net.tokens import metadata_of_job
 from periplus.pb.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.process.backoff import Attempts, Backoff
 from periplus.process.telemetry import event
@@ -70,6 +71,7 @@ class Upstream:
     ) -> None:
         self._hub = hub
         self._region = region
+        self._metadata = ((REGION_KEY, region), *metadata_of_job(hub.secret))
         self._home_region = home_region
         self._home_gateway = home_gateway
         self._resolver = resolver
@@ -107,7 +109,7 @@ class Upstream:
 
     async def _rollout(self, stub: "gateway_pb2_grpc.GatewayAsyncStub", address: str) -> None:
         with rpc.remote_errors(address):
-            call = stub.Rollout(metadata=((REGION_KEY, self._region),))
+            call = stub.Rollout(metadata=self._metadata)
             opening = gateway_pb2.RolloutUp(gateway=gateway_pb2.GatewayHello(job_id=self._hub.job_id))
             await call.write(opening)
             self._traffic.sent(self._home_region, opening.ByteSize(), self._hub.job_id)
@@ -161,7 +163,7 @@ class Upstream:
             distrust_copies=distrust,
         )
         with rpc.remote_errors(address):
-            call = stub.Subscribe(request, metadata=((REGION_KEY, self._region),))
+            call = stub.Subscribe(request, metadata=self._metadata)
             async for record in call:
                 # A record that is refused also shows that the link works.
                 self._heard = True

@@ -206,6 +206,7 @@ class Supervisor:
             status_file=str(scratch / STATUS_FILE),
             num_threads=settings.num_threads[task.role],
             authority_key=task.authority_key,
+            job_secret=task.job_secret,
             cores=tuple(core for device in devices for core in device.cores),
             allows_other_problems=task.allows_other_problems,
             model_config=task.model_config,

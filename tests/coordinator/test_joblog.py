@@ -15,7 +15,8 @@ from periplus.values.record import Record, RecordKind
 JOB = Job(job_id="j", request=JobRequest(name="j", min_regions=1, job_json="{}"), fork=0, submitted_at_s=0.0)
 RECORD = Record(kind=RecordKind.STEP, policy=Policy(0, 1), time_s=0.0)
 PICTURE = State(
-    settings=Settings(silent_after_s=1, probe_payload_bytes=1, probe_timeout_s=1, probe_retry_s=1), authority_key=""
+    settings=Settings(silent_after_s=1, probe_payload_bytes=1, probe_timeout_s=1, probe_retry_s=1),
+    authority_key="",
 )
 
 

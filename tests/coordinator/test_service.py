@@ -128,6 +128,11 @@ def test_a_repeated_submission_gets_the_same_job_and_a_wrong_one_a_reason() -> N
             assert [job.job_id for job in await remote.jobs()] == [first.job_id]
             with pytest.raises(ConfigError, match="job"):
                 await remote.submit(control_pb2.SubmitJobRequest(job_json="{}"))
+            for field in ("job_json", "model_config", "plan_json"):
+                huge = submission()
+                setattr(huge, field, " " * ((1 << 20) + 1))
+                with pytest.raises(ConfigError, match="1,048,577 bytes, and a coordinator takes at most 1,048,576"):
+                    await remote.submit(huge)
             await remote.cancel(first.job_id)
             second = await remote.submit(submission("other"))
             await remote.cancel(second.job_id)
@@ -160,8 +165,10 @@ def test_the_authority_that_tasks_name_certifies_the_trainer_and_nobody_else(tmp
             ):
                 job_id = (await remote.submit(submission())).job_id
                 await eu.until_desired()
-                (key,) = {task.authority_key for task in eu.desired.values()}
+                (of_job,) = eu.jobs.values()
+                key = of_job.authority_key
                 keys.append(key)
+                assert of_job.secret == open_authority(tmp_path / "authority").secret_of(job_id)
                 trainer = PublisherKey.generate()
                 answer = await eu.certificate(job_id, trainer.public_key)
                 assert (answer.job_id, answer.fork, answer.refused) == (job_id, 0, "")

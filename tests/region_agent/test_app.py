@@ -19,6 +19,7 @@ from periplus.errors import Conflict, NotFound, Unreachable
 from periplus.job.job_file import JobFile
 from periplus.net import rpc
 from periplus.net.convert import certificate_to_pb
+from periplus.net.tokens import metadata_of_job
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.process.lifecycle import ShutdownReason
 from periplus.publication import JobAuthority, PublisherKey
@@ -39,13 +40,16 @@ from region_agent.stores import open_stores
 from region_agent.weights.weight_cache import WeightCache
 from tests.support.coordinator.fake_coordinator import FakeCoordinator, served
 from tests.support.gateway.loopback import JOB, Trainer, Worker, gateway, play, until
-from tests.support.keys import AUTHORITY
+from tests.support.keys import AUTHORITY, JOB_SECRET
 from tests.support.left_run import left_run
 
 WORKER = "tests.region_agent.tiny_worker"
 TASK = f"{JOB}/rollout:us:0"
 KEY = PublisherKey.generate().public_key
 JOB_JSON = JobFile.model_validate({"name": "sums", "environment": {"name": "chain_sum"}, "steps": 3}).to_json()
+DESIRED_JOB = control_pb2.DesiredJob(
+    job_id=JOB, job_json=JOB_JSON, authority_key=AUTHORITY.public_key, secret=JOB_SECRET
+)
 
 
 @pytest.fixture(autouse=True)
@@ -88,13 +92,13 @@ def desired(
         task_id=TASK,
         job_id=JOB,
         role=control_pb2.ROLE_ROLLOUT,
-        job_json=JOB_JSON,
         trainer_region=region,
         trainer_gateway=home,
         stopping=stopping,
-        authority_key=AUTHORITY.public_key,
     )
-    return control_pb2.CoordinatorMessage(desired=control_pb2.DesiredTasks(tasks=[task] * num_tasks))
+    return control_pb2.CoordinatorMessage(
+        desired=control_pb2.DesiredTasks(tasks=[task] * num_tasks, jobs=[DESIRED_JOB])
+    )
 
 
 def states(fake: FakeCoordinator) -> list[int]:
@@ -194,14 +198,14 @@ def test_before_anybody_hears_that_a_trainer_has_ended_its_outcome_and_report_ar
                 task_id=f"{JOB}/trainer",
                 job_id=JOB,
                 role=control_pb2.ROLE_TRAINER,
-                job_json=JOB_JSON,
                 fork=3,
                 trainer_region="us",
                 trainer_gateway=address,
                 resume_from=str(run_dir),
-                authority_key=AUTHORITY.public_key,
             )
-            fake.orders.put_nowait(control_pb2.CoordinatorMessage(desired=control_pb2.DesiredTasks(tasks=[task])))
+            fake.orders.put_nowait(
+                control_pb2.CoordinatorMessage(desired=control_pb2.DesiredTasks(tasks=[task], jobs=[DESIRED_JOB]))
+            )
             await until(lambda: control_pb2.TASK_STATE_FAILED in states(fake))
             told = next(m.task for m in fake.came if m.task.state == control_pb2.TASK_STATE_FAILED)
             page = (run_dir / "report.html").read_text()
@@ -233,12 +237,12 @@ def test_files_of_a_run_that_nobody_can_read_cost_the_report_and_not_the_agent(
                 task_id=f"{JOB}/trainer",
                 job_id=JOB,
                 role=control_pb2.ROLE_TRAINER,
-                job_json=JOB_JSON,
                 trainer_region="us",
                 trainer_gateway=address,
-                authority_key=AUTHORITY.public_key,
             )
-            fake.orders.put_nowait(control_pb2.CoordinatorMessage(desired=control_pb2.DesiredTasks(tasks=[task])))
+            fake.orders.put_nowait(
+                control_pb2.CoordinatorMessage(desired=control_pb2.DesiredTasks(tasks=[task], jobs=[DESIRED_JOB]))
+            )
             await until(lambda: control_pb2.TASK_STATE_FAILED in states(fake))
             told = next(m.task for m in fake.came if m.task.state == control_pb2.TASK_STATE_FAILED)
             assert not running.done()
@@ -288,6 +292,9 @@ def test_when_the_trainer_has_moved_into_the_region_the_way_to_its_old_home_ends
                 fake.orders.put_nowait(desired(home=own, region="us"))
                 await worker.ended()
             async with Worker(own, "w1"), Trainer(own, fork=1) as after:
+                await until(lambda: bool(fake.asked()))
+                certificate = certificate_to_pb(AUTHORITY.certify(JOB, 1, AUTHORITY.public_key))
+                fake.orders.put_nowait(answer(1, certificate=certificate))
                 await until(lambda: after.came == ["w1 hello"] and before.came == ["w1 hello", "w1 gone"])
 
     play(scene)
@@ -297,7 +304,7 @@ def test_when_the_trainer_has_moved_into_the_region_the_way_to_its_old_home_ends
 async def trainer_with_key(address: str) -> AsyncIterator[Any]:
     """Its stream, opened by a hello with a key and a record."""
     async with rpc.channel(address) as channel:
-        call: Any = gateway_pb2_grpc.GatewayStub(channel).Train()
+        call: Any = gateway_pb2_grpc.GatewayStub(channel).Train(metadata=metadata_of_job(JOB_SECRET))
         hello = gateway_pb2.TrainerHello(job_id=JOB, fork=3, public_key=KEY)
         await call.write(gateway_pb2.TrainerUp(hello=hello))
         await call.write(gateway_pb2.TrainerUp(record=control_pb2.StepRecord(job_id=JOB, kind="phase", time_s=7.0)))
@@ -305,8 +312,8 @@ async def trainer_with_key(address: str) -> AsyncIterator[Any]:
         call.cancel()
 
 
-def answer(**fields: Any) -> control_pb2.CoordinatorMessage:
-    return control_pb2.CoordinatorMessage(certificate=control_pb2.CertificateAnswer(job_id=JOB, fork=3, **fields))
+def answer(fork: int = 3, **fields: Any) -> control_pb2.CoordinatorMessage:
+    return control_pb2.CoordinatorMessage(certificate=control_pb2.CertificateAnswer(job_id=JOB, fork=fork, **fields))
 
 
 def test_a_trainer_gets_its_certificate_first_and_from_the_next_coordinator_if_the_first_one_dies(
@@ -324,12 +331,14 @@ def test_a_trainer_gets_its_certificate_first_and_from_the_next_coordinator_if_t
             gateway_address = first.hellos[0].gateway_address
             training = trainer_with_key(gateway_address)
             call = await training.__aenter__()
-            await until(lambda: first.asked() == [request] and first.steps() == [7.0])
+            await until(lambda: first.asked() == [request])
         async with served(second, coordinator), Worker(gateway_address, "w1"):
             await until(lambda: second.asked() == [request])
             second.orders.put_nowait(answer(certificate=certificate))
             assert (await call.read()).certificate.certificate == certificate
             assert (await call.read()).up.worker_id == "w1"
+            await until(lambda: second.steps() == [7.0])
+            assert first.steps() == [], "nobody hears of a trainer without a certificate"
             await training.__aexit__(None, None, None)
             await running.__aexit__(None, None, None)
 
@@ -367,7 +376,7 @@ def test_a_task_without_an_authority_is_refused_and_the_session_says_so(
     async def scene() -> None:
         fake = FakeCoordinator()
         wrong = desired()
-        wrong.desired.tasks[0].ClearField("authority_key")
+        wrong.desired.jobs[0].ClearField("authority_key")
         async with served(fake) as address, agent(tmp_path, address):
             fake.orders.put_nowait(wrong)
             await until(lambda: len(fake.hellos) == 2)
@@ -383,7 +392,7 @@ def test_a_job_of_another_authority_gets_a_hub_of_its_own(tmp_path: Path) -> Non
         fake = FakeCoordinator()
         other = JobAuthority.generate()
         again = desired()
-        again.desired.tasks[0].authority_key = other.public_key
+        again.desired.jobs[0].authority_key = other.public_key
         async with served(fake) as address, agent(tmp_path, address):
             fake.orders.put_nowait(desired())
             await until(lambda: bool(states(fake)))
@@ -442,6 +451,8 @@ def test_a_job_whose_weights_take_long_to_read_holds_up_no_other_job(tmp_path: P
         fake, both = FakeCoordinator(), desired(num_tasks=2)
         other = both.desired.tasks[1]
         other.job_id, other.task_id = "job-2", "job-2/rollout:us:0"
+        both.desired.jobs.append(DESIRED_JOB)
+        both.desired.jobs[1].job_id = "job-2"
         async with served(fake) as address, agent(tmp_path, address):
             fake.orders.put_nowait(both)
             await until(lambda: states(fake) == [control_pb2.TASK_STATE_RUNNING])

@@ -36,6 +36,7 @@ from rollout_worker.episodes.sampler import MAX_FAILURES_IN_A_ROW
 from tests.support.cases.tiers import rest_is_slow
 from tests.support.faulty_files import FaultyFiles
 from tests.support.gateway.loopback import JOB, frame_spool, gateway, play
+from tests.support.keys import AUTHORITY, JOB_SECRET
 from tests.support.publication.trainer import Author, published_by
 from tests.support.tiny_job import task_of, tiny_job
 from trainer.data.model import load_model, resolve_model_dir
@@ -160,7 +161,7 @@ async def scene(
 ) -> AsyncIterator[Scene]:
     monkeypatch.setattr(app, "RETRY_S", 0.005)
     async with gateway(frames=frames) as home:
-        link = GatewayLink(home.address, JOB, 0)
+        link = GatewayLink(home.address, JOB, 0, AUTHORITY.public_key, JOB_SECRET)
         changes = {"engine": {"max_requests": 4}} | overrides
         job = tiny_job(folder, network={"check_engine_every_versions": check_every}, **changes)
         it = Scene(job=job, model_dir=model_dir, folder=folder, address=home.address, link=link)
@@ -436,7 +437,7 @@ def test_a_worker_outlives_its_gateway_and_goes_on_with_the_next_one(
                 await worker.enter_async_context(first.worker())
                 await first.proven()
             async with gateway(address=first.address) as home:
-                link = GatewayLink(home.address, JOB, 0)
+                link = GatewayLink(home.address, JOB, 0, AUTHORITY.public_key, JOB_SECRET)
                 serving = asyncio.create_task(link.run(first.messages.put))
                 first.link = link
                 await first.next(HelloReceived)
@@ -467,7 +468,7 @@ def test_what_the_gateway_had_not_spooled_comes_again_over_the_next_one(
                 await asyncio.sleep(0.2)
                 assert first.messages.empty(), "a frame that is not spooled went up"
             async with gateway(address=first.address) as home:
-                link = GatewayLink(home.address, JOB, 1)
+                link = GatewayLink(home.address, JOB, 1, AUTHORITY.public_key, JOB_SECRET)
                 serving = asyncio.create_task(link.run(first.messages.put))
                 up = await first.next(FrameReceived)
                 assert [t.lease_id for t in trajectories(up)] == [1]

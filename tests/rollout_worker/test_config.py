@@ -7,6 +7,7 @@ import pytest
 from periplus.job.job_file import JobFile
 from periplus.values.task import Role, TaskSpec
 from rollout_worker.config import WorkerConfig
+from tests.support.keys import JOB_SECRET
 
 
 @pytest.mark.parametrize(("num_workers", "share"), [((), 8), ((1,), 8), ((2,), 4), ((2, 1), 4), ((9,), 4)])
@@ -34,5 +35,6 @@ def test_the_workers_of_the_plan_share_the_samples_of_a_step(num_workers: tuple[
         status_file="/r/s",
         num_threads=1,
         authority_key="ab" * 32,
+        job_secret=JOB_SECRET,
     )
     assert WorkerConfig.of_task(task).step_share == share

@@ -20,6 +20,7 @@ from rollout_worker.messages import GatewayMessage, LeasesRevoked, SamplingStart
 from rollout_worker.outbox import Outbox
 from rollout_worker.weights.incoming import ReceivedRecord
 from rollout_worker.weights.subscription import SubscriptionRequest
+from tests.support.keys import JOB_SECRET
 
 DEADLINE_S = 60.0
 HELLO = WorkerHello(job_id="j", worker_id="w", region="far", epoch=3, bundle_digest=b"d", num_samples=8)
@@ -80,7 +81,7 @@ def exchange(gateway: Gateway, outbox: Outbox[WorkerMessage], on_message: Callab
 
     async def run() -> None:
         async with serving(gateway) as address:
-            await exchange_leases(address, HELLO, outbox, heard)
+            await exchange_leases(address, JOB_SECRET, HELLO, outbox, heard)
 
     asyncio.run(run())
 
@@ -111,7 +112,10 @@ def read(gateway: Gateway, number: int, again: asyncio.Event | None = None) -> l
     found: list[ReceivedRecord] = []
 
     async def run() -> None:
-        async with serving(gateway) as address, subscribed(address, "j", "w", NOTHING, again or asyncio.Event()) as it:
+        async with (
+            serving(gateway) as address,
+            subscribed(address, JOB_SECRET, "j", "w", NOTHING, again or asyncio.Event()) as it,
+        ):
             async for record in it:
                 found.append(record)
                 if len(found) == number and again is not None:
@@ -140,7 +144,7 @@ def test_a_gateway_that_cannot_be_reached_is_unreachable() -> None:
 
     async def run() -> None:
         async with asyncio.timeout(DEADLINE_S):
-            await exchange_leases("127.0.0.1:1", HELLO, Outbox[WorkerMessage]("w", 3), ignore)
+            await exchange_leases("127.0.0.1:1", JOB_SECRET, HELLO, Outbox[WorkerMessage]("w", 3), ignore)
 
     with pytest.raises(Unreachable):
         asyncio.run(run())

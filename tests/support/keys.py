@@ -2,4 +2,7 @@
 
 from periplus.publication import JobAuthority
 
+JOB_SECRET = "5e" * 32
+"""The secret of every job of a test."""
+
 AUTHORITY = JobAuthority.from_private_bytes(bytes(range(32)))

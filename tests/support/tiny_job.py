@@ -9,7 +9,7 @@ from typing import Any
 
 from periplus.job.job_file import JobFile, resolve
 from periplus.values.task import Role, TaskSpec
-from tests.support.keys import AUTHORITY
+from tests.support.keys import AUTHORITY, JOB_SECRET
 
 NUM_PROBLEMS = 40
 
@@ -53,4 +53,5 @@ def task_of(job: JobFile, role: Role, folder: Path, *, gateway: str = "", fork: 
         status_file=str(folder / "status.json"),
         num_threads=1,
         authority_key=AUTHORITY.public_key.hex(),
+        job_secret=JOB_SECRET,
     )

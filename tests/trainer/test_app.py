@@ -195,6 +195,6 @@ def test_a_gateway_that_is_slow_to_close_is_a_warning(
             await asyncio.Event().wait()
 
     monkeypatch.setattr(app, "CLOSE_DEADLINE_S", 0.0)
-    asyncio.run(app._close(Slow("nowhere", "job-1", 0), "job-1"))
+    asyncio.run(app._close(Slow("nowhere", "job-1", 0, bytes(32), ""), "job-1"))
     (record,) = caplog.records
     assert (record.levelno, record.message) == (logging.WARNING, "gateway_slow_to_close")

@@ -5,6 +5,7 @@ gradients or weights: publications and proofs of weights only pass through.
 
     gateway, convert     the streams to the region's gateway, and protobuf from and to values: it is known only here
     messages             what the gateway brings and takes, as values
+    leased_prompts       whether a sample's prompt is that of its problem
     frames, committed    frames of trajectories are decoded, validated and stored; what then is on disk
     ledger_driver        the functional core: messages and frames to the ledger, its effects to what must be done
     effects, entries     what must be done, as values; lines of the audit

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from periplus.errors import Denied, PeriplusError, TimedOut, Unreachable
 from periplus.net import rpc
 from periplus.net.convert import certificate_from_pb, publication_record_to_pb, record_to_pb
+from periplus.net.tokens import metadata_of_job
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.process.telemetry import event
 from periplus.publication import Certificate, PublicationRecord
@@ -48,8 +49,9 @@ restart a coordinator while a trainer starts; 30 s more are for a gateway that d
 class GatewayLink:
     """The streams of one trainer in one fork. They are open while `run` runs."""
 
-    def __init__(self, address: str, job_id: str, fork: int, public_key: bytes = b"") -> None:
+    def __init__(self, address: str, job_id: str, fork: int, public_key: bytes, secret: str) -> None:
         self._address = address
+        self._metadata = metadata_of_job(secret)
         self._job_id = job_id
         self._fork = fork
         self._public_key = public_key
@@ -137,8 +139,9 @@ class GatewayLink:
         try:
             async with rpc.channel(self._address) as channel:
                 with rpc.remote_errors(self._address):
-                    request = gateway_pb2.TrafficRequest(job_id=self._job_id)
-                    answer = await gateway_pb2_grpc.GatewayStub(channel).Traffic(request, timeout=rpc.CALL_DEADLINE_S)
+                    request, deadline_s = gateway_pb2.TrafficRequest(job_id=self._job_id), rpc.CALL_DEADLINE_S
+                    stub = gateway_pb2_grpc.GatewayStub(channel)
+                    answer = await stub.Traffic(request, timeout=deadline_s, metadata=self._metadata)
             self._wan_bytes = sum(pair.sent_bytes for pair in answer.pairs)
         except PeriplusError as error:
             event(log, logging.WARNING, "wan_bytes_unknown", job=self._job_id, why=error)
@@ -180,7 +183,7 @@ class GatewayLink:
         on_message: Callable[[UpMessage], Awaitable[object]],
     ) -> None:
         with rpc.remote_errors(self._address):
-            call = stub.Train()
+            call = stub.Train(metadata=self._metadata)
             hello = gateway_pb2.TrainerHello(job_id=self._job_id, fork=self._fork, public_key=self._public_key)
             # The hello claims the job for this fork, so it is written before anything that waits in the queue.
             await call.write(gateway_pb2.TrainerUp(hello=hello))
@@ -215,7 +218,7 @@ class GatewayLink:
 
     async def _publish(self, stub: "gateway_pb2_grpc.GatewayAsyncStub") -> None:
         with rpc.remote_errors(self._address):
-            await stub.Publish(self._published())
+            await stub.Publish(self._published(), metadata=self._metadata)
         # The gateway answers the call once it has read all records. An answer before the last one means that it gave
         # up.
         if self._was_last:

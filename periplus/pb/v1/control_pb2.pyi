@@ -763,22 +763,69 @@ class DesiredTasks(_message.Message):
 
     REVISION_FIELD_NUMBER: _builtins.int
     TASKS_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     @_builtins.property
     def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Task]: ...
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___DesiredJob]:
+        """those of the tasks, each once"""
+
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
         tasks: _abc.Iterable[Global___Task] | None = ...,
+        jobs: _abc.Iterable[Global___DesiredJob] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision", "tasks", b"tasks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "revision", b"revision", "tasks", b"tasks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DesiredTasks: _TypeAlias = DesiredTasks  # noqa: Y015
+
+@_typing.final
+class DesiredJob(_message.Message):
+    """What all tasks of a job in a region have in common."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    JOB_JSON_FIELD_NUMBER: _builtins.int
+    PLAN_JSON_FIELD_NUMBER: _builtins.int
+    MODEL_CONFIG_FIELD_NUMBER: _builtins.int
+    AUTHORITY_KEY_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    job_json: _builtins.str
+    """the resolved job, periplus.job/1"""
+    plan_json: _builtins.str
+    """periplus.plan/1"""
+    model_config: _builtins.str
+    """as in SubmitJobRequest"""
+    authority_key: _builtins.bytes
+    """Ed25519, raw: whose certificates readers of this job's weights accept"""
+    secret: _builtins.str
+    """what the job's processes show to its gateways, and gateways to each other"""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        job_json: _builtins.str = ...,
+        plan_json: _builtins.str = ...,
+        model_config: _builtins.str = ...,
+        authority_key: _builtins.bytes = ...,
+        secret: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority_key", b"authority_key", "job_id", b"job_id", "job_json", b"job_json", "model_config", b"model_config", "plan_json", b"plan_json", "secret", b"secret"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DesiredJob: _TypeAlias = DesiredJob  # noqa: Y015
 
 @_typing.final
 class Task(_message.Message):
@@ -787,27 +834,22 @@ class Task(_message.Message):
     TASK_ID_FIELD_NUMBER: _builtins.int
     JOB_ID_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
-    JOB_JSON_FIELD_NUMBER: _builtins.int
     TRAINER_REGION_FIELD_NUMBER: _builtins.int
     TRAINER_GATEWAY_FIELD_NUMBER: _builtins.int
     FORK_FIELD_NUMBER: _builtins.int
     RESUME_FROM_FIELD_NUMBER: _builtins.int
-    PLAN_JSON_FIELD_NUMBER: _builtins.int
     STOPPING_FIELD_NUMBER: _builtins.int
-    AUTHORITY_KEY_FIELD_NUMBER: _builtins.int
     ALLOWS_OTHER_PROBLEMS_FIELD_NUMBER: _builtins.int
     MACHINE_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
-    MODEL_CONFIG_FIELD_NUMBER: _builtins.int
     ENGINE_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     PACE_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     job_id: _builtins.str
+    """one of the jobs"""
     role: Global___Role.ValueType
-    job_json: _builtins.str
-    """the resolved job, periplus.job/1"""
     trainer_region: _builtins.str
     """where the job's home gateway is"""
     trainer_gateway: _builtins.str
@@ -815,18 +857,12 @@ class Task(_message.Message):
     fork: _builtins.int
     resume_from: _builtins.str
     """run directory to restore from, empty for a fresh start"""
-    plan_json: _builtins.str
-    """periplus.plan/1"""
     stopping: _builtins.bool
     """finish: checkpoint, then exit"""
-    authority_key: _builtins.bytes
-    """Ed25519, raw: whose certificates readers of this job's weights accept"""
     allows_other_problems: _builtins.bool
     """as in SubmitJobRequest"""
     machine: _builtins.str
     """of the region, on which it runs"""
-    model_config: _builtins.str
-    """as in SubmitJobRequest; for a trainer"""
     engine: _builtins.str
     """of a rollout worker; empty: the job's"""
     tensor: _builtins.int
@@ -847,18 +883,14 @@ class Task(_message.Message):
         task_id: _builtins.str = ...,
         job_id: _builtins.str = ...,
         role: Global___Role.ValueType = ...,
-        job_json: _builtins.str = ...,
         trainer_region: _builtins.str = ...,
         trainer_gateway: _builtins.str = ...,
         fork: _builtins.int = ...,
         resume_from: _builtins.str = ...,
-        plan_json: _builtins.str = ...,
         stopping: _builtins.bool = ...,
-        authority_key: _builtins.bytes = ...,
         allows_other_problems: _builtins.bool = ...,
         machine: _builtins.str = ...,
         devices: _abc.Iterable[_builtins.int] | None = ...,
-        model_config: _builtins.str = ...,
         engine: _builtins.str = ...,
         tensor: _builtins.int = ...,
         data: _builtins.int = ...,
@@ -866,7 +898,7 @@ class Task(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pace", b"pace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_other_problems", b"allows_other_problems", "authority_key", b"authority_key", "data", b"data", "devices", b"devices", "engine", b"engine", "fork", b"fork", "job_id", b"job_id", "job_json", b"job_json", "machine", b"machine", "model_config", b"model_config", "pace", b"pace", "plan_json", b"plan_json", "resume_from", b"resume_from", "role", b"role", "stopping", b"stopping", "task_id", b"task_id", "tensor", b"tensor", "trainer_gateway", b"trainer_gateway", "trainer_region", b"trainer_region"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_other_problems", b"allows_other_problems", "data", b"data", "devices", b"devices", "engine", b"engine", "fork", b"fork", "job_id", b"job_id", "machine", b"machine", "pace", b"pace", "resume_from", b"resume_from", "role", b"role", "stopping", b"stopping", "task_id", b"task_id", "tensor", b"tensor", "trainer_gateway", b"trainer_gateway", "trainer_region", b"trainer_region"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,7 +1,7 @@
 """Samples of a run in HTML: a section of the run's report, and a page of its own.
 
 All text from a run is hostile: it is escaped, and characters that are not visible are shown as escapes
-(periplus/job/samples/visible.py). Context tokens, and tokens of older policies, have a background of their own.
+(periplus/view/terminal/visible.py). Context tokens, and tokens of older policies, have a background of their own.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,8 +9,8 @@ from html import escape
 
 from periplus.job.samples.gallery import Gallery
 from periplus.job.samples.shown import ShownPiece, ShownSample
-from periplus.job.samples.visible import visible_text, without_middle
 from periplus.view.page.page_frame import html_page
+from periplus.view.terminal.visible import visible_text, without_middle
 
 REPORTED_CHARACTERS = 4000
 """Most characters of a prompt or a piece in a run's report, which has samples among much else. Chosen by hand."""

@@ -1,15 +1,15 @@
 """Samples of a run as plain text for a terminal: figures first, then prompt and completion behind a bar.
 
 Every line of a prompt or completion begins with a bar, and characters that could command the terminal are escaped
-(periplus/job/samples/visible.py). So nothing that a model writes can pass for a figure of another sample.
+(periplus/view/terminal/visible.py). So nothing that a model writes can pass for a figure of another sample.
 """
 
 from collections.abc import Iterator, Sequence
 
 from periplus.job.samples.gallery import Gallery
 from periplus.job.samples.shown import ShownPiece, ShownSample
-from periplus.job.samples.visible import visible_text, without_middle
 from periplus.view import units
+from periplus.view.terminal.visible import visible_text, without_middle
 
 SHOWN_CHARACTERS = 2000
 """Most characters of a prompt, or of a piece of a completion, that are printed. Chosen by hand: about a screen. JSON

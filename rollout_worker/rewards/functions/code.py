@@ -2,9 +2,10 @@
 
 program.py finds the program in a completion. Tests are of two kinds:
 
-- statements, such as `assert f(1) == 2`: program and tests run in one process of the sandbox. A test has passed if it
-  raises nothing. What passed is told by a word that is drawn anew for each test, so that a program which ends early or
-  prints what it likes passes nothing. A program that searches its own process for these words can find them.
+- statements, such as `assert f(1) == 2`: program and tests run in one process of the sandbox (harness.py). A test has
+  passed if it raises nothing. What passed is told by a word that is drawn anew for each test, so that a program which
+  ends early or prints what it likes passes nothing. A program that searches its own process for these words can find
+  them. Values are compared by methods of Python's own classes: an object that claims to equal everything does not.
 - mappings with `input` and `output`: the program runs once for each, and what it prints is compared, up to white space
   at the ends of lines and of the whole. Such a program never sees the expected output.
 """
@@ -12,6 +13,7 @@ program.py finds the program in a completion. Tests are of two kinds:
 import json
 import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from periplus import clock
@@ -27,25 +29,7 @@ waits for them. Tests that did not get their turn count as failed. Chosen by han
 LEAST_S = 0.05
 """Seconds that a run needs at least, since starting an interpreter takes 15 ms. Chosen by hand."""
 
-HARNESS = """\
-import os, sys, types
-def _run():
-    source, tests = {source!r}, {tests!r}
-    # All that is called after the program has run is looked up before, since the program may replace it.
-    call, build, failure, write, out = exec, compile, BaseException, os.write, os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    # A module, since dataclasses and pickle look for the one that a class names.
-    module = sys.modules["program"] = types.ModuleType("program")
-    names = module.__dict__
-    call(build(source, "program", "exec"), names)
-    for word, test in tests:
-        try:
-            call(build(test, "test", "exec"), names)
-        except failure:
-            continue
-        write(out, word)
-_run()
-"""
+HARNESS = Path(__file__).with_name("harness.py").read_text(encoding="utf-8")
 
 
 def build(settings: Settings) -> SingleFunction:
@@ -76,7 +60,8 @@ class _Runs:
     def passed(self, program: str, tests: Sequence[str]) -> int:
         """Return how many of the statements raise nothing."""
         words = [secrets.token_bytes(16).hex().encode() for _ in tests]
-        output = self._output(HARNESS.format(source=program, tests=list(zip(words, tests, strict=True))), "")
+        asked = list(zip(words, tests, strict=True))
+        output = self._output(f"{HARNESS}\n\nrun({program!r}, {asked!r})\n", "")
         return sum(word in output for word in words)
 
     def prints(self, program: str, given: str, expected: str) -> bool:

@@ -2,7 +2,7 @@
 
     reward process -- forks --> outer: leaves its namespaces; the reward process says who it is there
       outer  -- forks --> inner: process 1 of the new process namespace; makes the view, gives up its user
-        inner  -- forks --> program: limited, without rights, with an empty environment
+        inner  -- forks --> program: limited, without rights and some system calls, with an empty environment
 
 When the program ends, `inner` ends, and the kernel ends whatever else is in the namespace. When time is up or too much
 was printed, the reward process kills `outer` and `inner`. All are killed with the reward process.
@@ -225,6 +225,8 @@ def _program(order: _Order) -> NoReturn:
     limits = order.limits
     Path(PROGRAM).write_text(order.source, encoding="utf-8", errors="replace")
     kernel.set_no_new_privileges()
+    if order.isolated:
+        kernel.refuse_calls()
     seconds = math.ceil(limits.time_s)
     for which, most in (
         (resource.RLIMIT_CPU, seconds),

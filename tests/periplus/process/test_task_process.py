@@ -10,6 +10,7 @@ from typing import IO
 import pytest
 
 from periplus.values.task import EXIT_FAILED, EXIT_STOPPED, EXIT_SUCCEEDED, Role, TaskOutcome, TaskSpec, TaskState
+from tests.support.keys import JOB_SECRET
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
@@ -72,6 +73,7 @@ class Process:
             status_file=str(folder / "status.json"),
             num_threads=1,
             authority_key="ab" * 32,
+            job_secret=JOB_SECRET,
         )
         self._status = folder / "status.json"
         (folder / "task.json").write_text(spec.to_json())

@@ -18,6 +18,7 @@ from periplus.values.task import (
     TaskState,
     authority_key_of,
 )
+from tests.support.keys import JOB_SECRET
 
 SPEC = TaskSpec(
     task_id="j/eu/rollout-0",
@@ -33,6 +34,7 @@ SPEC = TaskSpec(
     status_file="/r/s",
     num_threads=2,
     authority_key="ab" * 32,
+    job_secret=JOB_SECRET,
 )
 
 PACE = Pace(prefill_s=0.001, decode_s=0.02, training_s=0.0)

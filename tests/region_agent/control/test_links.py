@@ -9,6 +9,7 @@ import pytest
 from periplus import clock
 from periplus.errors import ConfigError, TimedOut, Unreachable
 from periplus.net import rpc
+from periplus.net.tokens import metadata_of_job
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc, wan_pb2_grpc
 from periplus.wan import grid
 from periplus.wan.client import LinkProperty, WanControl, address_resolver
@@ -29,6 +30,7 @@ from tests.support.gateway.loopback import (
     remote_gateway,
     until,
 )
+from tests.support.keys import JOB_SECRET
 
 ATTEMPTS = 10
 
@@ -158,7 +160,9 @@ def test_counted_bytes_agree_with_the_emulators_within_a_percent() -> None:
                 assert home.traffic.pairs(JOB, "home") == counted, "the home gateway knows both directions"
                 asked = gateway_pb2.TrafficRequest(job_id=JOB)
                 async with rpc.channel(home.address) as channel:
-                    answer = await gateway_pb2_grpc.GatewayStub(channel).Traffic(asked)
+                    answer = await gateway_pb2_grpc.GatewayStub(channel).Traffic(
+                        asked, metadata=metadata_of_job(JOB_SECRET)
+                    )
                 assert {(pair.src_region, pair.dst_region): pair.sent_bytes for pair in answer.pairs} == counted
                 for pair, sent_bytes in counted.items():
                     carried_bytes = links[pair].delivered_bytes + links[pair].queued_bytes

@@ -23,6 +23,7 @@ from region_agent.control.reconcile import (
     report_unstarted,
     task_of,
 )
+from tests.support.keys import JOB_SECRET
 
 LIMITS = RestartLimits(grace_s=10.0, backoff=Backoff(first_s=1.0))
 FAILED = TaskOutcome(state=TaskState.FAILED, message="it broke")
@@ -43,6 +44,7 @@ def task(role: Role = Role.ROLLOUT, *, task_id: str = "t", fork: int = 0, stoppi
         plan_json="{}",
         stopping=stopping,
         authority_key="ab" * 32,
+        job_secret=JOB_SECRET,
         output_dir="runs",
         max_restarts=3,
     )

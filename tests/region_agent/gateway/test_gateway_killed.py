@@ -18,7 +18,7 @@ from periplus.values.transport_keys import FrameKey, SeenFrames
 from tests.support.cases.tiers import rest_is_slow
 from tests.support.coordinator.fake_coordinator import FakeCoordinator, served
 from tests.support.gateway.loopback import JOB, Trainer, Worker, gateway, until
-from tests.support.keys import AUTHORITY
+from tests.support.keys import AUTHORITY, JOB_SECRET
 
 pytestmark = pytest.mark.processes
 
@@ -36,13 +36,14 @@ def desired(home: str, durability: str, *, num_tasks: int = 1) -> control_pb2.Co
         task_id=f"{JOB}/rollout:us:0",
         job_id=JOB,
         role=control_pb2.ROLE_ROLLOUT,
-        job_json=job.to_json(),
         trainer_region="home",
         trainer_gateway=home,
         stopping=True,
-        authority_key=AUTHORITY.public_key,
     )
-    return control_pb2.CoordinatorMessage(desired=control_pb2.DesiredTasks(tasks=[task] * num_tasks))
+    of_job = control_pb2.DesiredJob(
+        job_id=JOB, job_json=job.to_json(), authority_key=AUTHORITY.public_key, secret=JOB_SECRET
+    )
+    return control_pb2.CoordinatorMessage(desired=control_pb2.DesiredTasks(tasks=[task] * num_tasks, jobs=[of_job]))
 
 
 @asynccontextmanager

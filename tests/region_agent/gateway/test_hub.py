@@ -24,7 +24,7 @@ from tests.support.gateway.loopback import JOB, frame_spool, played, relayed, we
 
 
 def new_hub() -> JobHub:
-    return JobHub(JOB, "home", frame_spool(), weight_cache())
+    return JobHub(JOB, "home", frame_spool(), weight_cache(), secret="")
 
 
 async def stream_of(hub: JobHub, *worker_ids: str, region: str = "") -> RolloutStream:

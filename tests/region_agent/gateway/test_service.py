@@ -1,6 +1,7 @@
 """A gateway over real gRPC: who is routed where, who hears of whom, and what readers get."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
@@ -8,9 +9,10 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from periplus.errors import Conflict, CorruptFrame, Fenced, Forged, NotFound, StateError, Unreachable
+from periplus.errors import Conflict, CorruptFrame, Denied, Fenced, Forged, NotFound, StateError, Unreachable
 from periplus.net import rpc
-from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
+from periplus.net.tokens import metadata_of_job
+from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.publication import Closing, PublicationKind, derived_publication
 from periplus.values.policy import Policy
 from region_agent.gateway.convert import from_above
@@ -33,7 +35,68 @@ from tests.support.gateway.loopback import (
     until,
     weight_cache,
 )
+from tests.support.keys import AUTHORITY, JOB_SECRET
 from tests.support.publication.versions import Versions, small_states
+
+# ---- who is answered -------------------------------------------------------------------------------------------------
+
+
+@played
+@pytest.mark.parametrize("metadata", [(), metadata_of_job(""), metadata_of_job("0" * 64), metadata_of_job(JOB_SECRET)])
+async def test_only_who_shows_the_secret_of_the_job_is_answered(metadata: tuple[tuple[str, str], ...]) -> None:
+    async with gateway() as home, rpc.channel(home.address) as channel:
+        stub: Any = gateway_pb2_grpc.GatewayStub(channel)
+        hello = gateway_pb2.RolloutUp(worker_id="w", hello=gateway_pb2.WorkerHello(job_id=JOB))
+        trainer = gateway_pb2.TrainerHello(job_id=JOB, fork=999, public_key=AUTHORITY.public_key)
+
+        async def rollout() -> None:
+            call = stub.Rollout(metadata=metadata)
+            await call.write(hello)
+            await call.read()
+
+        async def subscribe() -> None:
+            await stub.Subscribe(gateway_pb2.SubscribeRequest(job_id=JOB, reader_id="r"), metadata=metadata).read()
+
+        async def train() -> None:
+            call = stub.Train(metadata=metadata)
+            await call.write(gateway_pb2.TrainerUp(hello=trainer))
+            await call.read()
+
+        async def traffic() -> None:
+            await stub.Traffic(gateway_pb2.TrafficRequest(job_id=JOB), metadata=metadata)
+
+        for ask in (rollout, subscribe, train, traffic):
+            refused = pytest.raises(Denied, match="secret of job")
+            is_known = metadata == metadata_of_job(JOB_SECRET)
+            # Who is answered may wait for something to come.
+            served = contextlib.suppress(TimeoutError)
+            with served if is_known else refused, rpc.remote_errors(home.address):
+                async with asyncio.timeout(0.2 if is_known else 5.0):
+                    await ask()
+
+
+@played
+async def test_a_trainer_is_followed_only_once_its_key_is_certified() -> None:
+    async def certify(job_id: str, fork: int, public_key: bytes) -> control_pb2.CertificateAnswer:
+        if fork == 0:
+            return await certified(job_id, fork, public_key)
+        return control_pb2.CertificateAnswer(job_id=job_id, fork=fork, refused="it is not the fork of this job")
+
+    async with gateway(certify=certify) as home, Trainer(home.address) as trainer:
+        await until(lambda: home.hub.trainer_slot.trainer is not None)
+        async with rpc.channel(home.address) as channel:
+            stub: Any = gateway_pb2_grpc.GatewayStub(channel)
+            call = stub.Train(metadata=metadata_of_job(JOB_SECRET))
+            hello = gateway_pb2.TrainerHello(job_id=JOB, fork=999, public_key=bytes(32))
+            await call.write(gateway_pb2.TrainerUp(hello=hello))
+            assert "not the fork" in (await call.read()).certificate.refused
+            await call.done_writing()
+            with pytest.raises(Denied, match="not certified"), rpc.remote_errors(home.address):
+                await call.read()
+        async with Worker(home.address, "w1"):
+            await until(lambda: trainer.came == ["w1 hello"])
+        assert trainer.error is None
+
 
 # ---- rollout streams -------------------------------------------------------------------------------------------------
 
@@ -336,8 +399,8 @@ async def test_streams_that_end_before_they_begin_do_no_harm(call: str) -> None:
 @played
 async def test_a_write_to_a_peer_that_has_left_ends_the_call_as_a_cancelled_one(method: str) -> None:
     class Left:
-        def invocation_metadata(self) -> tuple[()]:
-            return ()
+        def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+            return metadata_of_job(JOB_SECRET)
 
         async def write(self, _: object) -> None:
             raise grpc.aio.InternalError("failed to execute a batch")

@@ -39,7 +39,7 @@ class World:
 
     async def start_gateway(self) -> None:
         frames = frame_spool(self.disk, durability=Durability.MACHINE, max_bytes=1 << 24)
-        self.hub = JobHub(JOB, "far", frames, weight_cache())
+        self.hub = JobHub(JOB, "far", frames, weight_cache(), secret="")
         assert self.acknowledged - self.ledger <= set(frames.pending), "an acknowledged frame is nowhere"
         await self.connect_worker()
         self.connect_up()

@@ -24,6 +24,7 @@ from tests.support.gateway.loopback import (
     until,
     weight_cache,
 )
+from tests.support.keys import JOB_SECRET
 
 
 @played
@@ -122,7 +123,7 @@ async def test_an_upstream_waits_until_its_job_is_known_at_home() -> None:
         home.hubs.drop(JOB)
         async with remote_gateway(home.address) as far, Reader(far.address, has_bundle=True) as reader:
             await asyncio.sleep(0.05)
-            home.hubs.open(JOB, home.frames, weight_cache())
+            home.hubs.open(JOB, home.frames, weight_cache(), secret=JOB_SECRET)
             assert home.hub is not hub
             async with Trainer(home.address) as trainer:
                 trainer.publish(bundle(), anchor(0))

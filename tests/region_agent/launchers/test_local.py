@@ -25,6 +25,7 @@ from region_agent.control.convert import report_to_pb
 from region_agent.control.reconcile import AskToStop, Forget, Kill, LocalTask, Start, report
 from region_agent.launchers.local import Supervisor, WorkerSettings
 from tests.support.coordinator.machines import machine
+from tests.support.keys import JOB_SECRET
 from tests.support.processes.fake_engine import exists, is_alive
 from tests.support.small_disk import small_disk
 
@@ -47,6 +48,7 @@ def task(behaviour: str, task_id: str = "j/rollout:0") -> LocalTask:
         plan_json="{}",
         stopping=False,
         authority_key="ab" * 32,
+        job_secret=JOB_SECRET,
         output_dir="runs",
         max_restarts=3,
     )

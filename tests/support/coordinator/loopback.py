@@ -50,6 +50,7 @@ class FakeAgent:
         self.address, self.region, self.boot_id = address, region, boot_id
         self.epoch, self.sequence = 0, 1
         self.desired: dict[str, control_pb2.Task] = {}
+        self.jobs: dict[str, control_pb2.DesiredJob] = {}
         self._heartbeat = control_pb2.Heartbeat()
         self._turn = asyncio.Lock()
 
@@ -117,6 +118,7 @@ class FakeAgent:
             message = await self.read()
             if message.HasField("desired"):
                 self.desired = {task.task_id: task for task in message.desired.tasks}
+                self.jobs = {job.job_id: job for job in message.desired.jobs}
             elif message.HasField("probe"):
                 link = control_pb2.LinkMeasurement(
                     src_region=self.region, dst_region=message.probe.dst_region, rtt_s=0.1, throughput_bits_per_s=1e8

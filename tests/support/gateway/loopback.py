@@ -26,6 +26,7 @@ from periplus.net.convert import (
     publication_record_from_pb,
     publication_record_to_pb,
 )
+from periplus.net.tokens import metadata_of_job
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.publication import (
     Assembler,
@@ -50,14 +51,14 @@ from region_agent.gateway.hub import JobHub
 from region_agent.gateway.hubs import Hubs
 from region_agent.gateway.messages import RelayedUp, UpKind
 from region_agent.gateway.publication_feed import PublicationFeed
-from region_agent.gateway.service import REGION_KEY, GatewayService
+from region_agent.gateway.service import REGION_KEY, Certify, GatewayService
 from region_agent.gateway.traffic import Traffic
 from region_agent.gateway.upstream import Upstream
 from region_agent.weights.disk.files import WeightFiles
 from region_agent.weights.weight_cache import WeightCache
 from tests.support.faulty_files import FaultyFiles
 from tests.support.gateway.faulty_weights import FaultyWeightFiles
-from tests.support.keys import AUTHORITY
+from tests.support.keys import AUTHORITY, JOB_SECRET
 
 P = ParamSpec("P")
 
@@ -222,12 +223,16 @@ async def gateway(
     address: str = "127.0.0.1:0",
     frames: FrameSpool | None = None,
     weights: WeightCache | None = None,
+    *,
+    secret: str = JOB_SECRET,
+    certify: Certify | None = None,
 ) -> AsyncIterator[Gateway]:
+    """A gateway with the hub of a job, whose secret the clients of this module show."""
     hubs, traffic, server = Hubs(region), Traffic(), rpc.server()
     bound = rpc.bind(server, address)
     it = Gateway(region, bound, hubs, traffic, server, frames or frame_spool())
-    hub = hubs.open(JOB, it.frames, weights or weight_cache())
-    service = GatewayService(hubs, traffic, it.records.append, certified)
+    hub = hubs.open(JOB, it.frames, weights or weight_cache(), secret=secret)
+    service = GatewayService(hubs, traffic, it.records.append, certify or certified)
     gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)
     await server.start()
     async with saving(hub.feed):
@@ -262,10 +267,11 @@ async def remote_gateway(
 
 
 class _Client(ABC):
-    """A channel, and a task that gathers what comes until the call ends with `error`."""
+    """A channel, and a task that gathers what comes until the call ends with `error`. It shows the job's `secret`."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, secret: str = JOB_SECRET) -> None:
         self.address = address
+        self.secret = metadata_of_job(secret)
         self.error: BaseException | None = None
 
     async def __aenter__(self) -> Self:
@@ -302,8 +308,10 @@ class _Client(ABC):
 class Worker(_Client):
     """One rollout stream; `region` makes it a remote gateway's."""
 
-    def __init__(self, address: str, worker_id: str, *, region: str = "", hello: bool = True) -> None:
-        super().__init__(address)
+    def __init__(
+        self, address: str, worker_id: str, *, region: str = "", hello: bool = True, secret: str = JOB_SECRET
+    ) -> None:
+        super().__init__(address, secret)
         self.worker_id, self._region, self._hello = worker_id, region, hello
         self.got: list[gateway_pb2.RolloutDown] = []
         self.sequence = 0
@@ -311,7 +319,7 @@ class Worker(_Client):
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         metadata = ((REGION_KEY, self._region),) if self._region else ()
-        self.call: Any = self.stub.Rollout(metadata=metadata)
+        self.call: Any = self.stub.Rollout(metadata=(*metadata, *self.secret))
         if self._hello:
             await self.hello(self.worker_id)
         return self
@@ -347,8 +355,8 @@ class Worker(_Client):
 class Trainer(_Client):
     """The job's trainer. `came` lists the messages to it in order, as `worker kind`."""
 
-    def __init__(self, address: str, fork: int = 0) -> None:
-        super().__init__(address)
+    def __init__(self, address: str, fork: int = 0, secret: str = JOB_SECRET) -> None:
+        super().__init__(address, secret)
         self.fork = fork
         self.came: list[str] = []
         self.frames: list[bytes] = []
@@ -358,10 +366,10 @@ class Trainer(_Client):
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        self.call: Any = self.stub.Train()
-        hello = gateway_pb2.TrainerHello(job_id=JOB, fork=self.fork)
+        self.call: Any = self.stub.Train(metadata=self.secret)
+        hello = gateway_pb2.TrainerHello(job_id=JOB, fork=self.fork, public_key=AUTHORITY.public_key)
         await self.call.write(gateway_pb2.TrainerUp(hello=hello))
-        self.publishing: Any = self.stub.Publish(self._published())
+        self.publishing: Any = self.stub.Publish(self._published(), metadata=self.secret)
         return self
 
     async def _published(self) -> AsyncIterator[gateway_pb2.PublicationRecord]:
@@ -371,6 +379,8 @@ class Trainer(_Client):
     async def _read(self) -> None:
         await asyncio.sleep(0)
         async for message in self.call:
+            if message.HasField("certificate"):
+                continue
             up = message.up
             self.came.append("anchor?" if message.HasField("anchor") else f"{up.worker_id} {up.WhichOneof('body')}")
             if up.HasField("frame"):
@@ -444,7 +454,7 @@ class Reader(_Client):
         self.may_read.set()
 
     async def _read(self) -> None:
-        async for message in self.stub.Subscribe(self._request, metadata=self._metadata):
+        async for message in self.stub.Subscribe(self._request, metadata=(*self._metadata, *self.secret)):
             await self.may_read.wait()
             record = publication_record_from_pb(message)
             self.num_chunks += isinstance(record, Chunk)

@@ -12,7 +12,7 @@ from periplus.errors import CorruptFrame, DiskFull
 from periplus.process.backoff import Backoff
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
-from periplus.values.trajectory import TrajectoryLimits, content_digest
+from periplus.values.trajectory import TrajectoryLimits, content_digest, token_ids
 from periplus.values.transport_keys import FrameKey
 from tests.periplus.values.test_trajectory import GOOD
 from trainer import disk_wait as disk_wait_module
@@ -20,6 +20,7 @@ from trainer.disk_wait import DiskWait
 from trainer.intake import frames as intake_module
 from trainer.intake.committed import Committed
 from trainer.intake.frames import FrameIntake, decode
+from trainer.intake.leased_prompts import LeasedPrompts
 
 LIMITS = TrajectoryLimits(vocab_size=100, max_prompt_tokens=4, max_completion_tokens=3)
 
@@ -67,6 +68,39 @@ def test_what_is_taken_is_on_disk_and_says_where(store: Spool) -> None:
     assert {kept.frame for kept in committed.kept} == {record.position}
     assert store.is_durable(record.position)
     assert unpack(bytes(record.data), max_payload_bytes=1 << 20) == frame(0, 1)
+
+
+class OneProblem:
+    """The environment of a job with the problem 0, and the encoder of its prompt."""
+
+    def item(self, index: int) -> Any:
+        return [GOOD.prompt_ids.tolist()][index]
+
+    def encode(self, item: Any) -> Any:
+        return item
+
+
+def test_a_sample_with_another_prompt_than_its_problems_is_refused(store: Spool) -> None:
+    right = replace(GOOD, item=0, sample=0)
+    wrong = [
+        replace(right, sample=1, prompt_ids=token_ids([*GOOD.prompt_ids.tolist(), 1])),
+        replace(right, sample=2, prompt_ids=token_ids(reversed([1, *GOOD.prompt_ids.tolist()]))),
+        replace(right, sample=3, item=1),
+    ]
+    prompts = LeasedPrompts(OneProblem(), OneProblem())  # type: ignore[arg-type]
+
+    async def run() -> Committed:
+        intake = FrameIntake(store, LIMITS, disk_wait(), prompts)
+        payload = trajectory_codec.encode([right, *wrong])
+        await intake.put(key(0), "far", Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, payload))
+        (committed,) = await intake.take()
+        return committed
+
+    committed = asyncio.run(run())
+    assert [kept.trajectory.sample for kept in committed.kept] == [0]
+    assert [each.sample for each in committed.refused] == [1, 2, 3]
+    assert ["bad prompt" in str(each.why) for each in committed.refused] == [True, True, False]
+    assert "no problem 1" in str(committed.refused[2].why)
 
 
 def test_a_resend_is_acknowledged_and_not_kept_again(store: Spool) -> None:

@@ -15,7 +15,7 @@ from periplus.net.convert import certificate_to_pb
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.publication import Certificate, Chunk, PublicationKind, PublisherKey, signed_publication
 from periplus.values.policy import Policy
-from tests.support.keys import AUTHORITY
+from tests.support.keys import AUTHORITY, JOB_SECRET
 from trainer.intake import gateway
 from trainer.intake.gateway import OUT_RECORDS, GatewayLink
 from trainer.intake.messages import UpMessage
@@ -85,7 +85,7 @@ async def linked(home: Home) -> AsyncIterator[tuple[GatewayLink, grpc.aio.Server
     address = rpc.bind(server, "127.0.0.1:0")
     gateway_pb2_grpc.add_GatewayServicer_to_server(home, server)
     await server.start()
-    link = GatewayLink(address, JOB, FORK, KEY.public_key)
+    link = GatewayLink(address, JOB, FORK, KEY.public_key, JOB_SECRET)
 
     async def serve() -> None:
         with suppress(Unreachable):
@@ -185,7 +185,7 @@ def test_records_leave_in_order_however_long_the_gateway_takes_to_read() -> None
 
 def test_who_publishes_waits_while_as_many_records_wait_as_may() -> None:
     async def send() -> None:
-        link = GatewayLink("nowhere", JOB, FORK, KEY.public_key)
+        link = GatewayLink("nowhere", JOB, FORK, KEY.public_key, JOB_SECRET)
         for index in range(OUT_RECORDS):
             await link.publish(Chunk(index, b"x"))
         waiting = asyncio.create_task(link.publish(Chunk(OUT_RECORDS, b"x")))
@@ -230,7 +230,7 @@ def test_bytes_between_regions_are_asked_of_the_gateway_and_the_newest_count_out
             return [counted, await link.wan_bytes()]
 
     assert asyncio.run(scene()) == [80, 80]
-    assert asyncio.run(GatewayLink("127.0.0.1:1", JOB, FORK).wan_bytes()) is None
+    assert asyncio.run(GatewayLink("127.0.0.1:1", JOB, FORK, KEY.public_key, JOB_SECRET).wan_bytes()) is None
 
 
 def test_a_trainer_that_loses_its_gateway_says_whose_it_was() -> None:
@@ -239,7 +239,7 @@ def test_a_trainer_that_loses_its_gateway_says_whose_it_was() -> None:
         address = rpc.bind(server, "127.0.0.1:0")
         gateway_pb2_grpc.add_GatewayServicer_to_server(Home(None), server)
         await server.start()
-        link = GatewayLink(address, JOB, FORK, KEY.public_key)
+        link = GatewayLink(address, JOB, FORK, KEY.public_key, JOB_SECRET)
         async with asyncio.timeout(DEADLINE_S):
             running = asyncio.create_task(link.run(_nobody))
             await asyncio.sleep(0.1)

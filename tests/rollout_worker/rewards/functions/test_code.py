@@ -59,6 +59,51 @@ class TestSandboxed:
             value(program, ["assert Pair(1).right == 2", "assert pickle.loads(pickle.dumps(Pair(1))).left == 1"]) == 1
         )
 
+    def test_an_object_that_claims_to_equal_everything_passes_nothing(self) -> None:
+        liar = (
+            "class Liar(int):\n    __eq__ = __ge__ = __le__ = __contains__ = lambda *_: True\n"
+            "    __ne__ = lambda *_: False\n    __hash__ = int.__hash__\n"
+            "class Plain:\n    __eq__ = lambda *_: True\n    __hash__ = lambda _: 0\n"
+            "def double(x): return Liar(7)\ndef other(x): return [Plain(), {1: Plain()}][x]\n"
+        )
+        tests = [
+            *ASSERTS,
+            "assert 4 == double(2)",
+            "assert [double(2)] == [4]",
+            "assert {1: double(2)} == {1: 4}",
+            "assert double(2) in (4, 5)",
+            "assert 100 <= double(2)",
+            "assert other(0) == 1",
+            "assert other(1) == {1: 2}",
+            "assert other(0) in [1, 2]",
+        ]
+        assert value(liar, tests) == 0.0
+
+    def test_values_of_pythons_own_classes_compare_as_they_do_in_python(self) -> None:
+        program = (
+            "import collections, dataclasses, datetime, enum, fractions\n"
+            "Point = collections.namedtuple('Point', 'x y')\n"
+            "class Kind(enum.IntEnum):\n    A = 1\n"
+            "@dataclasses.dataclass(frozen=True)\nclass Pair:\n    left: int\n"
+            "def counts(text): return collections.Counter(text)\n"
+            "def groups():\n    found = collections.defaultdict(list)\n    found[1].append('a')\n    return found\n"
+        )
+        tests = [
+            "assert counts('aab') == {'a': 2, 'b': 1}",
+            "assert groups() == {1: ['a']} and groups() != {}",
+            "assert Point(1, 2) == (1, 2) and Point(1, 2) != [1, 2]",
+            "assert Kind.A == 1 and 0 < Kind.A <= 1 < 2",
+            "assert fractions.Fraction(1, 2) == 0.5 and 'a' in counts('ab') and 'c' not in counts('ab')",
+            "assert counts('ab').keys() == {'a', 'b'} and list(range(2)) == [0, 1] and range(2) == range(0, 2)",
+            "assert datetime.date(2020, 1, 2) < datetime.date(2020, 1, 3) and (1, 2) < (1, 3) and not None == 0",
+            "assert Pair(1) == Pair(1) and Pair(1) != Pair(2) and Pair(1) in {Pair(1)} and None is None",
+            "assert sorted(map(str, {3, 1})) == ['1', '3'] and max([1, 2], key=lambda x: x == 1) == 1",
+        ]
+        for test in tests:
+            assert value(program, [test]) == 1.0, test
+        wrong = [test.replace("assert ", "assert not (") + ")" for test in tests]
+        assert value(program, wrong) == 0.0
+
     def test_what_a_program_prints_is_compared_for_each_input(self) -> None:
         right = "print(sum(map(int, input().split())))"
         assert value(right, INPUTS) == 1.0

@@ -1,6 +1,7 @@
 """Programs that attack the sandbox. Each is run as a reward process runs it, by the test's own user."""
 
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -196,6 +197,35 @@ def test_a_program_dies_with_the_process_that_runs_it() -> None:
         (pid,) = programs()
         os.kill(runner.pid, signal.SIGKILL)
         wait_for(lambda: not is_alive(int(pid)), "the end of the program")
+
+
+def test_calls_that_reach_beyond_the_sandbox_or_its_limits_are_refused() -> None:
+    sockets = ("AF_VSOCK", "AF_NETLINK", "AF_PACKET", "AF_ALG")
+    assert attempts(*(f"socket.socket(socket.{name}, socket.SOCK_DGRAM)" for name in sockets)) == ["OSError"] * 4
+    assert attempts("socket.socket(socket.AF_INET)", "socket.socketpair()") == ["done", "done"]
+    assert attempt("os.memfd_create('x')") == "PermissionError"
+    refused = said(
+        "import ctypes, platform\n"
+        f"numbers = {[dict(each) for each in kernel.REFUSED.values()]!r}\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        "print([(libc.syscall(each[platform.machine()], 0, 0, 0), ctypes.get_errno()) for each in numbers])"
+    )
+    assert refused == str([(-1, 1)] * len(kernel.REFUSED))
+
+
+def test_threads_and_processes_run_under_the_filter_of_calls() -> None:
+    program = (
+        "import subprocess, threading\n"
+        "thread = threading.Thread(target=print, args=('thread',))\nthread.start()\nthread.join()\n"
+        "print(subprocess.run(['/bin/echo', 'process'], capture_output=True).stdout.decode())"
+    )
+    assert said(program) == "thread\nprocess"
+
+
+def test_an_architecture_without_a_list_of_calls_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    with pytest.raises(SandboxRefused, match="no list of system calls for riscv64"):
+        run("print('fine')")
 
 
 def test_runs_beside_each_other_do_not_meet() -> None:

@@ -1,11 +1,19 @@
-"""Text that a model wrote, made safe to show: whatever is not a visible character becomes a visible escape.
+"""Text of others, made safe to show: whatever is not a visible character becomes a visible escape.
 
-Completions are hostile text. Control characters can command a terminal, and marks of direction can make a text read
-otherwise than it is. They are shown as escapes, such as `\\x1b` or `\\u202e`. Line breaks stay, and tabs become spaces.
+Completions, error messages, logs and names of regions are hostile text. Control characters can command a terminal, and
+marks of direction can make a text read otherwise than it is. They are shown as escapes, such as `\\x1b` or `\\u202e`.
+Line breaks stay, and tabs become spaces. Commands print by `say`; JSON and YAML have escapes of their own.
 """
+
+import click
 
 TAB = "    "
 """What stands for a tab."""
+
+
+def say(text: str = "", *, err: bool = False) -> None:
+    """Print a line on standard output, or standard error, with visible escapes."""
+    click.echo(visible_text(text), err=err)
 
 
 def visible_text(text: str) -> str:
