@@ -50,8 +50,9 @@ class EngineSection(Config):
     they have ended. Each sample records which policy sampled which token, and whether it kept old keys and values."""
 
     max_requests: int | None = Field(default=None, ge=MIN_REQUESTS, le=4096)
-    """Requests that decode at the same time in one worker. null: 64, but with vllm on a GPU as many as `vllm serve`
-    takes there by default (0.32: 256, or 1024 where there are 70 GiB of memory or more), less 8 for probes."""
+    """Requests that decode at the same time in one worker. null: 64, but with torch 128 if their keys and values have
+    at most 1 GiB, and with vllm on a GPU as many as `vllm serve` takes there by default (0.32: 256, or 1024 where there
+    are 70 GiB of memory or more), less 8 for probes."""
 
     tensor_parallel: int | None = Field(default=None, ge=1, le=64)
     """Devices over which each engine divides every layer. null: 1 on cores, and as the plan says on accelerators. More

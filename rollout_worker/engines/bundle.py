@@ -33,6 +33,7 @@ from rollout_worker.engines.cards import (
     check_torch_fits,
     check_vllm_dtype,
     check_vllm_fits,
+    slot_bytes,
     torch_dtype,
     weight_bytes,
 )
@@ -44,8 +45,12 @@ from rollout_worker.engines.torch_engine import TorchEngine
 log = logging.getLogger(__name__)
 
 NUM_SLOTS = 64
-"""Requests that decode at the same time, unless the job says otherwise: with torch, with vLLM on a CPU, and on each
-server of `engine.url`. On one CPU core more of them do not raise the tokens per second of a small model."""
+"""Requests that decode at the same time, unless the job says otherwise: with vLLM on a CPU, on each server of
+`engine.url`, and with torch if more would need too much memory."""
+
+MORE_SLOTS, MORE_SLOTS_BYTES = 128, 1 << 30
+"""Requests of the engine torch, if their keys and values have at most so many bytes in float32. With 4.7 M parameters
+in bfloat16 a whole job is a tenth faster than with 64, and 256 give no more (bench/results/2026-11-26-engines.md)."""
 
 CPU_CACHE_GIB = 1.0
 """Memory of vLLM's keys and values on a CPU, unless the job says otherwise. Chosen by hand: some hundred requests of a
@@ -128,10 +133,12 @@ def _torch_engine(folder: Path, tokenizer: Any, job: JobFile) -> TorchEngine:
     telemetry.event(log, logging.INFO, "engine_computes_in", dtype=dtype, device=str(here or device))
     attention = attention_function(config)
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation=attention).eval()
-    model, num_slots = model.requires_grad_(False).to(device), job.engine.max_requests or NUM_SLOTS
+    model = model.requires_grad_(False).to(device)
+    # With a prompt that is kept, for so many slots.
+    num_columns = int(context_tokens(job) * (1 + 1 / SLOTS_PER_KEPT_PROMPT)) + job.sampling.max_new_tokens + LAG
+    fits_more = MORE_SLOTS * slot_bytes(config, num_columns, torch.float32) <= MORE_SLOTS_BYTES
+    num_slots = job.engine.max_requests or (MORE_SLOTS if fits_more else NUM_SLOTS)
     if device.type == "cuda":
-        # With a prompt that is kept, for so many slots.
-        num_columns = int(context_tokens(job) * (1 + 1 / SLOTS_PER_KEPT_PROMPT)) + job.sampling.max_new_tokens + LAG
         check_torch_fits(card(0), config, num_slots=num_slots, num_columns=num_columns, dtype=model.dtype)
     return TorchEngine(
         model=model,

@@ -114,20 +114,25 @@ def check_vllm_fits(cards: Sequence[Card], *, share: float, cache_bytes: int | N
             )
 
 
+def slot_bytes(config: Any, num_columns: int, dtype: torch.dtype) -> int:
+    """Return the bytes of keys and values of so many tokens, in all layers of a model with this configuration."""
+    config = config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(num_columns * config.num_hidden_layers * heads * head_dim * 2 * dtype.itemsize)
+
+
 def check_torch_fits(card: Card, config: Any, *, num_slots: int, num_columns: int, dtype: torch.dtype) -> None:
     """Check that the torch engine's keys and values fit beside its weights, which are on the GPU. Raises: ConfigError.
 
     From its first requests on it has memory for `num_columns` tokens for each of `num_slots` slots.
     """
-    config = config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    slot_bytes = num_columns * config.num_hidden_layers * heads * head_dim * 2 * dtype.itemsize
-    if num_slots * slot_bytes + CACHE_MARGIN_BYTES > card.free_bytes:
-        most = max(0, card.free_bytes - CACHE_MARGIN_BYTES) // slot_bytes
+    needed = slot_bytes(config, num_columns, dtype)
+    if num_slots * needed + CACHE_MARGIN_BYTES > card.free_bytes:
+        most = max(0, card.free_bytes - CACHE_MARGIN_BYTES) // needed
         remedy = f"engine.max_requests={most} or lower" if most >= MIN_REQUESTS else "engine.name=vllm"
         raise ConfigError(
-            f"the torch engine needs {num_slots * slot_bytes / GIB:.1f} GiB for the keys and values of {num_slots} "
+            f"the torch engine needs {num_slots * needed / GIB:.1f} GiB for the keys and values of {num_slots} "
             f"requests at once, and {CACHE_MARGIN_BYTES / GIB:.1f} GiB beside them, on {card}; set "
             f"{remedy}, or lower sampling.max_new_tokens"
         )

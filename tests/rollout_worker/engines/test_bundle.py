@@ -12,8 +12,9 @@ import pytest
 from periplus.environment.job_environment import DATA_FILE, trainer_environment
 from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile
+from rollout_worker.engines import bundle
 from rollout_worker.engines.adapter_engine import AdapterEngine
-from rollout_worker.engines.bundle import NUM_SLOTS, LoadedBundle, _name_architecture, load_bundle
+from rollout_worker.engines.bundle import MORE_SLOTS, NUM_SLOTS, LoadedBundle, _name_architecture, load_bundle
 from rollout_worker.engines.torch_engine import TorchEngine
 from tests.support.tiny_job import NUM_PROBLEMS, tiny_job
 from trainer.data.model import resolve_model_dir
@@ -43,12 +44,20 @@ async def _loaded(files: Mapping[str, bytes], scratch: Path, job: JobFile) -> Lo
     return loaded
 
 
+def test_requests_at_once_are_fewer_where_they_take_much_memory_and_what_the_job_says(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load(model_dir, tmp_path, engine={"max_requests": 70}).engine.num_slots == 70
+    monkeypatch.setattr(bundle, "MORE_SLOTS_BYTES", 1 << 10)
+    assert load(model_dir, tmp_path).engine.num_slots == NUM_SLOTS
+
+
 def test_a_job_gets_the_torch_engine_with_float32_on_a_cpu_and_its_own_problems(
     model_dir: Path, tmp_path: Path
 ) -> None:
     loaded = load(model_dir, tmp_path)
     assert isinstance(loaded.engine, TorchEngine)
-    assert (loaded.engine.num_slots, loaded.engine.computes_in_bfloat16) == (NUM_SLOTS, False)
+    assert (loaded.engine.num_slots, loaded.engine.computes_in_bfloat16) == (MORE_SLOTS, False)
     assert loaded.engine.vocab_size == len(loaded.encoder.tokenizer)
     assert loaded.environment.item(NUM_PROBLEMS - 1).prompt == f"{NUM_PROBLEMS - 1}?"
 
