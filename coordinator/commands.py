@@ -12,6 +12,7 @@ from coordinator.config import CoordinatorConfig, resolve
 from periplus import errors
 from periplus.cli.command_groups import DefaultGroup
 from periplus.cli.option_types import HOST_PORT
+from periplus.net.tokens import FILE_VARIABLE
 from periplus.process import telemetry
 from periplus.process.lifecycle import ShutdownReason
 
@@ -58,7 +59,8 @@ def authority(file: Path) -> int:
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File of mode 0600 with the token that every call must carry  [default: everybody is answered]",
+    envvar=FILE_VARIABLE,
+    help="File of mode 0600 with the token that every call must carry; needed beyond a loopback address.",
 )
 @click.option(
     "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="File to write the address to once it serves."

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from periplus.config.loading import Config
 from periplus.errors import ConfigError
+from periplus.net.tokens import check_has_token
 
 
 class CoordinatorConfig(Config):
@@ -24,7 +25,7 @@ class CoordinatorConfig(Config):
     """File of the job authority's private key, made if it does not exist; None makes a new key at each start."""
 
     token_file: Path | None = None
-    """File of the token that every call must carry, agents' sessions too; None answers everybody."""
+    """File of the token that every call must carry, agents' sessions too; None answers everybody on this machine."""
 
     heartbeat_s: float = Field(default=1.0, gt=0, le=60)
     """Seconds between an agent's heartbeats; the coordinator sends this value in its welcome."""
@@ -50,6 +51,7 @@ def resolve(config: CoordinatorConfig) -> CoordinatorConfig:
     host, _, port = config.listen.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"--listen {config.listen!r} is not HOST:PORT, such as 127.0.0.1:7070 or [::]:7070")
+    check_has_token("a coordinator", config.listen, config.token_file)
     if bool(config.wan) != bool(config.region):
         given, missing = ("--wan", "--region") if config.wan else ("--region", "--wan")
         raise ConfigError(f"{given} is given without {missing}: both place the coordinator in the WAN emulator")

@@ -15,6 +15,7 @@ from periplus import errors
 from periplus.cli.command_groups import DefaultGroup
 from periplus.cli.option_types import HOST_PORT, DirectoryToWrite
 from periplus.config.loading import validate
+from periplus.net.tokens import FILE_VARIABLE
 from periplus.process import host_limits, telemetry
 from periplus.process.fork_server import ADDRESS_VARIABLE
 from periplus.process.lifecycle import ShutdownReason
@@ -85,6 +86,7 @@ def agent() -> None:
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
+    envvar=FILE_VARIABLE,
     help="File of the token that the coordinator wants (`coordinator run --token-file`).",
 )
 @click.option(

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from periplus.config.loading import Config, Words
 from periplus.errors import ConfigError
+from periplus.net.tokens import check_has_token
 from periplus.values.task import REGION_NAME
 
 WILDCARDS = ("0.0.0.0", "[::]", "")
@@ -98,4 +99,5 @@ def resolve(config: AgentConfig) -> AgentConfig:
             f"--listen {config.listen} is a wildcard address, which other regions cannot dial; "
             "give the address at which they reach this gateway with --advertise HOST:PORT"
         )
+    check_has_token("an agent", config.listen, config.token_file)
     return config

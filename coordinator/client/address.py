@@ -11,8 +11,8 @@ from pathlib import Path
 
 from coordinator.local_fleet.records import FleetRecord, chosen_fleet, living_fleets, records_folder
 from periplus.config.local_paths import home_folder
+from periplus.net.tokens import FILE_VARIABLE, read_token
 from periplus.net.tokens import VARIABLE as TOKEN_VARIABLE
-from periplus.net.tokens import read_token
 
 DEFAULT_ADDRESS = "127.0.0.1:7070"
 """Where a coordinator listens that was started without options."""
@@ -33,14 +33,18 @@ def coordinator_address(given: str | None) -> str:
 
 
 def token_of(address: str) -> str:
-    """Return the token for the coordinator at `address`: that of a local fleet of this user, or PERIPLUS_TOKEN's.
+    """Return the token for the coordinator at `address`.
 
-    It is empty if there is neither. Raises: NotFound, Denied, ConfigError if the fleet's token cannot be read.
+    It is that of a local fleet of this user, or that of PERIPLUS_TOKEN, or that in the file of PERIPLUS_TOKEN_FILE, or
+    empty. Raises: NotFound, Denied, ConfigError if a file cannot be read.
     """
     for fleet in _living_fleets():
         if fleet.coordinator == address.replace("localhost:", "127.0.0.1:"):
             return read_token(Path(fleet.token_file))
-    return os.environ.get(TOKEN_VARIABLE, "")
+    if given := os.environ.get(TOKEN_VARIABLE, ""):
+        return given
+    file = os.environ.get(FILE_VARIABLE, "")
+    return read_token(Path(file)) if file else ""
 
 
 def local_fleet() -> FleetRecord | None:

@@ -26,6 +26,15 @@ def is_other_machine(peer: str) -> bool:
     return False
 
 
+def is_loopback(address: str) -> bool:
+    """Return whether host:port is an address that only this machine's own processes reach."""
+    host = _host(address)
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def leads_nowhere_else(address: str) -> bool:
     """Return whether host:port is a loopback or wildcard address, at which no other machine reaches its server."""
     host = _host(address)

@@ -6,7 +6,7 @@ detail becomes the same PeriplusError class again, and one without becomes Unrea
 both sides, because by default gRPC notices a frozen peer after minutes or never.
 
 All channels and server ports are opened here. The transport is plain TCP: there is no TLS and no identity, but for the
-token of a local fleet (SECURITY.md says what that means). No channel uses a proxy, whatever the environment names.
+token of a local fleet (docs/security.md says what that means). No channel uses a proxy, whatever the environment names.
 """
 
 import asyncio

@@ -16,9 +16,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from periplus.errors import ConfigError, Denied, NotFound
+from periplus.net.peers import is_loopback
 
 VARIABLE = "PERIPLUS_TOKEN"
 """Environment variable with the token of a coordinator whose file a command does not find by itself."""
+
+FILE_VARIABLE = "PERIPLUS_TOKEN_FILE"
+"""Environment variable with the file of the token, for commands and for the services that ask for it."""
+
+HOW_TO_MAKE = "(umask 077; openssl rand -hex 32 >{file})"
+"""Command that makes a token file."""
 
 KEY = "periplus-token"
 """Name of the metadata that carries the token."""
@@ -44,8 +51,18 @@ class TokenGuard:
         if not hmac.compare_digest(_sent(metadata, KEY), self._token):
             raise Denied(
                 f"this coordinator answers only those who can read {self._file}: call it as the user who started it, "
-                f"or set {VARIABLE} to what the file holds"
+                f"or set {VARIABLE} to what the file holds, or {FILE_VARIABLE} to a file with it"
             )
+
+
+def check_has_token(service: str, listen: str, file: Path | None) -> None:
+    """Raises: ConfigError for a service that others than this machine's processes reach, and that has no token."""
+    if file is None and not is_loopback(listen):
+        raise ConfigError(
+            f"{service} that listens at {listen} is reached from other machines, and needs a token: make one with "
+            f"{HOW_TO_MAKE.format(file='FILE')}, and give coordinator and agents --token-file FILE, or "
+            f"{FILE_VARIABLE}; commands need it too"
+        )
 
 
 def metadata_of(token: str) -> tuple[tuple[str, str], ...]:
@@ -87,7 +104,7 @@ def read_token(file: Path) -> str:
         with file.open(encoding="ascii") as opened:
             mode, text = os.fstat(opened.fileno()).st_mode, opened.read().strip()
     except FileNotFoundError as error:
-        how = f"(umask 077; openssl rand -hex 32 >{file})"
+        how = HOW_TO_MAKE.format(file=file)
         raise NotFound(f"the token file {file} does not exist; make one with {how}") from error
     except (OSError, ValueError) as error:
         raise Denied(f"cannot read the token file {file}: {error}; only the user who made it may") from error

@@ -78,7 +78,12 @@ CASES: list[tuple[tuple[str, ...], int, tuple[str, ...]]] = [
     (("agent", "--region", "a/b"), 2, ("a/b", "letters, digits and :._-")),
     (("coordinator", "--wan", "127.0.0.1:1", "--region", "us"), 5, ("127.0.0.1:1", "periplus wan run")),
     (("coordinator", "--listen", "127.0.0.1:0", "--authority-key", "/proc/nowhere"), 2, ("/proc/nowhere", "key")),
-    (("coordinator", "--listen", "192.0.2.1:7070"), 7, ("192.0.2.1:7070", "not this machine's")),
+    (("coordinator", "--listen", "192.0.2.1:7070"), 2, ("192.0.2.1:7070", "--token-file", "openssl rand")),
+    (
+        ("agent", "--region", "here", "--listen", "192.0.2.1:7072", "--coordinator", "127.0.0.1:1"),
+        2,
+        ("192.0.2.1:7072", "--token-file", "openssl rand"),
+    ),
     (("plan", "nowhere"), 2, ("nowhere", "no such file", "choose from compare")),
     (("plan", "nowhere.yaml", "--fleet", FLEET), 2, ("nowhere.yaml", "no such file")),
     (("plan", JOB, "--fleet", JOB), 2, ("looks like a job", "give a fleet")),

@@ -72,3 +72,8 @@ def test_the_token_of_a_local_fleet_is_found_by_its_address(state: Path, monkeyp
         assert file.stat().st_mode & 0o777 == 0o600
         assert token_of("127.0.0.1:9") == token_of("localhost:9") == read_token(file)
         assert token_of("127.0.0.1:10") == "of another"
+        monkeypatch.delenv("PERIPLUS_TOKEN")
+        assert token_of("127.0.0.1:10") == ""
+        make_token(state / "copied")
+        monkeypatch.setenv("PERIPLUS_TOKEN_FILE", str(state / "copied"))
+        assert token_of("127.0.0.1:10") == read_token(state / "copied") != read_token(file)

@@ -187,11 +187,16 @@ def status_bytes(field: str) -> int:
 
 
 def peak_on_ranks() -> int:
-    """Return by how many bytes this process grew at most while a version was taken and completed."""
+    """Return by how many bytes this process grew at most while a version was taken and completed.
+
+    It is the second version: the kernel gives memory for the words of the next one when they are first written.
+    """
     device_snapshot.CHUNK_SPANS = 1
     ranks, model = HostCollectives.over(), divided(Wide())
     weights: Any = FollowerWeights(model, ranks) if ranks.rank else weights_of(model, ranks)
     base = weights.first()
+    finish = weights.take()
+    base = finish() if ranks.rank else finish(base).state
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.to_local()[::7, ::11] = 1.0  # 1.3 % of the elements
