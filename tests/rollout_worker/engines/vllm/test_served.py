@@ -1,7 +1,7 @@
 """Two real `vllm serve`s of an exported model, over HTTP, one alone and both as one. The last two tests kill them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -155,38 +155,49 @@ def test_deltas_are_written_over_vllms_own_routes(
     run(work())
 
 
+def across_a_swap(work: Callable[[], Coroutine[Any, Any, list[Completion]]]) -> list[Completion]:
+    """Run a scene until all of its completions went on after its swap.
+
+    On a busy machine a completion may have ended before the swap began: the server does not wait for this process.
+    """
+    for _ in range(5):
+        found = run(work())
+        if all(len(each.runs) == 2 for each in found):
+            break
+    return found
+
+
 @pytest.mark.parametrize("on_swap", [OnSwap.KEEP_KV, OnSwap.REPREFILL])
 def test_weights_change_while_completions_are_under_way(served: Served, on_swap: OnSwap) -> None:
     asked = [request(group, max_new_tokens=MAX_NEW_TOKENS) for group in range(4)]
     model = served.model
     change = model.changed(0, 1)
 
-    async def work() -> None:
+    async def work() -> list[Completion]:
         async with connected(served) as engine:
             tasks = await started(engine, asked)
             report = await engine.swap(change, Policy(0, 1), on_swap)
             assert 0 < report.write_s <= report.pause_s
-            found = await asyncio.gather(*tasks)
-        pairs: list[tuple[float, float]] = []
-        for each, completion in zip(asked, found, strict=True):
-            assert [(run.policy.version, run.kept_kv) for run in completion.runs] == [
-                (0, False),
-                (1, on_swap is OnSwap.KEEP_KV),
-            ]
-            ids, prompt, old = each.prompt_ids + completion.token_ids, len(each.prompt_ids), completion.runs[0]
-            of_old = model.logprobs(0, ids)[prompt - 1 :][: old.num_tokens]
-            pairs += zip(completion.logprobs[: old.num_tokens], of_old, strict=True)
-            before = prompt + old.num_tokens - 1
-            of_new = (
-                model.mixed_logprobs(((0, before), (1, len(ids) - before)), ids)
-                if on_swap is OnSwap.KEEP_KV
-                else model.logprobs(1, ids)
-            )
-            pairs += zip(completion.logprobs[old.num_tokens :], of_new[prompt - 1 :][old.num_tokens :], strict=True)
-        # Over all tokens: a part that a swap leaves may have only a few.
-        compare(*zip(*pairs, strict=True))
+            return await asyncio.gather(*tasks)
 
-    run(work())
+    pairs: list[tuple[float, float]] = []
+    for each, completion in zip(asked, across_a_swap(work), strict=True):
+        assert [(run.policy.version, run.kept_kv) for run in completion.runs] == [
+            (0, False),
+            (1, on_swap is OnSwap.KEEP_KV),
+        ]
+        ids, prompt, old = each.prompt_ids + completion.token_ids, len(each.prompt_ids), completion.runs[0]
+        of_old = model.logprobs(0, ids)[prompt - 1 :][: old.num_tokens]
+        pairs += zip(completion.logprobs[: old.num_tokens], of_old, strict=True)
+        before = prompt + old.num_tokens - 1
+        of_new = (
+            model.mixed_logprobs(((0, before), (1, len(ids) - before)), ids)
+            if on_swap is OnSwap.KEEP_KV
+            else model.logprobs(1, ids)
+        )
+        pairs += zip(completion.logprobs[old.num_tokens :], of_new[prompt - 1 :][old.num_tokens :], strict=True)
+    # Over all tokens: a part that a swap leaves may have only a few.
+    compare(*zip(*pairs, strict=True))
 
 
 def test_a_server_without_labels_is_asked_over_openais_route(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +219,7 @@ def test_a_server_without_labels_is_asked_over_openais_route(served: Served, mon
             return await asyncio.gather(*tasks)
 
     pairs: list[tuple[float, float]] = []
-    for each, completion in zip(asked, run(work()), strict=True):
+    for each, completion in zip(asked, across_a_swap(work), strict=True):
         ids, first, done = each.prompt_ids + completion.token_ids, len(each.prompt_ids) - 1, 0
         assert [policy_run.policy.version for policy_run in completion.runs] == [0, 1]
         for policy_run in completion.runs:
