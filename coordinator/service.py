@@ -150,8 +150,8 @@ def _check_sizes(request: control_pb2.SubmitJobRequest) -> None:
     for what, text in texts.items():
         if (num_bytes := len(text.encode())) > MAX_TEXT_BYTES:
             raise ConfigError(
-                f"the {what} has {num_bytes:,} bytes, and a coordinator takes at most {MAX_TEXT_BYTES:,}; put data "
-                "into files, and name them in the job"
+                f"the {what} has {num_bytes:,} bytes, and a coordinator takes at most {MAX_TEXT_BYTES:,}; make it "
+                "smaller: data, for example, belongs into files that the job names"
             )
 
 

@@ -1,11 +1,10 @@
 """What callers show with each call: the token of a fleet to its coordinator, and the secret of a job to its gateways.
 
-The token is for those who can read a file: the coordinator's own user, on one machine. The file holds one line of text
-that the system's random source made, and only its owner may read it. It crosses no network in the clear, because such a
-coordinator listens on the loopback interface; a token does not replace an encrypted transport elsewhere.
+The token is for operators and agents: whoever can read its file, which is its owner's alone and holds one line of text
+that the system's random source made. On a loopback address a coordinator may do without. Beyond it, the token crosses
+networks in the clear, and does not replace an encrypted transport.
 
-The secret is for the processes and gateways of one job, which get it with their task from the
-coordinator.
+The secret is for the processes and gateways of one job, which get it from the coordinator with their task.
 """
 
 import hmac

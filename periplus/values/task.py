@@ -144,8 +144,8 @@ class TaskSpec:
 
     `allows_own_code` and `allows_unsandboxed` are the region's policy: whether reward functions of a user's own may run
     there, and whether programs that a model wrote may run where the kernel refuses a sandbox. `job_secret` is what the
-    job's processes show to its gateways. `cores` are the ids of
-    the logical CPUs to which the process is bound; empty if it may run on any.
+    job's processes show to its gateways. `cores` are the ids of the logical CPUs to which the process is bound; empty
+    if it may run on any.
     """
 
     task_id: str

@@ -155,6 +155,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
             async for _ in request_iterator:
                 pass
             raise Denied(f"the key of a trainer of job {hub.job_id} is not certified: {answer.refused}")
+        hub = self._hub(first.hello.job_id, context)  # the job may have left, or come anew, meanwhile
         trainer = hub.claim_trainer(first.hello.fork)
         try:
             async with _peer_tasks() as tasks:

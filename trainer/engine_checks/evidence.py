@@ -23,8 +23,8 @@ test begin anew whenever their wealth has fallen below its start too (as CUSUM d
 1 / ALPHA tokens in the mean before a false alarm (Lorden 1971).
 
 An engine that computes in float32, as the trainer does for these tests, rounds a thousand times less than one in
-bfloat16. It is known by its first `EXACT_TOKENS` tokens. From then on it is held against `FLOOR_NATS` in place of the
-rounding to bfloat16.
+bfloat16. It is known by its first `EXACT_TOKENS` tokens of which bfloat16 would have shown: not by nearly certain ones,
+which no rounding changes. From then on it is held against `FLOOR_NATS` in place of the rounding to bfloat16.
 
 Tokens after the same text, such as the first ones of a group, share their rounding. But for the surprisal they count as
 one: by the mean of what they pay, which is a fair bet too, however they depend on each other.
@@ -65,7 +65,8 @@ probability). Log-probabilities of sound engines in float32 differ by 5e-6 at mo
 """
 
 EXACT_TOKENS = 256
-"""First tokens of a worker, of which none may differ by more than half of `FLOOR_NATS` if its engine is in float32."""
+"""Tokens that bfloat16 moves by more than `FLOOR_NATS`. If none of the first so many of a worker, and no other token
+until then, differs by more than half of that, its engine is in float32."""
 
 LARGEST_CHANGE = 1.0
 """Change between two versions, in units of rounding, above which a token counts no more in the second test. Few tokens
@@ -154,8 +155,8 @@ class SampleEvidence:
     old_weights: Sum = field(default_factory=Sum)
     surprisal: Sum = field(default_factory=Sum)
     replay: Wealth = field(default_factory=Wealth)
-    num_tokens: int = 0
-    is_exact: bool = True  # all tokens so far, or the first `EXACT_TOKENS`, are those of an engine in float32
+    num_telling: int = 0  # tokens so far that bfloat16 moves
+    may_be_exact: bool = True  # no token differs so far, or until `EXACT_TOKENS` of these were seen
 
     def add(self, tokens: RescoredTokens) -> str:
         """Add tokens, and return what is wrong, or an empty text. Values that are not finite are wrong."""
@@ -164,11 +165,12 @@ class SampleEvidence:
         if not np.isfinite(tokens.reported).all():
             return "a log-probability is not finite"
         difference = tokens.reported - tokens.exact
-        if self.num_tokens < EXACT_TOKENS:
-            self.is_exact = self.is_exact and bool(np.abs(difference).max() < FLOOR_NATS / 2)
-        self.num_tokens += len(difference)
         # Until it is known that the engine is in float32, it is held against the rounding to bfloat16.
-        unit, limits = _rounding(tokens, is_exact=self.is_exact and self.num_tokens > EXACT_TOKENS)
+        is_exact = self.may_be_exact and self.num_telling >= EXACT_TOKENS
+        if self.num_telling < EXACT_TOKENS:
+            self.may_be_exact = self.may_be_exact and bool(np.abs(difference).max() < FLOOR_NATS / 2)
+            self.num_telling += int(np.count_nonzero(np.abs(tokens.rounded - tokens.exact) > FLOOR_NATS))
+        unit, limits = _rounding(tokens, is_exact=is_exact)
         payoffs = _payoffs(np.abs(difference) > limits, FAULTY_SHARE, SOUND_SHARE)
         first, contexts = tokens.is_prefill, tokens.contexts
         if self.prefill.add(np.log(_means(payoffs[first], contexts[first]))):
@@ -182,7 +184,6 @@ class SampleEvidence:
         if self.surprisal.add(drawn, (drawn**2 + 2 * tokens.variances) / 3, PRIOR_VARIANCE, two_sided=True):
             return "tokens are not drawn from the distribution that their log-probabilities are of"
         if tokens.uniforms is not None:
-            is_exact = self.is_exact and self.num_tokens > EXACT_TOKENS
             payoffs = _payoffs(_not_replayed(tokens, is_exact=is_exact), FAULTY_REPLAY_SHARE, SOUND_REPLAY_SHARE)
             if self.replay.add(np.log(_means(payoffs, contexts))):
                 return "tokens are not those that their random numbers give"

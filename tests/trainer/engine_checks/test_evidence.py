@@ -196,6 +196,18 @@ def test_an_engine_in_float32_is_held_against_its_own_rounding() -> None:
     assert SampleEvidence().add(tokens(ROUNDING / 50)) == "", "from the start it may be in bfloat16"
 
 
+def test_nearly_certain_tokens_do_not_show_that_an_engine_is_in_float32() -> None:
+    """A job that goes on from a trained policy: its first tokens hide that the engine rounds to bfloat16."""
+    draws, evidence = np.random.default_rng(9), SampleEvidence()
+    for _ in range(10):
+        certain = batch(draws, sharpness=1.0)
+        nothing = np.full(NUM_TOKENS, -1e-9)
+        sure = dict.fromkeys(("reported", "exact", "rounded"), nothing)
+        assert evidence.add(replace(certain, **sure, entropies=-nothing, uniforms=None)) == ""
+    for _ in range(30):
+        assert evidence.add(batch(draws)) == ""
+
+
 def test_a_fault_that_begins_late_is_found_as_soon() -> None:
     draws, evidence = np.random.default_rng(4), SampleEvidence()
     for _ in range(100):
