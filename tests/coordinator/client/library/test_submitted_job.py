@@ -167,7 +167,7 @@ def test_a_cancelled_job_ends_without_an_error() -> None:
 
 def test_samples_of_a_run_on_another_machine_are_not_found() -> None:
     async def scene(job: SubmittedJob, eu: FakeAgent) -> None:
-        while (await in_thread(job.status)).state == "planned":  # until the agent's report has come
+        while (await in_thread(job.status)).state == "planned":  # noqa: ASYNC110  # no event tells of the agent's report
             await asyncio.sleep(0.01)
         with pytest.raises(NotFound, match=r"/runs/sums of job .* is not on this machine"):
             await in_thread(job.samples)
