@@ -40,7 +40,7 @@ from region_agent.control.certificates import CertificateRequests
 from region_agent.control.conclusion import conclude
 from region_agent.control.convert import heartbeat_to_pb, report_to_pb, tasks_from_pb
 from region_agent.control.engines import InstalledEngine, installed
-from region_agent.control.inventory import inventory
+from region_agent.control.inventory import inventory, trainer_threads
 from region_agent.control.links import probe
 from region_agent.control.reconcile import (
     LocalTask,
@@ -167,7 +167,7 @@ class Agent:
                 gateway=address,
                 work_dir=config.work_dir.absolute(),
                 allow_dirs=tuple(each.absolute() for each in config.allow_dirs),
-                num_threads={Role.TRAINER: config.trainer_threads, Role.ROLLOUT: config.worker_threads},
+                num_threads={Role.TRAINER: trainer_threads(config, offered.own), Role.ROLLOUT: config.worker_threads},
                 python_of={engine.name: engine.python for engine in engines},
                 allows_own_code=config.allow_code,
                 allows_unsandboxed=config.allow_unsandboxed,

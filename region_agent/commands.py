@@ -110,7 +110,10 @@ def agent() -> None:
 )
 @click.option("--worker-threads", type=int, default=1, show_default=True, help="Compute threads of each worker.")
 @click.option(
-    "--trainer-threads", type=int, default=None, help="Compute threads of each trainer  [default: as --worker-threads]"
+    "--trainer-threads",
+    type=int,
+    default=None,
+    help="Compute threads of each trainer  [default: as --worker-threads; up to 8 where it trains on a GPU]",
 )
 @click.option(
     "--engine",
@@ -190,7 +193,7 @@ def run(
             "devices_file": str(devices_file) if devices_file else None,
             "shared_cores": shared_cores,
             "worker_threads": worker_threads,
-            "trainer_threads": worker_threads if trainer_threads is None else trainer_threads,
+            "trainer_threads": trainer_threads,
             "engines": configured(engines),
             "fork_server": str(fork_server) if fork_server else None,
             "allow_code": allow_code,

@@ -68,8 +68,8 @@ class AgentConfig(Config):
     worker_threads: int = Field(ge=1)
     """Number of compute threads of each worker process."""
 
-    trainer_threads: int = Field(ge=1)
-    """Number of compute threads of each trainer process."""
+    trainer_threads: int | None = Field(default=None, ge=1)
+    """Number of compute threads of each trainer process; None for what `inventory.trainer_threads` chooses."""
 
     engines: dict[str, str] = Field(default_factory=dict)
     """Interpreter of each engine that has an environment of its own, by the engine's name."""

@@ -97,8 +97,16 @@ def bind_to(cores: Sequence[int]) -> None:
                 os.sched_setaffinity(int(thread), cores)
 
 
+SWITCH_INTERVAL_S = 0.0005
+"""Seconds after which a thread that runs Python gives way to another that waits. Decoding and encoding weights leave
+Python's lock a few hundred times a version, and wait to get it back each time. With Python's 5 ms, they took 6 to 19
+times as long beside a busy thread as alone, with this 1.8 to 3.2 times (bench/results/2026-11-26-first-gpu.md).
+"""
+
+
 def run(spec: TaskSpec, make_work: Callable[[TaskSpec], Work]) -> int:
     """Run the work to its end, write its outcome into the status file, and return the exit code. Never raises."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     telemetry.event(log, logging.INFO, "task_started", task=spec.task_id, region=spec.region, threads=spec.num_threads)
     try:
         outcome = TaskOutcome(state=asyncio.run(_until_stopped(make_work(spec))), message="")

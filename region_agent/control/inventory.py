@@ -15,6 +15,11 @@ from region_agent.control.accelerators import Accelerators
 from region_agent.control.declared_devices import declared
 from region_agent.control.engines import InstalledEngine
 
+MAX_TRAINER_THREADS = 8
+"""Threads with which a trainer encodes weights beside a GPU, at most. Not measured: eight spans of 8 MiB are enough to
+keep up with a training step if each core does what one core did on a first GPU (bench/results/2026-11-26-first-gpu.md).
+"""
+
 
 def inventory(
     config: AgentConfig, engines: Sequence[InstalledEngine], accelerators: Accelerators, now_s: float
@@ -36,6 +41,18 @@ def inventory(
         devices = accelerators.read(now_s) or core_groups(config, host_limits.usable_cores())
         machines = (replace(own, devices=devices),)
     return Inventory(machines=machines, allows_own_code=config.allow_code)
+
+
+def trainer_threads(config: AgentConfig, own: Machine) -> int:
+    """Return the number of threads of a trainer on the agent's own machine.
+
+    Beside GPUs cores are free, and the trainer encodes weights with them: by default with half of its GPU's share.
+    """
+    if config.trainer_threads is not None:
+        return config.trainer_threads
+    num = sum(device.kind is DeviceFamily.CUDA for device in own.devices)
+    share = min(MAX_TRAINER_THREADS, own.num_cores // (2 * num)) if num else 0
+    return max(config.worker_threads, share)
 
 
 def core_groups(config: AgentConfig, usable: Sequence[int]) -> tuple[Device, ...]:

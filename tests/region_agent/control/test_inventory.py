@@ -8,11 +8,11 @@ import pytest
 
 from periplus.errors import ConfigError
 from periplus.process import host_limits
-from periplus.values.machine import DeviceFamily, EngineVersion
+from periplus.values.machine import Device, DeviceFamily, EngineVersion, Machine
 from region_agent.config import AgentConfig
 from region_agent.control import engines
 from region_agent.control.accelerators import Accelerators
-from region_agent.control.inventory import core_groups, inventory
+from region_agent.control.inventory import core_groups, inventory, trainer_threads
 
 GIB = 1 << 30
 FILE = """
@@ -138,7 +138,6 @@ def config(**changes: Any) -> AgentConfig:
         state_dir=Path(),
         wan="",
         memory_bytes=8 * GIB,
-        trainer_threads=1,
         stop_grace_s=1.0,
         restart_backoff_s=1.0,
         **{"num_cores": 5, "worker_threads": 2, **changes},
@@ -154,6 +153,18 @@ def test_cores_come_in_groups_of_a_workers_threads() -> None:
     ]
     for shared in (config(shared_cores=True), config(num_cores=7)):
         assert {each.cores for each in core_groups(shared, (0, 1, 2, 5, 6, 7))} == {()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "cores", "given", "threads"),
+    [("cuda", 16, None, 4), ("cuda", 64, None, 8), ("cuda", 2, None, 2), ("emulated", 16, None, 2), ("cuda", 64, 3, 3)],
+)
+def test_a_trainer_beside_gpus_encodes_weights_with_half_of_its_share_of_the_cores(
+    kind: str, cores: int, given: int | None, threads: int
+) -> None:
+    cards = tuple(Device(index=index, kind=DeviceFamily(kind), memory_bytes=80 * GIB) for index in range(2))
+    own = Machine(name="m", num_cores=cores, memory_bytes=8 * GIB, devices=cards)
+    assert trainer_threads(config(num_cores=cores, trainer_threads=given), own) == threads
 
 
 def offered(driver: Driver, **changes: Any) -> Any:
