@@ -43,14 +43,15 @@ def frontier_tree(named: Sequence[tuple[str, Plan]], num_steps: int) -> list[dic
 
 
 def frontier_text(named: Sequence[tuple[str, Plan]], num_steps: int) -> str:
-    """Return the points of a frontier as a table."""
+    """Return the points of a frontier as a table, and a line that says of which plans it is."""
     rows = []
     for name, plan in named:
         found = dollars_of(plan, num_steps) or {}
         per_million, per_job = found["usd_per_million_trained_tokens"], found["usd_per_job"]
         step_s, usd = _point(plan)
         rows.append([name, f"{step_s:.3g}", f"{usd:,.2f}", usd_words(per_million), usd_words(per_job), _devices(plan)])
-    return columns(("FRONTIER", "S/STEP", "$/H", "$/1M TOKENS", "$/JOB", "DEVICES"), rows, (1, 2, 3, 4))
+    heading = ("FRONTIER", "S/STEP", "$/H", "$/1M TOKENS", "$/JOB", "DEVICES")
+    return columns(heading, rows, (1, 2, 3, 4)) + "\n(of plans whose devices all have a price)"
 
 
 def _point(plan: Plan) -> tuple[float, float]:

@@ -51,11 +51,12 @@ def test_processes_dollars_and_frontier_follow_a_plan(monkeypatch: pytest.Monkey
     processes, _, dollars = plan_words(job).rpartition("\n")
     assert processes.splitlines()[0].split() == ["TASK", "REGION", "DEVICE", "ENGINE", "TENSOR", "DATA", "COUNT", "$/H"]
     assert dollars.startswith("dollars: rent ")
-    heading, fastest, *others, hint = frontier_words(job, on).splitlines()
+    heading, fastest, *_, cheapest, caption, hint = frontier_words(job, on).splitlines()
     assert hint.startswith("cheaper or faster: periplus job cancel j,")
     assert heading.split()[:2] == ["FRONTIER", "S/STEP"]
     assert "H100-SXM" in fastest
-    assert "H100-SXM" not in others[-1], "the cheapest plan uses the cheap devices alone"
+    assert caption == "(of plans whose devices all have a price)"
+    assert "H100-SXM" not in cheapest, "the cheapest plan uses the cheap devices alone"
 
 
 def test_a_frontier_that_cannot_be_found_does_not_fail_the_submission(monkeypatch: pytest.MonkeyPatch) -> None:
