@@ -1,7 +1,7 @@
 """Plants faults in rollout engines, one at a time, and counts the tokens until the trainer's checks of samples find it.
 
 A small model is trained on random rewards, so that its weights move as in a job. The engine samples from each version;
-the planted fault is in the engine alone. Every completion is checked (trainer/engine_checks), so the counts are of
+the planted fault is in the engine alone. Every completion is checked (trainer/checks), so the counts are of
 tokens that were computed again; a job checks a share of its samples. Sound runs must raise no alarm.
 
     python -m bench.planted_faults [--only NAME] [--lr 1e-5] [--dtype bfloat16] [--output FILE]
@@ -37,10 +37,10 @@ from rollout_worker.engines import slot_attention, slot_decoder
 from rollout_worker.engines.engine import Engine, OnSwap, SampleRequest, WholeState
 from rollout_worker.engines.sampling import choose
 from rollout_worker.engines.torch_engine import TorchEngine
-from trainer.engine_checks import sample_checks
-from trainer.engine_checks.doubted_workers import DoubtedWorkers
-from trainer.engine_checks.rescoring import Rescorer
-from trainer.engine_checks.sample_checks import SampleChecks
+from trainer.checks import sample_checks
+from trainer.checks.doubted_workers import DoubtedWorkers
+from trainer.checks.rescoring import Rescorer
+from trainer.checks.sample_checks import SampleChecks
 from trainer.learning.batch import collate, sample_of
 from trainer.learning.forward.attention import use_packed_attention
 from trainer.learning.forward.scorer import PolicyScorer

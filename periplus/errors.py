@@ -28,7 +28,8 @@
     └── TrainingError        the training step must not be applied                            exit 1
         ├── NonFiniteLoss    the loss or a gradient is NaN or infinite; the weights are unchanged
         ├── RankLost         a process that shares training steps has failed; the last checkpoint can be resumed
-        └── UnsoundEngine    a worker's samples are not of its weights, and starting its engine anew did not help
+        ├── UnsoundEngine    a worker's samples are not of its weights, and starting its engine anew did not help
+        └── WrongRewards     the rewards of all workers are others than the trainer computes
 
 Every message says what is wrong, the wrong value, and what to do. `MEANING` maps each class to its gRPC status, whether
 a retry can help, and its exit code; `tests/periplus/test_errors.py` checks that the table is complete. `ValueError` is
@@ -143,6 +144,9 @@ class RankLost(TrainingError): ...
 class UnsoundEngine(TrainingError): ...
 
 
+class WrongRewards(TrainingError): ...
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorMeaning:
     """The gRPC status and retry advice of an error class for a remote caller, and its exit code for the shell."""
@@ -183,6 +187,7 @@ MEANING: dict[type[PeriplusError], ErrorMeaning] = {
     NonFiniteLoss: ErrorMeaning(_S.INTERNAL, False, 1),
     RankLost: ErrorMeaning(_S.INTERNAL, False, 1),
     UnsoundEngine: ErrorMeaning(_S.INTERNAL, False, 1),
+    WrongRewards: ErrorMeaning(_S.INTERNAL, False, 1),
 }
 
 EXIT_OK = 0

@@ -39,6 +39,7 @@ from periplus.errors import (
     TrainingError,
     Unreachable,
     UnsoundEngine,
+    WrongRewards,
     explained_error,
 )
 from periplus.job.run_directory import RunDirectory, read_lines, write_atomically
@@ -89,7 +90,7 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
     """Train one job in one fork and return how it ended.
 
     Set `stop` to end it early, with a checkpoint. Raises: ConfigError, NotFound, Unreachable, NonFiniteLoss,
-    UnsoundEngine, RankLost, Denied, TimedOut.
+    UnsoundEngine, WrongRewards, RankLost, Denied, TimedOut.
     """
     async with tracking(_openings(config), os.environ, stop) as trackers:
         return await _run(config, stop, trackers)
@@ -227,12 +228,13 @@ async def _serve(trainer: _Trainer, running: Running) -> TaskState:
         trainer.ready.set_result(running)
         try:
             return await running.loop.run(trainer.stop)
-        except (NonFiniteLoss, UnsoundEngine, Denied, TimedOut):
+        except (NonFiniteLoss, UnsoundEngine, WrongRewards, Denied, TimedOut):
             # Finish the version under way, whose line may be in the audit already, before the audit's last line.
             await running.publisher.drained()
             await running.ledger_service.close(audit.EndEntry(how="failed"))
             raise
         finally:
+            await running.loop.close()
             for task in serving:
                 task.cancel()
 

@@ -31,23 +31,25 @@ from periplus.values.probe_prompts import probe_prompts
 from periplus.values.trajectory import TrajectoryLimits
 from trainer.checkpointing import checkpoint
 from trainer.checkpointing.checkpointer import Checkpointer, replayable
+from trainer.checks.doubted_workers import DoubtedWorkers
+from trainer.checks.rescoring import Rescorer
+from trainer.checks.reward_checks import GuardedEnvironment, RewardChecks
+from trainer.checks.sample_checks import SampleChecks, draw_seed
 from trainer.config import TrainerConfig
 from trainer.data.dataset import training_sources
 from trainer.data.mixture import item_order
 from trainer.data.problem_digests import digest_of_all
 from trainer.disk_wait import DiskWait
 from trainer.distributed.process_group import device_of_rank
-from trainer.engine_checks.doubted_workers import DoubtedWorkers
-from trainer.engine_checks.rescoring import Rescorer
-from trainer.engine_checks.sample_checks import SampleChecks, draw_seed
 from trainer.intake.committed import KeptTrajectory
 from trainer.intake.frame_retention import Retention
-from trainer.intake.frames import FrameIntake
+from trainer.intake.frames import FrameIntake, SampleCheck
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.leased_prompts import LeasedPrompts
 from trainer.intake.ledger_driver import LedgerDriver
 from trainer.intake.ledger_service import LedgerService
 from trainer.intake.messages import AnchorWanted, HelloReceived, ProofReceived, UpMessage
+from trainer.intake.reward_bounds import RewardBounds
 from trainer.intake.write_ahead import WriteAheadJournal
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import LedgerLimits
@@ -90,6 +92,7 @@ class Running:
                     self.publisher.on_proof(worker_id, proof)
             case HelloReceived() as hello:
                 self.checks.doubted.joined(hello.worker_id, hello.epoch)
+                self.loop.joined(hello.worker_id)
             case None:
                 pass
 
@@ -116,19 +119,20 @@ def assembled(
     with ExitStack() as opened:
         audit_journal = opened.enter_context(AuditJournal.open(run.audit))
         checkpoint.sweep(run.checkpoints)  # safe, since the journal's lock shows that no other process writes here
-        # The journal's lock comes first, so that no two trainers write into the same store.
+        # The journal's lock comes first: no two trainers write into one store.
         store = Spool.open(run.trajectories, durability=durability, max_bytes=STORE_BYTES)
         opened.callback(store.close)
         limits = limits_of(job, prepared)
         # What comes in: frames to the store, results to the ledger, decisions to the journal.
         journal = WriteAheadJournal(audit_journal, link.send, disk, clock.unix_s)
         driver = _driver_of(config, prepared)
-        intake = FrameIntake(store, limits, disk, _prompts(job, prepared))
+        checks_of_samples, reward_checks = _checks_of_rewards(job, prepared)
+        intake = FrameIntake(store, limits, disk, checks_of_samples)
         syncs = durability is Durability.MACHINE
         ledger_service = LedgerService(driver, intake, journal, link.send, syncs=syncs, now=now)
         # What goes out: records, publications and checkpoints.
-        aims: dict[str, Any] = {"num_steps": job.steps, "bound": job.staleness, "problems": prepared.counts.values()}
-        aims["silence"] = SilenceWatch(job)
+        counts, silence = prepared.counts.values(), SilenceWatch(job)
+        aims: dict[str, Any] = {"num_steps": job.steps, "bound": job.staleness, "problems": counts, "silence": silence}
         recorder = RunRecorder(run, link, driver, disk, trackers, prepared.progress, now, started_s, **aims)
         tokenizer = prepared.model_files.get(TOKENIZER_FILE)
         samples = SampleRecorder(run.samples, store.offset, driver.regions, tokenizer, disk)
@@ -146,15 +150,9 @@ def assembled(
             now=now,
             keep=checks.published,
         )
+        trims = (store.trim, samples.trim)
         checkpointer = Checkpointer(
-            job_id,
-            run,
-            prepared,
-            keep=job.checkpoint.keep,
-            journal=journal,
-            trims=(store.trim, samples.trim),
-            driver=driver,
-            disk=disk,
+            job_id, run, prepared, keep=job.checkpoint.keep, journal=journal, trims=trims, driver=driver, disk=disk
         )
         # The fork's first line precedes every line that the replay leads to.
         _begin(config, prepared, run, journal)
@@ -172,6 +170,7 @@ def assembled(
             evaluator=Evaluator(job, prepared.dataset, ledger_service, recorder, samples, now),
             samples=samples,
             checks=checks,
+            reward_checks=reward_checks,
             now=now,
         )
         yield Running(ledger_service=ledger_service, publisher=publisher, loop=loop, checks=checks)
@@ -189,10 +188,15 @@ def _driver_of(config: TrainerConfig, prepared: Prepared) -> LedgerDriver:
     )
 
 
-def _prompts(job: JobFile, prepared: Prepared) -> LeasedPrompts | None:
-    if job.environment is not None and job.environment.has_turns:
-        return None
-    return LeasedPrompts(prepared.dataset.environment, prepared.encoder)
+def _checks_of_rewards(job: JobFile, prepared: Prepared) -> tuple[list[SampleCheck], RewardChecks]:
+    """Return the checks of prompts and rewards in each sample, and those that compute some rewards again."""
+    environment, checks = GuardedEnvironment(prepared.dataset.environment), list[SampleCheck]()
+    # An environment of several turns opens its episodes and gives its rewards as it likes.
+    if job.environment is None or not job.environment.has_turns:
+        checks.append(LeasedPrompts(environment, prepared.encoder).check)
+        if (bounds := job.reward.bounds) is not None:
+            checks.append(RewardBounds(*bounds).check)
+    return checks, RewardChecks(job, environment, prepared.encoder.decoder)
 
 
 def _sample_checks(

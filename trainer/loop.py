@@ -3,8 +3,9 @@
 One step does the following, in this order:
 
 1. take a batch from the ledger;
-2. compute some of its samples again with the weights that sampled them, and leave out the groups of a worker whose
-   samples are not of its weights (trainer/engine_checks); leave out the groups that the gate refuses, in which a token
+2. compute some of its samples again with the weights that sampled them, and some of its rewards, and leave out the
+   groups of a worker whose samples are not of its weights (trainer/checks) or whose rewards are wrong
+   (trainer/checks); leave out the groups that the gate refuses, in which a token
    is too old or of another history (trainer/learning/gate.py);
 3. train on the rest: forward, backward and optimizer run in one thread, one step at a time; on an emulated device, wait
    then for as long as the device would still compute;
@@ -28,15 +29,16 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from periplus.audit import records as audit
-from periplus.errors import Denied, TimedOut
+from periplus.errors import Denied, TimedOut, WrongRewards
 from periplus.job.samples.correctness import correctness_of
 from periplus.values.policy import Policy
 from periplus.values.record import RecordKind
 from periplus.values.task import TaskState
 from periplus.values.trajectory import content_digest
 from trainer.checkpointing.checkpointer import Checkpointer
+from trainer.checks.reward_checks import RewardChecks
+from trainer.checks.sample_checks import SampleChecks
 from trainer.config import TrainerConfig
-from trainer.engine_checks.sample_checks import SampleChecks
 from trainer.intake.committed import KeptTrajectory
 from trainer.intake.effects import LedgerBatch
 from trainer.intake.entries import drop_entry
@@ -75,6 +77,7 @@ class TrainingLoop:
         evaluator: Evaluator,
         samples: SampleRecorder,
         checks: SampleChecks,
+        reward_checks: RewardChecks,
         now: Callable[[], float],
     ) -> None:
         self._config = config
@@ -91,15 +94,17 @@ class TrainingLoop:
         self._evaluator = evaluator
         self._samples = samples
         self._checks = checks
-        self._has_said_obstacle = False
+        self._reward_checks = reward_checks
+        self._stopped: dict[str, str] = {}  # workers whose rewards were wrong, with the reason
+        self._said_obstacles = set[str]()
         self._trained_s = 0.0
         self._now = now
 
     async def run(self, stop: asyncio.Event) -> TaskState:
         """Train to the last step, or until `stop` is set, and return how it ended. All else is in the run directory.
 
-        Raises: NonFiniteLoss; UnsoundEngine; Denied or TimedOut if the trainer's key is not certified; DiskFull if
-        asked to stop while the disk is full.
+        Raises: NonFiniteLoss; UnsoundEngine; WrongRewards; Denied or TimedOut if the trainer's key is not certified;
+        DiskFull if asked to stop while the disk is full.
         """
         # The audit's first line is on record before anything is leased or published.
         await self._journal.flush()
@@ -138,6 +143,10 @@ class TrainingLoop:
         await self._finish(held_out)
         return TaskState.SUCCEEDED
 
+    async def close(self) -> None:
+        """End the process that computes rewards again."""
+        await self._reward_checks.close()
+
     @property
     def _policy(self) -> Policy:
         return self._driver.policy
@@ -153,6 +162,7 @@ class TrainingLoop:
         waited_s = self._now() - started_s
         consumer, bound, lineage = batch.policy, self._job.staleness, self._prepared.lineage
         check_started_s, num_checked = self._now(), self._checks.num_tokens
+        num_rewards = self._reward_checks.num_checked
         unsound = await self._unsound_groups(batch)
         check_s = self._now() - check_started_s
         trajectories = [kept.trajectory for kept in batch.kept if kept.trajectory.group not in unsound]
@@ -177,6 +187,7 @@ class TrainingLoop:
         num_uniform = sum(kept.trajectory.group in uniform for kept in trained)
         values = {"wait_s": waited_s, "train_s": train_s, "check_s": check_s, "lr": rate}
         values["uniform_samples"] = float(num_uniform)
+        values["reward_checks"] = float(self._reward_checks.num_checked - num_rewards)
         values["sample_check_tokens"] = float(self._checks.num_tokens - num_checked)
 
         def published(sent: Sent) -> None:
@@ -207,15 +218,20 @@ class TrainingLoop:
         """Compute some of a batch's samples again with the weights that sampled them, and report what differs.
 
         Return the groups with samples in doubt: of a worker whose samples are not of its weights, until its engine was
-        written anew. The audit says that they are left out. Raises: UnsoundEngine.
+        written anew; and those with wrong rewards, or of a worker that was stopped for them. The audit says that they
+        are left out. Raises: UnsoundEngine, WrongRewards.
         """
         trajectories = [kept.trajectory for kept in batch.kept]
         found = await asyncio.to_thread(self._checks.check, trajectories, self._trained_s)
-        if (why := self._checks.obstacle) and not self._has_said_obstacle:
-            self._recorder.record(RecordKind.NOTICE, f"samples are not computed again: {why}")
-            self._has_said_obstacle = True
-        workers, doubted = {each.worker_id for each in found}, self._checks.doubted
-        unsound = frozenset(each.group for each in trajectories if each.worker_id in workers or doubted.in_doubt(each))
+        for what, why in (("samples", self._checks.obstacle), ("rewards", self._reward_checks.obstacle)):
+            if why and what not in self._said_obstacles:
+                self._recorder.record(RecordKind.NOTICE, f"{what} are not computed again: {why}")
+                self._said_obstacles.add(what)
+        wrong_groups = await self._wrong_rewards(batch)
+        workers, doubted = {each.worker_id for each in found} | self._stopped.keys(), self._checks.doubted
+        unsound = wrong_groups | {
+            each.group for each in trajectories if each.worker_id in workers or doubted.in_doubt(each)
+        }
         for each in found:
             self._recorder.samples_differ(each, num_left_out=len(unsound))
             self._journal.write(
@@ -226,6 +242,34 @@ class TrainingLoop:
             kept = [each for each in batch.kept if each.trajectory.group == group]
             self._journal.write(drop_entry(group, audit.UNSOUND, kept))
         return unsound
+
+    async def _wrong_rewards(self, batch: LedgerBatch) -> frozenset[int]:
+        """Compute some of a batch's rewards again, and stop a worker that gave wrong ones.
+
+        Return the groups with a wrong reward. Raises: WrongRewards if no other worker is left.
+        """
+        found = await self._reward_checks.check([kept.trajectory for kept in batch.kept])
+        for each in found:
+            self._recorder.reward_differs(each.worker_id, each.why, is_stopped=each.stops)
+            if each.stops:
+                self._stopped[each.worker_id] = each.why
+                # Nobody knows since when, so that all that it ever sampled is in doubt.
+                self._journal.write(
+                    audit.DoubtEntry(worker_id=each.worker_id, since=Policy(0, 0), policy=batch.policy, why=each.why)
+                )
+                self.joined(each.worker_id)
+        if found and self._stopped.keys() >= self._driver.regions.keys():
+            raise WrongRewards(
+                f"the rewards of every worker differ from the trainer's; of {found[-1].worker_id}: {found[-1].why}; "
+                "see that all regions have the same versions of environment and libraries, or set "
+                "reward.recheck_share: 0 if rewards of the job depend on more than problem and completion"
+            )
+        return frozenset(each.group for each in found)
+
+    def joined(self, worker_id: str) -> None:
+        """Tell a worker to end if its rewards were wrong."""
+        if (why := self._stopped.get(worker_id)) is not None:
+            self._link.send(JobFinished(worker_id, f"stopped, because its rewards are wrong: {why}"))
 
     async def _keep_pace(
         self, kept: Sequence[KeptTrajectory], report: StepReport, began_s: float, stop: asyncio.Event

@@ -71,6 +71,15 @@ class CompletionDecoder:
         shown = [token for token in token_ids if token not in self.hidden]
         return str(self.tokenizer.decode(shown, skip_special_tokens=False))
 
+    def text_before(self, token_ids: Sequence[int], stops: Sequence[str], min_new_tokens: int = 0) -> str:
+        """Return the text of these tokens up to where the first of some stop strings begins; all of it without one.
+
+        In the first `min_new_tokens` tokens none is looked for.
+        """
+        text, looked_at = self.text(token_ids), self.text(token_ids[min_new_tokens:])
+        places = [place for each in stops if (place := looked_at.find(each)) >= 0]
+        return text[: len(text) - len(looked_at) + min(places)] if places else text
+
     def token_text(self, token: int) -> str:
         """Return the text of one token, also of one that the text of a completion does not show."""
         return str(self.tokenizer.decode([token], skip_special_tokens=False))

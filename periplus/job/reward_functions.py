@@ -5,7 +5,7 @@ An entry names a function of the runtime (`name: math`), or a function of the us
 knows only their settings.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
@@ -23,6 +23,9 @@ _LABEL_PATTERN = r"^[A-Za-z][A-Za-z0-9:._-]{0,63}$"
 
 class WeightedFunction(Config):
     """What all reward functions have."""
+
+    bounds: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
+    """Least and largest value of the function; None if nobody knows."""
 
     weight: float = Field(default=1.0, ge=-1000, le=1000)
     """The function's value is multiplied by this before the values are summed. No unit."""
@@ -92,6 +95,8 @@ class FormatReward(WeightedFunction):
 class LengthReward(WeightedFunction):
     """A penalty for long completions: 0 up to the target, then falling along a line to -1 at the maximum."""
 
+    bounds: ClassVar[tuple[float, float] | None] = (-1.0, 0.0)
+
     name: Literal["length"]
     """The kind of the function."""
 
@@ -133,6 +138,8 @@ class CodeReward(WeightedFunction):
 class ModelReward(WeightedFunction):
     """The score that a reward model gives a prompt with its completion: one output of a sequence classifier."""
 
+    bounds: ClassVar[tuple[float, float] | None] = None
+
     name: Literal["model"]
     """The kind of the function."""
 
@@ -159,6 +166,8 @@ class ModelReward(WeightedFunction):
 
 class OwnReward(WeightedFunction):
     """A function of the user's own, called as TRL calls its reward functions."""
+
+    bounds: ClassVar[tuple[float, float] | None] = None
 
     path: Annotated[str, Words("MODULE:FUNCTION, such as my_rewards:score")] = Field(
         pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$", max_length=256

@@ -70,6 +70,10 @@ class RewardSection(Config, json_schema_extra=_with_shorthand):
     right with its best possible value (1 for the user's own functions and for reward models), or the least reward that
     is right. Default: the first function, if its best possible value is known, as that of each function by name is."""
 
+    recheck_share: float = Field(default=0.01, ge=0, le=1)
+    """Share of the samples whose rewards the trainer computes again before it trains on them, with the verifier and the
+    functions math, exact, regex, format and length. A worker whose rewards are others is stopped."""
+
     code: tuple[Annotated[str, Field(min_length=1, max_length=4096)], ...] = Field(default=(), max_length=64)
     """Files and folders of Python code that travel with the job, for functions that are given by path. Default: the
     modules of these functions, beside the job file or where the command runs."""
@@ -104,6 +108,19 @@ class RewardSection(Config, json_schema_extra=_with_shorthand):
     def is_verifier_alone(self) -> bool:
         """Whether the environment's own rule gives the whole reward, so that a sample's reward has no parts."""
         return self.entries == (VerifierReward(name="verifier"),)
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Least and largest reward that the functions can give together; None if nobody knows."""
+        lowest = highest = 0.0
+        for entry in self.entries:
+            if entry.bounds is None:
+                return None
+            # A function may leave a completion unjudged, or fail.
+            failed = (self.failure_value,) if self.on_failure == "value" and not self.is_verifier_alone else ()
+            values = [0.0, *(entry.weight * value for value in (*entry.bounds, *failed))]
+            lowest, highest = lowest + min(values), highest + max(values)
+        return lowest, highest
 
     @property
     def reads_answers(self) -> bool:

@@ -49,9 +49,7 @@ class StopStrings:
 
     def before(self, token_ids: Sequence[int]) -> str:
         """Return a completion's text up to where its first stop string begins; all of it if it has none."""
-        text, looked_at = self.decode(token_ids), self.decode(token_ids[self.min_new_tokens :])
-        places = [place for each in self.texts if (place := looked_at.find(each)) >= 0]
-        return text[: len(text) - len(looked_at) + min(places)] if places else text
+        return self._decoder.text_before(token_ids, self.texts, self.min_new_tokens)
 
 
 class StopWatch:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from periplus.environment.rewards.completions import Settings
 from periplus.errors import FunctionRefused
 from rollout_worker.rewards import wire
-from rollout_worker.rewards.functions.completions import Settings
 
 START_DEADLINE_S = 300.0
 """Seconds until a process must have built its functions. math-verify takes 1 s and torch 5 s on an idle machine; a

@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from periplus.environment.rewards.completions import ScoredText
 from periplus.errors import ConfigError, RewardCrashed, RewardFailed, RewardRaised, RewardTimedOut
 from periplus.process.telemetry import event
 from periplus.values.trajectory import MAX_REWARD, is_reward
 from rollout_worker.rewards.child import ChildLost, RewardChild, RewardProgram, answered
-from rollout_worker.rewards.functions.completions import ScoredText
 from rollout_worker.rewards.pipes import ERROR_CHARACTERS
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rollout_worker.rewards.functions.completions import BatchFunction, ScoredText
+from periplus.environment.rewards.completions import BatchFunction, ScoredText
 from rollout_worker.rewards.functions.registry import build_function
 from rollout_worker.rewards.keeper import die_with_parent
 from rollout_worker.rewards.pipes import taken_pipes, text_of

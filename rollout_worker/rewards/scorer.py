@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from periplus.environment.environment import Item
+from periplus.environment.rewards.completions import ScoredText, scored_text
 from periplus.errors import FunctionRefused, RewardFailed
 from periplus.process.telemetry import event
 from periplus.values.reward_failure import failure_kind
 from rollout_worker.episodes.scoring import UNKNOWN_SAMPLE, SampleScore, ScoredSample, Scorer
-from rollout_worker.rewards.functions.completions import ScoredText
 from rollout_worker.rewards.pool import RewardPool
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class RewardScorer:
         self, item: Item, completion: str, *, num_tokens: int, sample: ScoredSample = UNKNOWN_SAMPLE
     ) -> SampleScore:
         """Return the weighted sum of the functions' values, with the values. Raises: RewardFailed; others' errors."""
-        text = scored_text(item, completion, num_tokens, sample)
+        text = scored_text(item, completion, num_tokens, token_ids=sample.token_ids, version=sample.version)
         # A job has few functions, and each of them has a time limit.
         asked = (self._value(each, item, text, sample) for each in self.parts)
         found = await asyncio.gather(*asked, return_exceptions=True)
@@ -179,20 +179,6 @@ class RewardScorer:
     def _may_stand_in(self, label: str) -> bool:
         has_hope = label in self._has_worked or self._num_failures[label] < self.most_first_failures
         return has_hope and self._failed_in_a_row[label] < MAX_FAILURES_IN_A_ROW
-
-
-def scored_text(item: Item, completion: str, num_tokens: int, sample: ScoredSample) -> ScoredText:
-    """Return what reward functions see of a problem and a completion of it."""
-    return ScoredText(
-        prompt=item.prompt,
-        completion=completion,
-        answer=item.answer,
-        num_tokens=num_tokens,
-        messages=tuple(message.to_mapping() for message in item.messages),
-        columns=item.columns,
-        token_ids=sample.token_ids,
-        version=sample.version,
-    )
 
 
 def _without_columns(text: ScoredText) -> ScoredText:

@@ -24,7 +24,7 @@ def tiny_job(folder: Path, **overrides: Any) -> JobFile:
     sections: dict[str, Any] = {
         "name": "tiny",
         "data": {"path": str(data), "solution_column": "solution"},
-        "reward": {"functions": REWARDS},
+        "reward": {"functions": REWARDS, "recheck_share": 0.0},
         "seed": 1,
         "staleness": 0,
         "steps": 2,

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from periplus.errors import NotFound, UnsoundEngine
+from periplus.errors import NotFound, UnsoundEngine, WrongRewards
 from periplus.job.algorithm import AlgorithmSection
 from periplus.job.run_directory import RunDirectory
 from periplus.job.samples.gallery import gallery_of
@@ -31,9 +31,9 @@ from tests.support.cases.tiers import rest_is_slow
 from tests.support.tiny_job import REWARDS, task_of, tiny_job
 from tests.support.trainer.fake_link import FakeLink
 from tests.support.trainer.whole_run import PREPARED_S, Trainers
+from trainer.checks import sample_checks
 from trainer.config import TrainerConfig
-from trainer.engine_checks import sample_checks
-from trainer.intake.messages import DownMessage, EngineDoubted
+from trainer.intake.messages import DownMessage, EngineDoubted, JobFinished
 from trainer.setup import prepare
 
 ALGORITHMS = rest_is_slow(
@@ -380,3 +380,45 @@ def test_a_job_ends_if_writing_and_starting_an_engine_anew_do_not_help(
     assert isinstance(error, UnsoundEngine)
     assert "samples of worker w0 are not of the weights that it names" in str(error)
     assert [doubt.starts_anew for doubt in run.link.doubts] == [False, True]  # type: ignore[attr-defined]
+
+
+class LyingProgram(FakeLink):
+    """A worker that calls every completion right. It leaves once it is told to."""
+
+    liars = ("w0",)
+
+    def send(self, message: DownMessage) -> None:
+        super().send(message)
+        if isinstance(message, JobFinished) and "its rewards are wrong" in message.why:
+            del self._queues[message.worker_id]
+            self.up(worker_id=message.worker_id, gone=gateway_pb2.WorkerGone(reason="told to"))
+
+    def _sample(self, worker_id: str, leases: Sequence[QueuedLease]) -> tuple[Trajectory, ...]:
+        sampled = super()._sample(worker_id, leases)
+        return tuple(replace(each, reward=1.0) for each in sampled) if worker_id in self.liars else sampled
+
+
+def test_a_worker_with_wrong_rewards_is_stopped_and_the_others_go_on(tmp_path: Path, trainers: Trainers) -> None:
+    job = {"train": {"groups_per_step": 16}, "reward": {"functions": REWARDS, "recheck_share": 0.2}}
+    run = trainers.train(tmp_path / "a", link_class=LyingProgram, workers=2, steps=3, **job)
+
+    assert run.state is TaskState.SUCCEEDED
+    steps = run.of_kind(RecordKind.STEP)
+    assert all(record.values["reward_checks"] > 0 for record in steps)
+    assert steps[0].values["num_samples"] < 16 * 8, "groups with samples of w0 are left out"
+    assert steps[-1].values["num_samples"] == 16 * 8
+    notices = [record.text for record in run.of_kind(RecordKind.NOTICE)]
+    assert sum("reward of w0: " in text and "its worker is stopped" in text for text in notices) == 1
+    assert not any("reward of w1" in text for text in notices)
+    assert audited(run.run_dir).findings == ()
+
+
+def test_a_job_ends_if_the_rewards_of_all_workers_are_wrong(
+    tmp_path: Path, trainers: Trainers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trainers.start(tmp_path / "a", link_class=LyingProgram, reward={"functions": REWARDS, "recheck_share": 0.5})
+    with pytest.raises(ExceptionGroup) as raised:
+        run.finish()
+    (error,) = raised.value.exceptions
+    assert isinstance(error, WrongRewards)
+    assert "the rewards of every worker differ from the trainer's; of w0" in str(error)

@@ -10,8 +10,8 @@ sequence) identifies it permanently. The *store* is a spool, an append-only log 
 - **Resends.** A frame whose key was seen before is not decoded or stored again. It is acknowledged again, because its
   sender may not know that it arrived.
 - **Refusals.** A frame that cannot be read is refused with its error and acknowledged too, because sending it again
-  would not help. In a frame that can be read, only samples that break a limit, or have another prompt than their
-  problem's, are refused. The others are kept, in a new frame of their own.
+  would not help. In a frame that can be read, only samples that break a limit or fail a check of the job (their prompt,
+  the range of their reward) are refused. The others are kept, in a new frame of their own.
 - **Bounds.** Frames that wait are bounded in bytes, and `put` waits while there are too many. While the disk is full
   nothing is acknowledged, so nothing is lost: the gateways' spools keep the frames.
 
@@ -21,6 +21,7 @@ This module does not know what a lease is.
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Callable, Sequence
 
 from periplus.codec import trajectory as trajectory_codec
 from periplus.codec.frame import CodecId, Frame, pack
@@ -32,7 +33,9 @@ from periplus.values.trajectory import Trajectory, TrajectoryLimits, validate
 from periplus.values.transport_keys import FrameKey, SeenFrames
 from trainer.disk_wait import DiskWait
 from trainer.intake.committed import Committed, KeptTrajectory, RefusedSample, kept
-from trainer.intake.leased_prompts import LeasedPrompts
+
+SampleCheck = Callable[[Trajectory], None]
+"""Raises WireError for a sample that the job refuses."""
 
 MAX_FRAME_CONTENT_BYTES = 64 << 20
 """Largest size of one decoded frame. Chosen by hand: a generated batch of long completions has about a tenth of it."""
@@ -52,15 +55,15 @@ since compressed frames may be very small. Chosen by hand."""
 class FrameIntake:
     """The queue of one trainer between its gateway's stream and the store.
 
-    `put` and `take` are called on the event loop; decoding and writing run in a thread. Without `prompts` those of
-    samples are not compared.
+    `put` and `take` are called on the event loop; decoding and writing run in a thread. `checks` are those of the job,
+    beside the limits: each raises WireError for a sample that is refused.
     """
 
     def __init__(
-        self, store: Spool, limits: TrajectoryLimits, disk: DiskWait, prompts: LeasedPrompts | None = None
+        self, store: Spool, limits: TrajectoryLimits, disk: DiskWait, checks: Sequence[SampleCheck] = ()
     ) -> None:
         self._store = store
-        self._prompts = prompts
+        self._checks = checks
         self._disk = disk
         self._limits = limits
         self._waiting: list[tuple[FrameKey, str, Frame]] = []
@@ -118,7 +121,7 @@ class FrameIntake:
             return Committed(key=key, region=region, num_bytes=len(frame.payload))
         num_bytes = len(frame.payload)
         try:
-            frame, trajectories, refused = _valid(frame, key, self._limits, self._prompts)
+            frame, trajectories, refused = _valid(frame, key, self._limits, self._checks)
         except WireError as error:
             return Committed(key=key, region=region, num_bytes=num_bytes, refusal=error)
         kept = self._keep(frame, trajectories) if trajectories else ()
@@ -132,12 +135,11 @@ class FrameIntake:
 
 
 def _valid(
-    frame: Frame, key: FrameKey, limits: TrajectoryLimits, prompts: LeasedPrompts | None
+    frame: Frame, key: FrameKey, limits: TrajectoryLimits, checks: Sequence[SampleCheck]
 ) -> tuple[Frame, tuple[Trajectory, ...], tuple[RefusedSample, ...]]:
     """Return a frame that holds only the valid trajectories, these trajectories, and the samples that are refused.
 
-    A trajectory of another worker than the frame's sender is refused too, and one with another prompt than its
-    problem's.
+    A trajectory of another worker than the frame's sender is refused too.
 
     Raises: WireError if the frame cannot be read.
     """
@@ -146,9 +148,9 @@ def _valid(
     with contextlib.suppress(WireError):  # it only says that some sample is not valid: find out below which
         validate_all(columns, limits)
         views = columns.views()
-        if prompts is not None:
-            for t in views:
-                prompts.check(t)
+        for t in views:
+            for check in checks:
+                check(t)
         if all(columns.texts[worker] == key.worker_id for worker in columns.rows.worker):
             return frame, views, ()
     valid: list[Trajectory] = []
@@ -160,8 +162,8 @@ def _valid(
                 raise CorruptFrame(
                     f"bad worker_id: {t.worker_id!r} in a frame of another worker, {key.worker_id!r}; drop it"
                 )
-            if prompts is not None:
-                prompts.check(t)
+            for check in checks:
+                check(t)
             valid.append(t)
         except WireError as error:
             refused.append(RefusedSample(lease_id=t.lease_id, group=t.group, sample=t.sample, why=error))

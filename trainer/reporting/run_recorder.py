@@ -19,8 +19,8 @@ from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
 from periplus.values.reward_failure import RewardFailureKind
 from periplus.values.trajectory import Trajectory
+from trainer.checks.sample_checks import UnsoundSamples
 from trainer.disk_wait import DiskWait
-from trainer.engine_checks.sample_checks import UnsoundSamples
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.ledger_driver import LedgerDriver
 from trainer.intake.tally import Tally
@@ -187,6 +187,12 @@ class RunRecorder:
         self.record(
             RecordKind.NOTICE, f"{text} left out, and what it samples until its engine is repaired", policy=found.last
         )
+
+    def reward_differs(self, worker_id: str, why: str, *, is_stopped: bool) -> None:
+        """Record that a sample's reward is not what the trainer computes; with `is_stopped`, its worker ends."""
+        event(log, logging.ERROR, "reward_differs", worker=worker_id, why=why, stopped=is_stopped)
+        end = "its worker is stopped, and no sample of it is trained on" if is_stopped else "its group is left out"
+        self.record(RecordKind.NOTICE, f"reward of {worker_id}: {why}; {end}")
 
     def step(
         self,

@@ -18,7 +18,7 @@ from typing import Any
 
 from periplus import clock
 from periplus.environment.columns import value_at
-from rollout_worker.rewards.functions.completions import ScoredText, Settings, SingleFunction
+from periplus.environment.rewards.completions import ScoredText, Settings, SingleFunction
 from rollout_worker.rewards.functions.program import program_of
 from rollout_worker.rewards.sandbox.run import RunLimits, SandboxRefused, run_program
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rollout_worker.rewards.functions.completions import BatchFunction, ScoredText, Settings
+from periplus.environment.rewards.completions import BatchFunction, ScoredText, Settings
 
 SHOWN = 5
 """Largest number of tensor names in one message. Chosen by hand."""

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from types import SimpleNamespace
 from typing import Any
 
-from rollout_worker.rewards.functions.completions import BatchFunction, ScoredText, Settings
+from periplus.environment.rewards.completions import BatchFunction, ScoredText, Settings
 
 MAX_TEXTS = 64
 """Most completions in one call. Chosen by hand: enough that a call of a remote judge can ask for many at once."""

@@ -3,26 +3,16 @@
 import importlib
 from types import MappingProxyType
 
-from rollout_worker.rewards.functions.completions import BatchFunction, Settings, SingleFunction
+from periplus.environment.rewards import NAMED
+from periplus.environment.rewards.completions import BatchFunction, Settings, SingleFunction
 
 ROOM = "rollout_worker.rewards.functions"
-MODULES = MappingProxyType(
-    {
-        "math": "mathematics",
-        "exact": "exact",
-        "regex": "regex",
-        "format": "form",
-        "length": "length",
-        "code": "code",
-        "model": "model",
-        "path": "own",
-    }
-)
+MODULES = MappingProxyType({**NAMED, "code": f"{ROOM}.code", "model": f"{ROOM}.model", "path": f"{ROOM}.own"})
 """The module of each kind of function that runs in a process, by the kind."""
 
 
 def build_function(kind: str, settings: Settings) -> BatchFunction | SingleFunction:
     """Return the function of a kind. Raises: what its module's `build` raises."""
-    module = importlib.import_module(f"{ROOM}.{MODULES[kind]}")
+    module = importlib.import_module(MODULES[kind])
     function: BatchFunction | SingleFunction = module.build(settings)
     return function

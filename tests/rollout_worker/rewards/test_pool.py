@@ -315,7 +315,7 @@ KILLED = """
 import asyncio, sys
 from pathlib import Path
 from rollout_worker.rewards.child import RewardChild, RewardProgram
-from rollout_worker.rewards.functions.completions import ScoredText
+from periplus.environment.rewards.completions import ScoredText
 async def main():
     program = RewardProgram(functions=(("path", {"path": "faulty:score"}),), folder=Path(sys.argv[1]))
     child = await RewardChild.start(program)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from periplus.environment.environment import EXACT, Item
+from periplus.environment.rewards.completions import ScoredText
 from periplus.job.reward_section import RewardSection
 from rollout_worker.rewards.building import RewardPlace, build_scorer
-from rollout_worker.rewards.functions.completions import ScoredText
 from rollout_worker.rewards.scorer import RewardScorer
 
 T = TypeVar("T")

@@ -172,7 +172,7 @@ class FakeLink(GatewayLink):
         ]
         texts = [desk.answer(each).text for each in finished]
         label = label_of(self._job.reward.entries[0])
-        values = [self._environment.score(each.lease.item, text) for each, text in zip(finished, texts, strict=True)]
+        values = [float(not text.strip()) for text in texts]  # as the reward functions of tiny jobs say
         scores = [SampleScore(reward=value, parts={label: value}) for value in values]
         sampled = tuple(desk.trajectory(each, score) for each, score in zip(finished, scores, strict=True))
         for lease in leases:

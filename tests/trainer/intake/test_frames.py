@@ -90,7 +90,7 @@ def test_a_sample_with_another_prompt_than_its_problems_is_refused(store: Spool)
     prompts = LeasedPrompts(OneProblem(), OneProblem())  # type: ignore[arg-type]
 
     async def run() -> Committed:
-        intake = FrameIntake(store, LIMITS, disk_wait(), prompts)
+        intake = FrameIntake(store, LIMITS, disk_wait(), [prompts.check])
         payload = trajectory_codec.encode([right, *wrong])
         await intake.put(key(0), "far", Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, payload))
         (committed,) = await intake.take()

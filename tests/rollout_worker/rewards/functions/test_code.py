@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from periplus.environment.rewards.completions import ScoredText
 from rollout_worker.rewards.functions import code
-from rollout_worker.rewards.functions.completions import ScoredText
 from rollout_worker.rewards.sandbox.run import RunLimits, RunResult, SandboxRefused, run_program
 
 SETTINGS: Mapping[str, Any] = {

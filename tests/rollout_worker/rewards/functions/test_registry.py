@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from periplus.environment.rewards.completions import BatchFunction, ScoredText
 from periplus.job.reward_functions import kind_of
 from periplus.job.reward_section import RewardSection
-from rollout_worker.rewards.functions.completions import BatchFunction, ScoredText
 from rollout_worker.rewards.functions.registry import MODULES, build_function
 from tests.support.processes.rewards import reward, text
 

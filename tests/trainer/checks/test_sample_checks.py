@@ -17,12 +17,12 @@ from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun, Purpose, SamplingParams, StopReason, Trajectory
 from tests.support.tiny_job import tiny_job
 from tests.support.trainer.small_models import PACKED, PADDED, random_model
+from trainer.checks import sample_checks
+from trainer.checks.doubted_workers import DoubtedWorkers
+from trainer.checks.kept_versions import KeptVersions
+from trainer.checks.rescoring import Rescorer
+from trainer.checks.sample_checks import COST_SHARE, SampleChecks, draw_seed
 from trainer.data.adapters import ADAPTER, AdapterSettings, adapted_layers, inject, round_base
-from trainer.engine_checks import sample_checks
-from trainer.engine_checks.doubted_workers import DoubtedWorkers
-from trainer.engine_checks.kept_versions import KeptVersions
-from trainer.engine_checks.rescoring import Rescorer
-from trainer.engine_checks.sample_checks import COST_SHARE, SampleChecks, draw_seed
 from trainer.learning.batch import Sample, sample_of
 from trainer.learning.forward.attention import use_packed_attention
 from trainer.publishing.publish import bf16_state

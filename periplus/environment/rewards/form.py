@@ -2,7 +2,7 @@
 
 import re
 
-from rollout_worker.rewards.functions.completions import Settings, SingleFunction
+from periplus.environment.rewards.completions import Settings, SingleFunction
 
 
 def build(settings: Settings) -> SingleFunction:

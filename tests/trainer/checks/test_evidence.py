@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trainer.engine_checks.evidence import RescoredTokens, SampleEvidence
+from trainer.checks.evidence import RescoredTokens, SampleEvidence
 
 VOCABULARY = 40
 ROUNDING = 0.01

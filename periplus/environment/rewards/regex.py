@@ -2,7 +2,7 @@
 
 import re
 
-from rollout_worker.rewards.functions.completions import ScoredText, Settings, SingleFunction
+from periplus.environment.rewards.completions import ScoredText, Settings, SingleFunction
 
 
 def build(settings: Settings) -> SingleFunction:

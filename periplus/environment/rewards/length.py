@@ -1,6 +1,6 @@
 """The reward `length`: a penalty that grows along a line from the target to the maximum."""
 
-from rollout_worker.rewards.functions.completions import ScoredText, Settings, SingleFunction
+from periplus.environment.rewards.completions import ScoredText, Settings, SingleFunction
 
 
 def build(settings: Settings) -> SingleFunction:

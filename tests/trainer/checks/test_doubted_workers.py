@@ -9,7 +9,7 @@ from periplus.values.trajectory import PolicyRun
 from rollout_worker.convert import worker_message_to_pb
 from rollout_worker.weights.version_report import VersionReport
 from tests.support.trainer.kept_samples import trajectory_of
-from trainer.engine_checks.doubted_workers import HELPED_TOKENS, DoubtedWorkers
+from trainer.checks.doubted_workers import HELPED_TOKENS, DoubtedWorkers
 from trainer.intake.convert import message_from_pb
 from trainer.intake.messages import EngineDoubted, ProofReceived
 from trainer.reporting.delivery import ReaderProof

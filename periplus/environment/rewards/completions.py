@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from periplus.environment.environment import Item
+
 Settings = Mapping[str, Any]
 """The keys of one entry of `reward.functions`."""
 
@@ -45,6 +47,22 @@ class ScoredText:
         """Return the text of JSON values from `to_json`."""
         listed = {"messages": tuple(values["messages"]), "token_ids": tuple(values["token_ids"])}
         return cls(**{**values, **listed})
+
+
+def scored_text(
+    item: Item, completion: str, num_tokens: int, *, token_ids: tuple[int, ...] = (), version: int = 0
+) -> ScoredText:
+    """Return what reward functions see of a problem and a completion of it."""
+    return ScoredText(
+        prompt=item.prompt,
+        completion=completion,
+        answer=item.answer,
+        num_tokens=num_tokens,
+        messages=tuple(message.to_mapping() for message in item.messages),
+        columns=item.columns,
+        token_ids=token_ids,
+        version=version,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

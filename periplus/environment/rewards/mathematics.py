@@ -17,7 +17,7 @@ import re
 from typing import Any
 
 from periplus.environment.final_answer import answer_section, final_answer
-from rollout_worker.rewards.functions.completions import ScoredText, Settings, SingleFunction
+from periplus.environment.rewards.completions import ScoredText, Settings, SingleFunction
 
 ANSWERS_KEPT = 1 << 14
 """Number of parsed answers that are kept: a problem is scored once for each sample of its group. Chosen by hand."""

@@ -1,7 +1,7 @@
 """The reward `exact`: whether the completion's final answer is the problem's answer."""
 
 from periplus.environment.final_answer import is_answer
-from rollout_worker.rewards.functions.completions import ScoredText, Settings, SingleFunction
+from periplus.environment.rewards.completions import ScoredText, Settings, SingleFunction
 
 
 def build(settings: Settings) -> SingleFunction:

@@ -22,10 +22,10 @@ from periplus.values.policy import Policy
 from periplus.values.trajectory import Trajectory
 from periplus.values.weight_state import WeightState, content_bytes
 from periplus.view import units
-from trainer.engine_checks.doubted_workers import DoubtedWorkers
-from trainer.engine_checks.evidence import WINDOW, FloatArray, RescoredTokens, SampleEvidence
-from trainer.engine_checks.kept_versions import KeptVersions
-from trainer.engine_checks.rescoring import Rescorer
+from trainer.checks.doubted_workers import DoubtedWorkers
+from trainer.checks.evidence import WINDOW, FloatArray, RescoredTokens, SampleEvidence
+from trainer.checks.kept_versions import KeptVersions
+from trainer.checks.rescoring import Rescorer
 from trainer.learning.batch import sample_of
 
 COST_SHARE = 0.02
