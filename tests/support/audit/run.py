@@ -79,6 +79,7 @@ class AuditRun:
     bound: int = 1
     group_size: int = 2
     groups_per_step: int = 2
+    right_from: float = 1.0
     rng: random.Random = field(default_factory=lambda: random.Random(7))
     time_s: float = 1.7e9
     lineage: Lineage = field(default_factory=lambda: Lineage(0))
@@ -108,6 +109,7 @@ class AuditRun:
             "model": {"path": "builtin:qwen3-tiny"},
             "environment": {"name": "spell_backward"},
             "sampling": {"max_new_tokens": 10},
+            "reward": {"correct": self.right_from},
             "steps": 9,
             "staleness": self.bound,
             "seed": 3,
@@ -186,16 +188,21 @@ class AuditRun:
         return self.next_group - 1
 
     def lease(
-        self, group: int, sample: int, worker: str = "rollout-eu-0", version: int | None = None
+        self,
+        group: int,
+        sample: int,
+        worker: str = "rollout-eu-0",
+        version: int | None = None,
+        item: int | None = None,
     ) -> audit.LeaseEntry:
-        """Write the line of a lease of the version class `version`, by default the present one."""
+        """Write the line of a lease of the version class `version`, by default the present one, and of a problem."""
         is_eval = group >= EVAL_GROUPS_START
         version = self.policy.version if version is None else version
         lease = audit.LeaseEntry(
             lease_id=self.next_lease,
             group=group,
             sample=sample,
-            item=group % 97,
+            item=group % 97 if item is None else item,
             purpose=Purpose.EVAL if is_eval else Purpose.TRAIN,
             worker_id=worker,
             region="eu-west",
@@ -342,7 +349,7 @@ class AuditRun:
         samples = tuple(audit.UsedSample(k.result.group, k.result.sample, k.result.digest) for k in kept)
         self.say(audit.EvalEntry(policy=self.policy, samples=samples, newest=newest))
         rewards = [k.reward for k in kept]
-        accuracy = sum(reward == 1.0 for reward in rewards) / num_items
+        accuracy = sum((reward or 0.0) >= self.right_from for reward in rewards) / num_items
         values = {"accuracy": accuracy, "eval_reward_mean": _mean(rewards), "num_prompts": float(num_items)}
         self.record(RecordKind.EVAL, "during", **values)
 
