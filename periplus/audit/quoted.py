@@ -25,24 +25,27 @@ from periplus.audit.records import EvalEntry
 from periplus.environment.set_scores import scores_of
 from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
-from periplus.values.trajectory import Purpose
 
 PLACE = "metrics.jsonl"
+"""File that findings name."""
 SAME = 1e-9
 """Largest difference of two equal figures, relative or absolute: sums may be rounded in another order."""
 FINISHED = ("succeeded", "stopped")
 """Ends of a fork before which its trainer waits until all records are written."""
 OF_ACCURACY = ("accuracy", "mean_at_k", "pass_at_k")
+"""Values that depend on what is right. The first is of the held-out problems, and the others of named sets."""
 SIZES = ("num_prompts", "samples_per_prompt", "k")
+"""Claimed sizes of an evaluation. The last two are of named sets; both are 1 for the held-out problems."""
 QUOTED = frozenset(("reward_mean", "eval_reward_mean", *OF_ACCURACY, *SIZES))
-"""Values of a record that are compared, and the sizes that are needed for it."""
+"""All values of a record that an audit reads."""
 
 
 @dataclass(slots=True, kw_only=True)
 class QuotedFigures:
-    """Numbers of steps whose mean reward was recomputed, and of evaluations, each with that of the others.
+    """Numbers of steps and evaluations whose mean reward was recomputed, and of the others.
 
-    `accuracies` counts the evaluations of which the accuracy was recomputed as well. A named set is an evaluation.
+    `accuracies` counts the evaluations whose accuracy was recomputed as well. A named set is an evaluation of its own.
+    `unwritten_steps` are the last ones of a fork without an end, if they have no line.
     """
 
     steps: int = 0
@@ -92,9 +95,8 @@ def _steps(
         records = lines.get(policy, ())
         if not records:
             if fork.ended in FINISHED or policy.version < newest:
-                findings.add(
-                    Code.METRICS_MISSING, PLACE, f"no line for the step that made {policy}", policy=str(policy)
-                )
+                message = f"no line for the step that made {policy}"
+                findings.add(Code.METRICS_MISSING, PLACE, message, policy=str(policy))
             else:
                 quoted.unwritten_steps += 1
         elif batch.by_frame < len(batch.consume.samples):
@@ -105,15 +107,14 @@ def _steps(
                 _compare(record, {"reward_mean": batch.reward_mean}, f"the step that made {policy}", findings)
 
 
-def _compare(record: Record, expected: Mapping[str, float | None], what: str, findings: Findings) -> bool:
-    """Report the values of a record that differ from the expected ones, and return whether none does."""
-    wrong = {name: value for name, value in expected.items() if not _is_same(record.values.get(name), value)}
-    for name, value in wrong.items():
+def _compare(record: Record, expected: Mapping[str, float | None], what: str, findings: Findings) -> None:
+    for name, value in expected.items():
         found = record.values.get(name)
+        if _is_same(found, value):
+            continue
         message = f"{name} of {what} is {found}; by the kept samples it is {value}"
         shown = found if found is not None and math.isfinite(found) else None
         findings.add(Code.METRICS_WRONG, PLACE, message, name=name, found=shown, expected=value)
-    return not wrong
 
 
 def _is_same(found: float | None, expected: float | None) -> bool:
@@ -134,7 +135,7 @@ class _Evaluations:
     def check(self, lines: Mapping[Policy, Sequence[Record]]) -> None:
         fork = self.fork
         # One evaluation runs at a time: its groups are those that were leased since the one before ended.
-        leased = sorted((at, group) for group, at in fork.group_leased_at.items() if _is_eval(fork, group))
+        leased = sorted((at, group) for group, at in fork.group_leased_at.items() if fork.is_eval(group))
         done = 0
         for number, (at, entry) in enumerate(fork.evals, 1):
             first = done
@@ -152,10 +153,10 @@ class _Evaluations:
 
     def _evaluation(self, entry: EvalEntry, groups: Sequence[int], records: Sequence[Record]) -> None:
         measured = {used.group for used in entry.samples}
-        sizes = [_sizes(record) for record in records]
         items = [self.fork.items[group][0] for group in groups]
         start = 0
-        for (num_prompts, num_samples, _), record in zip(sizes, records, strict=True):
+        for record in records:
+            num_prompts, num_samples, _ = _sizes(record)
             end = start + num_prompts * num_samples
             # The samples of a problem are next to each other.
             if not start < end <= len(groups) or any(
@@ -188,7 +189,7 @@ class _Evaluations:
         if not is_own and not all(_is_same(record.values.get(name), value) for name, value in expected.items()):
             return
         _compare(record, expected, what, self.findings)
-        self.quoted.accuracies += 1
+        self.quoted.accuracies += self.evidence.knows_right
 
     def _scores(self, kept: Sequence[Witness | None], record: Record) -> Mapping[str, float | None]:
         names = OF_ACCURACY[1:] if record.kind is RecordKind.EVAL_SET else OF_ACCURACY[:1]
@@ -199,10 +200,6 @@ class _Evaluations:
         num_right = [sum(right[at : at + size]) for at in range(0, len(right), size)]
         scores = scores_of(num_right, num_samples=size, k=k)
         return dict(zip(names, (scores.mean.value, scores.passed.value), strict=False))
-
-
-def _is_eval(fork: Fork, group: int) -> bool:
-    return fork.items[group][1] is Purpose.EVAL
 
 
 def _sizes(record: Record) -> tuple[int, int, int]:

@@ -19,7 +19,7 @@ from tests.support.audit.run import AuditRun
 Lines = list[dict[str, Any]]
 
 
-def found_after(run: Path, edit: Callable[[Lines], None]) -> list[Code]:
+def found_after(run: Path, edit: Callable[[Lines], object]) -> list[Code]:
     """Return the codes of the findings after an edit of the lines of metrics.jsonl."""
     path = run / "metrics.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
