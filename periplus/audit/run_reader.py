@@ -74,7 +74,7 @@ MAX_METRICS_BYTES = 1 << 30
 """Largest metrics.jsonl that is read, enough for a million steps. A larger one is not used, and a note says so."""
 
 MAX_MODEL_FILE_BYTES = 256 << 20
-"""Most bytes of a configuration or tokenizer file that are hashed, far above those of any model."""
+"""Largest file without weights in final/ that is compared, far above the tokenizer of any model."""
 
 READ_ATTEMPTS = 3
 """Attempts to read a store from which a running trainer removes files meanwhile. It prunes only at checkpoints, which
@@ -286,13 +286,13 @@ def _final_files(folder: Path) -> Mapping[str, bytes]:
     return {name: _file_digest(folder / name) for name in sorted(names)}
 
 
-def _file_digest(path: Path, *, as_bfloat16: bool = False) -> bytes:
-    """Return the digest of a file's first bytes, or nothing for what is no file that can be read."""
+def _file_digest(path: Path) -> bytes:
+    """Return the digest of a file, or nothing for what cannot be read or is larger than any file but weights."""
     try:
-        data = _read_start(path, MAX_MODEL_FILE_BYTES)
+        fits = path.is_file() and path.stat().st_size <= MAX_MODEL_FILE_BYTES
+        return blake3().update_mmap(path).digest() if fits else b""
     except OSError:
         return b""
-    return blake3(data.replace(_FLOAT32, _BFLOAT16) if as_bfloat16 else data).digest()
 
 
 def _model_files(folder: Path, parts: Sequence[Mapping[str, object]]) -> Mapping[str, bytes]:
@@ -300,7 +300,7 @@ def _model_files(folder: Path, parts: Sequence[Mapping[str, object]]) -> Mapping
     named = {str(part["name"]): str(part["blake3"]) for part in parts if "holds" not in part}
     files = {name: bytes.fromhex(digest) for name, digest in named.items() if name != LEARNER}
     if CONFIG in files:
-        files[CONFIG] = _file_digest(folder / CONFIG, as_bfloat16=True)
+        files[CONFIG] = blake3((_config_text(folder / CONFIG) or b"").replace(_FLOAT32, _BFLOAT16)).digest()
     return files
 
 
