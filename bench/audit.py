@@ -41,6 +41,7 @@ from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
+from periplus.values.record import Record, RecordKind
 from periplus.values.trajectory import (
     PolicyRun,
     Purpose,
@@ -231,6 +232,8 @@ class Trainer:
         self._root = records.next_batches_root(self._root, root)
         self._policy = self._policy.next()
         self._publish()
+        step = Record(kind=RecordKind.STEP, policy=self._policy, time_s=self._time_s, values={"reward_mean": 1.0})
+        self._run.append(step)
 
     def _publish(self) -> None:
         values = self._rng.normal(size=64).astype(np.float32)
@@ -302,6 +305,7 @@ class Taken:
     codes: tuple[str, ...]
     trained: int
     trained_by_frame: int
+    steps: int
     signed_lines: int
     num_lines: int
     cpu_s: float
@@ -318,6 +322,7 @@ def _audit(root: str, authority_key: bytes) -> Taken:
         codes=tuple(sorted(report.counts)),
         trained=report.surviving.trained,
         trained_by_frame=report.surviving.trained_by_frame,
+        steps=report.figures.steps,
         signed_lines=report.seals.num_lines,
         num_lines=report.num_lines,
         cpu_s=cpu_s,
@@ -341,6 +346,7 @@ def measure(config: Config, folder: Path) -> list[dict[str, Any]]:
         honest = audited(root, authority.public_key)
         assert not honest.codes, f"a clean run is said to have {honest.codes}"
         assert honest.trained == honest.trained_by_frame > 0, "every sample's frame is kept"
+        assert honest.steps > 0, "mean rewards are recomputed"
         assert honest.signed_lines == honest.num_lines, "the last line is a seal"
         edit_one_line(root / "audit.jsonl")
         edited = audited(root, authority.public_key)

@@ -1,7 +1,8 @@
 """The audit of a run as a pure function: `audit(evidence)` returns a `Report`.
 
 It takes three steps. First the journal is checked line by line against the kept frames (walk.py, batches.py). Then the
-files of the run are compared with the journal's outcome (kept_files.py). Last, the fates of all leases and samples are
+files of the run are compared with the journal's outcome (kept_files.py), and the figures that people quote with the
+kept samples (quoted.py). Last, the fates of all leases and samples are
 added up, for each fork and for the surviving history (account.py). The *surviving history* is that of the newest fork:
 its own lines, and those of its ancestors up to the checkpoints that it came from.
 
@@ -11,7 +12,7 @@ No figure is taken from a counter of the trainer's ledger. docs/audit.md says wh
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from periplus.audit import kept_files
+from periplus.audit import kept_files, quoted
 from periplus.audit.account import (
     Account,
     DoubtedSamples,
@@ -25,6 +26,7 @@ from periplus.audit.evidence import AUDIT_FILE, Evidence
 from periplus.audit.findings import Code, Finding, Findings
 from periplus.audit.history import FOREVER, Fork
 from periplus.audit.kept_files import SpoolCount
+from periplus.audit.quoted import QuotedFigures
 from periplus.audit.walk import Walk
 from periplus.values.policy import Policy
 
@@ -86,6 +88,7 @@ class Report:
     pruned_results: int
     pruned_checkpoints: int
     spools: tuple[SpoolCount, ...]
+    figures: QuotedFigures
     seals: SealReport
     notes: tuple[str, ...]
     findings: tuple[Finding, ...]
@@ -102,6 +105,7 @@ def audit(evidence: Evidence) -> Report:
     walk = Walk(evidence, findings)
     walk.read(evidence.lines)
     found = kept_files.check(walk, evidence, findings)
+    figures = quoted.check(walk.history, evidence, findings)
     spools = kept_files.spools(walk, evidence, findings, found)
     forks = walk.history.forks
     # Group numbers rise over the whole journal, so each fork is checked against the newest group of those before it.
@@ -130,6 +134,7 @@ def audit(evidence: Evidence) -> Report:
         pruned_results=found.pruned_results,
         pruned_checkpoints=found.pruned_checkpoints,
         spools=spools,
+        figures=figures,
         seals=_of_seals(walk, evidence),
         notes=tuple(found.notes),
         findings=tuple(findings.kept),

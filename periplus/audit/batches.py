@@ -5,6 +5,7 @@ staleness of a batch is recomputed from the policies of its tokens, as the kept 
 the fork that consumed it. A line that is wrong still takes effect, so that one fault does not cause many findings.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from itertools import takewhile
@@ -40,12 +41,17 @@ def consume(history: History, fork: Fork, at: int, record: ConsumeEntry, finding
     # Everything is recomputed from the accepted samples, and only then compared with what the line claims.
     batch = ConsumedBatch(at, record)
     seen: set[SampleKey] = set()
+    rewards: list[float] = []
     for used in record.samples:
         accepted = _trained(history, fork, used, seen, findings, place)
         seen.add((used.group, used.sample))
         if accepted is not None:
             _count(batch, fork.lineage, accepted)
             _keep_oldest(batch, (used.group, used.sample), accepted)
+            if accepted.kept is not None and accepted.kept.reward is not None:
+                rewards.append(accepted.kept.reward)
+    if rewards:
+        batch.reward_mean = math.fsum(rewards) / len(rewards)
     # A step may start before its own version is published; the version before it, and the fork's first, must be.
     published(fork, max(fork.lineage.first_version, record.policy.version - 1), findings, place)
     if fork.background is None:
@@ -234,7 +240,7 @@ def _trained(
 def _count(batch: ConsumedBatch, lineage: Lineage, accepted: Accepted) -> None:
     policy = batch.consume.policy
     batch.num_tokens.append(accepted.result.num_tokens)
-    batch.by_frame += accepted.by_frame
+    batch.by_frame += accepted.kept is not None
     for run in accepted.result.policies:
         # `staleness` raises if the sampling policy is not an ancestor of the consuming one, or is newer.
         try:

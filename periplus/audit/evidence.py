@@ -5,12 +5,13 @@ the frame's bytes. A `KeptCheckpoint` is a checkpoint's directory, a `KeptSpool`
 them from files.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from periplus.audit.records import FrameId
 from periplus.values.policy import Policy
+from periplus.values.record import Record
 from periplus.values.trajectory import PolicyRun, Purpose, StopReason, Trajectory, content_digest
 
 AUDIT_FILE = "audit.jsonl"
@@ -18,7 +19,10 @@ AUDIT_FILE = "audit.jsonl"
 
 
 class Witness(NamedTuple):
-    """A trajectory in a kept frame, reduced to the fields that the journal repeats."""
+    """A trajectory in a kept frame, reduced to the fields that the journal repeats and to what it is worth.
+
+    `is_right` is None if it was not sampled for an evaluation, or if the job does not say which answers are right.
+    """
 
     digest: bytes
     lease_id: int
@@ -30,6 +34,8 @@ class Witness(NamedTuple):
     policies: tuple[PolicyRun, ...]
     num_tokens: int
     stop_reason: StopReason
+    reward: float | None
+    is_right: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +66,7 @@ class KeptCheckpoint:
 
     `manifest` is None if it cannot be parsed, and `problem` says why. `bad_parts` maps a part's name to what is wrong
     with it. `rounded` is the digest of the weights rounded as they are published, or None if it could not be computed.
+    `files` maps the model's other files to the digests that they have in final/.
     """
 
     name: str
@@ -68,6 +75,7 @@ class KeptCheckpoint:
     problem: str = ""
     bad_parts: Mapping[str, str] = field(default_factory=dict)
     rounded: bytes | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +97,12 @@ class Evidence:
     - `lines` are the journal's, with their newlines.
     - `frames` maps a frame's position to its trajectories, in the order of writing; an unreadable frame has none.
       `damaged` maps its place to what is wrong. With `store_damaged` the store could not be read to its end.
-    - `steps` and `evals` are the policies for which metrics.jsonl has a step or an evaluation. `newest_started` is the
-      newest fork in it, or -1. `metrics_problem` says why it cannot be read.
+    - `records` are the steps and evaluations in metrics.jsonl, with the values that are compared. `newest_started` is
+      the newest fork in it, or -1. `metrics_problem` says why it cannot be read; `records` is then None.
     - `settings` are those of config.yaml, by the names of an `open` line. `config` is the BLAKE3 of the file, or None
-      if it does not exist.
+      if it does not exist. `knows_right` says whether it tells which answers are right, and is None if it is no job.
     - `final` is the digest of the model in final/, or None without one. `final_problem` says why it cannot be read.
+      `final_files` maps its files without weights to their digests.
     - `authorities` are the public keys whose certificates count.
     - `pruned_before` and `num_later_lines` are from lines that were written while the rest was being read.
     """
@@ -103,13 +112,14 @@ class Evidence:
     damaged: Mapping[str, str] = field(default_factory=dict)
     store_damaged: bool = False
     checkpoints: Sequence[KeptCheckpoint] = ()
-    steps: Sequence[Policy] = ()
-    evals: Sequence[Policy] = ()
+    records: Sequence[Record] | None = None
     newest_started: int = -1
     metrics_problem: str = ""
     config: bytes | None = None
+    knows_right: bool | None = None
     final: bytes | None = None
     final_problem: str = ""
+    final_files: Mapping[str, bytes] = field(default_factory=dict)
     authorities: Sequence[bytes] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
     spools: Sequence[KeptSpool] = ()
@@ -117,8 +127,11 @@ class Evidence:
     num_later_lines: int = 0
 
 
-def witness(t: Trajectory) -> Witness:
-    """Reduce a trajectory to a witness, and compute the digest of its content."""
+def witness(t: Trajectory, is_right: Callable[[Trajectory], bool | None]) -> Witness:
+    """Reduce a trajectory to a witness, and compute the digest of its content.
+
+    `is_right` tells whether a sample of an evaluation is right.
+    """
     return Witness(
         digest=content_digest(t),
         lease_id=t.lease_id,
@@ -130,4 +143,6 @@ def witness(t: Trajectory) -> Witness:
         policies=t.policies,
         num_tokens=len(t.completion_ids),
         stop_reason=t.stop_reason,
+        reward=t.reward,
+        is_right=is_right(t) if t.purpose is Purpose.EVAL else None,
     )

@@ -71,7 +71,7 @@ class Code(StrEnum):
     CHECKPOINT_CONTRADICTS = "checkpoint_contradicts"  # a checkpoint is of a policy at which the fork was not then
     PUBLISH_CONTRADICTS = "publish_contradicts"  # a publication has a policy or digest that cannot be right
     PUBLISH_MISSING = "publish_missing"  # a version was never published, and the run continued past it
-    FINAL_WRONG = "final_wrong"  # the model in final/ is not the last published version
+    FINAL_WRONG = "final_wrong"  # the model in final/ is not the last published version, or has other or more files
     MANIFEST_MISSING = "manifest_missing"  # a checkpoint is gone, and is not among the oldest
     MANIFEST_UNREADABLE = "manifest_unreadable"  # a manifest cannot be parsed
     MANIFEST_UNRECORDED = "manifest_unrecorded"  # a checkpoint exists that no line of the journal names
@@ -81,6 +81,9 @@ class Code(StrEnum):
     PART_WRONG = "part_wrong"  # a part of a checkpoint is missing or has another hash
     # evidence besides the journal and the frames
     METRICS_AHEAD = "metrics_ahead"  # metrics.jsonl has a step or evaluation that the journal lacks
+    METRICS_MISSING = "metrics_missing"  # metrics.jsonl lacks a step or evaluation that the journal has
+    METRICS_TWICE = "metrics_twice"  # metrics.jsonl has two lines for one step or evaluation
+    METRICS_WRONG = "metrics_wrong"  # a figure in metrics.jsonl is not the one of the kept samples
     SPOOL_CONTRADICTS = "spool_contradicts"  # a gateway kept a different sample for the same lease
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple, TypeVar
 
+from periplus.audit.evidence import Witness
 from periplus.audit.records import (
     CheckpointEntry,
     ConsumeEntry,
@@ -65,11 +66,11 @@ class Leased:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A result that was accepted at line `at`. `by_frame` says whether its frame was there to be compared with it."""
+    """A result that was accepted at line `at`. `kept` is the sample in its frame, or None without that frame."""
 
     at: int
     result: ResultEntry
-    by_frame: bool
+    kept: Witness | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ class ConsumedBatch:
 
     `ages` counts tokens by age in versions. `stale`, `from_future` and `dead_branch` count tokens that break the
     promise. `by_frame` counts the samples whose frames were compared. `oldest` is the oldest frame of its samples.
+    `reward_mean` is the mean reward of the samples with frames, or None if none of them was judged.
     """
 
     at: int
@@ -108,6 +110,7 @@ class ConsumedBatch:
     from_future: int = 0
     dead_branch: int = 0
     by_frame: int = 0
+    reward_mean: float | None = None
     num_tokens: list[int] = field(default_factory=list)  # of each sample's completion
     oldest: OldestFrame | None = None
 

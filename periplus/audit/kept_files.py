@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 
 from periplus.audit.evidence import AUDIT_FILE, Evidence, KeptCheckpoint
 from periplus.audit.findings import Code, Findings
+from periplus.audit.history import Fork
 from periplus.audit.manifests import CheckedManifest, GroupsAt
 from periplus.audit.walk import Walk
 from periplus.values.policy import Policy
+from periplus.values.record import RecordKind
 
 SHOWN = 8
 """Most forks or jobs that a note lists."""
@@ -202,6 +204,28 @@ def _final(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidenc
             found=evidence.final.hex(),
             expected=expected.hex() if expected else None,
         )
+    else:
+        _final_files(done, evidence, findings, kept)
+
+
+def _final_files(done: Fork, evidence: Evidence, findings: Findings, kept: KeptEvidence) -> None:
+    """Compare configuration and tokenizer in final/ with those of the newest checkpoint that is kept."""
+    usable = [(c.manifest.policy, c) for c in evidence.checkpoints if c.manifest and c.manifest.policy <= done.head]
+    if not usable:
+        kept.notes.append("the configuration and tokenizer in final/ are not compared: no checkpoint is kept")
+        return
+    policy, checkpoint = max(usable, key=lambda each: each[0])
+    for name in sorted(checkpoint.files.keys() | evidence.final_files.keys()):
+        found, expected = evidence.final_files.get(name), checkpoint.files.get(name)
+        # The part itself is a finding if it is not what the manifest lists.
+        if found == expected or name in checkpoint.bad_parts:
+            continue
+        what = f"is not that of checkpoint {policy}"
+        if found is None:
+            what = "is missing"
+        elif expected is None:
+            what = f"is foreign: checkpoint {policy} has none of this name"
+        findings.add(Code.FINAL_WRONG, f"final/{name}", f"this file {what}", name=name)
 
 
 def _metrics(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvidence) -> None:
@@ -209,17 +233,17 @@ def _metrics(walk: Walk, evidence: Evidence, findings: Findings, kept: KeptEvide
         kept.notes.append(f"metrics.jsonl is not compared with the journal: {evidence.metrics_problem}")
     if evidence.num_later_lines:
         return  # the run goes on
-    # Only what metrics.jsonl has beyond the journal is a contradiction, because it may itself be incomplete.
-    for policy in evidence.steps:
+    records = evidence.records or ()
+    for policy in (record.policy for record in records if record.kind is RecordKind.STEP):
         fork = walk.history.by_number(policy.fork)
-        if fork is not None and policy.version > fork.head.version:
-            message = f"a step made {policy}; the journal ends its fork at {fork.head}"
+        if fork is not None and not fork.lineage.first_version < policy.version <= fork.head.version:
+            message = f"a step made {policy}; the steps of its fork in the journal end at {fork.head}"
             findings.add(Code.METRICS_AHEAD, "metrics.jsonl", message, policy=str(policy))
         # Forks before the journal's first one wrote their lines in another file.
         elif fork is None and walk.history.forks and policy.fork >= walk.history.forks[0].number:
             findings.add(Code.METRICS_AHEAD, "metrics.jsonl", f"a step made {policy}, of no fork in the journal")
     evaluated = {record.policy for fork in walk.history.forks for _, record in fork.evals}
-    for policy in evidence.evals:
+    for policy in (record.policy for record in records if record.kind is not RecordKind.STEP):
         fork = walk.history.by_number(policy.fork)
         if fork is not None and policy not in evaluated:
             message = f"{policy} was evaluated, and the journal has no evaluation of it"

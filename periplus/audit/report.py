@@ -5,12 +5,14 @@ table of accounts with a column for the surviving history and for each of the ne
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import groupby
 from typing import Any, TypeVar
 
 from periplus.audit.account import Account, DoubtedSamples
 from periplus.audit.auditor import ForkReport, Report
 from periplus.audit.findings import Finding
+from periplus.audit.quoted import QuotedFigures
 from periplus.view.state import printable
 
 SCHEMA = "periplus.audit-report/1"
@@ -59,6 +61,7 @@ def report_tree(report: Report) -> Tree:
             "checkpoints": report.num_checkpoints,
             "checkpoints_pruned": report.pruned_checkpoints,
         },
+        "figures": asdict(report.figures),
         "seals": {
             "holding": report.seals.num_seals,
             "keys": report.seals.num_keys,
@@ -163,6 +166,7 @@ def _evidence_text(report: Report) -> str:
         ("journal", f"{report.num_lines} lines{torn}{going}"),
         ("frames", f"{report.num_frames} with {report.num_witnesses} trajectories{uncommitted}{pruned}"),
         ("checkpoints", f"{report.num_checkpoints}{gone}"),
+        ("figures", _figures_text(report.figures)),
         ("signatures", _seals_text(report)),
     ]
     if report.dead_steps:
@@ -178,6 +182,19 @@ def _evidence_text(report: Report) -> str:
     rows += [("note", note) for note in report.notes]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name.ljust(width)}  {printable(value)}" for name, value in rows)
+
+
+def _figures_text(figures: QuotedFigures) -> str:
+    unknown = figures.evaluations - figures.accuracies
+    limits = [
+        (figures.steps_without_frames, "steps: frames pruned or damaged"),
+        (figures.evaluations_not_recomputed, "evaluations: frames pruned or damaged"),
+        (unknown, "accuracies: what was right then is not known"),
+        (figures.unwritten_steps, "last steps: they have no line in metrics.jsonl"),
+    ]
+    gaps = "".join(f"; not of {count} {why}" for count, why in limits if count)
+    done = f"reward_mean of {figures.steps} steps, mean reward of {figures.evaluations} evaluations and accuracy of"
+    return f"{done} {figures.accuracies} recomputed{gaps}"
 
 
 def _doubt_text(doubted: DoubtedSamples) -> str:

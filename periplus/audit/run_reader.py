@@ -9,8 +9,9 @@ frames that the trainer pruned later are not held against it.
 
 import gc
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from periplus.audit import quoted
 from periplus.audit.auditor import Report, audit
 from periplus.audit.evidence import AuditedManifest, Evidence, KeptCheckpoint, KeptSpool, Witness, witness
 from periplus.audit.journal import read_lines
@@ -26,7 +28,9 @@ from periplus.codec.frame import Frame, unpack
 from periplus.codec.registry import trajectory_decoder
 from periplus.config.yaml_text import parse
 from periplus.errors import CorruptSpool, NotFound, PeriplusError, StorageError, WireError
+from periplus.job.job_file import recorded_job
 from periplus.job.run_directory import RunDirectory
+from periplus.job.samples.correctness import Correctness, correctness_of
 from periplus.process.disk import open_regular
 from periplus.spool.reader import SpoolReader
 from periplus.values.digest import BLOCK_BYTES, TensorHasher, digest_of
@@ -38,14 +42,20 @@ from periplus.values.trajectory import Trajectory
 from periplus.values.transport_keys import unpack_keyed
 from periplus.values.weight_state import (
     INDEX_FILE,
+    SINGLE_FILE,
     Tensor,
     WeightState,
+    checkpoint_files,
     content_bytes,
     read_safetensors,
 )
 
 MANIFEST = "manifest.json"
 """Name of the manifest in a checkpoint's directory."""
+LEARNER = "learner.json"
+"""Name of the learner's state in a checkpoint's directory, which is no file of the model."""
+CONFIG = "config.json"
+"""Name of the model's configuration. In final/ it has another dtype than in a checkpoint, and is the same otherwise."""
 MAX_FRAME_BYTES = 64 << 20
 """Largest packed frame that is read: the cap of a trainer's intake, which every kept frame has passed."""
 MAX_CONTENT_BYTES = 64 << 20
@@ -63,6 +73,9 @@ MAX_CONFIG_BYTES = 16 << 20
 MAX_METRICS_BYTES = 1 << 30
 """Largest metrics.jsonl that is read, enough for a million steps. A larger one is not used, and a note says so."""
 
+MAX_MODEL_FILE_BYTES = 256 << 20
+"""Largest file without weights in final/ that is compared, far above the tokenizer of any model."""
+
 READ_ATTEMPTS = 3
 """Attempts to read a store from which a running trainer removes files meanwhile. It prunes only at checkpoints, which
 are much rarer than one read takes. Chosen by hand."""
@@ -74,6 +87,8 @@ _ROUNDED_TENSORS = "actor"  # the collection of a manifest's tensors that is pub
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """Exceptions that parsing an arbitrary file may raise: JSON allows numbers and depths that no field takes."""
 
+_COMPARED = (RecordKind.STEP, RecordKind.EVAL, RecordKind.EVAL_SET)
+_FLOAT32, _BFLOAT16 = b'\n  "dtype": "float32"', b'\n  "dtype": "bfloat16"'
 _PRUNE = b'"kind":"prune"'
 
 _Decode = Callable[[bytes], tuple[Trajectory, ...]]
@@ -113,8 +128,10 @@ def read_run(root: Path, spools: Sequence[Path], progress: Progress, authorities
     num_bytes = run.audit.stat().st_size
     metrics = _metrics(run)
     final, final_problem = _final(run.final, progress)
+    final_files = _final_files(run.final) if final is not None else {}
     config = _config_text(run.config)
-    store = _store(run.trajectories, run.trajectories.name, frame_trajectories, progress)
+    correct = _correctness(run.config) if config is not None else None
+    store = _store(run.trajectories, run.trajectories.name, frame_trajectories, progress, correct)
     checkpoints = [_checkpoint(folder, progress) for folder in sorted(run.checkpoints.glob("*")) if folder.is_dir()]
     later = list(_lines(run.audit, num_bytes, None))
     return Evidence(
@@ -123,14 +140,15 @@ def read_run(root: Path, spools: Sequence[Path], progress: Progress, authorities
         damaged=store.damaged,
         store_damaged=store.is_damaged,
         checkpoints=[checkpoint for checkpoint in checkpoints if checkpoint is not None],
-        steps=[record.policy for record in metrics.records if record.kind is RecordKind.STEP],
-        evals=[record.policy for record in metrics.records if record.kind in (RecordKind.EVAL, RecordKind.EVAL_SET)],
-        newest_started=max((record.policy.fork for record in metrics.records), default=-1),
+        records=metrics.records,
+        newest_started=metrics.newest_started,
         metrics_problem=metrics.problem,
         config=None if config is None else blake3(config).digest(),
+        knows_right=None if correct is None else correct.at_least is not None,
         settings=_settings(config, str(run.config)),
         final=final,
         final_problem=final_problem,
+        final_files=final_files,
         authorities=authorities,
         spools=[_spool(folder, progress) for folder in spools],
         pruned_before=_pruned_before(later),
@@ -172,7 +190,8 @@ def _pruned_before(lines: Sequence[bytes]) -> FrameId | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Metrics:
-    records: Sequence[Record] = ()
+    records: Sequence[Record] | None = None
+    newest_started: int = -1
     problem: str = ""
 
 
@@ -181,11 +200,33 @@ def _metrics(run: RunDirectory) -> _Metrics:
         _read_start(run.metrics, 0)  # raises for a pipe or a device, which the read below would never finish
         if (num_bytes := run.metrics.stat().st_size) > MAX_METRICS_BYTES:
             return _Metrics(problem=f"it has {num_bytes} bytes, and at most {MAX_METRICS_BYTES} are read")
-        return _Metrics(records=run.records())
+        found = run.records()
+        return _Metrics(
+            records=[_compared(record) for record in found if record.kind in _COMPARED],
+            newest_started=max((record.policy.fork for record in found), default=-1),
+        )
     except (NotFound, FileNotFoundError):
         return _Metrics(problem="it does not exist")
     except (PeriplusError, *_UNREADABLE) as error:
         return _Metrics(problem=str(error)[:200])
+
+
+def _compared(record: Record) -> Record:
+    """Return a record with the values that an audit compares alone, and NaN for what is no number."""
+    found = {name: value for name, value in record.values.items() if name in quoted.QUOTED}
+    numbers = {name: float(value) if _is_number(value) else math.nan for name, value in found.items()}
+    return replace(record, values=numbers, staleness_tokens={})
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) < 1 << 64)
+
+
+def _correctness(config: Path) -> Correctness | None:
+    try:
+        return correctness_of(recorded_job(config))
+    except (PeriplusError, *_UNREADABLE):
+        return None
 
 
 def _config_text(config: Path) -> bytes | None:
@@ -233,6 +274,36 @@ def _final(folder: Path, progress: Progress) -> tuple[bytes | None, str]:
         return None, f"the exported model cannot be read: {str(error)[:200]}"
 
 
+def _final_files(folder: Path) -> Mapping[str, bytes]:
+    """Return the digests of the exported model's files, but for those of the weights."""
+    try:
+        weights = {file.path.name for file in checkpoint_files(folder)}
+        if SINGLE_FILE not in weights:
+            weights.add(INDEX_FILE)
+        names = {path.name for path in folder.iterdir()} - weights
+    except (PeriplusError, *_UNREADABLE):
+        return {}
+    return {name: _file_digest(folder / name) for name in sorted(names)}
+
+
+def _file_digest(path: Path) -> bytes:
+    """Return the digest of a file, or nothing for what cannot be read or is larger than any file but weights."""
+    try:
+        fits = path.is_file() and path.stat().st_size <= MAX_MODEL_FILE_BYTES
+        return blake3().update_mmap(path).digest() if fits else b""
+    except OSError:
+        return b""
+
+
+def _model_files(folder: Path, parts: Sequence[Mapping[str, object]]) -> Mapping[str, bytes]:
+    """Return the digests that a checkpoint's files without tensors have in final/, where the weights are bfloat16."""
+    named = {str(part["name"]): str(part["blake3"]) for part in parts if "holds" not in part}
+    files = {name: bytes.fromhex(digest) for name, digest in named.items() if name != LEARNER}
+    if CONFIG in files:
+        files[CONFIG] = blake3((_config_text(folder / CONFIG) or b"").replace(_FLOAT32, _BFLOAT16)).digest()
+    return files
+
+
 def _at(tree: Any, path: tuple[str, ...]) -> object:
     for key in path:
         tree = tree.get(key) if isinstance(tree, dict) else None
@@ -263,21 +334,22 @@ class _Store:
     is_damaged: bool = False
 
 
-def _store(folder: Path, name: str, decode: _Decode, progress: Progress) -> _Store:
+def _store(folder: Path, name: str, decode: _Decode, progress: Progress, correct: Correctness | None = None) -> _Store:
     for _ in range(READ_ATTEMPTS - 1):
         try:
-            return _read_store(folder, name, decode, progress)
+            return _read_store(folder, name, decode, progress, correct)
         except CorruptSpool as error:
             return _Store(frames={}, damaged={name: str(error)}, is_damaged=True)
         except StorageError:
             continue  # a file disappeared: a running trainer has pruned its store
     try:
-        return _read_store(folder, name, decode, progress)
+        return _read_store(folder, name, decode, progress, correct)
     except StorageError as error:
         return _Store(frames={}, damaged={name: str(error)}, is_damaged=True)
 
 
-def _read_store(folder: Path, name: str, decode: _Decode, progress: Progress) -> _Store:
+def _read_store(folder: Path, name: str, decode: _Decode, progress: Progress, correct: Correctness | None) -> _Store:
+    is_right = correct.is_right if correct is not None else lambda _: None
     frames: dict[FrameId, tuple[Witness, ...]] = {}
     damaged: dict[str, str] = {}
     try:
@@ -288,7 +360,7 @@ def _read_store(folder: Path, name: str, decode: _Decode, progress: Progress) ->
         position = FrameId(record.position.epoch, record.position.sequence)
         progress(name, len(frames) + 1, reader.num_records)
         try:
-            frames[position] = tuple(witness(t) for t in decode(bytes(record.data)))
+            frames[position] = tuple(witness(t, is_right) for t in decode(bytes(record.data)))
         except WireError as error:
             # No trajectories: a line that points here then knows that the frame exists and is damaged.
             frames[position] = ()
@@ -318,6 +390,7 @@ def _checkpoint(folder: Path, progress: Progress) -> KeptCheckpoint | None:
     try:
         data = json.loads(raw)
         manifest = _manifest(data)
+        files = _model_files(folder, data["parts"])
         listed = {str(part["name"]): str(part["blake3"]) for part in data["parts"]}
         tensors = parted_tensors(data)
         frozen = [
@@ -330,7 +403,9 @@ def _checkpoint(folder: Path, progress: Progress) -> KeptCheckpoint | None:
     bad = {name: problem for name, hash_ in listed.items() if (problem := _part_problem(folder, name, hash_, progress))}
     # The weights are read only if their hash is right, since they are the bulk of the work.
     rounded = None if bad else _rounded(folder, tensors, frozen)
-    return KeptCheckpoint(name=folder.name, digest=digest, manifest=manifest, bad_parts=bad, rounded=rounded)
+    return KeptCheckpoint(
+        name=folder.name, digest=digest, manifest=manifest, bad_parts=bad, rounded=rounded, files=files
+    )
 
 
 def _manifest(data: Any) -> AuditedManifest:

@@ -423,7 +423,7 @@ class Walk:
         # Staleness is computed from the frame's policies where there is a frame, and not from the line's claim.
         if found is not None and found.policies != result.policies:
             result = replace(result, policies=found.policies)
-        accepted = Accepted(self.num_lines, result, by_frame=found is not None)
+        accepted = Accepted(self.num_lines, result, kept=found)
         fork.accepted[sample] = accepted
         fork.wait(sample, accepted)
 

@@ -35,7 +35,7 @@ def another_digest_was_published(forger: Forger) -> None:
 
 
 def the_learner_is_replaced(forger: Forger) -> None:
-    (forger.root / "checkpoints" / "1.4" / "optimizer.pt").write_bytes(b"other moments")
+    (forger.root / "checkpoints" / "1.4" / "learner.json").write_bytes(b"other moments")
 
 
 def the_job_is_renamed(forger: Forger) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from blake3 import blake3
@@ -19,12 +20,14 @@ from periplus.audit.run_reader import frame_trajectories
 from periplus.audit.seals import SEALED, Sealer
 from periplus.codec import trajectory as codec
 from periplus.codec.frame import CodecId, Frame, pack
+from periplus.job.run_directory import RunDirectory
 from periplus.publication import JobAuthority
 from periplus.spool.format import Durability, segment_name
 from periplus.spool.format import Position as SpoolPosition
 from periplus.spool.reader import SpoolReader
 from periplus.spool.spool import Spool
 from periplus.values.policy import Lineage, Policy
+from periplus.values.record import RecordKind
 from periplus.values.trajectory import PolicyRun, Trajectory, content_digest
 from tests.support.audit.run import ages_of, sealer_of
 
@@ -218,6 +221,27 @@ class Forger:
                 case _:
                     pass
         self.reseal()
+        self._quote_anew()
+
+    def _quote_anew(self) -> None:
+        """Write the figures of metrics.jsonl anew, as they are by the frames."""
+        frames = [frame_trajectories(record.data) for record in SpoolReader.open(self.root / "trajectories").records()]
+        rewards = {content_digest(t): t.reward or 0.0 for frame in frames for t in frame}
+        used: dict[tuple[RecordKind, Policy], list[float]] = {}
+        for record in (entry.record for entry in self.entries):
+            if isinstance(record, audit.ConsumeEntry):
+                used[RecordKind.STEP, record.policy.next()] = [rewards[u.digest] for u in record.samples]
+            elif isinstance(record, audit.EvalEntry):
+                used[RecordKind.EVAL, record.policy] = [rewards[u.digest] for u in record.samples]
+        run = RunDirectory(self.root)
+        records = run.records()
+        run.metrics.unlink()
+        for quoted in records:
+            found = used[quoted.kind, quoted.policy]
+            mean, accuracy = fmean(found), fmean(reward == 1.0 for reward in found)
+            new = {"reward_mean": mean, "eval_reward_mean": mean, "accuracy": accuracy}
+            values = {name: new.get(name, value) for name, value in quoted.values.items()}
+            run.append(replace(quoted, values=values))
 
     def remove_frame(self, frame: audit.FrameId) -> None:
         """Remove the file of the frame's segment: each frame has its own here."""

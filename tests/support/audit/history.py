@@ -34,7 +34,8 @@ def honest_run(root: Path, *, group_size: int = 2, seed: int = 7, prune: bool = 
             )
         )
         run.evaluate_in_background()
-    run.evaluate()
+    else:
+        run.evaluate()
     run.end(merged=prune)
     return run
 

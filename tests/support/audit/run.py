@@ -43,14 +43,17 @@ from tests.support.keys import AUTHORITY
 
 JOB = "sums-1"
 EVAL_GROUPS_START = 1 << 40
+MODEL_FILES = {"config.json": b'{\n  "dtype": "float32",\n  "layers": 2\n}', "tokenizer.json": b'{"vocab": {"a": 0}}'}
+"""Files of a checkpoint that final/ has as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A result that the ledger accepted, and the purpose of its lease."""
+    """A result that the ledger accepted, the purpose of its lease, and its reward."""
 
     result: audit.ResultEntry
     purpose: Purpose
+    reward: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +79,7 @@ class AuditRun:
     bound: int = 1
     group_size: int = 2
     groups_per_step: int = 2
+    right_from: float = 1.0
     rng: random.Random = field(default_factory=lambda: random.Random(7))
     time_s: float = 1.7e9
     lineage: Lineage = field(default_factory=lambda: Lineage(0))
@@ -100,6 +104,13 @@ class AuditRun:
         run = RunDirectory(self.root)
         run.create()
         job = {
+            "schema": "periplus.job/1",
+            "name": "sums",
+            "model": {"path": "builtin:qwen3-tiny"},
+            "environment": {"name": "spell_backward"},
+            "sampling": {"max_new_tokens": 10},
+            "reward": {"correct": self.right_from},
+            "steps": 9,
             "staleness": self.bound,
             "seed": 3,
             "train": {"groups_per_step": self.groups_per_step},
@@ -157,6 +168,8 @@ class AuditRun:
             final = RunDirectory(self.root).final
             final.mkdir(exist_ok=True)
             write_safetensors(final / "model.safetensors", exported)
+            for name, text in MODEL_FILES.items():
+                (final / name).write_bytes(text.replace(b"float32", b"bfloat16"))
         self.kill()
 
     def say(self, record: audit.Entry) -> int:
@@ -175,16 +188,21 @@ class AuditRun:
         return self.next_group - 1
 
     def lease(
-        self, group: int, sample: int, worker: str = "rollout-eu-0", version: int | None = None
+        self,
+        group: int,
+        sample: int,
+        worker: str = "rollout-eu-0",
+        version: int | None = None,
+        item: int | None = None,
     ) -> audit.LeaseEntry:
-        """Write the line of a lease of the version class `version`, by default the present one."""
+        """Write the line of a lease of the version class `version`, by default the present one, and of a problem."""
         is_eval = group >= EVAL_GROUPS_START
         version = self.policy.version if version is None else version
         lease = audit.LeaseEntry(
             lease_id=self.next_lease,
             group=group,
             sample=sample,
-            item=group % 97,
+            item=group % 97 if item is None else item,
             purpose=Purpose.EVAL if is_eval else Purpose.TRAIN,
             worker_id=worker,
             region="eu-west",
@@ -208,7 +226,7 @@ class AuditRun:
         *,
         policies: Sequence[Policy] = (),
         stop: StopReason = StopReason.EOS,
-        reward: float = 1.0,
+        reward: float | None = None,
     ) -> Trajectory:
         """Make what a worker generates for a lease, by default all by the policy that the lease starts at.
 
@@ -229,7 +247,7 @@ class AuditRun:
             logprobs=read_only([-rng.random() for _ in range(num_tokens)], np.float32),
             mask=read_only([True] * num_tokens, np.bool_),
             policies=runs,
-            reward=reward,
+            reward=(lease.group + lease.sample) % 3 / 2 if reward is None else reward,
             stop_reason=stop,
             sampling=SamplingParams(temperature=1.0),
             worker_id=lease.worker_id,
@@ -268,7 +286,7 @@ class AuditRun:
             )
             self.say(result)
             if verdict is audit.AdmissionVerdict.ACCEPTED:
-                self.waiting.setdefault(t.group, {})[t.sample] = Kept(result, t.purpose)
+                self.waiting.setdefault(t.group, {})[t.sample] = Kept(result, t.purpose, t.reward)
 
     def fill(self, group: int, **how: Any) -> None:
         """Lease and accept every sample of a group that is not in, in one frame."""
@@ -305,6 +323,7 @@ class AuditRun:
         self.batches_root = audit.next_batches_root(self.batches_root, root)
         self.policy = self.policy.next()
         self.publish()
+        self.record(RecordKind.STEP, reward_mean=_mean([k.reward for k in kept]))
 
     def step(self) -> list[int]:
         """Train on new groups, and return them."""
@@ -315,19 +334,24 @@ class AuditRun:
         return groups
 
     def evaluate(self, num_items: int = 3) -> None:
-        self.say(audit.EvalEntry(policy=self.policy, samples=self._measured(num_items)))
+        self._evaluate(num_items, None)
 
     def evaluate_in_background(self, num_items: int = 3) -> None:
         """Begin an evaluation for which training does not wait, and end it before the next step."""
         self.say(audit.EvalBeginEntry(policy=self.policy))
-        self.say(audit.EvalEntry(policy=self.policy, samples=self._measured(num_items), newest=self.policy))
+        self._evaluate(num_items, self.policy)
 
-    def _measured(self, num_items: int) -> tuple[audit.UsedSample, ...]:
+    def _evaluate(self, num_items: int, newest: Policy | None) -> None:
         groups = [self.open_group(Purpose.EVAL) for _ in range(num_items)]
         for group in groups:
             self.arrive(self.trajectory(self.lease(group, 0)))
         kept = [self.waiting.pop(group)[0] for group in groups]
-        return tuple(audit.UsedSample(k.result.group, k.result.sample, k.result.digest) for k in kept)
+        samples = tuple(audit.UsedSample(k.result.group, k.result.sample, k.result.digest) for k in kept)
+        self.say(audit.EvalEntry(policy=self.policy, samples=samples, newest=newest))
+        rewards = [k.reward for k in kept]
+        accuracy = sum((reward or 0.0) >= self.right_from for reward in rewards) / num_items
+        values = {"accuracy": accuracy, "eval_reward_mean": _mean(rewards), "num_prompts": float(num_items)}
+        self.record(RecordKind.EVAL, "during", **values)
 
     # ---- weights --------------------------------------------------------------------------------------------------
 
@@ -335,15 +359,20 @@ class AuditRun:
         values = np.random.default_rng((self.policy.fork, self.policy.version)).normal(size=8).astype(np.float32)
         self.state = restored or {"layer.weight": Tensor("F32", (2, 4), values)}
         self.say(audit.PublishEntry(policy=self.policy, digest=state_digest(round_to_bf16(self.state))))
-        if self.policy.version > self.lineage.first_version:
-            RunDirectory(self.root).append(Record(kind=RecordKind.STEP, policy=self.policy, time_s=self.time_s))
+
+    def record(self, kind: RecordKind, text: str = "", **values: float) -> None:
+        """Append a line to metrics.jsonl."""
+        record = Record(kind=kind, policy=self.policy, time_s=self.time_s, text=text, values=values)
+        RunDirectory(self.root).append(record)
 
     def checkpoint(self) -> None:
         folder = RunDirectory(self.root).checkpoints / str(self.policy)
         folder.mkdir()
         write_safetensors(folder / "model.safetensors", self.state)
-        (folder / "optimizer.pt").write_bytes(b"moments of " + str(self.policy).encode())
-        names = ("model.safetensors", "optimizer.pt")
+        (folder / "learner.json").write_bytes(b"moments of " + str(self.policy).encode())
+        for name, text in MODEL_FILES.items():
+            (folder / name).write_bytes(text)
+        names = ("model.safetensors", "learner.json", *MODEL_FILES)
         rows = {"holds": "actor", "rows": {name: [0, each.shape[0]] for name, each in self.state.items()}}
         position, before = self.journal.position, self.previous
         manifest = {
@@ -393,6 +422,10 @@ class AuditRun:
         self.say(audit.PruneEntry(kept_from=floor, policy=self.policy))
         self.journal.flush()
         self.store.trim(SpoolPosition(floor.epoch, floor.sequence))
+
+
+def _mean(rewards: Sequence[float | None]) -> float:
+    return float(np.mean([reward for reward in rewards if reward is not None]))
 
 
 def ages_of(runs: Sequence[PolicyRun], consumer: Policy, lineage: Lineage, *, blind: bool) -> dict[int, int]:

@@ -43,7 +43,7 @@ def the_weights_are_replaced(forger: Forger) -> None:
 
 
 def a_part_is_missing(forger: Forger) -> None:
-    (forger.root / "checkpoints" / "1.4" / "optimizer.pt").unlink()
+    (forger.root / "checkpoints" / "1.4" / "learner.json").unlink()
 
 
 def other_weights_were_published(forger: Forger) -> None:
