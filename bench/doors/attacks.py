@@ -1,0 +1,4 @@
+ATTACKS = {}
+
+
+def attacks_refused(): ...
