@@ -170,7 +170,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
                 pass
             raise Denied(f"the key of a trainer of job {hub.job_id} is not certified: {answer.refused}")
         hub = self._hub(first.hello.job_id, context)  # the job may have left, or come anew, meanwhile
-        trainer = hub.claim_trainer(first.hello.fork)
+        trainer = hub.claim_trainer(first.hello.fork, context.peer())
         try:
             async with _peer_tasks() as tasks:
                 tasks.create_task(self._feed_trainer(hub, answer, context))
@@ -200,8 +200,8 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
     ) -> gateway_pb2.PublishResponse:
         """Append the trainer's publications to the job's log record by record, as they come.
 
-        Raises: StateError without an opening, NotFound for an unknown job, Fenced for a trainer that was replaced, and
-        what `PublicationFeed.append` raises.
+        Raises: StateError without an opening, NotFound for an unknown job, Fenced for a trainer that was replaced,
+        Denied for who is not the trainer, and what `PublicationFeed.append` raises.
         """
         hub: JobHub | None = None
         fork, num_publications = 0, 0
@@ -211,7 +211,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
             if hub is None:
                 raise StateError("a publication must begin with its opening; this one did not")
             # Checked for each record, since a trainer may be replaced in the middle of a publication.
-            hub.trainer_slot.check_publisher(fork)
+            hub.trainer_slot.check_publisher(fork, context.peer())
             hub.feed.append(publication_record_from_pb(message))
             num_publications += message.HasField("closing")
         return gateway_pb2.PublishResponse(num_publications=num_publications)

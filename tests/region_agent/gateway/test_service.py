@@ -22,6 +22,7 @@ from periplus.errors import (
     WireError,
 )
 from periplus.net import rpc
+from periplus.net.convert import publication_record_to_pb
 from periplus.net.tokens import metadata_of_job
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.publication import Closing, PublicationKind, derived_publication
@@ -449,6 +450,25 @@ async def test_nobody_speaks_for_a_worker_that_did_not_say_hello_over_the_stream
         await liar.hello("w2")
         await until(lambda: "w2 hello" in trainer.came)
         assert sorted(trainer.came) == ["liar hello", "w1 hello", "w2 hello"]
+
+
+@played
+async def test_a_repeated_publication_of_the_trainer_does_not_cut_off_the_one_that_comes() -> None:
+    """Every reader has what the trainer signed, and the secret of the job."""
+    first = anchor(0)
+    async with home_region() as (home, trainer), rpc.channel(home.address) as channel:
+        await until(lambda: home.hub.trainer_slot.trainer is not None)
+        stub: Any = gateway_pb2_grpc.GatewayStub(channel)
+        opening, *rest = first.records()
+        trainer.publish_record(opening)
+        await until(lambda: home.hub.feed.num_changes > 0)
+        call = stub.Publish(iter([publication_record_to_pb(opening)]), metadata=metadata_of_job(JOB_SECRET))
+        with pytest.raises(Denied, match="only the trainer"), rpc.remote_errors(home.address):
+            await call
+        for record in rest:
+            trainer.publish_record(record)
+        await until(lambda: home.hub.feed.log.newest == Policy(fork=0, version=0))
+        assert trainer.error is None
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------------
