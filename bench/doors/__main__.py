@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -32,7 +33,7 @@ from bench.doors.fuzz import Fuzz, Known
 from periplus.net import rpc
 from periplus.net.tokens import metadata_of_job
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
-from tests.support.processes.demo import run_demo
+from tests.support.processes.demo import command, environment
 
 CALLS, IN_FLIGHT = 20_000, 12
 FUZZED_STEPS = 1000
@@ -120,8 +121,11 @@ def fuzz_calls_without_effect(seed: int = 0, num_calls: int = CALLS) -> tuple[fl
 
 def _demo_tokens_per_s(*arguments: str, module: str = "periplus") -> float:
     with tempfile.TemporaryDirectory(prefix="periplus-bench-") as folder:
-        summary = run_demo(Path(folder), *DEMO, *arguments, module=module)
-    return float(summary["tokens_per_s"])
+        words = [sys.executable, "-m", module, *command("--json", "--work-dir", folder, *DEMO, *arguments)[3:]]
+        done = subprocess.run(words, env=environment(Path(folder)), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return float(json.loads(done.stdout.splitlines()[-1])["tokens_per_s"])
 
 
 def _cost(without: Callable[[], float], having: Callable[[], float]) -> tuple[float, dict[str, Any]]:
@@ -159,7 +163,8 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=CALLS, help="calls of the fuzz")
     parser.add_argument("--seed", type=int, default=0, help="seed of the fuzz")
     options = parser.parse_args()
-    measures = {**MEASURES, "fuzz_calls_without_effect": lambda: fuzz_calls_without_effect(options.seed, options.calls)}
+    fuzz = partial(fuzz_calls_without_effect, options.seed, options.calls)
+    measures: dict[str, Callable[[], tuple[float, dict[str, Any]]]] = {**MEASURES, "fuzz_calls_without_effect": fuzz}
     machine, results, reach = provenance.machine(), {}, []
     for name in [options.only] if options.only else measures:
         value, results[name] = measures[name]()

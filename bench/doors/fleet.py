@@ -90,7 +90,7 @@ async def checked(doors: Doors, job_id: str, steps: int) -> list[str]:
 
 
 @asynccontextmanager
-async def doors_of_a_fleet() -> AsyncIterator[Doors]:
+async def doors_of_a_fleet(jobs_per_region: int = 1) -> AsyncIterator[Doors]:
     """Start a fleet. All of its processes end with the context."""
     before = dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="periplus-bench-") as name:
@@ -98,7 +98,9 @@ async def doors_of_a_fleet() -> AsyncIterator[Doors]:
         (folder / "services").mkdir()
         (folder / "tasks").mkdir()
         services = Services(folder / "services")
-        settings = LocalFleetSettings(regions=REGIONS, wan="", work_dir=folder / "work", token_file=token_file)
+        settings = LocalFleetSettings(
+            regions=REGIONS, wan="", work_dir=folder / "work", token_file=token_file, jobs_per_region=jobs_per_region
+        )
         fleet = LocalFleet(settings, services, lambda text: None)
         os.environ |= {"HOME": name, "TMPDIR": str(folder / "tasks")}
         try:

@@ -323,8 +323,8 @@ class _WholeMessages:
 class _WholeWrites:
     """The context of a call whose writes are not cut off.
 
-    gRPC cannot send the end of a call while a write is under way, also one whose task was cancelled: the peer would wait
-    for the end for ever.
+    gRPC cannot send the end of a call while a write is under way, also one whose task was cancelled: the peer would
+    wait for the end for ever.
     """
 
     def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:

@@ -8,8 +8,8 @@ Each resumption of a job is a new fork with a higher number. A trainer claims th
 
 Invariants: at most one trainer is followed. A trainer that was replaced cannot release its successor. While a trainer
 is followed, publications of a lower fork are refused with Fenced, and those of any other connection than its own with
-Denied: they could only repeat what it has signed, and would cut off what it is sending. This module knows no streams: the caller decides what
-a new trainer means for the workers.
+Denied: they could only repeat what it has signed, and would cut off what it is sending. This module knows no streams:
+the caller decides what a new trainer means for the workers.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from periplus.errors import Conflict, Denied, Fenced
 class FollowedTrainer:
     """A trainer that has claimed the slot.
 
-    `peer` is its connection, as gRPC names it. `is_first` is False if the job had another trainer at this gateway before. `replaced` is set when a trainer of a
-    newer fork takes over.
+    `peer` is its connection, as gRPC names it. `is_first` is False if the job had another trainer at this gateway
+    before. `replaced` is set when a trainer of a newer fork takes over.
     """
 
     fork: int

@@ -366,7 +366,7 @@ def test_one_address_has_a_bounded_number_of_open_calls(monkeypatch: pytest.Monk
     asyncio.run(run())
 
 
-class Waiting(gateway_pb2_grpc.GatewayServicer):
+class Waiting(Without):
     """Answers a subscription at once, and keeps it open."""
 
     async def Subscribe(self, request: Any, context: Any) -> None:  # type: ignore[override]
@@ -395,9 +395,9 @@ def test_bytes_that_are_no_message_are_refused_without_a_traceback(
             kind = f"{'stream' if of.client_streaming else 'unary'}_{'stream' if of.server_streaming else 'unary'}"
             begin: Any = getattr(channel, kind)(f"/periplus.v1.Gateway/{method}")
             call = begin() if of.client_streaming else begin(b"\xff")
+            if of.client_streaming:
+                await call.write(b"\xff")
             with pytest.raises(WireError, match="1 bytes are not the message"), rpc.remote_errors(address):
-                if of.client_streaming:
-                    await call.write(b"\xff")
                 await (call.read() if of.server_streaming else call)
 
     asyncio.run(run())
@@ -410,16 +410,18 @@ def test_a_call_that_fails_while_a_message_is_written_still_ends() -> None:
             stub: Any = gateway_pb2_grpc.GatewayStub(channel)
             call = stub.Subscribe(gateway_pb2.SubscribeRequest())
             await asyncio.sleep(0.3)  # the peer reads nothing meanwhile, so that the write waits
+
+            async def read() -> None:
+                while await call.read() is not grpc.aio.EOF:
+                    pass
+
             with pytest.raises(Conflict), rpc.remote_errors(address):
-                async with asyncio.timeout(5):
-                    while await call.read() is not grpc.aio.EOF:
-                        pass
-                    await call
+                await asyncio.wait_for(read(), 5)
 
     asyncio.run(run())
 
 
-class Failing(gateway_pb2_grpc.GatewayServicer):
+class Failing(Without):
     """Fails while it writes."""
 
     async def Subscribe(self, request: Any, context: Any) -> None:  # type: ignore[override]
