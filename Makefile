@@ -181,7 +181,7 @@ bench-trajectories: $(READY)
 	$(BIN)/python -m bench.trajectories
 
 bench-weights: $(READY)
-	$(BIN)/python -m bench.weight_codec
+	$(BIN)/python -m bench.weight_deltas.weight_codec
 
 bench-planner: $(READY)
 	$(BIN)/python -m bench.planner $(ARGS)

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from periplus.config.loading import Config
 from periplus.errors import ConfigError
+from periplus.net.rpc import MAX_PROBE_BYTES
 from periplus.net.tokens import check_has_token
 
 
@@ -33,7 +34,7 @@ class CoordinatorConfig(Config):
     silent_after_s: float = Field(default=10.0, gt=0, le=3600)
     """Seconds without a message after which a region counts as disconnected, even if its session is still open."""
 
-    probe_payload_bytes: int = Field(default=1 << 20, ge=1 << 10, le=1 << 30)
+    probe_payload_bytes: int = Field(default=1 << 20, ge=1 << 10, le=MAX_PROBE_BYTES)
     """Bytes that a probe sends to measure one link in one direction."""
 
     probe_timeout_s: float = Field(default=20.0, gt=0, le=600)

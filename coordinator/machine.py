@@ -62,6 +62,7 @@ from coordinator.reservations import (
     ending_words,
     forgiven,
     has_more_now,
+    overfull_order,
     reserved,
     waits_for,
 )
@@ -82,15 +83,17 @@ from coordinator.state import (
     find_job,
     live_jobs,
     ready_regions,
+    resume_advice,
     runs_unknown_job,
     taken_back,
     trainer_task_id,
     unsettled_pairs,
+    without_oldest_ended,
 )
 from periplus.errors import Conflict, StateError
 from periplus.values.machine import DeviceCount
 from periplus.values.record import Record, RecordKind
-from periplus.values.task import ENDED, Role, TaskReport, TaskState, resume_command
+from periplus.values.task import ENDED, Role, TaskReport, TaskState
 from planner.answer.outcome import Infeasible
 
 # ---- the machine -----------------------------------------------------------------------------------------------------
@@ -351,29 +354,17 @@ def _end_by_trainer(draft: _Draft, job: Job, ended: TaskState, message: str) -> 
     # A trainer that saved its state and ended, or was stopped by its agent, has done what the cancellation wanted.
     if job.cancelling and ended is not TaskState.FAILED:
         how = f", but {where} did not end cleanly: {message}" if message and job.files else ""
-        _end(draft, job.job_id, JobState.CANCELLED, f"cancelled by the operator{how}; {_resume_advice(job)}")
+        _end(draft, job.job_id, JobState.CANCELLED, f"cancelled by the operator{how}; {resume_advice(job)}")
     # A short job may end before it was ever reported as running, and only a running job may succeed.
     elif ended is TaskState.SUCCEEDED:
         _advance(draft, job.job_id, JobState.RUNNING)
         _end(draft, job.job_id, JobState.SUCCEEDED, "")
     elif ended is TaskState.FAILED:
         log_file = f"; its log is {job.files.log}" if job.files else ""
-        _end(draft, job.job_id, JobState.FAILED, f"{where} failed: {message}{log_file}; {_resume_advice(job)}")
+        _end(draft, job.job_id, JobState.FAILED, f"{where} failed: {message}{log_file}; {resume_advice(job)}")
     else:
         why = f": {message}" if message else ", as when its agent is shut down"
-        _end(draft, job.job_id, JobState.FAILED, f"{where} stopped{why}; {_resume_advice(job)}")
-
-
-def _resume_advice(job: Job) -> str:
-    """Tell the operator how to continue a job whose trainer has ended, from what the agent reported about its files."""
-    files, report = job.files, job.trainer.report if job.trainer else None
-    if files is None or report is None:
-        return "no process of it has run: submit it again"
-    if files.checkpoint is not None:
-        return f"resume from its checkpoint {files.checkpoint} with `{resume_command(files.run_dir)}`"
-    if report.state in ENDED:
-        return f"there is no checkpoint in {files.run_dir} to resume from: submit it again"
-    return f"resume with `{resume_command(files.run_dir)}`, if it left a checkpoint there"
+        _end(draft, job.job_id, JobState.FAILED, f"{where} stopped{why}; {resume_advice(job)}")
 
 
 def _rollout_reported(draft: _Draft, job_id: str, report: TaskReport) -> None:
@@ -382,7 +373,7 @@ def _rollout_reported(draft: _Draft, job_id: str, report: TaskReport) -> None:
     # A failed worker was restarted by its agent as often as that may help. As long as one is left, the job goes on.
     if all(status.report is not None and status.report.state is TaskState.FAILED for status in rollouts):
         log_file = f"; its log is {report.files.log}" if report.files else ""
-        advice = f"; {_resume_advice(job)}" if job.files else ""
+        advice = f"; {resume_advice(job)}" if job.files else ""
         _end(
             draft,
             job_id,
@@ -476,7 +467,7 @@ def _cancel(draft: _Draft, prefix: str) -> None:
     trainer = job.trainer
     # No trainer has started, so that no state needs to be saved.
     if trainer is None or trainer.report is None:
-        _end(draft, job_id, JobState.CANCELLED, f"cancelled by the operator before it ran; {_resume_advice(job)}")
+        _end(draft, job_id, JobState.CANCELLED, f"cancelled by the operator before it ran; {resume_advice(job)}")
     # The order to stop goes out with the desired tasks; the job ends when the trainer reports its end.
     elif draft.state.regions[trainer.region].connected:
         waits = f"cancelling: the trainer in {trainer.region} saves its state"
@@ -486,7 +477,7 @@ def _cancel(draft: _Draft, prefix: str) -> None:
         waits = f"cancelling: waits for {trainer.region}, which is disconnected; cancel again to give it up"
         draft.put_job(replace(job, cancelling=True, reason=waits))
     else:
-        given_up = f"cancelled by the operator while {trainer.region} was disconnected; {_resume_advice(job)}"
+        given_up = f"cancelled by the operator while {trainer.region} was disconnected; {resume_advice(job)}"
         _end(draft, job_id, JobState.CANCELLED, given_up)
 
 
@@ -505,6 +496,8 @@ def _plan_finished(draft: _Draft, event: PlanFinished) -> None:
             elif devices is None and event.free == free:
                 # Nothing has changed, so the next plan would be the same.
                 _does_not_fit(draft, job, free, "its plan does not fit the devices that it was made for")
+            elif devices is not None and (why := overfull_order(draft.state, job, placement)):
+                _end(draft, job.job_id, JobState.FAILED, why)
             elif devices is not None:
                 tasks = _tasks(draft.state, job, placement, devices)
                 draft.put_job(replace(job, placement=placement, tasks=tasks, planned_on=event.free))
@@ -547,6 +540,7 @@ def _settle(draft: _Draft, now_s: float) -> None:
     since_s = draft.state.ending_since_s
     ending = ending_words(draft.state)
     draft.state = replace(draft.state, ending_since_s=(now_s if since_s is None else since_s) if ending else None)
+    draft.state = without_oldest_ended(draft.state)
     _settle_jobs(draft, now_s)
     _settle_probe(draft, now_s)
     # Every region is compared after every event, so that no rule above can forget to send an order.

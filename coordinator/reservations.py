@@ -33,6 +33,11 @@ ENDING_WAIT_S = 60.0
 them. Chosen by hand."""
 
 
+MAX_ORDER_BYTES = 10 << 20
+"""Most bytes of the texts of all jobs in one region. They go to its agent as one message, of which gRPC takes 12 MiB;
+the rest of it is kilobytes a job. Chosen by hand."""
+
+
 def device_counts(state: State) -> dict[str, DeviceCount]:
     """Return the counts of every ready region that has a free device."""
     found = {}
@@ -173,6 +178,24 @@ def memory_shortage(state: State, placement: PlacedProcesses) -> str:
         if held and own.memory_bytes and wanted > own.memory_bytes - held:
             free = max(0, own.memory_bytes - held)
             return f"the plan takes {_gb(wanted)} of the memory of {own.name} in {name}, of which {_gb(free)} are free"
+    return ""
+
+
+def overfull_order(state: State, job: Job, placement: PlacedProcesses) -> str:
+    """Say why the agents of a placement could not be sent the job beside their others; empty if they can."""
+    for region in sorted(placement.regions):
+        texts = [
+            (each.request.job_json, each.request.model_config, each.plan_json)
+            for each in live_jobs(state)
+            if each.placement and region in each.placement.regions
+        ]
+        texts.append((job.request.job_json, job.request.model_config, placement.plan_json))
+        num_bytes = sum(len(text.encode()) for of_job in texts for text in of_job)
+        if num_bytes > MAX_ORDER_BYTES:
+            return (
+                f"the texts of this job and of the {len(texts) - 1} others in {region} have {num_bytes:,} bytes, and "
+                f"an agent is sent at most {MAX_ORDER_BYTES:,}; make them smaller, or submit it again later"
+            )
     return ""
 
 

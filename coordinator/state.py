@@ -24,7 +24,7 @@ from periplus.errors import Conflict, NotFound, StateError
 from periplus.values.machine import DeviceCount, Inventory, Pace
 from periplus.values.policy import Policy
 from periplus.values.record import Record
-from periplus.values.task import ENDED, AssignedTask, Role, RunFiles, TaskReport
+from periplus.values.task import ENDED, AssignedTask, Role, RunFiles, TaskReport, resume_command
 
 
 class JobState(StrEnum):
@@ -66,6 +66,10 @@ Pair = tuple[str, str]
 
 INFEASIBLE_PREFIX = "infeasible: "
 """Prefix of the reason of a job that failed because no placement satisfies it; clients recognise this failure by it."""
+
+
+MAX_ENDED_JOBS = 500
+"""Jobs that have ended and are still listed. Each keeps up to 3 MiB of texts and 10,000 events. Chosen by hand."""
 
 
 def check_transition(job_id: str, present: JobState, to: JobState) -> None:
@@ -396,6 +400,35 @@ def find_job(state: State, prefix: str) -> Job:
     if len(matches) > 1:
         raise Conflict(f"job {prefix!r} could be any of {', '.join(sorted(matches))}; give more of the id")
     return state.jobs[matches[0]]
+
+
+def resume_advice(job: Job) -> str:
+    """Tell the operator how to continue a job whose trainer has ended, from what the agent reported about its files."""
+    files, report = job.files, job.trainer.report if job.trainer else None
+    if files is None or report is None:
+        return "no process of it has run: submit it again"
+    if files.checkpoint is not None:
+        return f"resume from its checkpoint {files.checkpoint} with `{resume_command(files.run_dir)}`"
+    if report.state in ENDED:
+        return f"there is no checkpoint in {files.run_dir} to resume from: submit it again"
+    return f"resume with `{resume_command(files.run_dir)}`, if it left a checkpoint there"
+
+
+def without_oldest_ended(state: State) -> State:
+    """Return the state without the oldest ended jobs beyond MAX_ENDED_JOBS.
+
+    A job with a process that still runs is kept, since its region would get no orders for what it takes for unknown.
+    """
+    ended = [job_id for job_id, job in state.jobs.items() if job.ended]
+    if len(ended) <= MAX_ENDED_JOBS:
+        return state
+    running = {report.job_id for region in state.regions.values() for report in region.tasks.values()}
+    forgotten = {job_id for job_id in ended[: len(ended) - MAX_ENDED_JOBS] if job_id not in running}
+    return replace(
+        state,
+        jobs={job_id: job for job_id, job in state.jobs.items() if job_id not in forgotten},
+        requests={request: job_id for request, job_id in state.requests.items() if job_id not in forgotten},
+    )
 
 
 def doing(state: State, job: Job) -> str:

@@ -134,11 +134,13 @@ class Writer:
         Raises: Unreachable when the coordinator stops.
         """
         with self._watching(job_id):
+            events = self._log(job_id)  # which outlives a job that is forgotten meanwhile
             while True:
                 # Both are read before the log: an event that is added while this loop yields wakes the wait below, and
                 # the last events are still sent when the job ends meanwhile.
-                news, ended = self._news, self.state.jobs[job_id].ended
-                for event in self._log(job_id).after(after_sequence):
+                job = self.state.jobs.get(job_id)
+                news, ended = self._news, job is None or job.ended
+                for event in events.after(after_sequence):
                     after_sequence = event.sequence
                     yield event
                 if ended or past_only:
@@ -164,6 +166,8 @@ class Writer:
                 self._open(event, session)
             for effect in effects:
                 self._perform(effect)
+            for job_id in self._logs.keys() - self.state.jobs.keys():  # of jobs that the machine has forgotten
+                del self._logs[job_id]
             # The caller goes on only when all effects are performed, such as the news of its job being in the log.
             done.set_result(self.state)
 
@@ -180,7 +184,7 @@ class Writer:
             await asyncio.sleep(TICK_S)
             state = await self.apply(Ticked())
             for job_id in self._watchers:
-                if not state.jobs[job_id].ended:
+                if job_id in state.jobs and not state.jobs[job_id].ended:
                     self._publish(job_id, state)
 
     def close(self) -> None:

@@ -7,6 +7,7 @@
     ├── NotFound             a job, region, run or file does not exist                        exit 3
     ├── PlanInfeasible       no placement satisfies the job on this fleet                     exit 4
     ├── Unreachable          an address does not answer                                       exit 5
+    │   └── Overloaded       it answers no more calls of this peer for now
     ├── Denied               an identity, a permission or an owner's policy refuses           exit 6
     ├── Conflict             the state has changed, or a name or port is taken                exit 7
     │   └── Fenced           a newer session or fork has replaced the caller
@@ -71,6 +72,9 @@ class PlanInfeasible(PeriplusError): ...
 
 
 class Unreachable(PeriplusError): ...
+
+
+class Overloaded(Unreachable): ...
 
 
 class Denied(PeriplusError): ...
@@ -165,6 +169,7 @@ MEANING: dict[type[PeriplusError], ErrorMeaning] = {
     NotFound: ErrorMeaning(_S.NOT_FOUND, False, 3),
     PlanInfeasible: ErrorMeaning(_S.FAILED_PRECONDITION, False, 4),
     Unreachable: ErrorMeaning(_S.UNAVAILABLE, True, 5),
+    Overloaded: ErrorMeaning(_S.RESOURCE_EXHAUSTED, True, 5),
     Denied: ErrorMeaning(_S.PERMISSION_DENIED, False, 6),
     Conflict: ErrorMeaning(_S.ABORTED, False, 7),
     Fenced: ErrorMeaning(_S.ABORTED, False, 7),

@@ -259,7 +259,11 @@ class Agent:
         # Nothing is started any more, whatever the coordinator still wants.
         if self._stopping:
             return
-        self._desired = {task.task_id: task for task in tasks_from_pb(message)}
+        tasks, failed = tasks_from_pb(message)
+        self._desired = {task.task_id: task for task in tasks}
+        for unread in failed:
+            event(log, logging.ERROR, "order_not_read", task=unread.task_id, why=unread.message)
+            self._send(control_pb2.AgentMessage(task=report_to_pb(unread)))
         event(log, logging.INFO, "desired", revision=message.revision, tasks=",".join(sorted(self._desired)) or "none")
 
     def _on_probe(self, order: control_pb2.ProbeOrder) -> None:

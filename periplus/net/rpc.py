@@ -13,14 +13,17 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from periplus import errors
+from periplus.net.peers import peer_host
 from periplus.pb.v1 import common_pb2
 
 log = logging.getLogger(__name__)
@@ -37,6 +40,17 @@ CHUNK_BYTES = 256 << 10
 
 MAX_ERROR_BYTES = 4 << 10
 """Largest error message that is sent to the caller, in bytes, because gRPC refuses more than 8 KiB of metadata."""
+
+LAST_WRITE_S = 60.0
+"""Seconds for the message that is being written when a call fails, before the call is given up without a word to its
+peer. A distant peer that reads needs a few. Chosen by hand."""
+
+MAX_PROBE_BYTES = 1 << 28
+"""Most bytes that one measurement of a link may send: a second of a link of 2 Gbit/s. Chosen by hand."""
+
+MAX_OPEN_CALLS = 256
+"""Calls that one server serves at the same time for all processes at one network address. Eight jobs with 16 workers on
+one machine hold 256 streams of its gateway. Chosen by hand."""
 
 _CANNOT_BIND = {
     errno.EADDRINUSE: (
@@ -94,7 +108,8 @@ def blocking_channel(address: str) -> grpc.Channel:
 def server(admit: Admission | None = None) -> grpc.aio.Server:
     """Return a server that translates errors. Add servicers to it, and give it an address with `bind`.
 
-    `admit` is called with the metadata of each call before anything else, and raises the error that refuses it.
+    `admit` is called with the metadata of each call before anything else, and raises the error that refuses it. Calls
+    beyond `MAX_OPEN_CALLS` of one address are refused with Overloaded.
     """
     return grpc.aio.server(interceptors=[ErrorInterceptor(admit or _admit_all)], options=_SERVER_OPTIONS)
 
@@ -209,11 +224,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """Ends a call that raised an error with the error's gRPC status and detail.
 
     An exception that is not a PeriplusError is logged and sent as a plain PeriplusError. `admit` may raise for the
-    metadata of a call, of whatever method, before its handler runs.
+    metadata of a call, of whatever method, before its handler runs. At most `MAX_OPEN_CALLS` of one address run.
     """
 
     def __init__(self, admit: Admission) -> None:
         self._admit = admit
+        self._open_calls = Counter[str]()
 
     async def intercept_service(
         self,
@@ -234,30 +250,105 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             async def unary(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
                 async with _aborting(context):
                     self._admit(context.invocation_metadata() or ())
-                    return await inner(request, context)
+                    with self._counted(peer_host(context.peer())):
+                        return await inner(_whole(request), context)
 
-            return make(unary, handler.request_deserializer, handler.response_serializer)
+            return make(unary, _tolerant(handler.request_deserializer), handler.response_serializer)
         inner_stream = handler.unary_stream or handler.stream_stream
         make_stream: Any = grpc.unary_stream_rpc_method_handler
         if handler.request_streaming:
             make_stream = grpc.stream_stream_rpc_method_handler
 
-        async def stream(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        async def stream(request: Any, unguarded: grpc.aio.ServicerContext[Any, Any]) -> None:
+            context = _WholeWrites(unguarded)
             async with _aborting(context):
                 self._admit(context.invocation_metadata() or ())
-                # A handler may be a generator of answers, or a coroutine that writes them itself.
-                responses = inner_stream(request, context)
-                if isinstance(responses, AsyncIterator):
-                    async for response in responses:
-                        await context.write(response)
-                else:
-                    await responses
+                with self._counted(peer_host(context.peer())):
+                    # A handler may be a generator of answers, or a coroutine that writes them itself.
+                    responses = inner_stream(_whole(request), context)
+                    if isinstance(responses, AsyncIterator):
+                        async for response in responses:
+                            await context.write(response)
+                    else:
+                        await responses
 
-        return make_stream(stream, handler.request_deserializer, handler.response_serializer)
+        return make_stream(stream, _tolerant(handler.request_deserializer), handler.response_serializer)
+
+    @contextmanager
+    def _counted(self, host: str) -> Iterator[None]:
+        if self._open_calls[host] >= MAX_OPEN_CALLS:
+            raise errors.Overloaded(f"{host or 'this peer'} has {MAX_OPEN_CALLS} open calls here; end some of them")
+        self._open_calls[host] += 1
+        try:
+            yield
+        finally:
+            self._open_calls[host] -= 1
+            if not self._open_calls[host]:
+                del self._open_calls[host]
+
+
+def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """Return a function that returns an error for bytes that are no message; gRPC logs one that is raised there."""
+
+    def read(raw: bytes) -> Any:
+        try:
+            return deserialize(raw)
+        except DecodeError:
+            return errors.WireError(f"{len(raw)} bytes are not the message of this call; has the peer another version?")
+
+    return read
+
+
+def _whole(request: Any) -> Any:
+    """Return the request of a call, or its messages as they come. Raises: WireError for bytes that are no message."""
+    if isinstance(request, errors.WireError):
+        raise request
+    return _WholeMessages(request) if isinstance(request, AsyncIterable) else request
+
+
+class _WholeMessages:
+    def __init__(self, messages: AsyncIterable[Any]) -> None:
+        self._source = messages
+        self._messages: AsyncIterator[Any] | None = None
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._messages is None:  # gRPC complains about an iterator that is made and not used
+            self._messages = aiter(self._source)
+        return _whole(await anext(self._messages))
+
+
+class _WholeWrites:
+    """The context of a call whose writes are not cut off.
+
+    gRPC cannot send the end of a call while a write is under way, also one whose task was cancelled: the peer would
+    wait for the end for ever.
+    """
+
+    def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        self._context = context
+        self._writing: asyncio.Future[None] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    async def write(self, message: Any) -> None:
+        self._writing = asyncio.ensure_future(self._context.write(message))
+        # Nobody is left to learn that a write failed after its task was cancelled.
+        self._writing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(self._writing)
+
+    async def abort(self, *arguments: Any, **rest: Any) -> None:
+        if self._writing is not None:
+            # A peer that reads nothing for so long is not told.
+            await asyncio.wait({self._writing}, timeout=LAST_WRITE_S)
+        await self._context.abort(*arguments, **rest)
 
 
 @asynccontextmanager
-async def _aborting(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
+async def _aborting(context: Any) -> AsyncIterator[None]:
     try:
         yield
     except errors.PeriplusError as error:
@@ -302,7 +393,7 @@ def _translate_leaves(group: BaseExceptionGroup[BaseException], address: str) ->
     )
 
 
-async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.PeriplusError) -> None:
+async def _abort(context: Any, error: errors.PeriplusError) -> None:
     detail = ((_DETAIL_KEY, error_detail(error)),)
     try:
         await context.abort(errors.meaning(error).status, _cut(str(error), 200), trailing_metadata=detail)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from periplus.errors import WireError
+from periplus.errors import PeriplusError, WireError
 from periplus.job.job_file import JobFile
 from periplus.net.convert import pace_from_pb, run_files_to_pb
 from periplus.pb.v1 import control_pb2
@@ -21,14 +21,30 @@ _STATE = {
 }
 
 
-def tasks_from_pb(message: control_pb2.DesiredTasks) -> tuple[LocalTask, ...]:
-    """Convert the desired tasks.
+def tasks_from_pb(message: control_pb2.DesiredTasks) -> tuple[tuple[LocalTask, ...], tuple[TaskReport, ...]]:
+    """Convert the desired tasks, and return those that can be read, and a report of failure of each other one.
 
-    Raises: ConfigError for an invalid job, WireError for a job id that is no name of a directory, and for what a
-    coordinator of another version may send: an unknown role, a task without its job, a key of the wrong length.
+    A task cannot be read if its job is invalid, or its id no name of a directory, and if a coordinator of another
+    version sends an unknown role, a task without its job, or a key of the wrong length. It costs no other job.
     """
     jobs = {job.job_id: job for job in message.jobs}
-    return tuple(_task(task, jobs.get(task.job_id)) for task in message.tasks)
+    tasks, failed = [], []
+    for task in message.tasks:
+        try:
+            tasks.append(_task(task, jobs.get(task.job_id)))
+        except PeriplusError as error:
+            why = f"its region cannot read the order: {error}"
+            failed.append(
+                TaskReport(
+                    task_id=task.task_id,
+                    job_id=task.job_id,
+                    state=TaskState.FAILED,
+                    message=why,
+                    restarts=0,
+                    fork=task.fork,
+                )
+            )
+    return tuple(tasks), tuple(failed)
 
 
 def _task(message: control_pb2.Task, of_job: control_pb2.DesiredJob | None) -> LocalTask:

@@ -45,6 +45,9 @@ Chosen by hand.
 VOID_IN_A_NEW_SESSION = frozenset({"task", "heartbeat", "certify"})
 """Kinds of queued messages that are dropped when a session begins, because its hello or a new message replaces them."""
 
+STAMP_BYTES = 64
+"""Room in a message for its epoch and sequence number, which are set when it is sent."""
+
 Messages = AsyncIterator[control_pb2.CoordinatorMessage]
 SessionCall = grpc.aio.StreamStreamCall[control_pb2.AgentMessage, control_pb2.CoordinatorMessage]
 
@@ -84,7 +87,14 @@ class CoordinatorSession:
         self.connected = asyncio.Event()
 
     def send(self, message: control_pb2.AgentMessage) -> None:
-        """Queue one message for the coordinator. If the outbox is full, an older one is dropped."""
+        """Queue one message for the coordinator. If the outbox is full, an older one is dropped.
+
+        A message that is too large to be sent is dropped, since it would end this session and each later one.
+        """
+        if message.ByteSize() > rpc.MAX_MESSAGE_BYTES - STAMP_BYTES:
+            what = message.WhichOneof("body")
+            event(log, logging.ERROR, "message_too_large", what=what, num_bytes=message.ByteSize())
+            return
         if len(self._outbox) >= OUTBOX_MESSAGES:
             # Drop the oldest training record; without one, the oldest message.
             del self._outbox[next((i for i, old in enumerate(self._outbox) if old.HasField("step")), 0)]

@@ -199,13 +199,13 @@ class JobHub:
 
     # ---- the trainer ----------------------------------------------------------------------------------------------
 
-    def claim_trainer(self, fork: int) -> FollowedTrainer:
-        """Follow a new trainer.
+    def claim_trainer(self, fork: int, peer: str) -> FollowedTrainer:
+        """Follow a new trainer on the connection `peer`.
 
         All streams below end if there was a trainer before, so that the new trainer hears a hello of every worker.
         Raises: Conflict if a trainer of the same or a newer fork is already followed.
         """
-        trainer = self.trainer_slot.claim(fork)
+        trainer = self.trainer_slot.claim(fork, peer)
         # A new trainer knows no worker, and must not hear of one before its hello.
         if not trainer.is_first:
             self.end_streams()

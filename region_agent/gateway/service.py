@@ -16,17 +16,24 @@ from there.
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import grpc.aio
 
-from periplus.errors import Denied, NotFound, StateError, Unreachable, WireError
-from periplus.net.convert import policy_from_pb, publication_record_from_pb, publication_record_to_pb
+from periplus.errors import Denied, NotFound, StateError, TimedOut, Unreachable, WireError
+from periplus.net.convert import (
+    policy_from_pb,
+    publication_record_from_pb,
+    publication_record_to_pb,
+    record_from_pb,
+)
+from periplus.net.rpc import MAX_PROBE_BYTES
 from periplus.net.tokens import check_job_secret
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.process.telemetry import event
-from periplus.values.task import PUBLIC_KEY_BYTES
+from periplus.values.task import PUBLIC_KEY_BYTES, REGION_NAME
 from region_agent.gateway import convert
 from region_agent.gateway.feed_reader import FeedReader
 from region_agent.gateway.hub import JobHub
@@ -43,6 +50,13 @@ FLUSH_S = 2.0
 """Seconds that a stream to be ended here gets for its queued messages. A distant peer needs about a second, and a dead
 one must not be waited for. Chosen by hand.
 """
+
+HELLO_S = 10.0
+"""Seconds from the opening of a stream to its first message; chosen by hand: three intercontinental round trips, and
+slack. Before that message nobody knows whose call it is."""
+
+PROBE_S = 30.0
+"""Seconds that one measurement of a link may take; twice what the measuring agent waits. Chosen by hand."""
 
 Certify = Callable[[str, int, bytes], Awaitable[control_pb2.CertificateAnswer]]
 """Function that requests a certificate for (job id, fork, the trainer's public key).
@@ -156,7 +170,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
                 pass
             raise Denied(f"the key of a trainer of job {hub.job_id} is not certified: {answer.refused}")
         hub = self._hub(first.hello.job_id, context)  # the job may have left, or come anew, meanwhile
-        trainer = hub.claim_trainer(first.hello.fork)
+        trainer = hub.claim_trainer(first.hello.fork, context.peer())
         try:
             async with _peer_tasks() as tasks:
                 tasks.create_task(self._feed_trainer(hub, answer, context))
@@ -165,7 +179,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
                     if message.HasField("down"):
                         await hub.send_down(convert.from_above(message.down, region=hub.region))
                     elif message.HasField("record"):
-                        self._records(message.record)
+                        self._records(_checked(message.record, hub.job_id))
                 raise Unreachable("the trainer closed its stream")
         finally:
             hub.trainer_slot.release(trainer)
@@ -186,8 +200,8 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
     ) -> gateway_pb2.PublishResponse:
         """Append the trainer's publications to the job's log record by record, as they come.
 
-        Raises: StateError without an opening, NotFound for an unknown job, Fenced for a trainer that was replaced, and
-        what `PublicationFeed.append` raises.
+        Raises: StateError without an opening, NotFound for an unknown job, Fenced for a trainer that was replaced,
+        Denied for who is not the trainer, and what `PublicationFeed.append` raises.
         """
         hub: JobHub | None = None
         fork, num_publications = 0, 0
@@ -197,7 +211,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
             if hub is None:
                 raise StateError("a publication must begin with its opening; this one did not")
             # Checked for each record, since a trainer may be replaced in the middle of a publication.
-            hub.trainer_slot.check_publisher(fork)
+            hub.trainer_slot.check_publisher(fork, context.peer())
             hub.feed.append(publication_record_from_pb(message))
             num_publications += message.HasField("closing")
         return gateway_pb2.PublishResponse(num_publications=num_publications)
@@ -212,17 +226,28 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
             ]
         )
 
-    async def Probe(
+    async def Probe(  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
         self, request_iterator: AsyncIterator[gateway_pb2.ProbeChunk], context: Context
-    ) -> AsyncIterator[gateway_pb2.ProbeAck]:
-        """Acknowledge each chunk that has no data, and the last one."""
-        received_bytes = 0
-        async for chunk in request_iterator:
-            received_bytes += len(chunk.data)
-            if not chunk.data or chunk.last:
-                yield gateway_pb2.ProbeAck(
-                    sequence=chunk.sequence, received_bytes=received_bytes, region=self._hubs.region
-                )
+    ) -> None:
+        """Acknowledge each chunk that has no data, and the last one.
+
+        Raises: WireError for more than `MAX_PROBE_BYTES`, TimedOut after `PROBE_S`.
+        """
+        received_bytes, region = 0, self._hubs.region
+        try:
+            async with asyncio.timeout(PROBE_S):
+                async for chunk in request_iterator:
+                    received_bytes += len(chunk.data)
+                    if received_bytes > MAX_PROBE_BYTES:
+                        raise WireError(f"a measurement of a link sent more than {MAX_PROBE_BYTES:,} bytes")
+                    if not chunk.data or chunk.last:
+                        ack = gateway_pb2.ProbeAck(
+                            sequence=chunk.sequence, received_bytes=received_bytes, region=region
+                        )
+                        with _while_peer_is_there():
+                            await context.write(ack)
+        except TimeoutError as error:
+            raise TimedOut(f"a measurement of a link took more than {PROBE_S:.0f} s") from error
 
 
 @contextlib.contextmanager
@@ -246,15 +271,30 @@ async def _peer_tasks() -> AsyncIterator[asyncio.TaskGroup]:
 
 
 async def _first(messages: AsyncIterator[Any]) -> Any:
-    async for message in messages:
-        return message
+    try:
+        async with asyncio.timeout(HELLO_S):
+            async for message in messages:
+                return message
+    except TimeoutError as error:
+        raise TimedOut(f"no message within {HELLO_S:.0f} s of opening the stream") from error
     raise StateError("the stream ended before its first message")
+
+
+def _checked(record: control_pb2.StepRecord, job_id: str) -> control_pb2.StepRecord:
+    """Return a trainer's record. Raises: WireError, CorruptFrame for one that would end the region's own session."""
+    if record.job_id != job_id:
+        raise WireError(f"the trainer of job {job_id} sent a record of job {record.job_id[:80]!r}")
+    record_from_pb(record)
+    return record
 
 
 def _region(context: Context) -> str:
     for key, value in context.invocation_metadata() or ():
         if key == REGION_KEY:
-            return value if isinstance(value, str) else value.decode()
+            region = value if isinstance(value, str) else value.decode(errors="replace")
+            if not re.fullmatch(REGION_NAME, region):
+                raise WireError(f"the caller says that it is the gateway of {region[:80]!r}, which names no region")
+            return region
     return ""
 
 

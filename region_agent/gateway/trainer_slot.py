@@ -7,25 +7,27 @@ Each resumption of a job is a new fork with a higher number. A trainer claims th
     otherwise                            it is refused with Conflict
 
 Invariants: at most one trainer is followed. A trainer that was replaced cannot release its successor. While a trainer
-is followed, publications of a lower fork are refused with Fenced. This module knows no streams: the caller decides what
-a new trainer means for the workers.
+is followed, publications of a lower fork are refused with Fenced, and those of any other connection than its own with
+Denied: they could only repeat what it has signed, and would cut off what it is sending. This module knows no streams:
+the caller decides what a new trainer means for the workers.
 """
 
 import asyncio
 from dataclasses import dataclass, field
 
-from periplus.errors import Conflict, Fenced
+from periplus.errors import Conflict, Denied, Fenced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FollowedTrainer:
     """A trainer that has claimed the slot.
 
-    `is_first` is False if the job had another trainer at this gateway before. `replaced` is set when a trainer of a
-    newer fork takes over.
+    `peer` is its connection, as gRPC names it. `is_first` is False if the job had another trainer at this gateway
+    before. `replaced` is set when a trainer of a newer fork takes over.
     """
 
     fork: int
+    peer: str
     is_first: bool
     replaced: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -43,7 +45,7 @@ class TrainerSlot:
         """The trainer that is followed now, or None."""
         return self._trainer
 
-    def claim(self, fork: int) -> FollowedTrainer:
+    def claim(self, fork: int, peer: str) -> FollowedTrainer:
         """Follow a new trainer of this fork, and replace one of an older fork.
 
         Raises: Conflict if a trainer of the same or a newer fork is followed; then nothing has changed.
@@ -55,7 +57,7 @@ class TrainerSlot:
                     f"the one of fork {fork} is refused; only a newer fork takes over"
                 )
             self._trainer.replaced.set()
-        self._trainer = FollowedTrainer(fork=fork, is_first=not self._had_trainer)
+        self._trainer = FollowedTrainer(fork=fork, peer=peer, is_first=not self._had_trainer)
         self._had_trainer = True
         return self._trainer
 
@@ -64,10 +66,12 @@ class TrainerSlot:
         if self._trainer is trainer:
             self._trainer = None
 
-    def check_publisher(self, fork: int) -> None:
-        """Raise Fenced if a trainer of a newer fork than `fork` is followed."""
+    def check_publisher(self, fork: int, peer: str) -> None:
+        """Raise Fenced if a trainer of a newer fork than `fork` is followed, Denied if one on another connection is."""
         if self._trainer is not None and fork < self._trainer.fork:
             raise self._fenced(fork, self._trainer.fork)
+        if self._trainer is not None and peer != self._trainer.peer:
+            raise Denied(f"only the trainer of job {self._job_id} publishes, on the connection of its own stream")
 
     async def until_replaced(self, trainer: FollowedTrainer) -> None:
         """Wait until this trainer is replaced, then raise Fenced."""

@@ -66,7 +66,7 @@ def test_a_reason_of_a_newer_peer_becomes_the_root_class() -> None:
 
 
 def test_only_what_time_can_heal_is_worth_a_retry() -> None:
-    assert {cls.__name__ for cls, row in MEANING.items() if row.retryable} == {"Unreachable", "TimedOut"}
+    assert {cls.__name__ for cls, row in MEANING.items() if row.retryable} == {"Unreachable", "Overloaded", "TimedOut"}
 
 
 def raised(error: Exception, *, cause: BaseException | None = None) -> Exception:

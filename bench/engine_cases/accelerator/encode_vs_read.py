@@ -30,7 +30,7 @@ from periplus.values.weight_state import Tensor, WeightState
 from trainer.publishing.device_snapshot import replace_changed
 
 MAX_VS_READ = 3.0
-"""Target of `gpu_encode_vs_read`, the same as in bench/weight_codec.py."""
+"""Target of `gpu_encode_vs_read`, the same as in bench/weight_deltas/weight_codec.py."""
 
 WIRE_PASSES = 5
 """Passes of encoding for the wire, of which the median counts. One more comes before them, for compilation."""

@@ -1,15 +1,17 @@
 """Errors over a real loopback connection, through every kind of call that the gateway's protocol has."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+import grpc.aio
 import pytest
 
 from periplus import errors
-from periplus.errors import MEANING, Conflict, NotFound, PeriplusError, TimedOut, Unreachable
+from periplus.errors import MEANING, Conflict, NotFound, Overloaded, PeriplusError, TimedOut, Unreachable, WireError
 from periplus.net import rpc
 from periplus.net.rpc import first_of
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
@@ -340,3 +342,95 @@ def test_a_call_that_is_dead_already_ends_as_a_cancelled_one() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(act())
+
+
+def test_one_address_has_a_bounded_number_of_open_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc, "MAX_OPEN_CALLS", 3)
+
+    async def run() -> None:
+        async with serving(Waiting()) as address, rpc.channel(address) as channel:
+            stub: Any = gateway_pb2_grpc.GatewayStub(channel)
+            calls = [stub.Subscribe(gateway_pb2.SubscribeRequest()) for _ in range(3)]
+            for call in calls:
+                await call.read()
+            with pytest.raises(Overloaded, match="3 open calls"), rpc.remote_errors(address):
+                await stub.Subscribe(gateway_pb2.SubscribeRequest()).read()
+            calls.pop().cancel()
+            async with asyncio.timeout(5):
+                while True:
+                    with contextlib.suppress(grpc.aio.AioRpcError):
+                        if await stub.Subscribe(gateway_pb2.SubscribeRequest()).read():
+                            break
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+
+
+class Waiting(Without):
+    """Answers a subscription at once, and keeps it open."""
+
+    async def Subscribe(self, request: Any, context: Any) -> None:  # type: ignore[override]
+        await context.write(gateway_pb2.PublicationRecord())
+        await asyncio.Event().wait()
+
+    async def Publish(self, request_iterator: Any, context: Any) -> Any:
+        async for _ in request_iterator:
+            pass
+
+    async def Probe(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        async for _ in request_iterator:
+            pass
+
+    async def Traffic(self, request: Any, context: Any) -> Any:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("method", ["Publish", "Subscribe", "Probe", "Traffic"])
+def test_bytes_that_are_no_message_are_refused_without_a_traceback(
+    method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with serving(Waiting()) as address, rpc.channel(address) as channel:
+            of = gateway_pb2.DESCRIPTOR.services_by_name["Gateway"].methods_by_name[method]
+            kind = f"{'stream' if of.client_streaming else 'unary'}_{'stream' if of.server_streaming else 'unary'}"
+            begin: Any = getattr(channel, kind)(f"/periplus.v1.Gateway/{method}")
+            call = begin() if of.client_streaming else begin(b"\xff")
+            if of.client_streaming:
+                await call.write(b"\xff")
+            with pytest.raises(WireError, match="1 bytes are not the message"), rpc.remote_errors(address):
+                await (call.read() if of.server_streaming else call)
+
+    asyncio.run(run())
+    assert caplog.records == []
+
+
+def test_a_call_that_fails_while_a_message_is_written_still_ends() -> None:
+    async def run() -> None:
+        async with serving(Failing()) as address, rpc.channel(address) as channel:
+            stub: Any = gateway_pb2_grpc.GatewayStub(channel)
+            call = stub.Subscribe(gateway_pb2.SubscribeRequest())
+            await asyncio.sleep(0.3)  # the peer reads nothing meanwhile, so that the write waits
+
+            async def read() -> None:
+                while await call.read() is not grpc.aio.EOF:
+                    pass
+
+            with pytest.raises(Conflict), rpc.remote_errors(address):
+                await asyncio.wait_for(read(), 5)
+
+    asyncio.run(run())
+
+
+class Failing(Without):
+    """Fails while it writes."""
+
+    async def Subscribe(self, request: Any, context: Any) -> None:  # type: ignore[override]
+        async def write() -> None:
+            chunk = gateway_pb2.Chunk(data=bytes(8 << 20))
+            while True:
+                await context.write(gateway_pb2.PublicationRecord(chunk=chunk))
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(write())
+            await asyncio.sleep(0.1)
+            raise Conflict("the job has moved")

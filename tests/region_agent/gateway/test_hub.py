@@ -193,12 +193,12 @@ async def test_a_first_trainer_hears_what_waited_for_it_and_the_next_one_hears_e
     hub = new_hub()
     stream = await stream_of(hub, "w")
     await hub.take_up(stream, frame())
-    first = hub.claim_trainer(0)
+    first = hub.claim_trainer(0, "peer")
     hello = relayed("w", UpKind.HELLO)
     assert await waiting_up(hub) == [hello, frame()]
     assert not stream.is_ended
     hub.trainer_slot.release(first)
-    hub.claim_trainer(0)
+    hub.claim_trainer(0, "peer")
     assert stream.is_ended
     assert await waiting_up(hub) == [frame()]
 

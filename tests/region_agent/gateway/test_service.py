@@ -9,12 +9,25 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from periplus.errors import Conflict, CorruptFrame, Denied, Fenced, Forged, NotFound, StateError, Unreachable
+from periplus.errors import (
+    Conflict,
+    CorruptFrame,
+    Denied,
+    Fenced,
+    Forged,
+    NotFound,
+    StateError,
+    TimedOut,
+    Unreachable,
+    WireError,
+)
 from periplus.net import rpc
+from periplus.net.convert import publication_record_to_pb
 from periplus.net.tokens import metadata_of_job
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.publication import Closing, PublicationKind, derived_publication
 from periplus.values.policy import Policy
+from region_agent.gateway import service
 from region_agent.gateway.convert import from_above
 from region_agent.gateway.service import GatewayService
 from region_agent.weights.disk import restore
@@ -242,7 +255,7 @@ async def test_a_fenced_trainer_cannot_publish_into_the_publication_of_its_succe
 async def test_training_records_are_passed_on() -> None:
     async with home_region() as (home, trainer):
         record = gateway_pb2.TrainerUp()
-        record.record.job_id = JOB
+        record.record.job_id, record.record.kind = JOB, "step"
         await trainer.call.write(record)
         await until(lambda: [each.job_id for each in home.records] == [JOB])
 
@@ -437,3 +450,78 @@ async def test_nobody_speaks_for_a_worker_that_did_not_say_hello_over_the_stream
         await liar.hello("w2")
         await until(lambda: "w2 hello" in trainer.came)
         assert sorted(trainer.came) == ["liar hello", "w1 hello", "w2 hello"]
+
+
+@played
+async def test_a_repeated_publication_of_the_trainer_does_not_cut_off_the_one_that_comes() -> None:
+    """Every reader has what the trainer signed, and the secret of the job."""
+    first = anchor(0)
+    async with home_region() as (home, trainer), rpc.channel(home.address) as channel:
+        await until(lambda: home.hub.trainer_slot.trainer is not None)
+        stub: Any = gateway_pb2_grpc.GatewayStub(channel)
+        opening, *rest = first.records()
+        trainer.publish_record(opening)
+        await until(lambda: home.hub.feed.num_changes > 0)
+        call = stub.Publish(iter([publication_record_to_pb(opening)]), metadata=metadata_of_job(JOB_SECRET))
+        with pytest.raises(Denied, match="only the trainer"), rpc.remote_errors(home.address):
+            await call
+        for record in rest:
+            trainer.publish_record(record)
+        await until(lambda: home.hub.feed.log.newest == Policy(fork=0, version=0))
+        assert trainer.error is None
+
+
+# ---- limits ----------------------------------------------------------------------------------------------------------
+
+
+@played
+async def test_a_measurement_of_a_link_is_bounded_in_bytes_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "MAX_PROBE_BYTES", 100)
+    monkeypatch.setattr(service, "PROBE_S", 0.2)
+    async with gateway() as home, rpc.channel(home.address) as channel:
+        stub: Any = gateway_pb2_grpc.GatewayStub(channel)
+        call = stub.Probe()
+        await call.write(gateway_pb2.ProbeChunk(data=bytes(100), last=True))
+        assert (await call.read()).received_bytes == 100
+        await call.write(gateway_pb2.ProbeChunk(data=b"1"))
+        with pytest.raises(WireError, match="more than 100 bytes"), rpc.remote_errors(home.address):
+            await call.read()
+        with pytest.raises(TimedOut, match="measurement"), rpc.remote_errors(home.address):
+            await stub.Probe().read()
+
+
+@played
+@pytest.mark.parametrize("method", ["Rollout", "Train"])
+async def test_a_stream_without_its_first_message_is_ended(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "HELLO_S", 0.1)
+    async with gateway() as home, rpc.channel(home.address) as channel:
+        stub: Any = gateway_pb2_grpc.GatewayStub(channel)
+        with pytest.raises(TimedOut, match="no message"), rpc.remote_errors(home.address):
+            await getattr(stub, method)().read()
+
+
+@played
+@pytest.mark.parametrize(
+    "record",
+    [
+        control_pb2.StepRecord(job_id="another", kind="step"),
+        control_pb2.StepRecord(job_id=JOB, kind="nonsense"),
+    ],
+)
+async def test_a_record_that_would_end_the_session_of_the_region_ends_its_trainer_s_stream(
+    record: control_pb2.StepRecord,
+) -> None:
+    async with home_region() as (home, trainer):
+        await trainer.call.write(gateway_pb2.TrainerUp(record=record))
+        assert isinstance(await trainer.ended(), WireError)
+        assert home.records == []
+
+
+@played
+async def test_a_caller_that_names_no_region_is_refused() -> None:
+    async with gateway() as home, rpc.channel(home.address) as channel:
+        stub: Any = gateway_pb2_grpc.GatewayStub(channel)
+        metadata = (*metadata_of_job(JOB_SECRET), (service.REGION_KEY, "no region"))
+        with pytest.raises(WireError, match="names no region"), rpc.remote_errors(home.address):
+            await stub.Subscribe(gateway_pb2.SubscribeRequest(job_id=JOB), metadata=metadata).read()
+        assert home.traffic.sent_bytes == {}

@@ -1,0 +1,116 @@
+"""A fleet of two regions on this machine with one running job, and what its owner knows of it.
+
+Its processes have a folder of their own as home, so that they are found by it.
+"""
+
+import asyncio
+import json
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinator.client.connection import Coordinator, connect
+from coordinator.client.submission import submission
+from coordinator.local_fleet.fleet import LocalFleet, LocalFleetSettings
+from coordinator.local_fleet.services import Services
+from periplus.job.job_file import JobFile
+from periplus.net.tokens import metadata_of, read_token
+from periplus.pb.v1 import control_pb2
+from tests.support.processes.declared_fleet import until_running
+from tests.support.processes.demo import audit, pids_of
+from tests.support.tiny_job import tiny_job
+
+REGIONS = ("a", "b")
+START_S = 240.0
+"""Seconds for all processes of a job to start. Chosen by hand: each imports torch, on two cores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doors:
+    """The doors of a running fleet: its addresses, its token, and a connection of its owner."""
+
+    folder: Path
+    coordinator: str
+    gateways: tuple[str, ...]
+    token: str
+    remote: Coordinator
+
+    @property
+    def owner(self) -> tuple[tuple[str, str], ...]:
+        return metadata_of(self.token)
+
+    def job(self, steps: int) -> JobFile:
+        return tiny_job(self.folder, steps=steps, staleness=1, regions={"min": 2})
+
+    async def start(self, job: JobFile, request_id: str) -> tuple[str, str]:
+        """Submit a job, wait until all of its processes run, and return its id and its secret."""
+        job_id = (await self.remote.submit(submission(job, request_id))).job_id
+        await until_running(self.remote, job_id, START_S)
+        tasks = (json.loads(file.read_text()) for file in self.folder.glob("tasks/*/task.json"))
+        return job_id, next(str(task["job_secret"]) for task in tasks if task["job_id"] == job_id)
+
+    async def ended(self, job_id: str) -> control_pb2.Job:
+        """Wait until a job has ended, and return it."""
+        async for _ in self.remote.watch(job_id):
+            pass
+        return await self.remote.job(job_id)
+
+    def services(self) -> dict[str, int]:
+        """Return the resident KiB of the coordinator and the agents by their words, each with its process id."""
+        found = {}
+        for pid, words in pids_of(self.folder):
+            if " coordinator run" in words or " agent run" in words:
+                name = (
+                    "coordinator" if " coordinator run" in words else "agent " + words.split("--region ")[1].split()[0]
+                )
+                status = Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1]
+                found[f"{name} {pid}"] = int(status.split()[0])
+        return found
+
+    def tracebacks(self) -> list[str]:
+        """Return the lines of the services' logs that tell of an exception which nobody expected."""
+        logs = self.folder.glob("services/*.log")
+        lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+        return [line for line in lines if "Traceback" in line or "call_crashed" in line or "never retrieved" in line]
+
+
+async def checked(doors: Doors, job_id: str, steps: int) -> list[str]:
+    """Wait for the end of a job, and return what is wrong with it."""
+    ended = await doors.ended(job_id)
+    if ended.state != control_pb2.JOB_STATE_SUCCEEDED:
+        return [f"{job_id} ended as {ended.state}: {ended.reason}"]
+    try:
+        await asyncio.to_thread(audit, Path(ended.files.run_dir))
+    except AssertionError as error:
+        return [f"the audit of {job_id}: {error}"]
+    return [] if ended.policy.version == steps else [f"{job_id} made {ended.policy.version} of {steps} steps"]
+
+
+@asynccontextmanager
+async def doors_of_a_fleet(jobs_per_region: int = 1) -> AsyncIterator[Doors]:
+    """Start a fleet. All of its processes end with the context."""
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory(prefix="periplus-bench-") as name:
+        folder, token_file = Path(name), Path(name) / "state" / "token"
+        (folder / "services").mkdir()
+        (folder / "tasks").mkdir()
+        services = Services(folder / "services")
+        settings = LocalFleetSettings(
+            regions=REGIONS, wan="", work_dir=folder / "work", token_file=token_file, jobs_per_region=jobs_per_region
+        )
+        fleet = LocalFleet(settings, services, lambda text: None)
+        os.environ |= {"HOME": name, "TMPDIR": str(folder / "tasks")}
+        try:
+            address = (await fleet.start()).coordinator
+            token = read_token(token_file)
+            async with connect(address, token) as remote:
+                await fleet.await_regions(remote)
+                gateways = tuple(region.gateway_address for region in (await remote.fleet()).regions)
+                yield Doors(folder=folder, coordinator=address, gateways=gateways, token=token, remote=remote)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+            await services.stop(lambda: False)
