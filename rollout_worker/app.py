@@ -186,7 +186,9 @@ class Worker:
             )
             scorer = build_scorer(self._job.reward, loaded.environment, environment_lock, place)
             section = self._job.environment
-            source = build_source(section, loaded.environment, scratch / CODE_FOLDER)
+            source = build_source(
+                section, loaded.environment, scratch / CODE_FOLDER, may_stay=self._config.task.allows_unsandboxed
+            )
             turns = None
             if section is not None and source is not None:
                 turns = TurnDriver(

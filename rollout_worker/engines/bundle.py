@@ -24,6 +24,7 @@ from periplus.environment.prompts import PromptEncoder
 from periplus.errors import ConfigError, EngineRefused, one_line
 from periplus.job.architectures import attention_function
 from periplus.job.job_file import JobFile
+from periplus.job.reward_code import CODE_FOLDER
 from periplus.process import telemetry
 from periplus.values.probe_prompts import PROBE_FILE
 from rollout_worker.engines.adapter_engine import AdapterEngine
@@ -91,6 +92,10 @@ def _unpacked(files: Mapping[str, bytes], scratch: Path, job: JobFile) -> tuple[
         target = scratch / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
+        if not name.startswith(CODE_FOLDER):
+            target.chmod(0o600)
+    # The user's code may run as another user (rewards/apart.py), who sees nothing else here.
+    scratch.chmod(0o711)
     # Nothing is fetched: all files came with the bundle.
     tokenizer = AutoTokenizer.from_pretrained(scratch, local_files_only=True)
     return tokenizer, worker_environment(job, scratch)

@@ -34,11 +34,12 @@ class InProcessSource:
 
 
 def build_source(
-    section: EnvironmentSection | None, environment: Environment, code_folder: Path
+    section: EnvironmentSection | None, environment: Environment, code_folder: Path, *, may_stay: bool
 ) -> InProcessSource | EnvironmentPool | None:
     """Return what opens the episodes of a job; None if its episodes have one turn.
 
-    `environment` has the job's problems, and `code_folder` the user's own modules.
+    `environment` has the job's problems, and `code_folder` the user's own modules. `may_stay` is as for
+    EnvironmentProgram.
     """
     if section is None or not section.has_turns:
         return None
@@ -46,5 +47,5 @@ def build_source(
         main = environment.main if isinstance(environment, ProblemSets) else environment
         tasks: TurnTasks = main  # type: ignore[assignment]  # job_environment.py makes such tasks for the name
         return InProcessSource(tasks)
-    program = EnvironmentProgram(path=section.path, config=section.config, folder=code_folder)
+    program = EnvironmentProgram(path=section.path, config=section.config, folder=code_folder, may_stay=may_stay)
     return EnvironmentPool(program, max_processes=section.processes, timeout_s=section.timeout_s)

@@ -28,15 +28,19 @@ PROCESS_MODULE = "rollout_worker.environments.process"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentProgram:
-    """What a process loads: the user's class as MODULE:CLASS, its settings, and the folder of the user's modules."""
+    """What a process loads: the user's class as MODULE:CLASS, its settings, and the folder of the user's modules.
+
+    `may_stay`: it may run where the kernel cannot keep it from the worker (rewards/apart.py).
+    """
 
     path: str
     config: Mapping[str, Any]
     folder: Path
+    may_stay: bool = False
 
     async def start(self) -> RewardChild:
         """Start a process. Raises: ConfigError if the class cannot be loaded; ChildLost; OSError."""
-        setup = {"path": self.path, "config": dict(self.config), "folder": str(self.folder)}
+        setup = {"path": self.path, "config": dict(self.config), "folder": str(self.folder), "may_stay": self.may_stay}
         return await RewardChild.spawn(PROCESS_MODULE, setup, what=f"environment.path {self.path}")
 
 

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rollout_worker.rewards.apart import leave_worker
 from rollout_worker.rewards.keeper import die_with_parent
 from rollout_worker.rewards.pipes import taken_pipes, text_of
 
@@ -69,6 +70,7 @@ def main() -> None:
     messages = pipes.messages()
     setup = next(messages)
     try:
+        leave_worker(setup["folder"], may_stay=setup["may_stay"])
         sys.path[:0] = [setup["folder"]]
         module, _, name = setup["path"].partition(":")
         environment = getattr(importlib.import_module(module), name)

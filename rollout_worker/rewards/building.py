@@ -106,6 +106,7 @@ def _pool(reward: RewardSection, group: Sequence[WeightedFunction], place: Rewar
         program=RewardProgram(
             functions=functions,
             folder=folder,
+            may_stay=place.may_run_unsandboxed,
             num_threads=place.num_threads if is_model else 1,
             memory_bytes=None if is_model else int(MEMORY_SHARE * _machine_bytes()),
         ),

@@ -87,7 +87,7 @@ def _check_tests(entry: CodeReward, read: Sequence[Mapping[str, Any]], columns: 
 async def _try_environment(job: JobFile, environment: Environment, item: Item, folder: Path) -> dict[str, Any]:
     """Return the reward of one turn in an environment of the user's own. Raises: ConfigError."""
     assert job.environment is not None
-    pool = build_source(job.environment, environment, folder)
+    pool = build_source(job.environment, environment, folder, may_stay=True)
     assert isinstance(pool, EnvironmentPool)
     said: dict[str, Any] = {"label": f"environment.path {job.environment.path}", "weight": 1.0}
 
@@ -116,7 +116,11 @@ async def _try(
     section = job.reward.model_copy(update={"name": None, "functions": (entry,), "on_failure": "fail", "processes": 1})
     # Where the kernel here refuses a sandbox, another machine's may not: the functions' own region decides.
     # An answer that is in the data is never empty.
-    place = RewardPlace(code_folder=folder, columns=(*columns, "answer") if item.answer else columns)
+    place = RewardPlace(
+        code_folder=folder,
+        columns=(*columns, "answer") if item.answer else columns,
+        may_run_unsandboxed=isinstance(entry, OwnReward),  # here it is the user's own machine
+    )
     scorer = build_scorer(section, environment, asyncio.Lock(), place)
     # The completion's tokens are not known here, since no tokenizer is loaded: its bytes stand in for them.
     sample = ScoredSample(token_ids=tuple(item.answer.encode()))

@@ -44,6 +44,8 @@ class RewardProgram:
 
     functions: tuple[tuple[str, Settings], ...]
     folder: Path | None = None
+    may_stay: bool = False
+    """Whether the user's modules may run where the kernel cannot keep them from the worker (apart.py)."""
     num_threads: int = 1
     memory_bytes: int | None = None
     """Most memory that the process may allocate; None bounds nothing."""
@@ -71,6 +73,7 @@ class RewardChild:
         """
         folder = None if program.folder is None else str(program.folder)
         setup = {"functions": program.functions, "folder": folder, "memory_bytes": program.memory_bytes}
+        setup["may_stay"] = program.may_stay
         module = "rollout_worker.rewards.process"
         return await cls.spawn(module, setup, what="the reward functions", num_threads=program.num_threads)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from periplus.environment.rewards.completions import BatchFunction, ScoredText
+from rollout_worker.rewards.apart import leave_worker
 from rollout_worker.rewards.functions.registry import build_function
 from rollout_worker.rewards.keeper import die_with_parent
 from rollout_worker.rewards.pipes import taken_pipes, text_of
@@ -29,6 +30,8 @@ def main() -> None:
     setup = next(messages)
     try:
         _bound_memory(setup["memory_bytes"])
+        if setup["folder"]:
+            leave_worker(setup["folder"], may_stay=setup["may_stay"])
         sys.path[:0] = [setup["folder"]] if setup["folder"] else []
         functions = [build_function(kind, settings) for kind, settings in setup["functions"]]
     except Exception as error:  # the root of foreign code: a user's module may raise anything

@@ -134,6 +134,11 @@ def hide_memory() -> None:
     _call("prctl", PR_SET_DUMPABLE, *map(ctypes.c_ulong, (0, 0, 0, 0)))
 
 
+def show_memory() -> None:
+    """Undo `hide_memory`, and what a change of the user does likewise. Raises: OSError."""
+    _call("prctl", PR_SET_DUMPABLE, *map(ctypes.c_ulong, (1, 0, 0, 0)))
+
+
 def _call(name: str, *arguments: object) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, name)(*arguments) != 0:

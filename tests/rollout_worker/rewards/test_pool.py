@@ -288,6 +288,28 @@ def test_functions_see_no_variable_of_the_workers_environment(folder: Path, monk
     assert [each.reward for each in play(scene)] == [0.0]
 
 
+def test_functions_see_no_other_process(folder: Path) -> None:
+    (folder / "faulty.py").write_text(
+        "import os\n"
+        "def readable(path):\n"
+        "    try:\n"
+        "        return open(path, 'rb').read(1) is not None\n"
+        "    except OSError:\n"
+        "        return False\n"
+        "def score(completions):\n"
+        "    others = [each for each in os.listdir('/proc') if each.isdigit() and int(each) != os.getpid()]\n"
+        "    assert str(os.getppid()) in others and os.path.exists('/proc/1')\n"
+        "    seen = [each for each in others for name in ('environ', 'mem') if readable(f'/proc/{each}/{name}')]\n"
+        "    return [len(seen) for _ in completions]"
+    )
+
+    async def scene() -> list[Any]:
+        async with scoring(reward(OWN), "", code_folder=folder) as scorer:
+            return await scores(scorer, Answered("").item(0), ["a"])
+
+    assert [each.reward for each in play(scene)] == [0.0]
+
+
 def test_a_process_starts_without_torch(folder: Path) -> None:
     (folder / "faulty.py").write_text(
         "import sys\ndef score(completions):\n    return [float('torch' in sys.modules) for _ in completions]"
