@@ -25,7 +25,7 @@ from coordinator.writer import Writer
 from periplus import clock
 from periplus.job.job_file import JobFile
 from periplus.net import rpc
-from periplus.net.tokens import TokenGuard
+from periplus.net.tokens import TokenGuard, read_token
 from periplus.pb.v1 import control_pb2_grpc
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
 from periplus.process.telemetry import event as log_event
@@ -56,7 +56,8 @@ async def run(config: CoordinatorConfig, ready_file: Path | None, stop_on_stdin_
     guard = TokenGuard(config.token_file) if config.token_file else None
     server = rpc.server(guard.check if guard else None)
     address = rpc.bind(server, config.listen)
-    async with address_resolver(config.region, config.wan or None) as resolver:
+    token = read_token(config.token_file) if config.token_file else ""
+    async with address_resolver(config.region, config.wan or None, token) as resolver:
         await resolver.announce(address)
     with rpc.ungrouped():
         return await _serve(config, server, address, ready_file, stop_on_stdin_eof)

@@ -86,7 +86,8 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
     server = rpc.server()
     hubs, traffic = Hubs(config.region), Traffic()
     address = rpc.bind(server, config.listen)
-    async with address_resolver(config.region, config.wan or None) as resolver:
+    token = read_token(config.token_file) if config.token_file else ""
+    async with address_resolver(config.region, config.wan or None, token) as resolver:
         advertised = config.advertise or address
         await resolver.announce(advertised)
         engines, accelerators = await asyncio.to_thread(installed, config.engines), Accelerators()

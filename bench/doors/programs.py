@@ -9,8 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rollout_worker.rewards.functions.completions import ScoredText
-
+from periplus.environment.rewards.completions import ScoredText
 from rollout_worker.rewards.functions import code
 from rollout_worker.rewards.sandbox.run import RunLimits, run_program
 from tests.support.processes.rewards import Answered, reward, scores, scoring

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from coordinator.local_fleet.records import FleetRecord, chosen_fleet, living_fleets, records_folder
 from periplus.config.local_paths import home_folder
-from periplus.net.tokens import FILE_VARIABLE, read_token
-from periplus.net.tokens import VARIABLE as TOKEN_VARIABLE
+from periplus.net.tokens import read_token, token_of_environment
 
 DEFAULT_ADDRESS = "127.0.0.1:7070"
 """Where a coordinator listens that was started without options."""
@@ -41,10 +40,7 @@ def token_of(address: str) -> str:
     for fleet in _living_fleets():
         if fleet.coordinator == address.replace("localhost:", "127.0.0.1:"):
             return read_token(Path(fleet.token_file))
-    if given := os.environ.get(TOKEN_VARIABLE, ""):
-        return given
-    file = os.environ.get(FILE_VARIABLE, "")
-    return read_token(Path(file)) if file else ""
+    return token_of_environment()
 
 
 def local_fleet() -> FleetRecord | None:

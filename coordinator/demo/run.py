@@ -213,7 +213,7 @@ class _Demo:
 
     async def _conclude(self, ended: control_pb2.Job, state: ViewState, run: RunDirectory, wan: str) -> int:
         # The emulator counts every byte between regions; its counts are lost when it stops with the demo.
-        async with WanControl(wan) as emulator:
+        async with WanControl(wan, read_token(self._token_file)) as emulator:
             counted = sum(count.delivered_bytes for count in await emulator.counters())
         wall_s = clock.monotonic_s() - self._settings.launched_s
         append_line(run.logs / SESSIONS_FILE, finite_json.dumps({"wan_bytes": counted, "wall_s": round(wall_s, 3)}))

@@ -88,7 +88,8 @@ class LocalFleet:
         regions = settings.regions
         self._say(f"starting the emulated network ({settings.wan}): {', '.join(regions)}")
         ready = await self._services.start(
-            "wan", ["wan", "run", "--grid", settings.wan, "--regions", ",".join(regions), "--control", ANY_PORT]
+            "wan",
+            ["wan", "run", "--grid", settings.wan, "--regions", ",".join(regions), "--control", ANY_PORT, *self._token],
         )
         return ready["control"]
 

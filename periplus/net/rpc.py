@@ -287,8 +287,10 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
                 del self._open_calls[host]
 
 
-def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+def _tolerant(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
     """Return a function that returns an error for bytes that are no message; gRPC logs one that is raised there."""
+    if deserialize is None:  # a method whose messages are bytes
+        return None
 
     def read(raw: bytes) -> Any:
         try:

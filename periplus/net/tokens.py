@@ -39,18 +39,18 @@ _MODE_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class TokenGuard:
-    """Refuses calls without the token of a file."""
+    """Refuses calls without the token of a file. `service` names what is called."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, file: Path, service: str = "coordinator") -> None:
+        self._file, self._service = file, service
         self._token = read_token(file).encode()
 
     def check(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
         """Check a call's metadata. Raises: Denied unless it has the token."""
         if not hmac.compare_digest(_sent(metadata, KEY), self._token):
             raise Denied(
-                f"this coordinator answers only those who can read {self._file}: call it as the user who started it, "
-                f"or set {VARIABLE} to what the file holds, or {FILE_VARIABLE} to a file with it"
+                f"this {self._service} answers only those who can read {self._file}: call it as its owner, or set "
+                f"{VARIABLE} to what the file holds, or {FILE_VARIABLE} to a file with it"
             )
 
 
@@ -62,6 +62,17 @@ def check_has_token(service: str, listen: str, file: Path | None) -> None:
             f"{HOW_TO_MAKE.format(file='FILE')}, and give coordinator and agents --token-file FILE, or "
             f"{FILE_VARIABLE}; commands need it too"
         )
+
+
+def token_of_environment() -> str:
+    """Return the token that PERIPLUS_TOKEN is, or that the file of PERIPLUS_TOKEN_FILE holds; empty without both.
+
+    Raises: what `read_token` raises.
+    """
+    if given := os.environ.get(VARIABLE, ""):
+        return given
+    file = os.environ.get(FILE_VARIABLE, "")
+    return read_token(Path(file)) if file else ""
 
 
 def metadata_of(token: str) -> tuple[tuple[str, str], ...]:

@@ -3,8 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 from periplus.net import rpc
+from periplus.net.tokens import TokenGuard
 from periplus.pb.v1 import wan_pb2_grpc
 from periplus.process import lifecycle
 from periplus.process.lifecycle import ShutdownReason
@@ -20,14 +22,21 @@ caller."""
 
 
 async def run(
-    network: EmulatedNetwork, control: str, *, stop_on_stdin_eof: bool, on_ready: Callable[[str], None]
+    network: EmulatedNetwork,
+    control: str,
+    *,
+    stop_on_stdin_eof: bool,
+    on_ready: Callable[[str], None],
+    token_file: Path | None = None,
 ) -> ShutdownReason:
     """Emulate `network` until SIGTERM, SIGINT or, with `stop_on_stdin_eof`, the end of stdin.
 
-    `on_ready` gets the bound control address. Raises: Conflict if `control` cannot be bound.
+    `on_ready` gets the bound control address. Calls need the token of `token_file`, if there is one.
+    Raises: Conflict if `control` cannot be bound; what reading the token raises.
     """
+    guard = TokenGuard(token_file, "emulator") if token_file else None
     relay = Relay(network, asyncio.get_running_loop())
-    server = rpc.server()
+    server = rpc.server(guard.check if guard else None)
     wan_pb2_grpc.add_WanEmulatorServicer_to_server(WanService(relay), server)
     # The port is bound before anybody is told of it.
     bound = rpc.bind(server, control)

@@ -12,6 +12,7 @@ import click
 from periplus import errors
 from periplus.cli.command_groups import CommandGroup
 from periplus.cli.option_types import HOST_PORT
+from periplus.net.tokens import FILE_VARIABLE, token_of_environment
 from periplus.process import lifecycle
 from periplus.view.terminal.listing import Column, Listing, Output, Tree, output_option, render, render_tree
 from periplus.wan import app, grid
@@ -86,9 +87,23 @@ def wan() -> None:
     help='Gets {"control": "host:port"} once it listens.',
 )
 @click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar=FILE_VARIABLE,
+    show_envvar=True,
+    help="File with the token that calls of its control need  [default: none needed]",
+)
+@click.option(
     "--stop-on-stdin-eof", is_flag=True, help="Also stop when stdin closes, as it does when the parent process ends."
 )
-def run(grid_: str, control: str, regions: str, ready_file: Path | None, stop_on_stdin_eof: bool) -> int:
+def run(
+    grid_: str,
+    control: str,
+    regions: str,
+    ready_file: Path | None,
+    token_file: Path | None,
+    stop_on_stdin_eof: bool,
+) -> int:
     """Relay TCP between regions at the rates and delays of a grid, until stopped."""
     network = grid.load(grid_, tuple(name.strip() for name in regions.split(",") if name.strip()))
     click.echo(_describe(grid_, network), err=True)
@@ -100,7 +115,9 @@ def run(grid_: str, control: str, regions: str, ready_file: Path | None, stop_on
 
     # The usual event loop wakes up to a millisecond late, which is too coarse for short delays.
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        reason = runner.run(app.run(network, control, stop_on_stdin_eof=stop_on_stdin_eof, on_ready=ready))
+        reason = runner.run(
+            app.run(network, control, stop_on_stdin_eof=stop_on_stdin_eof, on_ready=ready, token_file=token_file)
+        )
     return errors.EXIT_INTERRUPTED if reason is lifecycle.ShutdownReason.SIGINT else errors.EXIT_OK
 
 
@@ -138,7 +155,7 @@ def show(control: str, output: str) -> None:
 
 def _ask(control: str, call: Callable[[WanControl], Awaitable[T]]) -> T:
     async def connected() -> T:
-        async with WanControl(control) as emulator:
+        async with WanControl(control, token_of_environment()) as emulator:
             return await call(emulator)
 
     try:

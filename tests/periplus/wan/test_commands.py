@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from periplus import errors
 from periplus.__main__ import run
 from periplus.config.yaml_text import parse
+from periplus.net.tokens import make_token
 from periplus.view.terminal.listing import Output
 from periplus.wan.commands import DEFAULT_CONTROL, parse_value, wan
 from periplus.wan.shaping import LinkProperty
@@ -103,6 +104,22 @@ def test_who_is_told_nothing_finds_the_emulator_that_was_told_nothing() -> None:
         for verb in ("run", "set", "show")
     }
     assert found == dict.fromkeys(found, DEFAULT_CONTROL)
+
+
+@pytest.mark.processes
+def test_an_emulator_with_a_token_answers_only_who_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token, ready = tmp_path / "token", tmp_path / "wan.json"
+    make_token(token)
+    with process(ready, "--grid", "intercontinental", "--token-file", str(token)):
+        control = json.loads(ready.read_text())["control"]
+        refused = [
+            periplus("set", "us-east", "eu-west", "drop", "on", control=control),
+            periplus("show", control=control),
+        ]
+        assert {done.returncode for done in refused} == {errors.MEANING[errors.Denied].exit_code}
+        assert "this emulator answers only those who can read" in refused[0].stderr
+        monkeypatch.setenv("PERIPLUS_TOKEN_FILE", str(token))
+        assert periplus("show", control=control).returncode == errors.EXIT_OK
 
 
 @pytest.mark.processes
