@@ -194,9 +194,12 @@ async def test_a_full_spool_stops_its_workers_and_nobody_else_and_goes_on_when_t
         assert len(worker.spooled()) == held
         await trainer.lease("w1", 7)
         await until(lambda: worker.leases() == [7])
+        done = 0
         while len(trainer.frames) < num_frames + 1:
-            await trainer.commit()
-            await asyncio.sleep(0.01)
+            await until(lambda: len(trainer.frames) > done)  # noqa: B023
+            there = len(trainer.frames)
+            await trainer.commit(*range(done, there))
+            done = there
         await producing
         assert trainer.keys.count(key(0)) == 1
         assert {one for one in trainer.keys if one.worker_id == "w1"} == {key(i) for i in range(num_frames)}
