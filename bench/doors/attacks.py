@@ -71,7 +71,8 @@ async def take_leases_as_a_stranger(prey: Prey) -> bool:
         call = stub.Rollout(metadata=metadata_of_job("0" * 64))
         hello = gateway_pb2.WorkerHello(job_id=prey.job_id, region="a", epoch=1)
         await call.write(gateway_pb2.RolloutUp(worker_id="thief", hello=hello))
-        await call.write(gateway_pb2.RolloutUp(worker_id="thief", capacity=gateway_pb2.Capacity(num_samples=64)))
+        with contextlib.suppress(asyncio.InvalidStateError):  # it has been refused already: `read` says why
+            await call.write(gateway_pb2.RolloutUp(worker_id="thief", capacity=gateway_pb2.Capacity(num_samples=64)))
         await call.read()
 
     return await _denied(prey.doors.gateways[0], act)

@@ -4,7 +4,7 @@ No wire byte depends on them.
 
 The bounds (*floors*) cover the BF16, F16 and F32 tensors that both states hold with one layout. Let n be the number of
 elements and k the number of changed ones. A step is the signed difference of two floats on the ordered number line of
-their bit patterns. H of counts is their empirical entropy. All floors but the last two assume that the probabilities
+their bit patterns. H of counts is their empirical entropy. All floors but the last assume that the probabilities
 are known to the reader for nothing.
 
 - `iid_bits` = n H(k/n) + k H(step), over the whole state. A code that ignores the values of the base cannot do better.
@@ -16,10 +16,6 @@ are known to the reader for nothing.
   one parameter of n observations. Each distinct step beyond the first is one of k observations. For each exponent the
   cheaper of two choices counts: every tensor has its own parameters, or all tensors share them. The price is
   asymptotic, for many observations; a context of one element pays neither for its change nor for naming its step.
-- `adaptive_floor_bits` pays for the probabilities exactly: it is the length of the adaptive code of Krichevsky and
-  Trofimov 1981 ("The performance of universal encoding"), which the price above approximates. The code runs over the
-  changes of a context and over its steps, whose alphabet (that of the exponent) is known for nothing. Parameters are
-  shared as above.
 
 Tensors are read in pieces, and only a histogram of them is kept. Memory grows with the number of distinct (tensor,
 exponent, step), not with the state.
@@ -27,7 +23,7 @@ exponent, step), not with the state.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import lgamma, log, log2
+from math import log2
 from typing import Any
 
 import numpy as np
@@ -85,13 +81,6 @@ class _Context:
         odds = 0.5 * log2(self.num_elements)
         return odds + (len(self.counts) - 1) * 0.5 * log2(self.num_changed) if len(self.counts) else odds
 
-    def adaptive_bits(self, num_steps: int) -> float:
-        """Return the length of an adaptive code that knows that `num_steps` distinct steps may occur."""
-        changed = self.num_changed
-        return _adaptive_bits([changed, self.num_elements - changed], 2) + _adaptive_bits(
-            self.counts.tolist(), num_steps
-        )
-
 
 def floors(base: WeightState, new: WeightState) -> Floors:
     """Return the lower bounds of one delta. All are zero if no float tensor is in both states."""
@@ -108,11 +97,6 @@ def floors(base: WeightState, new: WeightState) -> Floors:
         num_changed=whole.num_changed,
         num_elements=whole.num_elements,
     )
-
-
-def adaptive_floor_bits(base: WeightState, new: WeightState) -> float:
-    """Return the conditional bound that pays for its probabilities exactly; the module's docstring defines it."""
-    return sum(_cheapest_adaptive(group) for group in _by_exponent(base, new).values())
 
 
 def _by_exponent(base: WeightState, new: WeightState) -> dict[tuple[str, int], list[_Context]]:
@@ -187,22 +171,6 @@ def _cheapest_tying(contexts: list[_Context]) -> float:
     tied = _tie(contexts)
     apart = sum(context.entropy_bits + context.table_bits for context in contexts)
     return min(apart, tied.entropy_bits + tied.table_bits)
-
-
-def _cheapest_adaptive(contexts: list[_Context]) -> float:
-    tied = _tie(contexts)
-    num_steps = max(1, len(tied.counts))
-    return min(tied.adaptive_bits(num_steps), sum(context.adaptive_bits(num_steps) for context in contexts))
-
-
-def _adaptive_bits(counts: list[int], num_symbols: int) -> float:
-    """Return the Krichevsky-Trofimov code length.
-
-    Each observation costs minus log2 of the estimate (count + 1/2) / (total + symbols / 2) from the observations before
-    it.
-    """
-    seen = sum(lgamma(count + 0.5) - lgamma(0.5) for count in counts)
-    return (lgamma(sum(counts) + num_symbols / 2) - lgamma(num_symbols / 2) - seen) / log(2)
 
 
 def _entropy_bits(counts: _Ints) -> float:
