@@ -78,7 +78,8 @@ async def test_after_the_home_gateway_was_killed_workers_say_hello_again_and_wor
         worker = await stack.enter_async_context(Worker(far.address, "w1"))
         reader = await stack.enter_async_context(Reader(far.address))
         first.publish(bundle(), anchor(0), delta(0, 1))
-        await until(lambda: "w1 hello" in first.came and len(reader.got) == 3)
+        # A gateway that is late passes on the newest version alone, whole.
+        await until(lambda: "w1 hello" in first.came and reader.names()[-1:] in (["delta 0.1"], ["anchor 0.1"]))
 
         await home.server.stop(None)
         assert isinstance(await worker.ended(), Unreachable)
@@ -96,7 +97,7 @@ async def test_after_the_home_gateway_was_killed_workers_say_hello_again_and_wor
         await second.lease("w1", 3)
         await until(lambda: again.leases() == [3])
         second.publish(bundle(1), anchor(1, fork=1), delta(1, 2, fork=1))
-        await until(lambda: reader.names()[-1] == "delta 1.2")
+        await until(lambda: reader.names()[-1] in ("delta 1.2", "anchor 1.2"))
         assert reader.error is None, "readers of the far gateway notice nothing"
 
 
