@@ -7,7 +7,7 @@
     ├── NotFound             a job, region, run or file does not exist                        exit 3
     ├── PlanInfeasible       no placement satisfies the job on this fleet                     exit 4
     ├── Unreachable          an address does not answer                                       exit 5
-    │   └── Overloaded       it answers no more calls of this peer for now
+    │   └── Overloaded       this peer has too many open calls there; some must end first
     ├── Denied               an identity, a permission or an owner's policy refuses           exit 6
     ├── Conflict             the state has changed, or a name or port is taken                exit 7
     │   └── Fenced           a newer session or fork has replaced the caller

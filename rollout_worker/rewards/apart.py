@@ -13,9 +13,7 @@ from pathlib import Path
 
 from rollout_worker.rewards.keeper import die_with_parent
 from rollout_worker.rewards.sandbox import kernel
-
-NOBODY = 65534
-"""Number of the user without files, by convention."""
+from rollout_worker.rewards.sandbox.kernel import NOBODY
 
 PROGRAMS = Path(__file__).parents[2]
 """Folder of this program's packages."""

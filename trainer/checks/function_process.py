@@ -16,6 +16,7 @@ from typing import Any
 
 from periplus.environment.rewards import NAMED
 from periplus.environment.rewards.completions import ScoredText, Settings
+from periplus.errors import RewardTimedOut
 
 START_S = 60.0
 """Seconds until the functions must be built: math-verify takes 1 s on an idle machine. Chosen by hand."""
@@ -37,11 +38,15 @@ class FunctionProcess:
     async def value(self, function: int, text: ScoredText) -> float | None:
         """Return the value of the function of this index, or None if it raised an error.
 
-        Raises: TimeoutError; OSError or EOFError if the process cannot be started or has ended. It is dead then.
+        Raises: RewardTimedOut; OSError, EOFError or TimeoutError if the process cannot be started or has ended. It is
+        dead then.
         """
         try:
             process = self._process or await self._started()
-            said = await self._asked(process, [function, text.to_json()], self._timeout_s)
+            try:
+                said = await self._asked(process, [function, text.to_json()], self._timeout_s)
+            except TimeoutError as error:
+                raise RewardTimedOut(f"it took more than {self._timeout_s:g} s") from error
         except BaseException:
             await self.close()
             raise

@@ -18,6 +18,7 @@ from periplus.environment.completions import CompletionDecoder
 from periplus.environment.environment import Environment, Item
 from periplus.environment.rewards import NAMED
 from periplus.environment.rewards.completions import ScoredText, scored_text
+from periplus.errors import RewardTimedOut
 from periplus.job.job_file import JobFile
 from periplus.job.reward_functions import VerifierReward, WeightedFunction, kind_of, label_of
 from periplus.job.samples.reward_parts import reward_failures_of, reward_parts_of
@@ -118,11 +119,16 @@ class RewardChecks:
                 break
             try:
                 why = await self._difference(each)
+            except RewardTimedOut as error:
+                # Its worker says that the same function gave a value in that time. To go on without checks instead
+                # would let a worker end them.
+                why = _words(each, f"the reward is {each.reward}", str(error))
             except TimeoutError:
-                self._give_up(f"group {each.group} sample {each.sample} took more than {self._timeout_s:g} s")
+                # A thread cannot be ended, so that nothing else may be asked of the environment.
+                self.obstacle = f"group {each.group} sample {each.sample} took more than {self._timeout_s:g} s"
                 break
             except (OSError, EOFError) as error:
-                self._give_up(str(error))
+                self.obstacle = str(error)
                 break
             except Exception as error:  # the root of foreign code: an environment may raise anything
                 event(log, logging.WARNING, "reward_not_computed", item=each.item, why=error)
@@ -133,9 +139,6 @@ class RewardChecks:
                 stops = self._num_wrong[each.worker_id] >= MAX_WRONG
                 found.append(WrongReward(worker_id=each.worker_id, group=each.group, why=why, stops=stops))
         return found
-
-    def _give_up(self, why: str) -> None:
-        self.obstacle = why
 
     async def _difference(self, trajectory: Trajectory) -> str:
         """Return how a sample's reward differs from what is computed here; empty if it does not."""
@@ -171,7 +174,7 @@ def _same(said: float, computed: float) -> bool:
     return math.isclose(said, computed, rel_tol=ROUNDING, abs_tol=ROUNDING)
 
 
-def _words(trajectory: Trajectory, said: str, computed: float | None) -> str:
+def _words(trajectory: Trajectory, said: str, computed: float | str | None) -> str:
     return (
         f"of group {trajectory.group} sample {trajectory.sample} (problem {trajectory.item}), {said}; computed here: "
         f"{computed}"

@@ -21,6 +21,9 @@ ST_RELATIME = 0x1000
 LOCKED = 0x2 | 0x4 | 0x8 | 0x400 | 0x800
 """Flags that a mount inherits and that a user namespace may not clear: nosuid, nodev, noexec, noatime, nodiratime."""
 
+NOBODY = 65534
+"""Number of the user without files, by convention."""
+
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 4, 22, 38
 """Operations of prctl (linux/prctl.h)."""
 

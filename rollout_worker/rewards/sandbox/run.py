@@ -44,9 +44,6 @@ NAMESPACES = (
 USER = 1000
 """Number of the program's user in its namespace. It is nobody's outside if the worker is root, else the worker's."""
 
-NOBODY = 65534
-"""Number of the user without files, by convention."""
-
 PROGRAM = "program.py"
 """File name of the program in its folder."""
 
@@ -174,7 +171,7 @@ def _ends(pid: int, until_s: float) -> bool:
 def _map_users(outer: int) -> None:
     """Say which users of the host those of the new namespace are."""
     if os.geteuid() == 0:
-        mapping = f"0 0 1\n{USER} {NOBODY} 1\n"
+        mapping = f"0 0 1\n{USER} {kernel.NOBODY} 1\n"
         groups = mapping
     else:
         mapping, groups = f"{USER} {os.geteuid()} 1\n", f"{USER} {os.getegid()} 1\n"

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -127,10 +128,20 @@ def test_the_text_ends_before_a_stop_string() -> None:
     assert found(of, sample("aaccbb", 0.5)) == []
 
 
-def test_a_function_that_takes_too_long_ends_the_checks_and_nothing_else() -> None:
+def test_a_worker_cannot_end_the_checks_by_a_text_that_takes_too_long() -> None:
     slow = {**ALL, "timeout_s": 0.1, "functions": [{"name": "regex", "pattern": "(a+)+c"}]}
     of = checks(slow)
-    assert found(of, sample("a" * 40, 0.0, reward_parts={"regex": 0.0})) == []
+    hangs, wrong = (sample(text, 0.0, reward_parts={"regex": 0.0}) for text in ("a" * 40, "aac"))
+    first, second = found(of, hangs, wrong)
+    assert first.why.endswith("computed here: it took more than 0.1 s")
+    assert second.why.endswith("regex is 0.0; computed here: 1.0")
+    assert (second.stops, of.obstacle) == (True, "")
+
+
+def test_an_environment_that_takes_too_long_ends_the_checks_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sums, "score", lambda *_: time.sleep(0.5))
+    of = checks({**ALL, "timeout_s": 0.1})
+    assert found(of, sample("ab", 0.5)) == []
     assert "took more than 0.1 s" in of.obstacle
     assert of.num_checked == 0
 
