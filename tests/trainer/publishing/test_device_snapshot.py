@@ -130,7 +130,7 @@ def test_weights_in_the_hosts_memory_are_compared_there(model: Any) -> None:
     assert isinstance(weights_of(model), HostWeights)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator; none has been at hand so far")
+@pytest.mark.cuda
 def test_an_accelerator_takes_the_same_versions() -> None:
     generator = np.random.default_rng(0)
     model = Model(generator, "cuda")
