@@ -1,11 +1,12 @@
 """The composition root of the coordinator process: it builds the parts, owns the tasks and stops them in order.
 
-This is the only module, beside `__main__`, that constructs objects with I/O: the gRPC server, the job authority's key,
-the writer and the planner's call. The configuration is taken apart here; the parts get plain values. Time comes from
+This is the only module, beside `__main__`, that constructs objects with I/O: the gRPC server, the store, the writer and
+the planner's call. The configuration is taken apart here; the parts get plain values. Time comes from
 the monotonic clock, so that a change of the machine's clock moves no deadline.
 """
 
 import asyncio
+import contextlib
 import importlib.metadata
 import logging
 import uuid
@@ -15,12 +16,12 @@ from pathlib import Path
 
 import grpc.aio
 
-from coordinator.authority import open_authority
 from coordinator.config import CoordinatorConfig
-from coordinator.events import PlanFinished, RunPlanner
+from coordinator.events import FleetEvent, FleetEventKind, PlanFinished, RunPlanner
 from coordinator.planning import planned
 from coordinator.service import CoordinatorService
 from coordinator.state import JobRequest, Settings, State
+from coordinator.store import Store, open_store
 from coordinator.writer import Writer
 from periplus import clock
 from periplus.job.job_file import JobFile
@@ -49,8 +50,8 @@ PLAN_BUDGET_S = 10.0
 async def run(config: CoordinatorConfig, ready_file: Path | None, stop_on_stdin_eof: bool) -> ShutdownReason:
     """Serve until the process is asked to stop, and return what asked it.
 
-    Raises: Conflict if the port is taken, Unreachable if the WAN emulator does not answer, ConfigError if the
-    authority's key or the ready file cannot be written or the token file not used.
+    Raises: Conflict if the port or the state directory is in use, Unreachable if the WAN emulator does not answer,
+    ConfigError if the state directory, the ready file or the token file cannot be used, StorageError.
     """
     log_event(log, logging.INFO, "coordinator_config", **config.model_dump())
     guard = TokenGuard(config.token_file) if config.token_file else None
@@ -82,13 +83,24 @@ async def _serve(
 async def serving(config: CoordinatorConfig, server: grpc.aio.Server) -> AsyncIterator[None]:
     """Run a coordinator behind `server`, which is already bound to its port; both stop when the context ends.
 
-    Raises: ConfigError if the authority's key cannot be used.
+    Raises: Conflict if another coordinator uses the state directory, ConfigError, StorageError.
     """
-    authority = open_authority(config.authority_key)
-    public_key = authority.public_key.hex()
-    log_event(log, logging.INFO, "job_authority", public_key=public_key, file=config.authority_key or "none")
-    writer = Writer(State(settings=_settings(config), authority_key=public_key), _steady_unix_s(), _plan)
-    version = importlib.metadata.version("periplus")
+    with contextlib.closing(open_store(config.state_dir)) as store:
+        async with _served(config, server, store):
+            yield
+
+
+@asynccontextmanager
+async def _served(config: CoordinatorConfig, server: grpc.aio.Server, store: Store) -> AsyncIterator[None]:
+    now_s, authority = _steady_unix_s(), store.authority()
+    public_key, version = authority.public_key.hex(), importlib.metadata.version("periplus")
+    log_event(log, logging.INFO, "job_authority", public_key=public_key, state_dir=config.state_dir or "none")
+    state = store.load(State(settings=_settings(config), authority_key=public_key), now_s())
+    num_live = sum(not job.ended for job in state.jobs.values())
+    text = f"version {version}; {len(state.regions)} regions and {len(state.jobs)} jobs are known, {num_live} not ended"
+    store.write((), [FleetEvent(FleetEventKind.COORDINATOR_STARTED, text)], now_s())
+    log_event(log, logging.INFO, "coordinator_started", text=text)
+    writer = Writer(state, store, now_s, _plan)
     service = CoordinatorService(writer, config.heartbeat_s, version, _job_id, authority)
     control_pb2_grpc.add_CoordinatorServicer_to_server(service, server)
     # The server starts after the writer's tasks, because its calls wait for events to be applied.

@@ -1,4 +1,4 @@
-"""The command `periplus coordinator`: it runs the coordinator and prints the public key of its job authority."""
+"""The command `periplus coordinator`: it runs the coordinator, and looks after its database."""
 
 import asyncio
 import sys
@@ -7,14 +7,22 @@ from pathlib import Path
 import click
 
 from coordinator import app
-from coordinator.authority import open_authority
 from coordinator.config import CoordinatorConfig, resolve
+from coordinator.store import authority_key, back_up
+from coordinator.store import restore as restore_backup
 from periplus import errors
 from periplus.cli.command_groups import DefaultGroup
 from periplus.cli.option_types import HOST_PORT
 from periplus.net.tokens import FILE_VARIABLE
 from periplus.process import telemetry
 from periplus.process.lifecycle import ShutdownReason
+
+_DIRECTORY = click.option(
+    "--state-dir",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The state directory of the coordinator.",
+)
 
 
 @click.group(cls=DefaultGroup, default="run")
@@ -23,13 +31,33 @@ def coordinator() -> None:
 
 
 @coordinator.command()
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False, exists=True))
-def authority(file: Path) -> int:
-    """Print the public key of the job authority whose private key is in FILE (`coordinator run --authority-key`).
+@_DIRECTORY
+def authority(state_dir: Path) -> int:
+    """Print the public key of a coordinator's job authority.
 
     `periplus job audit RUN --authority KEY` verifies a run's signatures with this key. The public key is no secret.
     """
-    click.echo(open_authority(file).public_key.hex())
+    click.echo(authority_key(state_dir))
+    return errors.EXIT_OK
+
+
+@coordinator.command()
+@_DIRECTORY
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
+def backup(state_dir: Path, file: Path) -> int:
+    """Copy a coordinator's database to the new FILE, also while it runs. The copy holds its private key."""
+    back_up(state_dir, file)
+    click.echo(f"wrote {file}")
+    return errors.EXIT_OK
+
+
+@coordinator.command()
+@_DIRECTORY
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
+def restore(state_dir: Path, file: Path) -> int:
+    """Make a state directory from a FILE that `backup` wrote. Then start the coordinator with that directory."""
+    restore_backup(file, state_dir)
+    click.echo(f"restored {state_dir}; start it with `periplus coordinator run --state-dir {state_dir}`")
     return errors.EXIT_OK
 
 
@@ -51,10 +79,10 @@ def authority(file: Path) -> int:
     help="Control address of the WAN emulator, `periplus wan run`.",
 )
 @click.option(
-    "--authority-key",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File of the private key that certifies the trainers of jobs; made if it does not exist. "
-    "Without this option each start makes a new key.",
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory of the database with jobs, regions, events and the key that certifies trainers; made if it does "
+    "not exist. Without this option all of it ends with the process.",
 )
 @click.option(
     "--token-file",
@@ -80,7 +108,7 @@ def run(
     listen: str,
     region: str,
     wan: str,
-    authority_key: Path | None,
+    state_dir: Path | None,
     token_file: Path | None,
     ready_file: Path | None,
     jobs_per_region: int,
@@ -94,7 +122,7 @@ def run(
             listen=listen,
             region=region,
             wan=wan,
-            authority_key=authority_key,
+            state_dir=state_dir,
             token_file=token_file,
             jobs_per_region=jobs_per_region,
         )

@@ -22,8 +22,8 @@ class CoordinatorConfig(Config):
     region: str = ""
     """Region in which the WAN emulator places the coordinator; empty without an emulator."""
 
-    authority_key: Path | None = None
-    """File of the job authority's private key, made if it does not exist; None makes a new key at each start."""
+    state_dir: Path | None = None
+    """Directory of the coordinator's database, made if it does not exist; None keeps the state in memory."""
 
     token_file: Path | None = None
     """File of the token that every call must carry, agents' sessions too; None answers everybody on this machine."""

@@ -33,6 +33,7 @@ from coordinator.state import (
     RegionState,
     State,
 )
+from coordinator.store import StoredEvent
 from periplus.errors import ConfigError, WireError
 from periplus.net.convert import (
     certificate_to_pb,
@@ -152,6 +153,7 @@ def report_from_pb(message: control_pb2.TaskReport) -> TaskReport:
         files=run_files_from_pb(message.files) if message.HasField("files") else None,
         is_misplaced=message.is_misplaced,
         lacks_device=message.lacks_device,
+        is_final=message.is_final,
     )
 
 
@@ -222,6 +224,7 @@ def _task_to_pb(task: AssignedTask) -> control_pb2.Task:
         tensor=task.tensor,
         data=task.data,
         pace=pace_to_pb(task.pace),
+        is_restart=task.is_restart,
     )
 
 
@@ -244,8 +247,8 @@ def job_to_pb(job: Job, doing: str = "") -> control_pb2.Job:
         policy=policy,
         files=run_files_to_pb(job.files),
         traffic=[
-            control_pb2.PairTraffic(src_region=src, dst_region=dst, sent_bytes=sent.total_bytes)
-            for (src, dst), sent in sorted(job.sent.items())
+            control_pb2.PairTraffic(src_region=src, dst_region=dst, sent_bytes=num_bytes)
+            for (src, dst), num_bytes in sorted(job.sent_bytes.items())
         ],
         processes=[
             control_pb2.JobProcess(
@@ -291,6 +294,20 @@ def _record_to_pb(job_id: str, record: Record) -> control_pb2.StepRecord:
     )
 
 
+def fleet_event_to_pb(stored: StoredEvent) -> control_pb2.FleetEvent:
+    """Return one event of the fleet. Never raises."""
+    event = stored.event
+    return control_pb2.FleetEvent(
+        number=stored.number,
+        time_s=stored.time_s,
+        kind=event.kind,
+        text=event.text,
+        job_id=event.job_id,
+        region=event.region,
+        actor=event.actor,
+    )
+
+
 def fleet_to_pb(state: State) -> control_pb2.Fleet:
     """Return all regions, and every link that was measured or that carried bytes. Never raises."""
     sent_bytes = {(src, dst): n for src, region in state.regions.items() for dst, n in region.sent_bytes.items()}
@@ -299,7 +316,7 @@ def fleet_to_pb(state: State) -> control_pb2.Fleet:
 
 def _job_fleet_to_pb(state: State, job: Job) -> control_pb2.Fleet:
     """Return all regions and links, with the bytes that this one job sent over each link."""
-    return _fleet_to_pb(state, {pair: sent.total_bytes for pair, sent in job.sent.items()})
+    return _fleet_to_pb(state, job.sent_bytes)
 
 
 def _fleet_to_pb(state: State, sent_bytes: Mapping[Pair, int]) -> control_pb2.Fleet:

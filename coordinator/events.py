@@ -2,12 +2,13 @@
 
 An *event* is something that happened: a message of an agent, a call of an operator, an answer of the planner, or time
 that passed. An *effect* is something that the writer must do: send an order to an agent, fence a session, publish news
-of a job, or run the planner. Each event of an agent carries a `Stamp`, by which the machine ignores repeated messages
-and messages of a fenced session.
+of a job, run the planner, or store a `FleetEvent`, which operators read. Each event of an agent carries a `Stamp`, by
+which the machine ignores repeated messages and messages of a fenced session.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from coordinator.state import Hello, Job, JobRequest, PlacedProcesses
 from periplus.values.machine import DeviceCount, Inventory
@@ -102,11 +103,15 @@ class CertificateRequested:
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
-    """An operator submitted a job. `job_id` is a new id, unused if the request resumes a job under its old id."""
+    """An operator submitted a job. `job_id` is a new id, unused if the request resumes a job under its old id.
+
+    `actor` says who, for the events of the fleet, here and in `JobCancelled`.
+    """
 
     request_id: str
     job_id: str
     request: JobRequest
+    actor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,7 @@ class JobCancelled:
     """An operator cancelled a job. `job_id` may be a unique prefix of the id."""
 
     job_id: str
+    actor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +219,36 @@ class RunPlanner:
     free: Mapping[str, DeviceCount]
 
 
+class FleetEventKind(StrEnum):
+    """What an event of the fleet is about."""
+
+    COORDINATOR_STARTED = "coordinator_started"
+    REGION_JOINED = "region_joined"
+    REGION_LEFT = "region_left"
+    DEVICES_CHANGED = "devices_changed"
+    LINK_FAILED = "link_failed"
+    JOB_SUBMITTED = "job_submitted"
+    JOB_CHANGED = "job_changed"
+    CANCELLATION_ASKED = "cancellation_asked"
+    TASK_FAILED = "task_failed"
+    TRAINER_CERTIFIED = "trainer_certified"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetEvent:
+    """Something that an operator may want to know later. It is stored with the change of which it tells.
+
+    `text` says what and why. `actor` is who caused it: an operator, or the coordinator and its agents if it is empty.
+    """
+
+    kind: FleetEventKind
+    text: str
+    job_id: str = field(default="", kw_only=True)
+    region: str = field(default="", kw_only=True)
+    actor: str = field(default="", kw_only=True)
+
+
 Order = SendDesired | SendProbe | SendCertificate | RefuseCertificate
 """An effect that is sent to an agent over its region's session."""
 
-Effect = Order | FenceSession | Publish | RunPlanner
+Effect = Order | FenceSession | Publish | RunPlanner | FleetEvent

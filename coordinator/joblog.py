@@ -32,11 +32,11 @@ class JobEvent:
 
 
 class JobLog:
-    """The events of one job. Sequence numbers go on rising when the job is resumed under its id."""
+    """The events of one job, with numbers above `first`. They go on rising when the job is resumed under its id."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0) -> None:
         self._events: list[JobEvent] = []
-        self._last = 0
+        self._last = first
         self._fork = 0
 
     def append(self, time_s: float, news: Job | Record | State) -> None:

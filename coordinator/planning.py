@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from coordinator.events import PlanFinished, PlannerFailed, RunPlanner
-from coordinator.reservations import free_devices, free_memory, memory_shortage
+from coordinator.machine.reservations import free_devices, free_memory, memory_shortage
 from coordinator.state import JobRequest, PlacedProcess, PlacedProcesses, State
 from periplus.errors import ConfigError, PeriplusError, explained_error
 from periplus.process.telemetry import event as log_event

@@ -104,9 +104,11 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
             model_config=request.model_config,
             model_bytes=request.model_bytes,
             plan_json=request.plan_json,
+            max_trainer_restarts=job.failure.max_trainer_restarts,
+            max_region_absence_s=job.failure.max_region_absence_s,
         )
         request_id = request.request_id or job_id
-        state = await self._writer.apply(JobSubmitted(request_id, job_id, wanted))
+        state = await self._writer.apply(JobSubmitted(request_id, job_id, wanted, _actor(context)))
         # The request id leads to the job also if an earlier call with the same id made it.
         return control_pb2.SubmitJobResponse(job=convert.job_to_pb(state.jobs[state.requests[request_id]]))
 
@@ -127,7 +129,7 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
 
     async def CancelJob(self, request: control_pb2.CancelJobRequest, context: Any) -> control_pb2.Job:
         """Ask for the job's cancellation and return the job. Raises: NotFound, Conflict, StateError if it has ended."""
-        state = await self._writer.apply(JobCancelled(request.job_id))
+        state = await self._writer.apply(JobCancelled(request.job_id, _actor(context)))
         return convert.job_to_pb(find_job(state, request.job_id))
 
     async def WatchJob(  # type: ignore[override]
@@ -140,9 +142,25 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
             async for event in events:
                 await context.write(convert.job_event_to_pb(job_id, event))
 
+    async def WatchEvents(  # type: ignore[override]
+        self, request: control_pb2.WatchEventsRequest, context: Any
+    ) -> None:
+        """Stream the fleet's events above a number: those that there are, or with `follow` later ones too."""
+        following = self._writer.follow_events(
+            request.after_number, job_id=request.job_id, region=request.region, past_only=not request.follow
+        )
+        async with aclosing(following) as events:
+            async for event in events:
+                await context.write(convert.fleet_event_to_pb(event))
+
     async def GetFleet(self, request: control_pb2.GetFleetRequest, context: Any) -> control_pb2.Fleet:
         """Return all regions and links."""
         return convert.fleet_to_pb(self._writer.state)
+
+
+def _actor(context: Any) -> str:
+    # No one is known by name yet, only where the call came from.
+    return f"operator at {peer_host(context.peer())}"
 
 
 def _check_sizes(request: control_pb2.SubmitJobRequest) -> None:

@@ -1,6 +1,6 @@
 """The coordinator's state: regions, links and jobs as immutable values, and functions that read them.
 
-Nothing here changes the state; `machine.py` computes each next state. The machine keeps these invariants, and the tests
+Nothing here changes the state; `machine/` computes each next state. The machine keeps these invariants, and the tests
 check them:
 
 - The tasks that a region should run are *derived* from the jobs (`desired_tasks`) and never stored.
@@ -17,6 +17,7 @@ seconds on the writer's clock, which starts at the Unix time.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from math import ceil
 
@@ -32,7 +33,8 @@ class JobState(StrEnum):
 
     PENDING: it waits for regions, links, the planner or another job. PLANNED: it is placed, and its tasks are desired.
     STARTING: an agent has reported one of its tasks. RUNNING: the trainer runs. SUCCEEDED, FAILED and CANCELLED are
-    final. A job whose processes cannot start where they were placed becomes PENDING again.
+    final. A job whose processes cannot start where they were placed becomes PENDING again, and one whose trainer is to
+    start again PLANNED.
     """
 
     PENDING = "pending"
@@ -49,14 +51,14 @@ _GIVEN_UP = frozenset({_S.FAILED, _S.CANCELLED})
 TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     _S.PENDING: _GIVEN_UP | {_S.PLANNED},
     _S.PLANNED: _GIVEN_UP | {_S.STARTING, _S.PENDING},
-    _S.STARTING: _GIVEN_UP | {_S.RUNNING, _S.PENDING},
-    _S.RUNNING: _GIVEN_UP | {_S.SUCCEEDED, _S.PENDING},
+    _S.STARTING: _GIVEN_UP | {_S.RUNNING, _S.PENDING, _S.PLANNED},
+    _S.RUNNING: _GIVEN_UP | {_S.SUCCEEDED, _S.PENDING, _S.PLANNED},
     _S.SUCCEEDED: frozenset(),
     _S.FAILED: frozenset(),
     _S.CANCELLED: frozenset(),
 }
 """The states that may follow each state of a job. One that has started is pending again if a process of it cannot start
-before anything is trained."""
+before anything is trained, and planned again if its trainer is to start again where it is placed."""
 
 ENDED_STATES = frozenset(state for state, successors in TRANSITIONS.items() if not successors)
 """The final states of a job."""
@@ -67,6 +69,9 @@ Pair = tuple[str, str]
 INFEASIBLE_PREFIX = "infeasible: "
 """Prefix of the reason of a job that failed because no placement satisfies it; clients recognise this failure by it."""
 
+
+KEPT_ENDED_S = 30 * 86_400.0
+"""Seconds for which jobs that have ended are still listed."""
 
 MAX_ENDED_JOBS = 500
 """Jobs that have ended and are still listed. Each keeps up to 3 MiB of texts and 10,000 events. Chosen by hand."""
@@ -153,6 +158,7 @@ class JobRequest:
     `allows_other_problems` lets the run go on with other problems than it had. `plan_json` is a plan to run in place of
     one that is searched, or empty. `model_config` is the text of its
     model's `config.json`, empty for a built-in model, and `model_bytes` the size of one published version, or 0.
+    `max_trainer_restarts` and `max_region_absence_s` are those of the job's section `failure`.
     """
 
     name: str
@@ -165,6 +171,8 @@ class JobRequest:
     resume_policy: Policy | None = None
     resume_job_id: str = ""
     allows_other_problems: bool = False
+    max_trainer_restarts: int = 0
+    max_region_absence_s: float = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,8 +291,10 @@ class Job:
     use. `avoided` has the places, as (region, machine, index of a device or None for all), where its processes could
     not start, and `refused_engines` the engines, as (region, engine), that did not. `planned_on` has the devices that
     were free in each region when it was placed. `trainer_key` is the public key that was certified for the trainer of
-    this fork, empty before the trainer asked. `sent` counts bytes by directed pair of regions, over all forks that this
-    coordinator knows.
+    this fork in hexadecimal, empty before the trainer asked. `sent` counts bytes by source and destination region, over
+    all forks that this coordinator knows. `ended_at_s` is when it ended, or None. `trainer_restarts` counts how often
+    its trainer was started again without a new checkpoint in between. `restart_at_s` is when it is to start again, or
+    None, and `last_files` are those of the trainer before.
     """
 
     job_id: str
@@ -300,18 +310,27 @@ class Job:
     placement: PlacedProcesses | None = None
     tasks: Mapping[str, TaskStatus] = field(default_factory=dict)
     cancelling: bool = False
-    trainer_key: bytes = b""
+    trainer_key: str = ""
     infeasible_on: Mapping[str, DeviceCount] = field(default_factory=dict)
     conflict: str = ""
     avoided: frozenset[tuple[str, str, int | None]] = frozenset()
     refused_engines: frozenset[tuple[str, str]] = frozenset()
     planned_on: Mapping[str, DeviceCount] = field(default_factory=dict)
-    sent: Mapping[Pair, SentBytes] = field(default_factory=dict)
+    sent: Mapping[str, Mapping[str, SentBytes]] = field(default_factory=dict)
+    ended_at_s: float | None = None
+    trainer_restarts: int = 0
+    restart_at_s: float | None = None
+    last_files: RunFiles | None = None
 
     @property
     def wan_bytes(self) -> int:
         """Payload bytes that the job sent between regions, over all pairs, as counted by the gateways."""
-        return sum(sent.total_bytes for sent in self.sent.values())
+        return sum(self.sent_bytes.values())
+
+    @property
+    def sent_bytes(self) -> dict[Pair, int]:
+        """Payload bytes by directed pair of regions."""
+        return {(src, dst): sent.total_bytes for src, counts in self.sent.items() for dst, sent in counts.items()}
 
     @property
     def ended(self) -> bool:
@@ -324,9 +343,9 @@ class Job:
 
     @property
     def has_trained(self) -> bool:
-        """Whether the trainer has reported a version after the first one of this submission."""
+        """Whether the trainer has reported a version after the first one of this submission, or was started again."""
         first = self.request.resume_policy.version if self.request.resume_policy else 0
-        return self.policy is not None and self.policy.version > first
+        return self.last_files is not None or (self.policy is not None and self.policy.version > first)
 
     @property
     def trainer(self) -> TaskStatus | None:
@@ -336,7 +355,7 @@ class Job:
     @property
     def files(self) -> RunFiles | None:
         """The run's files on the trainer's host, as last reported; None before the first report of them."""
-        return self.trainer.report.files if self.trainer and self.trainer.report else None
+        return self.trainer.report.files if self.trainer and self.trainer.report else self.last_files
 
     @property
     def plan_json(self) -> str:
@@ -383,7 +402,7 @@ def taken_back(job: Job) -> Job:
 
     So nothing that was or is started for the placement is taken for a part of the next one.
     """
-    return replace(job, fork=job.fork + 1, placement=None, tasks={}, trainer_key=b"")
+    return replace(job, fork=job.fork + 1, placement=None, tasks={}, trainer_key="")
 
 
 def find_job(state: State, prefix: str) -> Job:
@@ -405,30 +424,39 @@ def find_job(state: State, prefix: str) -> Job:
 def resume_advice(job: Job) -> str:
     """Tell the operator how to continue a job whose trainer has ended, from what the agent reported about its files."""
     files, report = job.files, job.trainer.report if job.trainer else None
-    if files is None or report is None:
+    if files is None:
         return "no process of it has run: submit it again"
     if files.checkpoint is not None:
         return f"resume from its checkpoint {files.checkpoint} with `{resume_command(files.run_dir)}`"
-    if report.state in ENDED:
+    if report is not None and report.state in ENDED and report.files is not None:
         return f"there is no checkpoint in {files.run_dir} to resume from: submit it again"
     return f"resume with `{resume_command(files.run_dir)}`, if it left a checkpoint there"
 
 
-def without_oldest_ended(state: State) -> State:
-    """Return the state without the oldest ended jobs beyond MAX_ENDED_JOBS.
+def without_oldest_ended(state: State, now_s: float) -> State:
+    """Return the state without jobs that ended KEPT_ENDED_S ago, and the oldest beyond MAX_ENDED_JOBS.
 
     A job with a process that still runs is kept, since its region would get no orders for what it takes for unknown.
     """
     ended = [job_id for job_id, job in state.jobs.items() if job.ended]
-    if len(ended) <= MAX_ENDED_JOBS:
+    beyond = {*ended[: max(0, len(ended) - MAX_ENDED_JOBS)]}
+    beyond |= {job_id for job_id in ended if now_s - (state.jobs[job_id].ended_at_s or now_s) > KEPT_ENDED_S}
+    if not beyond:
         return state
     running = {report.job_id for region in state.regions.values() for report in region.tasks.values()}
-    forgotten = {job_id for job_id in ended[: len(ended) - MAX_ENDED_JOBS] if job_id not in running}
+    forgotten = beyond - running
     return replace(
         state,
         jobs={job_id: job for job_id, job in state.jobs.items() if job_id not in forgotten},
         requests={request: job_id for request, job_id in state.requests.items() if job_id not in forgotten},
     )
+
+
+def waits_until_s(state: State, job: Job) -> float | None:
+    """Return when a placed job is given up, because the region of its trainer is away; None if it is there."""
+    if job.placement is None or (region := state.regions[job.placement.trainer_region]).connected:
+        return None
+    return region.last_seen_s + job.request.max_region_absence_s
 
 
 def doing(state: State, job: Job) -> str:
@@ -444,8 +472,18 @@ def doing(state: State, job: Job) -> str:
     others = [f"{', '.join(away)} {'is' if len(away) == 1 else 'are'} disconnected"] if away else []
     if trainer_region not in ready:
         seen = f"; it last said: {job.phase}" if job.phase else ""
-        return "; ".join([f"not known: {trainer_region}, the region of its trainer, is disconnected{seen}", *others])
+        until_s = waits_until_s(state, job)
+        until = f", until {utc_time(until_s)}" if until_s is not None else ""
+        what = f"waits for {trainer_region}, the region of its trainer, which is disconnected{until}{seen}"
+        return "; ".join([what, *others])
+    if job.trainer and job.trainer.report is None and job.last_files:
+        return "; ".join([job.reason, *others])
     return "; ".join([*([job.phase] if job.phase else []), *others])
+
+
+def utc_time(time_s: float) -> str:
+    """Return a Unix time as a time of day in UTC."""
+    return f"{datetime.fromtimestamp(time_s, UTC):%H:%M:%S} UTC"
 
 
 def ready_regions(state: State) -> frozenset[str]:
@@ -470,7 +508,7 @@ def desired_tasks(state: State, region: str) -> tuple[AssignedTask, ...]:
         _task(state, job, task_id, status)
         for job in live_jobs(state)
         for task_id, status in sorted(job.tasks.items())
-        if status.region == region and not status.ended
+        if status.region == region and not status.ended and not (job.restart_at_s and status.role is Role.TRAINER)
     )
 
 
@@ -499,6 +537,7 @@ def _task(state: State, job: Job, task_id: str, status: TaskStatus) -> AssignedT
         tensor=status.process.tensor,
         data=status.process.data,
         pace=_pace(job, status),
+        is_restart=job.last_files is not None and status.role is Role.TRAINER,
     )
 
 

@@ -3,19 +3,21 @@
 A caller that has an event awaits `Writer.apply` and gets the new state, or the machine's error. This wait is the
 back-pressure. The writer then performs the machine's effects: orders for agents go into the queue of their session,
 news goes into the job's log, and planning requests go to the planner's task, which answers with an event like any
-other caller. Nothing is decided here. The state lives in memory only.
+other caller. Nothing is decided here. What a step has decided is stored before its effects are performed (store.py); if
+it cannot be stored, the event is refused and the state stays as it was.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from coordinator.events import (
     Effect,
     Event,
     FenceSession,
+    FleetEvent,
     Order,
     PlanFinished,
     Publish,
@@ -29,9 +31,10 @@ from coordinator.events import (
     Ticked,
 )
 from coordinator.joblog import JobEvent, JobLog
-from coordinator.machine import step
+from coordinator.machine.step import step
 from coordinator.state import Job, State
-from periplus.errors import Fenced, PeriplusError, TimedOut, Unreachable
+from coordinator.store import Store, StoredEvent, changes_between
+from periplus.errors import Fenced, PeriplusError, StorageError, TimedOut, Unreachable
 from periplus.process.telemetry import event as log_event
 from periplus.values.record import Record
 
@@ -42,6 +45,12 @@ MAX_WAITING_EVENTS = 1024
 
 MAX_OUTBOX = 64
 """Orders that may wait for one agent; an agent that leaves more unread is considered gone. Chosen by hand."""
+
+STORE_RETRY_S = 1.0
+"""Seconds until a plan that could not be stored is made again. Chosen by hand."""
+
+EVENTS_AT_ONCE = 256
+"""Events of the fleet that are read from the store at a time. Chosen by hand: some tens of kilobytes."""
 
 TICK_S = 1.0
 """Seconds between two ticks, by which the machine notices timeouts and watchers get a new picture of the fleet.
@@ -86,15 +95,22 @@ class AgentSession:
 class Writer:
     """Owns the coordinator's state, the open sessions and the jobs' logs.
 
-    `now_s` must never go back. `plan` may take seconds, because it runs in a thread.
+    `now_s` must never go back. `plan` may take seconds, because it runs in a thread. `state` is what `store` holds.
     """
 
     def __init__(
-        self, state: State, now_s: Callable[[], float], plan: Callable[[State, RunPlanner], PlanFinished]
+        self,
+        state: State,
+        store: Store,
+        now_s: Callable[[], float],
+        plan: Callable[[State, RunPlanner], PlanFinished],
     ) -> None:
         self.state = state
         self.now_s = now_s
+        self._store = store
         self._plan = plan
+        # Sequence numbers of events rise over restarts of the coordinator: no job has a thousand events a second.
+        self._first_sequence = int(now_s() * 1000)
         self._events: asyncio.Queue[tuple[Event, AgentSession | None, asyncio.Future[State]]] = asyncio.Queue(
             MAX_WAITING_EVENTS
         )
@@ -105,11 +121,13 @@ class Writer:
         self._watchers: dict[str, int] = {}
         self._news = asyncio.Event()
         self._closed: PeriplusError | None = None
+        for job in state.jobs.values():
+            self._publish(job.job_id, job)
 
     async def apply(self, event: Event, session: AgentSession | None = None) -> State:
         """Apply an event to the machine and return the state after it.
 
-        A RegionJoined event comes with the session that it opens. Raises: the machine's error.
+        A RegionJoined event comes with the session that it opens. Raises: the machine's error, StorageError.
         """
         done: asyncio.Future[State] = asyncio.get_running_loop().create_future()
         await self._events.put((event, session, done))
@@ -149,6 +167,24 @@ class Writer:
                     raise self._closed
                 await news.wait()
 
+    async def follow_events(
+        self, after: int, *, job_id: str, region: str, past_only: bool
+    ) -> AsyncGenerator[StoredEvent, None]:
+        """Yield the fleet's events above a number: all, or those of one job or region. Raises: as `follow` does."""
+        while True:
+            news = self._news  # read before the store, as in `follow`
+            found = await asyncio.to_thread(self._store.events, after, EVENTS_AT_ONCE, job_id=job_id, region=region)
+            for event in found:
+                after = event.number
+                yield event
+            if len(found) == EVENTS_AT_ONCE:
+                continue
+            if past_only:
+                return
+            if self._closed:
+                raise self._closed
+            await news.wait()
+
     async def run(self) -> None:
         """Apply the queued events one by one, until this task is cancelled."""
         while True:
@@ -157,10 +193,12 @@ class Writer:
             if done.cancelled():
                 continue
             try:
-                self.state, effects = step(self.state, event, self.now_s())
+                state, effects = step(self.state, event, self.now_s())
+                await self._store_step(state, effects)
             except PeriplusError as error:
                 done.set_exception(error)
                 continue
+            self.state = state
             # The session must be known before the effects, which may hold orders for it.
             if isinstance(event, RegionJoined) and session:
                 self._open(event, session)
@@ -169,23 +207,47 @@ class Writer:
             for job_id in self._logs.keys() - self.state.jobs.keys():  # of jobs that the machine has forgotten
                 del self._logs[job_id]
             # The caller goes on only when all effects are performed, such as the news of its job being in the log.
-            done.set_result(self.state)
+            if not done.cancelled():  # by a caller that gave up while the disk was written
+                done.set_result(self.state)
 
     async def run_planner(self) -> None:
         """Run the planner for each RunPlanner effect and apply its answer, until this task is cancelled."""
         while True:
             order = await self._plans.get()
             # The search runs in a thread on a state that never changes, while the writer goes on to newer ones.
-            await self.apply(await asyncio.to_thread(self._plan, self.state, order))
+            found = await asyncio.to_thread(self._plan, self.state, order)
+            if not await self._is_applied(found):
+                await asyncio.sleep(STORE_RETRY_S)
+                self._plans.put_nowait(order)
 
     async def run_ticks(self) -> None:
         """Apply a tick every TICK_S seconds and publish the fleet to jobs that are watched, until cancelled."""
         while True:
             await asyncio.sleep(TICK_S)
-            state = await self.apply(Ticked())
+            if not await self._is_applied(Ticked()):
+                continue
+            state = self.state
             for job_id in self._watchers:
                 if job_id in state.jobs and not state.jobs[job_id].ended:
                     self._publish(job_id, state)
+
+    async def _is_applied(self, event: Event) -> bool:
+        """Apply an event that no caller waits for. Return False if it could not be stored."""
+        try:
+            await self.apply(event)
+        except StorageError as error:
+            log_event(log, logging.ERROR, "not_stored", what=type(event).__name__, why=error)
+            return False
+        return True
+
+    async def _store_step(self, state: State, effects: Sequence[Effect]) -> None:
+        changes = changes_between(self.state, state)
+        told = [effect for effect in effects if isinstance(effect, FleetEvent)]
+        if changes or told:
+            # In a thread, since the disk may be slow and sessions must be served meanwhile.
+            await asyncio.to_thread(self._store.write, changes, told, self.now_s())
+            if told:
+                self._wake()
 
     def close(self) -> None:
         """End all sessions and watches with Unreachable; agents and watchers may then reach the next coordinator."""
@@ -225,9 +287,13 @@ class Writer:
                     log_event(log, logging.INFO, "job_changed", job=job_id, state=news.state, reason=news.reason)
             case RunPlanner():
                 self._plans.put_nowait(effect)
+            case FleetEvent(kind, text, job_id=job_id, region=region, actor=actor):
+                fields = {"job": job_id, "region": region, "actor": actor}
+                given = {name: value for name, value in fields.items() if value}
+                log_event(log, logging.INFO, kind, text=text, **given)
 
     def _log(self, job_id: str) -> JobLog:
-        return self._logs.setdefault(job_id, JobLog())
+        return self._logs.setdefault(job_id, JobLog(self._first_sequence))
 
     def _publish(self, job_id: str, news: Job | Record | State) -> None:
         self._log(job_id).append(self.now_s(), news)

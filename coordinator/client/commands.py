@@ -326,6 +326,28 @@ def links(output: str, coordinator: str | None) -> None:
     _print_listing(listing.LINKS, [listing.link_tree(link) for link in fleet.links], output)
 
 
+@click.command()
+@click.option("-f", "--follow", is_flag=True, help="Go on with later events, until interrupted.")
+@click.option("--job", "job_id", default="", metavar="JOB", help="Of this job alone, by its whole id.")
+@click.option("--region", "name", default="", metavar="REGION", help="Of this region alone.")
+@output_option(Output.TABLE, Output.JSON)
+@_coordinator_option
+def events(follow: bool, job_id: str, name: str, output: str, coordinator: str | None) -> None:
+    """List what happened in the fleet, the oldest first: jobs, regions, links, restarts, and who asked for what.
+
+    The coordinator keeps events for 30 days in its --state-dir.
+    """
+
+    async def call(remote: Coordinator) -> None:
+        async for event in remote.events(job_id, name, follow=follow):
+            if output == Output.JSON:
+                click.echo(finite_json.dumps(listing.fleet_event_tree(event)))
+            else:
+                say(listing.describe_fleet_event(event))
+
+    _ask(coordinator, call)
+
+
 # ---- calls -----------------------------------------------------------------------------------------------------------
 
 

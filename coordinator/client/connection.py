@@ -70,6 +70,13 @@ class Coordinator:
             async for event in self._stub.WatchJob(request, metadata=self._metadata):
                 yield event
 
+    async def events(self, job_id: str, region: str, *, follow: bool) -> AsyncIterator[control_pb2.FleetEvent]:
+        """Yield the fleet's events, of one job or region if one is given: those of the past, or later ones too."""
+        with rpc.remote_errors(self.address):
+            request = control_pb2.WatchEventsRequest(job_id=job_id, region=region, follow=follow)
+            async for event in self._stub.WatchEvents(request, metadata=self._metadata):
+                yield event
+
     async def _call(self, method: str, request: Any) -> Any:
         with rpc.remote_errors(self.address):
             return await getattr(self._stub, method)(request, timeout=rpc.CALL_DEADLINE_S, metadata=self._metadata)

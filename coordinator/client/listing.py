@@ -9,6 +9,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 
 from coordinator.client.connection import job_state, named_state, task_state
 from coordinator.state import ENDED_STATES, JobState
@@ -33,7 +34,9 @@ __all__ = [
     "Output",
     "Tree",
     "columns_of",
+    "describe_fleet_event",
     "describe_job",
+    "fleet_event_tree",
     "job_details",
     "job_tree",
     "link_tree",
@@ -73,6 +76,27 @@ def _files_tree(files: control_pb2.RunFiles) -> Tree:
         "report": files.report or None,
         "checkpoint": checkpoint if files.HasField("checkpoint") else None,
     }
+
+
+def fleet_event_tree(event: control_pb2.FleetEvent) -> Tree:
+    """Return an event of the fleet as a tree."""
+    return {
+        "number": event.number,
+        "time_s": round(event.time_s, 3),
+        "kind": event.kind,
+        "job_id": event.job_id or None,
+        "region": event.region or None,
+        "actor": event.actor or None,
+        "text": event.text,
+    }
+
+
+def describe_fleet_event(event: control_pb2.FleetEvent) -> str:
+    """Return an event of the fleet as a line of text."""
+    at = datetime.fromtimestamp(event.time_s, UTC)
+    about = " ".join(filter(None, (event.job_id, event.region)))
+    who = f" ({event.actor})" if event.actor else ""
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC  {event.kind}  {about}{': ' if about else ''}{event.text}{who}"
 
 
 def job_details(job: control_pb2.Job) -> Tree:

@@ -175,5 +175,5 @@ def _why_not_certified(certificate: Certificate, authorities: Sequence[bytes]) -
     # pass: whoever knows the public key could sign with it as if it were a private one.
     private = (JobAuthority.from_private_bytes(key).public_key for key in authorities)
     if any(is_signed_by(key, signature, signed) for key in private):
-        why += ", whose private key seems to be given; give what `periplus coordinator authority FILE` prints"
+        why += ", whose private key seems to be given; give what `periplus coordinator authority` prints"
     return why

@@ -160,6 +160,13 @@ class FailureSection(Config):
     """Number of times that one worker is restarted before it counts as failed. One whose reward functions
     cannot be loaded, or only ever fail, is not restarted."""
 
+    max_trainer_restarts: int = Field(default=3, ge=0, le=1000)
+    """Number of times that a trainer that died starts again from the newest checkpoint, counted since that checkpoint.
+    One that would fail again in the same way does not. With 0 the job fails at once, and is resumed by hand."""
+
+    max_region_absence_s: float = Field(default=900.0, gt=0, le=604_800)
+    """Seconds for which a job waits for the agent of its trainer's region to come back. Then the job fails."""
+
 
 class CheckpointSection(Config):
     """The checkpoints from which a run can be resumed."""

@@ -15,17 +15,32 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
 import click
 
-from periplus.errors import EngineRefused, FunctionRefused, PeriplusError, explained_error, leaves
+from periplus.errors import (
+    ConfigError,
+    Conflict,
+    Denied,
+    EngineRefused,
+    FunctionRefused,
+    NonFiniteLoss,
+    NotFound,
+    PeriplusError,
+    RewardFailed,
+    StateError,
+    UnsoundEngine,
+    WrongRewards,
+    explained_error,
+    leaves,
+)
 from periplus.process import telemetry
 from periplus.process.guard import guard_session
 from periplus.process.lifecycle import wait_for_stop
-from periplus.values.task import EXIT_FAILED, EXIT_STOPPED, EXIT_SUCCEEDED, TaskOutcome, TaskSpec, TaskState
+from periplus.values.task import EXIT_FAILED, EXIT_STOPPED, EXIT_SUCCEEDED, Role, TaskOutcome, TaskSpec, TaskState
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +112,23 @@ def bind_to(cores: Sequence[int]) -> None:
                 os.sched_setaffinity(int(thread), cores)
 
 
+LASTING: Mapping[Role, tuple[type[PeriplusError], ...]] = {
+    Role.ROLLOUT: (FunctionRefused,),
+    Role.TRAINER: (
+        ConfigError,
+        NotFound,
+        Denied,
+        Conflict,
+        StateError,
+        RewardFailed,
+        NonFiniteLoss,
+        UnsoundEngine,
+        WrongRewards,
+    ),
+}
+"""Errors with which a process of each role would end again if it were started again."""
+
+
 SWITCH_INTERVAL_S = 0.0005
 """Seconds after which a thread that runs Python gives way to another that waits. Decoding and encoding weights leave
 Python's lock a few hundred times a version, and wait to get it back each time. With Python's 5 ms, they took 6 to 19
@@ -116,7 +148,7 @@ def run(spec: TaskSpec, make_work: Callable[[TaskSpec], Work]) -> int:
         outcome = TaskOutcome(
             state=TaskState.FAILED,
             message=explained_error(error),
-            is_final=any(isinstance(leaf, FunctionRefused) for leaf in leaves(error)),
+            is_final=any(isinstance(leaf, LASTING[spec.role]) for leaf in leaves(error)),
             is_misplaced=any(isinstance(leaf, EngineRefused) for leaf in leaves(error)),
         )
     try:

@@ -69,6 +69,8 @@ class AssignedTask:
     for, if the task is a trainer and the model not a built-in one. `engine` and `tensor` are a rollout worker's engine
     and the devices that share each of its layers, and `data` the processes of a trainer, in place of what the job says;
     empty or 0 leaves that. `pace` is that of an emulated device, or None if the process works as fast as it can.
+    `is_restart` says that the task is a trainer that follows on one that ended early: it starts afresh if the run at
+    `resume_from` has nothing to resume.
     """
 
     task_id: str
@@ -90,6 +92,7 @@ class AssignedTask:
     tensor: int = 0
     data: int = 0
     pace: Pace | None = None
+    is_restart: bool = False
 
 
 def is_path_component(name: str) -> bool:
@@ -122,7 +125,7 @@ class TaskReport:
 
     `message` explains a failure to a person. `files` is None if no process of the task was ever started. `is_misplaced`
     says that it failed because its machine or devices are not there or do not work, or its engine does not start there;
-    `lacks_device` that it was the former.
+    `lacks_device` that it was the former; `is_final` that another start of the process would fail in the same way.
     """
 
     task_id: str
@@ -134,6 +137,7 @@ class TaskReport:
     files: RunFiles | None = None
     is_misplaced: bool = False
     lacks_device: bool = False
+    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,8 +212,7 @@ def authority_key_of(task: AssignedTask | TaskSpec) -> bytes:
 class TaskOutcome:
     """How the process of a task ended: the content of its status file.
 
-    `is_final` says that another start of the process would fail in the same way. `is_misplaced` and `lacks_device` are
-    as in `TaskReport`; a process that has started never says that it lacks a device.
+    The last three are as in `TaskReport`; a process that has started never says that it lacks a device.
     """
 
     state: TaskState

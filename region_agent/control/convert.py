@@ -91,6 +91,7 @@ def _task(message: control_pb2.Task, of_job: control_pb2.DesiredJob | None) -> L
         tensor=message.tensor,
         data=message.data,
         pace=pace_from_pb(message.pace) if message.HasField("pace") else None,
+        is_restart=message.is_restart,
     )
 
 
@@ -106,6 +107,7 @@ def report_to_pb(report: TaskReport) -> control_pb2.TaskReport:
         files=run_files_to_pb(report.files),
         is_misplaced=report.is_misplaced,
         lacks_device=report.lacks_device,
+        is_final=report.is_final,
     )
 
 

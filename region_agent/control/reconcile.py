@@ -7,17 +7,18 @@ yields nothing new. Invariants:
 - A task id has at most one process.
 - Nothing is started that is not desired or that is to stop.
 - A process that must go is first asked to stop (SIGTERM), and killed only after `grace_s`.
-- A rollout worker that died is restarted after a pause that doubles each time, at most `max_restarts` times. One that
-  says that it would fail again is not.
+- A rollout worker that died, or that somebody else stopped, is restarted after a pause that doubles each time, at most
+  `max_restarts` times. One that says that it would fail again is not.
 - A trainer that died is not restarted here, because a new trainer needs a new fork, and only the coordinator grants
   forks.
 
-A process is *superseded* when its task is wanted with another fork (a resumed job keeps its task ids), or when a
-rollout worker that was asked to stop is wanted again. A superseded process ends first; then its task starts afresh.
+A process is *superseded* when its task is wanted otherwise (a resumed job keeps its task ids), or when a rollout worker
+that was asked to stop is wanted again. A superseded process ends first; then its task starts afresh. A new fork
+supersedes a trainer alone, since its workers follow it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from periplus.process.backoff import Backoff
 from periplus.spool.format import Durability
@@ -141,6 +142,8 @@ def report(process: Process, wanted: LocalTask | None) -> TaskReport:
         state = TaskState.STOPPED
     elif wanted is not None and _mends(process, wanted):
         state = TaskState.STARTING
+    elif task.role is Role.ROLLOUT and wanted is not None and _died(process):
+        state, message = TaskState.FAILED, message or "it was stopped by somebody else than its agent"
     else:
         state = outcome.state
     return TaskReport(
@@ -153,6 +156,7 @@ def report(process: Process, wanted: LocalTask | None) -> TaskReport:
         # Only once it is not started again.
         is_misplaced=outcome is not None and outcome.is_misplaced and state is TaskState.FAILED,
         lacks_device=outcome is not None and outcome.lacks_device and state is TaskState.FAILED,
+        is_final=outcome is not None and outcome.is_final and state is TaskState.FAILED,
     )
 
 
@@ -182,15 +186,30 @@ def _running(process: Process, wanted: LocalTask | None, now_s: float, limits: R
 def _superseded(process: Process, wanted: LocalTask) -> bool:
     # A rollout worker that was asked to stop leaves, whatever is wanted now, so it must be started again.
     again = process.asked_to_stop_at_s is not None and not wanted.stopping and wanted.role is Role.ROLLOUT
-    return again or process.task.fork != wanted.fork
+    if wanted.role is Role.TRAINER:
+        return process.task.fork != wanted.fork
+    return again or _of_worker(process.task) != _of_worker(wanted)
+
+
+def _of_worker(task: LocalTask) -> LocalTask:
+    """Return a rollout worker's task without what it learns from its gateway, or does not need."""
+    return replace(
+        task, fork=0, resume_from="", is_restart=False, stopping=False, trainer_region="", trainer_gateway=""
+    )
 
 
 def _mends(process: Process, wanted: LocalTask) -> bool:
     assert process.outcome is not None
-    failed = process.outcome.state is TaskState.FAILED and not process.outcome.is_final
+    failed = _died(process) and not process.outcome.is_final
     # An engine that does not start is tried once more, since memory may have been in use; then the job is planned anew.
     most = min(1, wanted.max_restarts) if process.outcome.is_misplaced else wanted.max_restarts
     return failed and not wanted.stopping and wanted.role is Role.ROLLOUT and process.restarts < most
+
+
+def _died(process: Process) -> bool:
+    """Return whether a process failed, or was stopped by somebody else than its agent."""
+    ended = process.outcome.state if process.outcome else None
+    return ended is TaskState.FAILED or (ended is TaskState.STOPPED and process.asked_to_stop_at_s is None)
 
 
 def _may_restart(process: Process, wanted: LocalTask, now_s: float, limits: RestartLimits) -> bool:

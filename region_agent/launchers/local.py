@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from periplus.errors import Denied, explained_error
+from periplus.job.resumption import MANIFEST
 from periplus.job.run_directory import RunDirectory, start_line
 from periplus.process.disk import NO_ROOM
 from periplus.process.fork_server import Request
@@ -200,7 +201,7 @@ class Supervisor:
             job_json=task.job_json,
             plan_json=task.plan_json,
             fork=task.fork,
-            resume_from=task.resume_from,
+            resume_from=resumed_from(task, run),
             gateway=settings.gateway,
             run_dir=str(run.root),
             status_file=str(scratch / STATUS_FILE),
@@ -251,6 +252,12 @@ class Supervisor:
         scratch = self._scratch.pop(task_id, None)
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+def resumed_from(task: LocalTask, run: RunDirectory) -> str:
+    """Return the run that a trainer resumes; empty if its predecessor ended before there was anything to resume."""
+    has_begun = run.audit.exists() or any(run.checkpoints.glob(f"*/{MANIFEST}"))
+    return "" if task.is_restart and not has_begun else task.resume_from
 
 
 def devices_of(task: LocalTask, machine: Machine) -> tuple[Device, ...]:

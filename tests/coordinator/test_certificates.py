@@ -12,7 +12,7 @@ def test_a_trainer_gets_a_certificate_of_its_key_and_the_same_again(run: Run) ->
     for _ in range(2):
         answer = run.asks("eu")
         assert answer == SendCertificate(region="eu", epoch=1, job_id="j", fork=0, public_key=KEYS[0])
-    assert run.job().trainer_key == KEYS[0]
+    assert run.job().trainer_key == KEYS[0].hex()
     run.do(RegionJoined(hello("eu", tasks=(report("j/trainer", TaskState.RUNNING),)), 1))
     again = run.asks("eu")
     assert isinstance(again, SendCertificate)

@@ -22,7 +22,7 @@ def test_a_taken_port_is_a_conflict(capsys: pytest.CaptureFixture[str]) -> None:
         (["--listen", "nowhere"], "is not HOST:PORT"),
         (["--wan", "127.0.0.1:1"], "--wan is given without --region"),
         (["--region", "eu"], "--region is given without --wan"),
-        (["--listen", "127.0.0.1:0", "--authority-key", "/dev/null"], "the job authority's key /dev/null"),
+        (["--listen", "127.0.0.1:0", "--state-dir", "/proc/nowhere"], "the state directory /proc/nowhere"),
     ],
 )
 def test_contradictory_settings_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

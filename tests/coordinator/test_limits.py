@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from coordinator import reservations, state
+from coordinator import state
 from coordinator.client.connection import connect
 from coordinator.events import JobCancelled, JobSubmitted, PlanFinished
-from coordinator.reservations import MAX_ORDER_BYTES, device_counts
+from coordinator.machine import reservations
+from coordinator.machine.reservations import MAX_ORDER_BYTES, device_counts
 from coordinator.state import JobState
 from periplus.errors import NotFound
 from periplus.net.rpc import MAX_MESSAGE_BYTES

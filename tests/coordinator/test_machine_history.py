@@ -12,6 +12,7 @@ from coordinator.events import (
     CertificateRequested,
     Effect,
     Event,
+    FleetEvent,
     HeartbeatSeen,
     JobCancelled,
     JobSubmitted,
@@ -26,16 +27,19 @@ from coordinator.events import (
     TaskReported,
     Ticked,
 )
-from coordinator.machine import step
-from coordinator.reservations import device_counts
-from coordinator.state import ENDED_STATES, TRANSITIONS, Job, JobState, desired_tasks
+from coordinator.machine.reservations import device_counts
+from coordinator.machine.step import step
+from coordinator.state import ENDED_STATES, TRANSITIONS, Job, JobState, State, desired_tasks
+from coordinator.store import changes_between, open_store
 from periplus.errors import PeriplusError
 from periplus.values.policy import Policy
-from periplus.values.task import Role, TaskState
+from periplus.values.task import Role, RunFiles, TaskState
 from tests.support.cases.examples import examples
 from tests.support.coordinator.machine_run import (
+    AUTHORITY_KEY,
     KEYS,
     REGIONS,
+    SETTINGS,
     Run,
     free,
     hello,
@@ -62,6 +66,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.told: dict[str, JobState] = {}
         self.down: dict[str, tuple[str, ...]] = {}
         self.certified: dict[tuple[str, int], bytes] = {}
+        self.store = open_store(None)
 
     def do(self, event: Event) -> None:
         before = self.run.state
@@ -71,6 +76,8 @@ class AnyHistory(RuleBasedStateMachine):
         except PeriplusError:
             effects = ()
         assert before == kept, "an event changed the old state"
+        events = [effect for effect in effects if isinstance(effect, FleetEvent)]
+        self.store.write(changes_between(before, self.run.state), events, self.run.now_s)
         for effect in effects:
             self.observe(effect)
 
@@ -112,6 +119,14 @@ class AnyHistory(RuleBasedStateMachine):
         if known := self.run.state.regions.get(region):
             self.do(RegionLeft(region, known.epoch - epochs_ago))
 
+    @rule()
+    def the_coordinator_starts_again(self) -> None:
+        known, empty = self.run.state, State(settings=SETTINGS, authority_key=AUTHORITY_KEY)
+        self.run.state = self.store.load(empty, self.run.now_s)
+        assert not changes_between(known, self.run.state)
+        assert list(self.run.state.jobs) == list(known.jobs)
+        self.down.clear()
+
     @precondition(lambda self: self.run.state.probe)
     @rule()
     def answer_probe(self) -> None:
@@ -130,7 +145,9 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(min_regions=st.integers(1, 3))
     def submit(self, min_regions: int) -> None:
         self.num_jobs += 1
-        self.do(JobSubmitted(f"r{self.num_jobs}", f"j{self.num_jobs}", request(min_regions)))
+        self.run.now_s += 0.01
+        wanted = request(min_regions, max_trainer_restarts=self.num_jobs % 2)
+        self.do(JobSubmitted(f"r{self.num_jobs}", f"j{self.num_jobs}", wanted))
 
     @precondition(lambda self: self.run.state.jobs)
     @rule(data=st.data())
@@ -138,6 +155,7 @@ class AnyHistory(RuleBasedStateMachine):
         job_id = data.draw(st.sampled_from(sorted(self.run.state.jobs)))
         before = self.run.state.jobs[job_id]
         self.num_jobs += 1
+        self.run.now_s += 0.01
         wanted = request(resume_from="runs/x", resume_policy=Policy(0, 3), resume_job_id=job_id)
         self.do(JobSubmitted(f"r{self.num_jobs}", "unused", wanted))
         after = self.run.state.jobs[job_id]
@@ -175,7 +193,8 @@ class AnyHistory(RuleBasedStateMachine):
         if region not in self.run.state.regions:
             return
         before = self.run.state.jobs[task_id.split("/")[0]]
-        stamp, said = self.run.stamp(region), report(task_id, state, "why", before.fork)
+        files = data.draw(st.sampled_from((None, RunFiles(run_dir="/runs/j", log="/log"))))
+        stamp, said = self.run.stamp(region), report(task_id, state, "why", before.fork, files)
         self.do(TaskReported(stamp, said))
         after = self.run.state.jobs[said.job_id]
         if before.ended or before.tasks[task_id].ended:

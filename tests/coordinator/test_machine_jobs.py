@@ -110,7 +110,8 @@ def test_an_operator_is_told_what_a_job_waits_for_and_which_of_its_regions_are_g
     assert doing(run.state, run.job()) == "training; us is disconnected"
     run.do(RegionLeft("eu", 1))
     assert doing(run.state, run.job()) == (
-        "not known: eu, the region of its trainer, is disconnected; it last said: training; us is disconnected"
+        "waits for eu, the region of its trainer, which is disconnected, until 00:31:40 UTC; it last said: training; "
+        "us is disconnected"
     )
     run.do(JobCancelled("j"))
     run.do(JobCancelled("j"))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from coordinator.app import plan_request
 from coordinator.events import JobSubmitted, PlanFinished, RegionJoined, RunPlanner
+from coordinator.machine.reservations import device_counts, free_memory
 from coordinator.planning import fleet_of, planned
-from coordinator.reservations import device_counts, free_memory
 from coordinator.state import JobRequest, JobState, PlacedProcess, PlacedProcesses
 from periplus.values.machine import DeviceCount
 from periplus.values.task import Role, TaskState

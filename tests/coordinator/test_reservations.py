@@ -11,7 +11,7 @@ from coordinator.events import (
     StepRecorded,
     TaskReported,
 )
-from coordinator.reservations import device_counts
+from coordinator.machine.reservations import device_counts
 from coordinator.state import JobState, PlacedProcess, PlacedProcesses, desired_tasks
 from periplus.values.machine import DeviceCount, Pace
 from periplus.values.task import Role, RunFiles, TaskState

@@ -1,19 +1,21 @@
 """A coordinator on a loopback port serves operators and agents: jobs, certificates and sessions over gRPC."""
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from coordinator.authority import open_authority
 from coordinator.client.connection import connect, job_state
 from coordinator.client.listing import job_details
+from coordinator.store import DATABASE
 from periplus.codec.frame import CodecId
 from periplus.errors import ConfigError, Conflict, Fenced, NotFound, StateError, Unreachable, WireError
 from periplus.net.convert import certificate_from_pb
 from periplus.pb.v1 import control_pb2
-from periplus.publication import Certificate, Opening, PublicationKind, PublisherKey, Trust
+from periplus.publication import Certificate, JobAuthority, Opening, PublicationKind, PublisherKey, Trust
 from periplus.values.policy import Policy
 from tests.support.coordinator.loopback import (
     DEADLINE_S,
@@ -155,11 +157,11 @@ def test_cancelling_an_ended_job_is_an_error() -> None:
 
 def test_the_authority_that_tasks_name_certifies_the_trainer_and_nobody_else(tmp_path: Path) -> None:
     async def run() -> None:
-        keys = []
+        keys, trainer = [], PublisherKey.generate()
         for _ in range(2):
             async with (
                 asyncio.timeout(DEADLINE_S),
-                coordinator(tmp_path / "authority") as address,
+                coordinator(tmp_path) as address,
                 connect(address) as remote,
                 FakeAgent(address, "eu") as eu,
             ):
@@ -168,13 +170,15 @@ def test_the_authority_that_tasks_name_certifies_the_trainer_and_nobody_else(tmp
                 (of_job,) = eu.jobs.values()
                 key = of_job.authority_key
                 keys.append(key)
-                assert of_job.secret == open_authority(tmp_path / "authority").secret_of(job_id)
-                trainer = PublisherKey.generate()
+                with closing(sqlite3.connect(tmp_path / DATABASE)) as database:
+                    (private_key,) = database.execute("SELECT private_key FROM authority").fetchone()
+                authority = JobAuthority.from_private_bytes(bytes.fromhex(private_key))
+                assert of_job.secret == authority.secret_of(job_id)
                 answer = await eu.certificate(job_id, trainer.public_key)
                 assert (answer.job_id, answer.fork, answer.refused) == (job_id, 0, "")
                 certificate = certificate_from_pb(answer.certificate)
                 assert certificate == (await _again(eu, job_id, trainer.public_key))
-                assert open_authority(tmp_path / "authority").certify(job_id, 0, trainer.public_key) == certificate
+                assert authority.certify(job_id, 0, trainer.public_key) == certificate
                 Trust(key, job_id).check_opening(trainer.sign_opening(opening(job_id), certificate))
                 second = await eu.certificate(job_id, PublisherKey.generate().public_key)
                 assert "another key" in second.refused

@@ -77,7 +77,11 @@ CASES: list[tuple[tuple[str, ...], int, tuple[str, ...]]] = [
     (("job", "submit", JOB, "--dry-run", "name=My Job"), 2, ("My Job", "letters a-z, digits and -")),
     (("agent", "--region", "a/b"), 2, ("a/b", "letters, digits and :._-")),
     (("coordinator", "--wan", "127.0.0.1:1", "--region", "us"), 5, ("127.0.0.1:1", "periplus wan run")),
-    (("coordinator", "--listen", "127.0.0.1:0", "--authority-key", "/proc/nowhere"), 2, ("/proc/nowhere", "key")),
+    (
+        ("coordinator", "--listen", "127.0.0.1:0", "--state-dir", "/proc/nowhere"),
+        2,
+        ("/proc/nowhere", "state directory"),
+    ),
     (("coordinator", "--listen", "192.0.2.1:7070"), 2, ("192.0.2.1:7070", "--token-file", "openssl rand")),
     (
         ("agent", "--region", "here", "--listen", "192.0.2.1:7072", "--coordinator", "127.0.0.1:1"),

@@ -538,6 +538,7 @@ class TaskReport(_message.Message):
     FILES_FIELD_NUMBER: _builtins.int
     IS_MISPLACED_FIELD_NUMBER: _builtins.int
     LACKS_DEVICE_FIELD_NUMBER: _builtins.int
+    IS_FINAL_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     job_id: _builtins.str
     state: Global___TaskState.ValueType
@@ -550,6 +551,8 @@ class TaskReport(_message.Message):
     """its machine or devices are not there or do not work, or its engine does not start"""
     lacks_device: _builtins.bool
     """is_misplaced because of its machine or devices"""
+    is_final: _builtins.bool
+    """it would fail again in the same way"""
     @_builtins.property
     def files(self) -> Global___RunFiles:
         """unset if none was ever started"""
@@ -566,10 +569,11 @@ class TaskReport(_message.Message):
         files: Global___RunFiles | None = ...,
         is_misplaced: _builtins.bool = ...,
         lacks_device: _builtins.bool = ...,
+        is_final: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["files", b"files"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "fork", b"fork", "is_misplaced", b"is_misplaced", "job_id", b"job_id", "lacks_device", b"lacks_device", "message", b"message", "restarts", b"restarts", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "fork", b"fork", "is_final", b"is_final", "is_misplaced", b"is_misplaced", "job_id", b"job_id", "lacks_device", b"lacks_device", "message", b"message", "restarts", b"restarts", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -846,6 +850,7 @@ class Task(_message.Message):
     TENSOR_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     PACE_FIELD_NUMBER: _builtins.int
+    IS_RESTART_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     job_id: _builtins.str
     """one of the jobs"""
@@ -869,6 +874,8 @@ class Task(_message.Message):
     """devices that share each layer of its engine; 0: the job's"""
     data: _builtins.int
     """processes of a trainer; 0: the job's"""
+    is_restart: _builtins.bool
+    """of a trainer that died: without a checkpoint, it may start afresh"""
     @_builtins.property
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """indices of the devices that it may use"""
@@ -895,10 +902,11 @@ class Task(_message.Message):
         tensor: _builtins.int = ...,
         data: _builtins.int = ...,
         pace: Global___Pace | None = ...,
+        is_restart: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pace", b"pace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_other_problems", b"allows_other_problems", "data", b"data", "devices", b"devices", "engine", b"engine", "fork", b"fork", "job_id", b"job_id", "machine", b"machine", "pace", b"pace", "resume_from", b"resume_from", "role", b"role", "stopping", b"stopping", "task_id", b"task_id", "tensor", b"tensor", "trainer_gateway", b"trainer_gateway", "trainer_region", b"trainer_region"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_other_problems", b"allows_other_problems", "data", b"data", "devices", b"devices", "engine", b"engine", "fork", b"fork", "is_restart", b"is_restart", "job_id", b"job_id", "machine", b"machine", "pace", b"pace", "resume_from", b"resume_from", "role", b"role", "stopping", b"stopping", "task_id", b"task_id", "tensor", b"tensor", "trainer_gateway", b"trainer_gateway", "trainer_region", b"trainer_region"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1322,6 +1330,78 @@ class JobEvent(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___JobEvent: _TypeAlias = JobEvent  # noqa: Y015
+
+@_typing.final
+class WatchEventsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_NUMBER_FIELD_NUMBER: _builtins.int
+    FOLLOW_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    REGION_FIELD_NUMBER: _builtins.int
+    after_number: _builtins.int
+    follow: _builtins.bool
+    job_id: _builtins.str
+    """of one job alone; empty: of all"""
+    region: _builtins.str
+    def __init__(
+        self,
+        *,
+        after_number: _builtins.int = ...,
+        follow: _builtins.bool = ...,
+        job_id: _builtins.str = ...,
+        region: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_number", b"after_number", "follow", b"follow", "job_id", b"job_id", "region", b"region"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchEventsRequest: _TypeAlias = WatchEventsRequest  # noqa: Y015
+
+@_typing.final
+class FleetEvent(_message.Message):
+    """Something that an operator may want to know later. Kept for 30 days."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TIME_S_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    REGION_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """rises"""
+    time_s: _builtins.float
+    """Unix time"""
+    kind: _builtins.str
+    text: _builtins.str
+    """what, and why"""
+    job_id: _builtins.str
+    region: _builtins.str
+    actor: _builtins.str
+    """who caused it; empty: the coordinator"""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        time_s: _builtins.float = ...,
+        kind: _builtins.str = ...,
+        text: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+        region: _builtins.str = ...,
+        actor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "job_id", b"job_id", "kind", b"kind", "number", b"number", "region", b"region", "text", b"text", "time_s", b"time_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FleetEvent: _TypeAlias = FleetEvent  # noqa: Y015
 
 @_typing.final
 class GetFleetRequest(_message.Message):

@@ -69,6 +69,11 @@ class CoordinatorStub:
                 request_serializer=periplus_dot_pb_dot_v1_dot_control__pb2.GetFleetRequest.SerializeToString,
                 response_deserializer=periplus_dot_pb_dot_v1_dot_control__pb2.Fleet.FromString,
                 _registered_method=True)
+        self.WatchEvents = channel.unary_stream(
+                '/periplus.v1.Coordinator/WatchEvents',
+                request_serializer=periplus_dot_pb_dot_v1_dot_control__pb2.WatchEventsRequest.SerializeToString,
+                response_deserializer=periplus_dot_pb_dot_v1_dot_control__pb2.FleetEvent.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer:
@@ -119,6 +124,13 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchEvents(self, request, context):
+        """Events of the fleet, the oldest first; ends after those that there are, unless it follows.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -156,6 +168,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.GetFleet,
                     request_deserializer=periplus_dot_pb_dot_v1_dot_control__pb2.GetFleetRequest.FromString,
                     response_serializer=periplus_dot_pb_dot_v1_dot_control__pb2.Fleet.SerializeToString,
+            ),
+            'WatchEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchEvents,
+                    request_deserializer=periplus_dot_pb_dot_v1_dot_control__pb2.WatchEventsRequest.FromString,
+                    response_serializer=periplus_dot_pb_dot_v1_dot_control__pb2.FleetEvent.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -347,6 +364,33 @@ class Coordinator:
             '/periplus.v1.Coordinator/GetFleet',
             periplus_dot_pb_dot_v1_dot_control__pb2.GetFleetRequest.SerializeToString,
             periplus_dot_pb_dot_v1_dot_control__pb2.Fleet.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/periplus.v1.Coordinator/WatchEvents',
+            periplus_dot_pb_dot_v1_dot_control__pb2.WatchEventsRequest.SerializeToString,
+            periplus_dot_pb_dot_v1_dot_control__pb2.FleetEvent.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,6 +42,8 @@ class CoordinatorStub:
     WatchJob: _grpc.UnaryStreamMultiCallable[_control_pb2.WatchJobRequest, _control_pb2.JobEvent]
     """Events of one job from `after_sequence` on; ends when the job has ended, or after those that there are."""
     GetFleet: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetFleetRequest, _control_pb2.Fleet]
+    WatchEvents: _grpc.UnaryStreamMultiCallable[_control_pb2.WatchEventsRequest, _control_pb2.FleetEvent]
+    """Events of the fleet, the oldest first; ends after those that there are, unless it follows."""
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -57,6 +59,8 @@ class CoordinatorAsyncStub(CoordinatorStub):
     WatchJob: _aio.UnaryStreamMultiCallable[_control_pb2.WatchJobRequest, _control_pb2.JobEvent]  # type: ignore[assignment]
     """Events of one job from `after_sequence` on; ends when the job has ended, or after those that there are."""
     GetFleet: _aio.UnaryUnaryMultiCallable[_control_pb2.GetFleetRequest, _control_pb2.Fleet]  # type: ignore[assignment]
+    WatchEvents: _aio.UnaryStreamMultiCallable[_control_pb2.WatchEventsRequest, _control_pb2.FleetEvent]  # type: ignore[assignment]
+    """Events of the fleet, the oldest first; ends after those that there are, unless it follows."""
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -111,5 +115,13 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.GetFleetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.Fleet, _abc.Awaitable[_control_pb2.Fleet]]: ...
+
+    @_abc_1.abstractmethod
+    def WatchEvents(
+        self,
+        request: _control_pb2.WatchEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_control_pb2.FleetEvent], _abc.AsyncIterator[_control_pb2.FleetEvent]]:
+        """Events of the fleet, the oldest first; ends after those that there are, unless it follows."""
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

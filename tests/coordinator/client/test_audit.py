@@ -1,11 +1,13 @@
 """The command around the audit: what goes where, and with which code it ends."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from coordinator.client.audit import progress_on
+from coordinator.store import open_store
 from periplus.__main__ import run as periplus
 from periplus.cli.progress_line import ProgressLine
 from periplus.config.yaml_text import parse
@@ -64,10 +66,9 @@ def test_gateways_spools_are_compared_when_they_are_named(
 def test_signatures_are_verified_with_the_key_that_the_coordinator_prints(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    private = tmp_path / "authority"
-    private.write_text(AUTHORITY.private_bytes.hex() + "\n")
-    private.chmod(0o600)
-    assert periplus(["coordinator", "authority", str(private)]) == 0
+    with closing(open_store(tmp_path)) as store:
+        store.write([("INSERT INTO authority VALUES (?)", (AUTHORITY.private_bytes.hex(),))], (), 0.0)
+        assert periplus(["coordinator", "authority", "--state-dir", str(tmp_path)]) == 0
     key = capsys.readouterr().out
     public = tmp_path / "authority.pub"
     public.write_text(key)
@@ -89,7 +90,7 @@ def test_a_private_key_in_place_of_the_public_one_is_told_from_a_forgery(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert periplus(["job", "audit", str(run), "--authority", AUTHORITY.private_bytes.hex()]) == 1
-    assert "give what `periplus coordinator authority FILE` prints" in capsys.readouterr().out
+    assert "give what `periplus coordinator authority` prints" in capsys.readouterr().out
     other = JobAuthority.generate()
     for key in (other.public_key, other.private_bytes):
         assert periplus(["job", "audit", str(run), "--authority", key.hex()]) == 1

@@ -19,7 +19,7 @@ def help_of(*words: str) -> str:
     ("group", "verb", "flags"),
     [
         ("agent", "run", ["--region", "--coordinator", "--advertise", "--wan"]),
-        ("coordinator", "run", ["--listen", "--authority-key"]),
+        ("coordinator", "run", ["--listen", "--state-dir"]),
         ("plan", "make", ["--fleet", "--study", "--explain", "--budget-s"]),
     ],
 )

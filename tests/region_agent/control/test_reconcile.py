@@ -228,15 +228,35 @@ def test_a_task_that_succeeded_is_not_started_again_while_it_is_still_desired(ro
     assert reconcile({"t": task(role)}, {"t": process(task(role), SUCCEEDED)}, 1e6, LIMITS) == ()
 
 
-@pytest.mark.parametrize("role", Role)
-def test_a_resumed_job_replaces_the_process_of_the_old_fork(role: Role) -> None:
-    old, new = task(role), task(role, fork=1)
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (task(Role.TRAINER), task(Role.TRAINER, fork=1)),
+        (task(Role.ROLLOUT), replace(task(Role.ROLLOUT, fork=1), job_json="another")),
+    ],
+)
+def test_a_resumed_job_replaces_the_process_of_the_old_fork(old: LocalTask, new: LocalTask) -> None:
     assert reconcile({"t": new}, {"t": process(old)}, 5.0, LIMITS) == (AskToStop("t"),)
     assert reconcile({"t": new}, {"t": process(old, asked_s=5.0)}, 15.0, LIMITS) == (Kill("t"),)
     for outcome in (FAILED, SUCCEEDED, STOPPED):
         ended = process(old, outcome, restarts=3, asked_s=5.0)
         assert reconcile({"t": new}, {"t": ended}, 6.0, LIMITS) == (Start(new, 0),)
         assert report(ended, new).state is TaskState.STARTING, "the old fork's end is not the new one's"
+
+
+def test_a_rollout_worker_follows_a_new_fork_of_the_same_job() -> None:
+    new = replace(task(fork=1), resume_from="/runs/j", trainer_gateway="elsewhere:1")
+    assert reconcile({"t": new}, {"t": process(task())}, 5.0, LIMITS) == ()
+    assert (report(process(task()), new).state, report(process(task()), new).fork) == (TaskState.RUNNING, 1)
+
+
+def test_a_rollout_worker_that_somebody_stopped_comes_back_if_it_is_wanted() -> None:
+    stopped = process(task(), STOPPED)
+    assert report(stopped, task()).state is TaskState.STARTING
+    assert reconcile({"t": task()}, {"t": stopped}, 1e6, LIMITS) == (Start(task(), 1),)
+    tired = process(task(), STOPPED, restarts=task().max_restarts)
+    assert reconcile({"t": task()}, {"t": tired}, 1e6, LIMITS) == ()
+    assert report(tired, task()).state is TaskState.FAILED
 
 
 def test_a_rollout_worker_that_is_wanted_again_while_it_stops_starts_afresh() -> None:

@@ -108,7 +108,13 @@ class FakeAgent:
     ) -> None:
         job_id = task_id.split("/")[0]
         report = control_pb2.TaskReport(
-            task_id=task_id, job_id=job_id, state=state, message=message, fork=fork, files=files
+            task_id=task_id,
+            job_id=job_id,
+            state=state,
+            message=message,
+            fork=fork,
+            files=files,
+            is_final=state == control_pb2.TASK_STATE_FAILED,  # nothing is started again in these scenes
         )
         await self.send(task=report)
 
@@ -142,10 +148,10 @@ async def _status(call: Session, address: str) -> Exception:
 
 
 @asynccontextmanager
-async def coordinator(authority_key: Path | None = None, token_file: Path | None = None) -> AsyncIterator[str]:
+async def coordinator(state_dir: Path | None = None, token_file: Path | None = None) -> AsyncIterator[str]:
     server = rpc.server(TokenGuard(token_file).check if token_file else None)
     address = rpc.bind(server, "127.0.0.1:0")
-    async with serving(CoordinatorConfig(listen=address, authority_key=authority_key), server):
+    async with serving(CoordinatorConfig(listen=address, state_dir=state_dir), server):
         yield address
 
 

@@ -12,8 +12,8 @@ from coordinator.events import (
     Stamp,
     TaskReported,
 )
-from coordinator.machine import step
-from coordinator.reservations import device_counts
+from coordinator.machine.reservations import device_counts
+from coordinator.machine.step import step
 from coordinator.state import (
     Hello,
     Job,
@@ -133,7 +133,7 @@ class Run:
     def asks(self, region: str, fork: int = 0, key: bytes = KEYS[0], job_id: str = "j") -> Effect:
         """A trainer asks for a certificate; return the answer."""
         asked = CertificateRequested(stamp=self.stamp(region), job_id=job_id, fork=fork, public_key=key)
-        (answer,) = self.do(asked)
+        *_, answer = self.do(asked)
         return answer
 
     def place(

@@ -65,7 +65,7 @@ def start_demo(work_dir: Path, *arguments: str, home: Path | None = None) -> "su
         command("--work-dir", str(work_dir), *arguments),
         env=environment(home or work_dir),
         stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         text=True,
     )
 

@@ -40,7 +40,7 @@ def _refusal_reason(state: State, request: CertificateRequested) -> str:
     if job.fork != request.fork:
         return f"job {job.job_id} is at fork {job.fork}; a trainer of fork {request.fork} is not followed"
     # An empty key means that this fork has none yet; the same key again is a repeated request.
-    if job.trainer_key not in (b"", request.public_key):
+    if job.trainer_key not in ("", request.public_key.hex()):
         return (
             f"fork {job.fork} of job {job.job_id} has a trainer with another key already; a second one needs a new "
             "fork: resume the job"

@@ -109,7 +109,7 @@ def _holding(state: State, region: str) -> list[tuple[str, TaskStatus | None]]:
 
 def has_more_now(state: State, job: Job) -> bool:
     """Return whether more devices or memory than a placed job was planned on are free, or held by itself."""
-    if job.request.plan_json or job.cancelling or any(status.report for status in job.tasks.values()):
+    if job.request.plan_json or job.cancelling or job.last_files or any(status.report for status in job.tasks.values()):
         return False
     for name in ready_regions(state):
         own = {index for status in job.tasks.values() if status.region == name for index in status.devices}

@@ -1,0 +1,10 @@
+"""All decisions of the coordinator, as one pure state machine: `step.step(state, event, now_s) -> (state, effects)`.
+
+step            dispatches an event, and does what follows from the new state: orders of plans, probes and tasks
+sessions        who serves a region, and which tasks it has
+reports         what agents report of tasks, records, keys and bytes
+jobs            what operators, the planner and the ends of trainers mean for a job
+reservations    which devices and how much memory are held by which jobs
+certificates    which trainer gets a certificate
+draft           the state and the effects that one step builds
+"""

@@ -1,0 +1,127 @@
+"""What agents report of tasks, records, keys and bytes."""
+
+from dataclasses import replace
+from typing import assert_never
+
+from coordinator.events import (
+    CertificateRequested,
+    FleetEventKind,
+    HeartbeatSeen,
+    Publish,
+    SendCertificate,
+)
+from coordinator.machine.certificates import answer_to
+from coordinator.machine.draft import Draft
+from coordinator.machine.jobs import advance, end, end_by_trainer
+from coordinator.machine.reservations import avoiding_task
+from coordinator.state import Job, JobState, SentBytes, resume_advice, taken_back
+from periplus.values.record import Record, RecordKind
+from periplus.values.task import ENDED, Role, TaskReport, TaskState
+
+
+def count_sent(draft: Draft, name: str, event: HeartbeatSeen) -> None:
+    """Take note of the bytes that an agent has sent."""
+    region = draft.state.regions[name]
+    draft.put_region(name, replace(region, sent_bytes=dict(event.sent_bytes)))
+    boot_id = region.hello.boot_id
+    for job_id, counters in event.job_sent_bytes.items():
+        job = draft.state.jobs.get(job_id)
+        if job is None:
+            continue  # the job was submitted to an earlier coordinator process
+        # The agent reports sums since its start; `counted` carries them over its restarts.
+        none = SentBytes(boot_id=boot_id, counter_bytes=0)
+        before = job.sent.get(name, {})
+        seen = {dst: before.get(dst, none).counted(boot_id, n) for dst, n in counters.items()}
+        draft.put_job(replace(job, sent={**job.sent, name: {**before, **seen}}))
+
+
+def take_report(draft: Draft, name: str, report: TaskReport, now_s: float) -> None:
+    """Take note of a task's state."""
+    # The region's list of tasks keeps this report, unless it is the end of a task of a job that is not live.
+    region, job = draft.state.regions[name], draft.state.jobs.get(report.job_id)
+    live = job is not None and not job.ended
+    others = {task_id: other for task_id, other in region.tasks.items() if task_id != report.task_id}
+    seen = {report.task_id: report} if live or report.state not in ENDED else {}
+    draft.put_region(name, replace(region, tasks=others | seen))
+    # The job takes note of the report only if it is news about a task of its current fork, placed in this region.
+    status = job.tasks.get(report.task_id) if job and report.fork == job.fork else None
+    if job is None or status is None or status.region != name or status.report == report:
+        return
+    if job.ended and status.role is Role.TRAINER and status.report and report.files:
+        # A trainer that outlived its job still saves its state; record where. The job's own state stays as it ended.
+        status = replace(status, report=replace(status.report, files=report.files))
+        draft.put_job(replace(job, tasks={**job.tasks, report.task_id: status}))
+    if job.ended or status.ended:
+        return
+    if report.is_misplaced and not job.has_trained and not job.cancelling and not job.request.plan_json:
+        draft.put_job(avoiding_task(taken_back(job), status, report))
+        draft.move_job(job.job_id, JobState.PENDING)
+        return
+    draft.put_job(replace(job, tasks={**job.tasks, report.task_id: replace(status, report=report)}))
+    advance(draft, job.job_id, JobState.STARTING)
+    if report.message and (report.state is TaskState.FAILED or report.restarts > (status.report or report).restarts):
+        draft.tell(FleetEventKind.TASK_FAILED, f"{report.task_id}: {report.message}", job_id=job.job_id, region=name)
+    match status.role:
+        case Role.TRAINER:
+            _trainer_reported(draft, job.job_id, report, now_s)
+        case Role.ROLLOUT:
+            _rollout_reported(draft, job.job_id, report, now_s)
+        case _:
+            assert_never(status.role)
+
+
+def _trainer_reported(draft: Draft, job_id: str, report: TaskReport, now_s: float) -> None:
+    if report.state is TaskState.RUNNING:
+        advance(draft, job_id, JobState.RUNNING)
+    elif report.state in ENDED:
+        end_by_trainer(draft, draft.state.jobs[job_id], report, now_s)
+
+
+def _rollout_reported(draft: Draft, job_id: str, report: TaskReport, now_s: float) -> None:
+    job = draft.state.jobs[job_id]
+    rollouts = [status for status in job.tasks.values() if status.role is Role.ROLLOUT]
+    # A failed worker was restarted by its agent as often as that may help. As long as one is left, the job goes on.
+    if all(status.report is not None and status.report.state is TaskState.FAILED for status in rollouts):
+        log_file = f"; its log is {report.files.log}" if report.files else ""
+        advice = f"; {resume_advice(job)}" if job.files else ""
+        end(
+            draft,
+            job_id,
+            JobState.FAILED,
+            f"no rollout worker is left; the last one failed: {report.message}{log_file}{advice}",
+            now_s,
+        )
+
+
+def take_record(draft: Draft, name: str, job_id: str, record: Record) -> None:
+    """Take note of a trainer's record, and publish it."""
+    job = draft.state.jobs.get(job_id)
+    if job is None or job.ended or job.trainer is None or job.trainer.region != name or job.last_record == record:
+        return
+    # Records may arrive again or late after a broken session; the version that an operator sees never goes back.
+    policy = max(job.policy, record.policy) if job.policy else record.policy
+    notice = record.text if record.kind is RecordKind.NOTICE else job.notice
+    draft.put_job(replace(job, policy=policy, last_record=record, phase=_phase(job, record), notice=notice))
+    advance(draft, job_id, JobState.RUNNING)
+    draft.effects.append(Publish(job_id, record))
+
+
+def _phase(job: Job, record: Record) -> str:
+    """Return the trainer's phase after this record. A step record ends an earlier phase, such as an evaluation."""
+    match record.kind:
+        case RecordKind.PHASE:
+            return record.text
+        case RecordKind.STEP:
+            return "training"
+        case _:
+            return job.phase
+
+
+def certify(draft: Draft, request: CertificateRequested) -> None:
+    """Answer a trainer's request for a certificate."""
+    answer, region = answer_to(draft.state, request), request.stamp.region
+    if isinstance(answer, SendCertificate):
+        text = f"fork {request.fork}, key {request.public_key.hex()[:16]}"
+        draft.tell(FleetEventKind.TRAINER_CERTIFIED, text, job_id=request.job_id, region=region)
+        draft.put_job(replace(draft.state.jobs[request.job_id], trainer_key=request.public_key.hex()))
+    draft.effects.append(answer)

@@ -1,0 +1,120 @@
+"""Sessions of agents: who serves a region, which tasks it has, and what it measured."""
+
+from dataclasses import replace
+
+from coordinator.events import FenceSession, FleetEventKind, LinkMeasured, RegionJoined, Stamp
+from coordinator.machine.draft import Draft
+from coordinator.machine.jobs import end_by_trainer
+from coordinator.machine.reports import take_report
+from coordinator.state import Hello, MeasuredLink, RegionState, State, TaskStatus, live_jobs, trainer_task_id
+from periplus.errors import Conflict
+from periplus.values.task import Role, TaskReport, TaskState
+
+
+def is_open(state: State, name: str, epoch: int) -> bool:
+    """Return whether this is the epoch of the region's newest session."""
+    return name in state.regions and state.regions[name].epoch == epoch
+
+
+def accept(draft: Draft, stamp: Stamp, now_s: float) -> bool:
+    """Record that a message arrived and return True; return False if it is a repeat or of a fenced session."""
+    if not is_open(draft.state, stamp.region, stamp.epoch):
+        return False
+    region = draft.state.regions[stamp.region]
+    if stamp.sequence <= region.last_sequence:
+        return False
+    # Any message shows that the agent is there, also after it was counted as silent.
+    draft.put_region(stamp.region, replace(region, last_sequence=stamp.sequence, last_seen_s=now_s, connected=True))
+    return True
+
+
+def join(draft: Draft, event: RegionJoined, now_s: float) -> None:
+    """Open a session. Raises: Conflict if another agent serves the region."""
+    hello = event.hello
+    before = draft.state.regions.get(hello.region)
+    if before and before.connected and before.hello.boot_id != hello.boot_id:
+        raise Conflict(
+            f"region {hello.region} is already served by the agent on {before.hello.inventory.own.name} (last heard "
+            f"{now_s - before.last_seen_s:.0f} s ago); start this one with another --region, or stop that one first"
+        )
+    # The newer session replaces the older one, and the answer to a probe of the older one will not come.
+    if before:
+        draft.effects.append(FenceSession(hello.region, before.epoch))
+        _forget_probe_of(draft, hello.region)
+    # The new session was sent no tasks yet (`sent` is None), so that `_settle` sends them; revisions go on rising.
+    region = RegionState(
+        hello=hello,
+        epoch=before.epoch + 1 if before else 1,
+        connected=True,
+        last_seen_s=now_s,
+        last_sequence=event.sequence,
+        revision=before.revision if before else 0,
+    )
+    draft.put_region(hello.region, region)
+    # Links of this region that were given up are probed again.
+    unmeasured = {pair: at_s for pair, at_s in draft.state.unmeasured.items() if hello.region not in pair}
+    draft.state = replace(draft.state, unmeasured=unmeasured)
+    rebooted = before is not None and before.hello.boot_id != hello.boot_id
+    again = " again, as a new process" if rebooted else " again" if before else ""
+    text = f"its agent on {hello.inventory.own.name} joined{again}, with {len(hello.tasks)} tasks"
+    draft.tell(FleetEventKind.REGION_JOINED, text, region=hello.region)
+    _take_inventory(draft, hello, rebooted, now_s)
+
+
+def _take_inventory(draft: Draft, hello: Hello, rebooted: bool, now_s: float) -> None:
+    """Compare the tasks that the agent has with those that it was given.
+
+    The report of a lost rollout worker is forgotten, so that the worker is started again. So is a lost trainer.
+    """
+    present = {report.task_id for report in hello.tasks}
+    # Forget the reports of rollout workers that the agent lost, so that they count as not started.
+    for job in live_jobs(draft.state):
+        tasks = {
+            task_id: replace(status, report=None) if _may_start_again(status, rebooted) else status
+            for task_id, status in job.tasks.items()
+            if status.region == hello.region and task_id not in present
+        }
+        draft.put_job(replace(job, tasks={**job.tasks, **tasks}))
+    # The present tasks come before the lost trainers: such a report may end a job, which then is not live below.
+    for report in hello.tasks:
+        _catch_up(draft, report)
+        take_report(draft, hello.region, report, now_s)
+    for job in live_jobs(draft.state):
+        trainer = job.trainer
+        if trainer and trainer.region == hello.region and trainer.report and trainer_task_id(job.job_id) not in present:
+            lost = f"the agent of {hello.region} came back without the trainer"
+            end_by_trainer(draft, job, replace(trainer.report, state=TaskState.STOPPED, message=lost), now_s)
+
+
+def _catch_up(draft: Draft, report: TaskReport) -> None:
+    """Raise the fork of a job to the one that an agent runs: the state was restored from a backup made before it."""
+    job = draft.state.jobs.get(report.job_id)
+    if job is not None and not job.ended and report.fork > job.fork:
+        draft.put_job(replace(job, fork=report.fork, trainer_key=""))
+
+
+def _may_start_again(status: TaskStatus, rebooted: bool) -> bool:
+    return status.role is Role.ROLLOUT and (rebooted or not status.ended)
+
+
+def disconnect(draft: Draft, name: str, why: str) -> None:
+    """Mark a region as disconnected. It keeps its tasks."""
+    draft.tell(FleetEventKind.REGION_LEFT, why, region=name)
+    draft.put_region(name, replace(draft.state.regions[name], connected=False))
+    _forget_probe_of(draft, name)
+
+
+def _forget_probe_of(draft: Draft, name: str) -> None:
+    probe = draft.state.probe
+    if probe and name in (probe.src_region, probe.dst_region):
+        draft.state = replace(draft.state, probe=None)
+
+
+def measure(draft: Draft, event: LinkMeasured, now_s: float) -> None:
+    """Take note of a link's measurement."""
+    state, pair = draft.state, (event.stamp.region, event.dst_region)
+    link = MeasuredLink(rtt_s=event.rtt_s, throughput_bits_per_s=event.throughput_bits_per_s, measured_at_s=now_s)
+    # The measurement may be late, of a probe that was given up: the probe that runs now is then left alone.
+    under_way = state.probe if state.probe and (state.probe.src_region, state.probe.dst_region) != pair else None
+    unmeasured = {other: at_s for other, at_s in state.unmeasured.items() if other != pair}
+    draft.state = replace(state, links={**state.links, pair: link}, unmeasured=unmeasured, probe=under_way)

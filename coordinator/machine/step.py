@@ -1,0 +1,213 @@
+"""The step of the coordinator's state machine: `step(state, event, now_s) -> (state, effects)`.
+
+It has no clock, socket, file or randomness. The rules are:
+
+- Sessions: a join raises the region's epoch and fences the session before. Another agent may take over a region only
+  while the previous agent is disconnected. A message of another epoch, or with a sequence number that was already seen,
+  changes nothing.
+- Links: every directed pair of ready regions is probed once, with one probe at a time in the whole fleet. A pair whose
+  probe gets no answer is given up for `probe_retry_s`, so that one bad link delays a job but never blocks it.
+- Jobs: a pending job is planned when enough regions have a free device (`reservations.py`), and their links are
+  measured or given up. Earlier jobs come first, but a job that must wait does not block later ones. A plan is a
+  proposal: it is committed only if the devices that it needs are still free; otherwise the job is planned again. A job
+  that is infeasible on all devices fails; one that is infeasible on the free ones waits for those in use. If a
+  process cannot start where it was placed before the trainer has, the job is planned again without that place.
+- Rollout workers may come and go; the job fails for lack of them only when all have failed permanently. A trainer that
+  died, or was stopped with its agent, starts again from its newest checkpoint, in its region and in a new fork: two
+  trainers never write the same fork. The job fails if that cannot help, was tried too often, or its region stays away.
+- A trainer signs its weights with its own key, which is certified once for each fork (`certificates.py`).
+- A region that falls silent is only marked as disconnected: it keeps its tasks. A coordinator that has lost its state
+  sends no orders to a region that runs a job unknown to it, so that this job runs to its end.
+
+After every accepted event `_settle` does what follows from the new state: it orders plans, probes and desired tasks.
+An error (Conflict, NotFound, StateError) leaves the caller's state unchanged.
+"""
+
+from dataclasses import replace
+from typing import assert_never
+
+from coordinator.events import (
+    AgentEvent,
+    CertificateRequested,
+    Effect,
+    Event,
+    FleetEventKind,
+    HeartbeatSeen,
+    InventoryChanged,
+    JobCancelled,
+    JobSubmitted,
+    LinkMeasured,
+    PlanFinished,
+    RegionJoined,
+    RegionLeft,
+    RunPlanner,
+    SendDesired,
+    SendProbe,
+    StepRecorded,
+    TaskReported,
+    Ticked,
+)
+from coordinator.machine.draft import Draft
+from coordinator.machine.jobs import cancel, give_up_absent, plan_finished, start_due, submit
+from coordinator.machine.reports import certify, count_sent, take_record, take_report
+from coordinator.machine.reservations import (
+    device_counts,
+    ending_words,
+    forgiven,
+    has_more_now,
+    waits_for,
+)
+from coordinator.machine.sessions import accept, disconnect, is_open, join, measure
+from coordinator.state import (
+    JobState,
+    Probe,
+    State,
+    desired_tasks,
+    live_jobs,
+    ready_regions,
+    runs_unknown_job,
+    taken_back,
+    unsettled_pairs,
+    without_oldest_ended,
+)
+
+
+def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect, ...]]:
+    """Return the next state and the effects that the caller must perform, in order.
+
+    Raises: Conflict if another agent serves the region, the job to resume still runs or an id is ambiguous; NotFound
+    for an unknown job; StateError for a cancellation of a job that has ended. The caller's state is then unchanged.
+    """
+    draft = Draft(state)
+    match event:
+        case (
+            HeartbeatSeen()
+            | LinkMeasured()
+            | InventoryChanged()
+            | TaskReported()
+            | StepRecorded()
+            | CertificateRequested()
+        ):
+            # A message that is not accepted changes nothing, not even the time at which the region was last seen.
+            if not accept(draft, event.stamp, now_s):
+                return state, ()
+            _agent_event(draft, event, now_s)
+        case RegionJoined():
+            join(draft, event, now_s)
+        case RegionLeft(region, epoch):
+            if not is_open(state, region, epoch):
+                return state, ()
+            disconnect(draft, region, "the session of its agent ended")
+        case JobSubmitted():
+            submit(draft, event, now_s)
+        case JobCancelled():
+            cancel(draft, event, now_s)
+        case PlanFinished():
+            plan_finished(draft, event, now_s)
+        case Ticked():
+            _tick(draft, now_s)
+        case _:
+            assert_never(event)
+    # An error above leaves the draft behind, so that the caller's state is unchanged.
+    _settle(draft, now_s)
+    return draft.state, tuple(draft.effects)
+
+
+def _agent_event(draft: Draft, event: AgentEvent, now_s: float) -> None:
+    name = event.stamp.region
+    match event:
+        case HeartbeatSeen():
+            count_sent(draft, name, event)
+        case LinkMeasured():
+            measure(draft, event, now_s)
+        case InventoryChanged(_, inventory):
+            region = draft.state.regions[name]
+            problems = [device.problem for device in inventory.own.devices if device.problem]
+            if problems != [device.problem for device in region.hello.inventory.own.devices if device.problem]:
+                draft.tell(FleetEventKind.DEVICES_CHANGED, "; ".join(problems) or "all devices work", region=name)
+            draft.put_region(name, replace(region, hello=replace(region.hello, inventory=inventory)))
+            for job in live_jobs(draft.state):
+                draft.put_job(forgiven(job, name))
+        case TaskReported(_, report):
+            take_report(draft, name, report, now_s)
+        case StepRecorded(_, job_id, record):
+            take_record(draft, name, job_id, record)
+        case CertificateRequested():
+            certify(draft, event)
+        case _:
+            assert_never(event)
+
+
+def _tick(draft: Draft, now_s: float) -> None:
+    settings = draft.state.settings
+    for name, region in draft.state.regions.items():
+        if region.connected and now_s - region.last_seen_s > settings.silent_after_s:
+            disconnect(draft, name, f"its agent was silent for {settings.silent_after_s:.0f} s")
+    probe = draft.state.probe
+    # A lost probe would block all others, since only one runs at a time.
+    if probe and now_s - probe.ordered_at_s >= settings.probe_timeout_s:
+        pair = (probe.src_region, probe.dst_region)
+        draft.state = replace(draft.state, probe=None, unmeasured={**draft.state.unmeasured, pair: now_s})
+        text = f"the link to {probe.dst_region} was not measured within {settings.probe_timeout_s:.0f} s"
+        draft.tell(FleetEventKind.LINK_FAILED, text, region=probe.src_region)
+    for job in live_jobs(draft.state):
+        start_due(draft, job, now_s)
+        give_up_absent(draft, draft.state.jobs[job.job_id], now_s)
+
+
+def _settle(draft: Draft, now_s: float) -> None:
+    since_s = draft.state.ending_since_s
+    ending = ending_words(draft.state)
+    draft.state = replace(draft.state, ending_since_s=(now_s if since_s is None else since_s) if ending else None)
+    draft.state = without_oldest_ended(draft.state, now_s)
+    _settle_jobs(draft, now_s)
+    _settle_probe(draft, now_s)
+    # Every region is compared after every event, so that no rule above can forget to send an order.
+    for name, region in draft.state.regions.items():
+        tasks = desired_tasks(draft.state, name)
+        # An order would end the tasks that it does not list, so none goes to a region with an unknown job.
+        if region.connected and tasks != region.sent and not runs_unknown_job(draft.state, region):
+            draft.put_region(name, replace(region, sent=tasks, revision=region.revision + 1))
+            draft.effects.append(SendDesired(name, region.epoch, region.revision + 1, tasks))
+
+
+def _settle_jobs(draft: Draft, now_s: float) -> None:
+    for job in live_jobs(draft.state):
+        # More has come free before anything of the job has started: a plan may use it.
+        if job.state is JobState.PLANNED and has_more_now(draft.state, job):
+            draft.put_job(taken_back(job))
+            draft.move_job(job.job_id, JobState.PENDING)
+            job = draft.state.jobs[job.job_id]
+        if job.state is not JobState.PENDING:
+            continue
+        waits = waits_for(draft.state, job, now_s)
+        draft.put_job(replace(job, reason=waits))
+        # The planner works on one job at a time, on all free devices.
+        if not waits and draft.state.planning is None:
+            draft.state = replace(draft.state, planning=job.job_id)
+            draft.effects.append(RunPlanner(job.job_id, device_counts(draft.state)))
+
+
+def _settle_probe(draft: Draft, now_s: float) -> None:
+    state, settings = draft.state, draft.state.settings
+    if state.probe:
+        return
+    # Pairs that were never probed come first, then those that were given up long ago, the oldest first.
+    ready = ready_regions(state)
+    again = [
+        pair
+        for pair, at_s in sorted(state.unmeasured.items(), key=lambda item: item[1])
+        if now_s - at_s >= settings.probe_retry_s and ready.issuperset(pair)
+    ]
+    pairs = unsettled_pairs(state, ready) + again
+    if pairs:
+        src, dst = pairs[0]
+        draft.state = replace(state, probe=Probe(src_region=src, dst_region=dst, ordered_at_s=now_s))
+        order = SendProbe(
+            region=src,
+            epoch=state.regions[src].epoch,
+            dst_region=dst,
+            gateway_address=state.regions[dst].hello.gateway_address,
+            payload_bytes=settings.probe_payload_bytes,
+        )
+        draft.effects.append(order)
