@@ -5,8 +5,9 @@ built (assembly.py) and the training loop runs beside the streams, all in one Ta
 
 - **Signing key.** The trainer makes a key at its start, and the key ends with the process. The coordinator certifies
   it for this fork only, over the gateway's stream, while the model is prepared.
-- **Lost gateway.** The trainer stops as if it had been asked to: between two steps, with a checkpoint saved. Then it
-  fails with the reason why the gateway was lost.
+- **Lost gateway.** The link dials the gateway again (intake/gateway.py). Meanwhile the training loop goes on with the
+  samples that it has, and then waits. If the gateway is not found in time, the trainer stops as if it had been asked
+  to: between two steps, with a checkpoint saved. Then it fails with the reason why the gateway was lost.
 - **Several ranks.** Other processes may share the training steps (trainer/distributed). If one of them ends, the
   trainer fails at once. The run goes on from its last checkpoint when it is resumed.
 - **Trackers.** Processes beside the trainer get its records (trainer/tracking). They may finish after everything else,
@@ -125,7 +126,7 @@ async def _run(config: TrainerConfig, stop: asyncio.Event, trackers: Trackers) -
         config.task.gateway, config.task.job_id, config.task.fork, key.public_key, config.task.job_secret
     )
     ready: asyncio.Future[Running] = asyncio.get_running_loop().create_future()
-    lost: list[Unreachable] = []
+    lost: list[Unreachable | Denied] = []
 
     def say(phase: str) -> None:
         time_s = clock.monotonic_s() - started_s
@@ -152,8 +153,8 @@ async def _run(config: TrainerConfig, stop: asyncio.Event, trackers: Trackers) -
     async def serve() -> None:
         try:
             await link.run(deliver)
-        except Unreachable as error:
-            event(log, logging.ERROR, "gateway_lost", job=config.task.job_id, why=error)
+        except (Unreachable, Denied) as error:  # Denied: a gateway that was dialled again refuses the key
+            event(log, logging.ERROR, "gateway_given_up", job=config.task.job_id, why=error)
             if not stop.is_set():  # a trainer that was asked to stop before has not failed
                 lost.append(error)
             stop.set()

@@ -48,7 +48,7 @@ from trainer.intake.gateway import GatewayLink
 from trainer.intake.leased_prompts import LeasedPrompts
 from trainer.intake.ledger_driver import LedgerDriver
 from trainer.intake.ledger_service import LedgerService
-from trainer.intake.messages import AnchorWanted, HelloReceived, ProofReceived, UpMessage
+from trainer.intake.messages import AnchorWanted, GatewayFound, HelloReceived, ProofReceived, UpMessage
 from trainer.intake.reward_bounds import RewardBounds
 from trainer.intake.write_ahead import WriteAheadJournal
 from trainer.ledger.machine import Ledger
@@ -86,6 +86,8 @@ class Running:
         match await self.ledger_service.on_message(message):
             case AnchorWanted():
                 self.publisher.want_anchor()
+            case GatewayFound():
+                self.publisher.begin_anew()
             case ProofReceived(worker_id, proof):
                 # The fault that the trainer has found itself is none of the weights.
                 if not self.checks.doubted.proven(worker_id, proof):

@@ -392,6 +392,9 @@ class PublicationLog:
             is_old = self._newest is not None and opening.policy < self._newest
             self._newest = self._newest if is_old else opening.policy
             self._remember(opening.policy, closing.state_digest)
+            # Remembered anew with each version: a trainer repeats its bundle when it connects again, however late.
+            if self._bundle is not None and self._bundle.opening.id in self._roots:
+                _put(self._roots, self._bundle.opening.id, self._roots[self._bundle.opening.id])
             self._trim(just_came=entry)
         chunks = tuple(record for record in entry.records if isinstance(record, Chunk))
         return None if is_old else Publication(opening=opening, chunks=chunks, closing=closing)

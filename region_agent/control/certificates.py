@@ -4,6 +4,9 @@ A trainer signs the weights that it publishes, and readers accept its key only w
 The agent forwards the trainer's request over its session with the coordinator. A request stays open as long as its
 trainer waits: it is sent at once, and again at the beginning of each session, because an earlier session may have ended
 before the answer came. That is harmless, since the coordinator gives the same answer to the same request.
+
+A trainer whose connection broke asks again with the same key. It gets the certificate that it was given before, at once
+and also while the coordinator is away. A refusal is not kept.
 """
 
 import asyncio
@@ -16,12 +19,16 @@ ANSWER_DEADLINE_S = 300.0
 probably restarting; outages of minutes must be survived. Chosen by hand.
 """
 
+CERTIFICATES_KEPT = 1024
+"""Certificates that are kept, of about 300 bytes each; the oldest goes first. Chosen by hand, far above the number of
+trainers that run in one region."""
+
 _Request = tuple[str, int, bytes]
 """Job id, fork and the trainer's public key."""
 
 
 class CertificateRequests:
-    """Certificate requests without an answer yet.
+    """Certificate requests without an answer yet, and the certificates that were given.
 
     `coordinator` is the coordinator's address, which refusals name. `send` queues a message for the coordinator.
     """
@@ -30,6 +37,7 @@ class CertificateRequests:
         self._coordinator = coordinator
         self._send = send
         self._waiting: dict[asyncio.Future[control_pb2.CertificateAnswer], _Request] = {}
+        self._given: dict[_Request, control_pb2.CertificateAnswer] = {}
 
     def unanswered(self) -> list[control_pb2.AgentMessage]:
         """Return a message for each open request, to be sent when a new session begins."""
@@ -38,13 +46,15 @@ class CertificateRequests:
     async def ask(self, job_id: str, fork: int, public_key: bytes) -> control_pb2.CertificateAnswer:
         """Return the coordinator's answer, or after `ANSWER_DEADLINE_S` a refusal that says that no answer came."""
         request = (job_id, fork, public_key)
+        if (given := self._given.get(request)) is not None:
+            return given
         answer: asyncio.Future[control_pb2.CertificateAnswer] = asyncio.get_running_loop().create_future()
         # Noted before it is sent, since a session that begins meanwhile sends all that is noted.
         self._waiting[answer] = request
         self._send(_to_pb(request))
         try:
             async with asyncio.timeout(ANSWER_DEADLINE_S):
-                return await answer
+                return self._kept(request, await answer)
         except TimeoutError:
             refused = (
                 f"the coordinator at {self._coordinator} did not certify the trainer within {ANSWER_DEADLINE_S:.0f} s; "
@@ -53,6 +63,13 @@ class CertificateRequests:
             return control_pb2.CertificateAnswer(job_id=job_id, fork=fork, refused=refused)
         finally:
             del self._waiting[answer]
+
+    def _kept(self, request: _Request, answer: control_pb2.CertificateAnswer) -> control_pb2.CertificateAnswer:
+        if not answer.refused:
+            self._given[request] = answer
+        if len(self._given) > CERTIFICATES_KEPT:
+            del self._given[next(iter(self._given))]
+        return answer
 
     def answered(self, answer: control_pb2.CertificateAnswer) -> None:
         """Hand an answer to the requests that wait for it.

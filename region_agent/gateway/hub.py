@@ -18,8 +18,8 @@ A frame of a local worker is taken into the spool (frames.py), acknowledged to t
 trainer says that its ledger has it. Frames from other regions are only passed on, because their own gateways keep them.
 So a frame always has exactly one owner that keeps it, and everybody else may die. Invariants:
 
-- When the connection up is lost, or another trainer takes over, all streams below end too. Then workers say hello
-  again, remote gateways send uncommitted frames again, and nothing counts as delivered that was not.
+- When the connection up is lost, or a trainer follows another or connects again, all streams below end too. Then
+  workers say hello again, remote gateways send uncommitted frames again, and nothing counts as delivered that was not.
 - A new connection up begins with every frame of the spool.
 - What waits for a stream is written before the stream ends.
 - Messages go up in the order in which the routes forwarded them, also where they had to wait for room.
@@ -200,10 +200,10 @@ class JobHub:
     # ---- the trainer ----------------------------------------------------------------------------------------------
 
     def claim_trainer(self, fork: int, peer: str) -> FollowedTrainer:
-        """Follow a new trainer on the connection `peer`.
+        """Follow a trainer on the connection `peer`: a new one, or one that connects again.
 
-        All streams below end if there was a trainer before, so that the new trainer hears a hello of every worker.
-        Raises: Conflict if a trainer of the same or a newer fork is already followed.
+        All streams below end if there was a trainer before, so that this one hears a hello of every worker.
+        Raises: Conflict if a trainer of the same fork is already followed, Fenced if one of a newer fork is.
         """
         trainer = self.trainer_slot.claim(fork, peer)
         # A new trainer knows no worker, and must not hear of one before its hello.

@@ -152,8 +152,8 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
 
         The first message down is its certificate or a refusal. Only a trainer whose key the coordinator has certified
         for its fork is followed. Raises: StateError without a hello, WireError for a malformed key, NotFound for an
-        unknown job, Denied without a certificate, Conflict if another trainer is followed, Fenced if a newer one takes
-        over, Unreachable at the stream's end.
+        unknown job, Denied without a certificate, Conflict if another connection of its fork is followed, Fenced if a
+        trainer of a newer fork is or takes over, Unreachable at the stream's end.
         """
         first = await _first(request_iterator)
         if not first.HasField("hello"):

@@ -4,7 +4,11 @@ Each resumption of a job is a new fork with a higher number. A trainer claims th
 
     slot is empty                        it is followed
     followed trainer has a lower fork    it is followed, and the other one is told that it was replaced
-    otherwise                            it is refused with Conflict
+    followed trainer has the same fork   it is refused with Conflict
+    followed trainer has a higher fork   it is refused with Fenced, a kind of Conflict
+
+A trainer whose connection broke claims the slot again in its own fork. It is refused until the end of its old stream
+was noticed here, and then it is followed like a new trainer. So nobody else takes over while a trainer is followed.
 
 Invariants: at most one trainer is followed. A trainer that was replaced cannot release its successor. While a trainer
 is followed, publications of a lower fork are refused with Fenced, and those of any other connection than its own with
@@ -48,11 +52,13 @@ class TrainerSlot:
     def claim(self, fork: int, peer: str) -> FollowedTrainer:
         """Follow a new trainer of this fork, and replace one of an older fork.
 
-        Raises: Conflict if a trainer of the same or a newer fork is followed; then nothing has changed.
+        Raises: Conflict if a trainer of the same fork is followed, Fenced if one of a newer fork is; then nothing has
+        changed.
         """
         if self._trainer is not None:
             if self._trainer.fork >= fork:
-                raise Conflict(
+                refusal = Fenced if self._trainer.fork > fork else Conflict
+                raise refusal(
                     f"job {self._job_id} already has a trainer of fork {self._trainer.fork} at this gateway; "
                     f"the one of fork {fork} is refused; only a newer fork takes over"
                 )

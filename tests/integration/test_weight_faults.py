@@ -114,7 +114,7 @@ def test_nothing_differed_and_nothing_was_refused(job: Job) -> None:
 
     assert len(logs) == 9
     assert [(name, line) for name, line in lines if line.event in bad] == []
-    assert {line.event for _, line in lines if line.level == "ERROR"} <= {"gateway_lost", "task_ended"}
+    assert {line.event for _, line in lines if line.level == "ERROR"} <= {"gateway_given_up", "task_ended"}
     assert json.loads(job.run.summary.read_text())["weight_digest_mismatches"] == 0
 
 

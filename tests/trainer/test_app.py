@@ -29,6 +29,7 @@ from rollout_worker import app as worker_app
 from rollout_worker.config import WorkerConfig
 from tests.support.audit.files import audited
 from tests.support.gateway import loopback as gateways
+from tests.support.gateway.cable import cable_to
 from tests.support.gateway.loopback import Gateway, gateway, play, until
 from tests.support.keys import AUTHORITY
 from tests.support.tiny_job import task_of, tiny_job
@@ -36,6 +37,7 @@ from trainer import app
 from trainer.checkpointing import checkpoint, export
 from trainer.checkpointing.manifest import Manifest
 from trainer.config import TrainerConfig
+from trainer.intake import gateway as link_module
 from trainer.intake.gateway import GatewayLink
 
 WHOLE_RUN_DEADLINE_S = 90.0
@@ -63,6 +65,7 @@ def test_a_trainer_that_loses_its_gateway_saves_once_and_fails_with_what_happene
         return save(*arguments)
 
     monkeypatch.setattr(checkpoint, "save", count)
+    monkeypatch.setattr(link_module, "REDIAL_S", 0.0)
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
 
     async def run() -> None:
@@ -99,6 +102,46 @@ def test_a_trainer_whose_key_is_not_certified_keeps_what_it_prepared_and_says_wh
     play(run)
     assert checkpoint.newest(tmp_path / "run" / "checkpoints").policy == Policy(0, 0)
     assert b'"failed"' in (tmp_path / "run" / "audit.jsonl").read_bytes().splitlines()[-1]
+
+
+def test_a_trainer_whose_connection_breaks_at_every_stage_ends_in_the_same_fork_with_a_clean_audit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    job = tiny_job(tmp_path, steps=30, staleness=1)
+    cuts: list[int] = []
+
+    async def run() -> None:
+        async with gateway() as home, cable_to(home.address) as cable, asyncio.TaskGroup() as tasks:
+            config = trainer_of(job, tmp_path, home)
+            config = replace(config, task=replace(config.task, gateway=cable.address))
+            running = tasks.create_task(app.run(config, asyncio.Event()))
+            working = tasks.create_task(worker_app.run(worker_of(job, tmp_path, home)))
+
+            async def cut() -> None:
+                await until(lambda: home.hub.trainer_slot.trainer is not None)
+                while not running.done():
+                    await asyncio.sleep(0.3 + 0.07 * len(cuts))
+                    cable.cut()
+                    cuts.append(len(home.records))
+                    await asyncio.sleep(0.1)
+                    cable.mend()
+
+            cutting = tasks.create_task(cut())
+            assert await running is TaskState.SUCCEEDED
+            cutting.cancel()
+            await asyncio.wait({working}, timeout=10)
+            working.cancel()
+
+    with asyncio.Runner() as runner:
+        runner.run(asyncio.wait_for(run(), WHOLE_RUN_DEADLINE_S))
+    steps = [record for record in RunDirectory(tmp_path / "run").records() if record.kind is RecordKind.STEP]
+    assert [record.values["step"] for record in steps] == [*range(1, 31)]
+    assert len(cuts) >= 3
+    assert {record.policy.fork for record in steps} == {0}
+    report = audited(tmp_path / "run", authorities=[AUTHORITY.public_key])
+    assert report.findings == ()
+    assert sum(record.values["dropped_samples"] for record in steps) == 0
 
 
 def journal(folder: Path) -> list[bytes]:

@@ -155,6 +155,10 @@ class LedgerDriver:
                 assert_never(message)
         return tuple(effects)
 
+    def lose_workers(self, now_s: float) -> tuple[IntakeEffect, ...]:
+        """End all leases, because the connection to the workers was lost. A worker that is still there joins again."""
+        return self._applied(values.AllWorkersLeft(), now_s)
+
     def refuse_message(self, worker_id: str, why: PeriplusError) -> tuple[IntakeEffect, ...]:
         """Count a message that was refused, or that could not be read, because of `why`."""
         self._tally.refused_messages += 1

@@ -10,6 +10,9 @@ Invariants:
 - What the ledger decides is written to the audit before anybody acts on it (write_ahead.py).
 - A frame is acknowledged only when the decisions about all its trajectories are in the audit.
 - Messages are handled in the order in which they came, also while the training loop waits for a batch.
+- When a lost connection to the gateway is open again, all leases end before any worker is heard over it. So the ledger
+  agrees with the gateway, which has forgotten all workers too. Frames that were on their way come again from their
+  spools. Those that are in the store already are acknowledged again and count once.
 """
 
 import asyncio
@@ -32,6 +35,7 @@ from trainer.intake.messages import (
     DownMessage,
     FrameReceived,
     FramesAcknowledged,
+    GatewayFound,
     HelloReceived,
     LedgerMessage,
     ProofReceived,
@@ -46,7 +50,7 @@ log = logging.getLogger(__name__)
 TICK_S = 1.0
 """Seconds between two clock events: how late a lease may expire or a hold may end. Chosen by hand."""
 
-Notice = AnchorWanted | HelloReceived | ProofReceived
+Notice = AnchorWanted | GatewayFound | HelloReceived | ProofReceived
 """Messages of the gateway that concern the publisher or the checks of samples. The ledger service returns them; it
 knows neither."""
 
@@ -201,6 +205,11 @@ class LedgerService:
             return None
         match message:
             case AnchorWanted():
+                return message
+            case GatewayFound():
+                self._journal.forget_messages()  # they are for workers of the lost connection
+                self._perform(self._driver.lose_workers(self._now()))
+                await self._journal.flush_patiently()
                 return message
             case FrameReceived(key, region, frame):
                 # Waits while too much is queued; the gateway's stream is not read meanwhile.

@@ -22,6 +22,14 @@ class AnchorWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class GatewayFound:
+    """The lost connection to the gateway is open again. It comes before all other messages of the new connection.
+
+    Nothing that was on its way counts as delivered, and every worker that is still there says hello again.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class FrameReceived:
     """A frame of trajectories of the worker in `key`. The gateway of `region` spools it until it is acknowledged."""
 
@@ -83,8 +91,8 @@ class UnreadableMessage:
 LedgerMessage = HelloReceived | DepartureReceived | FailureReceived | ProofReceived | RoomOffered | LeasesStarted
 """Messages of workers that the ledger hears of."""
 
-UpMessage = LedgerMessage | FrameReceived | UnreadableMessage | AnchorWanted
-"""Messages that the gateway brings to the trainer."""
+UpMessage = LedgerMessage | FrameReceived | UnreadableMessage | AnchorWanted | GatewayFound
+"""Messages that the link to the gateway (gateway.py) brings to the trainer."""
 
 # ---- down ------------------------------------------------------------------------------------------------------------
 

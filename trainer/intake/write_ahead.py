@@ -49,6 +49,10 @@ class WriteAheadJournal:
         """Send a message after all lines that were written so far are flushed."""
         self._kept_back.append(message)
 
+    def forget_messages(self) -> None:
+        """Discard the messages that are kept back, because the connection that they belong to was lost."""
+        self._kept_back.clear()
+
     async def write_milestone(self, entry: Entry) -> None:
         """Append a line as `write_sealed` does, and return once it would survive this process.
 

@@ -48,6 +48,7 @@ from trainer.ledger.leasing import ItemOf
 from trainer.ledger.state import LedgerState
 from trainer.ledger.values import (
     EVAL_GROUPS_START,
+    AllWorkersLeft,
     BatchWanted,
     ClockTicked,
     Effect,
@@ -156,6 +157,10 @@ class Ledger:
                 workers.join(state, limits, worker_id, epoch, effects)
             case WorkerLeft(worker_id, is_dead):
                 workers.leave(state, limits, worker_id, effects, is_dead=is_dead)
+            case AllWorkersLeft():
+                # One event, so that nothing is leased to a worker that is about to leave.
+                for worker_id in list(state.workers):
+                    workers.leave(state, limits, worker_id, effects, is_dead=False)
             case RoomOffered(worker_id, num_samples):
                 # The room decides the worker's place among those that get leases.
                 state.workers[worker_id].room = num_samples

@@ -169,6 +169,11 @@ class WorkerLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class AllWorkersLeft:
+    """The connection to all workers was lost. Those whose processes go on join again."""
+
+
+@dataclass(frozen=True, slots=True)
 class RoomOffered:
     """The worker can hold this many leases that may start now, and as many more of the next version.
 
@@ -252,6 +257,7 @@ class ClockTicked:
 Event = (
     WorkerJoined
     | WorkerLeft
+    | AllWorkersLeft
     | RoomOffered
     | PolicyReached
     | LeasesStarted

@@ -8,6 +8,8 @@ and workers that hold copies of the weights. Two tasks share the work:
                                    beside these, a thread computes the digest of the new state; the closing comes last
 
 If a reader cannot continue from what it has, it asks for an anchor: `run` then sends the current full state again.
+After a lost connection to the gateway was opened again, nobody knows what the gateway has received. `run` then sends
+the bundle and the current full state again before anything else. Until the bundle, the link discards all records.
 
 Invariants:
 - Publications leave in the order of their versions, one at a time.
@@ -31,7 +33,7 @@ from periplus.audit import records as audit
 from periplus.audit.seals import Sealer
 from periplus.codec.weights.encoder import Encoder
 from periplus.process.telemetry import event
-from periplus.publication import Certificate, PublicationKind, PublicationWriter, PublisherKey
+from periplus.publication import Certificate, Publication, PublicationKind, PublicationWriter, PublisherKey
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
 from periplus.values.weight_state import WeightState
@@ -107,6 +109,9 @@ class Publisher:
         # Work for `run`: the snapshot that waits or is being sent, and whether a reader needs an anchor.
         self._handed: _Snapshot | None = None
         self._anchor_wanted = False
+        # The bundle as it was published, and whether it and the full state must be sent over a new connection.
+        self._bundle: Publication | None = None
+        self._begins_anew = False
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -124,10 +129,14 @@ class Publisher:
         return self._published.digest
 
     async def run(self) -> None:
-        """Publish the versions that `next_version` hands over, and anchors for readers that ask, until cancelled."""
+        """Publish the versions that `next_version` hands over, and what is wanted again, until cancelled."""
         while True:
             await self._work.wait()
             self._work.clear()
+            if self._begins_anew and self._author is not None and self._published is not None:
+                # First, since the gateway may not have the version from which the next delta starts.
+                await self._send_bundle()
+                await self._anchor(self._author, self._published)
             if self._handed is not None:
                 await self._version(self._handed)
                 self._handed = None
@@ -147,14 +156,15 @@ class Publisher:
         self._published = published = await asyncio.to_thread(self._begin)
         self._remember(published.policy, published.digest)
         self._keep(published.policy, published.state)
-        for record in publish.bundle_publication(author, published.policy, bundle).records():
-            await self._link.publish(record)
+        self._bundle = publish.bundle_publication(author, published.policy, bundle)
+        await self._send_bundle()
         # On record before the closing, which makes the anchor a version.
         await self._journal.write_milestone(audit.PublishEntry(policy=published.policy, digest=published.digest))
         self._recorder.add_publication(await self._anchor(author, published))
         self._anchor_wanted = False  # a reader that asked meanwhile has it now
-        # Set last: `run` sends no anchor before the first one.
+        # Set last: `run` sends no anchor before the first one. The gateway may have been lost and found meanwhile.
         self._author = author
+        self._work.set()
 
     async def next_version(self, policy: Policy, then: Callable[[Sent], None]) -> None:
         """Take a snapshot of the model's weights, to be published as `policy`. Once this returns, they may change.
@@ -228,6 +238,13 @@ class Publisher:
         changes = None if base is None else taken.changes
         return Encoder(base, taken.state, num_threads=self._num_threads, changes=changes)
 
+    async def _send_bundle(self) -> None:
+        # Cleared first: if the gateway is lost and found once more meanwhile, all is sent once more.
+        self._begins_anew = False
+        assert self._bundle is not None, "the first publication makes it"
+        for record in self._bundle.records():
+            await self._link.publish(record)
+
     async def _anchor(self, author: Author, published: Published) -> Sent:
         self._anchor_wanted = False
         started_s = self._now()
@@ -265,6 +282,11 @@ class Publisher:
     def want_anchor(self) -> None:
         """Publish a full state of the newest version as soon as nothing else is under way."""
         self._anchor_wanted = True
+        self._work.set()
+
+    def begin_anew(self) -> None:
+        """Publish the bundle and a full state of the newest version over a new connection to the gateway."""
+        self._begins_anew = True
         self._work.set()
 
     def _remember(self, policy: Policy, digest: bytes) -> None:

@@ -335,6 +335,13 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     refused(log, ZERO.delta(3, 4), Fenced, "roll back")
 
 
+def test_the_bundle_may_be_repeated_however_many_versions_came_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "NUM_REMEMBERED", 4)
+    log = log_of(ZERO.bundle(), ZERO.anchor(0), *deltas(0, 30))
+    feed(log, ZERO.bundle(), ZERO.anchor(30), *deltas(30, 31))
+    assert read(log, Policy(0, 30), has_bundle=False) == ["bundle 0.0", "delta 0.31"]
+
+
 # ---- what is kept ----------------------------------------------------------------------------------------------------
 
 

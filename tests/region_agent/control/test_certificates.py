@@ -76,6 +76,30 @@ def test_a_trainer_that_left_asks_no_more_and_the_next_one_gets_what_is_its_own(
     play(scene)
 
 
+def test_a_trainer_that_connects_again_gets_its_certificate_again_and_nobody_else_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(certificates, "CERTIFICATES_KEPT", 2)
+
+    async def scene() -> None:
+        requests = RecordedRequests()
+        for fork in range(3):
+            asking = await requests.asking(fork, KEY)
+            requests.answered(certified(fork, KEY))
+            await asking
+        num_sent = len(requests.sent)
+        assert await requests.ask("j", 2, KEY) == certified(2, KEY)
+        assert len(requests.sent) == num_sent
+        for fork, key in ((2, OTHER_KEY), (0, KEY)):
+            asking = await requests.asking(fork, key)
+            requests.answered(refused(fork))
+            assert (await asking).refused
+            (await requests.asking(fork, key)).cancel()
+        assert len(requests.sent) == num_sent + 4, "a refusal is not kept"
+
+    play(scene)
+
+
 def test_who_waited_in_vain_is_told_so_and_by_whom(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates, "ANSWER_DEADLINE_S", 0.01)
 

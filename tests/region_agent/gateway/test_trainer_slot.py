@@ -13,9 +13,12 @@ from region_agent.gateway.trainer_slot import FollowedTrainer, TrainerSlot
 def test_only_a_newer_fork_takes_over_and_the_replaced_trainer_is_told() -> None:
     slot = TrainerSlot("job-1")
     old = slot.claim(1, "peer")
-    for fork in (0, 1):
-        with pytest.raises(Conflict, match=f"already has a trainer of fork 1 .* the one of fork {fork} is refused"):
+    for fork, refusal in ((0, Fenced), (1, Conflict)):
+        with pytest.raises(
+            Conflict, match=f"already has a trainer of fork 1 .* the one of fork {fork} is refused"
+        ) as refused:
             slot.claim(fork, "peer")
+        assert refused.type is refusal
     assert slot.trainer is old
     assert not old.replaced.is_set()
     new = slot.claim(2, "peer")

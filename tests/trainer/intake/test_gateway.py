@@ -104,6 +104,12 @@ async def _nobody(message: UpMessage) -> None:
     raise AssertionError(f"nobody sent this: {message}")
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a link give a lost gateway up at once."""
+    monkeypatch.setattr(gateway, "REDIAL_S", 0.0)
+
+
 def asked(home: Home, stop: asyncio.Event | None = None) -> Certificate | PeriplusError | None:
     async def ask() -> Certificate | PeriplusError | None:
         async with linked(home) as (link, _):
@@ -154,6 +160,7 @@ def test_who_is_asked_to_stop_waits_no_longer() -> None:
     assert asked(Home(None), stop) is None
 
 
+@pytest.mark.usefixtures("impatient")
 def test_when_the_gateway_goes_away_before_it_answered_nobody_waits_for_it() -> None:
     async def ask() -> None:
         async with linked(Home(None)) as (link, server):
@@ -197,6 +204,7 @@ def test_who_publishes_waits_while_as_many_records_wait_as_may() -> None:
     asyncio.run(send())
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_gateway_that_reads_no_more_is_as_good_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway, "STALL_S", 0.1)
 
@@ -210,6 +218,7 @@ def test_a_gateway_that_reads_no_more_is_as_good_as_gone(monkeypatch: pytest.Mon
     asyncio.run(send())
 
 
+@pytest.mark.usefixtures("impatient")
 def test_what_is_published_to_a_gateway_that_is_gone_is_given_up() -> None:
     async def send() -> None:
         async with linked(Home(answer(CERTIFICATE))) as (link, server):
@@ -233,6 +242,7 @@ def test_bytes_between_regions_are_asked_of_the_gateway_and_the_newest_count_out
     assert asyncio.run(GatewayLink("127.0.0.1:1", JOB, FORK, KEY.public_key, JOB_SECRET).wan_bytes()) is None
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_trainer_that_loses_its_gateway_says_whose_it_was() -> None:
     async def lose() -> None:
         server = rpc.server()

@@ -28,6 +28,7 @@ from trainer.intake.messages import (
     DownMessage,
     FrameReceived,
     FramesAcknowledged,
+    GatewayFound,
     ProofReceived,
     UnreadableMessage,
 )
@@ -119,6 +120,32 @@ def test_a_lease_is_in_the_journals_file_before_it_is_sent(scene: Scene) -> None
         written = [line for line in scene.lines() if isinstance(line, audit.LeaseEntry)]
         assert [line.lease_id for line in written] == [lease.lease_id for lease in leases]
         assert scene.on_record[0] == len(leases)
+
+    play(scene, act)
+
+
+def test_when_a_lost_gateway_is_found_all_leases_end_and_what_was_committed_is_acknowledged_again(
+    scene: Scene,
+) -> None:
+    async def act() -> None:
+        first, second = (await join(scene))[:2]
+        await scene.service.on_message(received(sampled(first)))
+        await scene.until_sent(FramesAcknowledged)
+        assert await scene.service.on_message(GatewayFound()) == GatewayFound()
+        scene.sent.clear()
+        await scene.service.on_message(received(sampled(first)))
+        await scene.until_sent(FramesAcknowledged)
+        assert scene.leases() == [], "nobody is there"
+        await scene.service.on_message(received(sampled(second), sequence=1))
+        await scene.service.on_message(hello("a"))
+        await scene.service.on_message(RoomOffered("a", 2))
+        lost = [line.lease_id for line in scene.lines() if isinstance(line, audit.LostEntry)]
+        assert second.lease_id in lost
+        assert first.lease_id not in lost
+        while sum(isinstance(line, audit.ResultEntry) for line in scene.lines()) < 2:
+            await scene.next_message()
+        verdicts = [line.verdict for line in scene.lines() if isinstance(line, audit.ResultEntry)]
+        assert verdicts == ["accepted", "accepted"], "also the result of a lease that has ended"
 
     play(scene, act)
 

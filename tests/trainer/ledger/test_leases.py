@@ -3,6 +3,7 @@
 from periplus.values.policy import Lineage, Policy
 from tests.support.ledger.checked import TIMEOUT_S, CheckedLedger, answer, leases_of, of_kind
 from trainer.ledger.values import (
+    AllWorkersLeft,
     Arrival,
     BatchWanted,
     Drop,
@@ -73,6 +74,18 @@ def test_the_leases_of_a_worker_that_left_move_to_another_whatever_room_it_has()
     assert [(grant.worker_id, len(grant.leases)) for grant in of_kind(effects, Granted)] == [("b", 2)]
     assert {(x.group, x.sample) for x in leases_of(effects)} == {(x.group, x.sample) for x in first}
     assert not {x.lease_id for x in leases_of(effects)} & {x.lease_id for x in first}, "numbers are never used again"
+
+
+def test_when_all_workers_leave_at_once_no_lease_moves_between_them_and_none_counts_as_an_attempt() -> None:
+    ledger = CheckedLedger(group_size=2)
+    held = [*ledger.worker("a", 2), *ledger.worker("b", 2)]
+    ledger.tell(LeasesStarted("a", (held[0].lease_id,), Policy(0, 0)))
+    effects = ledger.tell(AllWorkersLeft())
+    assert {loss.lease for loss in of_kind(effects, LeaseLost)} == set(held)
+    assert {loss.why for loss in of_kind(effects, LeaseLost)} == {Loss.WORKER_GONE}
+    assert leases_of(effects) == []
+    assert ledger.worker("a", 2) != []
+    assert ledger.machine.state.workers["a"].allowance is None
 
 
 def test_a_worker_that_says_hello_again_has_lost_what_it_held() -> None:

@@ -48,9 +48,11 @@ class Link:
         self.open.set()
         self.log: list[object] = []
         self.published: list[Publication] = []
+        self.num_asked = 0
         self._assembler = Assembler(Trust(AUTHORITY.public_key, JOB), max_content_bytes=1 << 30)
 
     async def publish(self, record: PublicationRecord) -> None:
+        self.num_asked += 1
         await self.open.wait()
         self.log.append(record)
         publication = self._assembler.feed(record)
@@ -276,6 +278,36 @@ def test_who_asks_gets_a_full_state_of_the_newest_version(scene: Scene) -> None:
     delta, anchor = scene.link.published[2:]
     assert anchor.closing.state_digest == delta.closing.state_digest
     assert anchor.closing.probe_logprobs == delta.closing.probe_logprobs
+
+
+def test_over_a_new_connection_the_bundle_and_the_newest_state_come_before_the_next_version(scene: Scene) -> None:
+    async def act() -> None:
+        scene.step()
+        await scene.hand(1)
+        await scene.publisher.drained()
+        scene.publisher.begin_anew()
+        scene.step()
+        await scene.hand(2)
+        await scene.publisher.drained()
+
+    play(scene, act)
+    assert scene.link.names[2:] == ["delta 0.1", "bundle 0.0", "anchor 0.1", "delta 0.2"]
+    assert scene.link.published[3] == scene.link.published[0], "a repeat, to the byte"
+
+
+def test_a_full_state_that_was_under_way_when_the_connection_was_lost_is_sent_again(scene: Scene) -> None:
+    async def act() -> None:
+        scene.replace_all()
+        scene.link.open.clear()
+        num_asked = scene.link.num_asked
+        await scene.hand(1)
+        await settle(lambda: scene.link.num_asked > num_asked)
+        scene.publisher.begin_anew()
+        scene.link.open.set()
+        await settle(lambda: len(scene.link.published) == 5)
+
+    play(scene, act)
+    assert scene.link.names[2:] == ["anchor 0.1", "bundle 0.0", "anchor 0.1"]
 
 
 def test_an_anchor_that_is_asked_for_before_the_first_publication_waits_for_it(scene: Scene) -> None:
