@@ -19,7 +19,6 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -369,20 +368,6 @@ def measure(config: Config, folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _reach(rows: Sequence[dict[str, Any]]) -> list[dict[str, object]]:
-    value = rows[-1]["us_per_line"]
-    return [
-        {
-            "name": "audit_s_per_million_lines",
-            "value": value,
-            "unit": "s",
-            "op": "<=",
-            "target": MAX_S_PER_MILLION_LINES,
-            "ok": value <= MAX_S_PER_MILLION_LINES,
-        },
-    ]
-
-
 def _rounded(row: dict[str, Any]) -> dict[str, Any]:
     return {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in row.items()}
 
@@ -395,7 +380,8 @@ def main() -> int:
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="periplus-audit-") as folder:
         rows = measure(config, Path(folder))
-    reach = _reach(rows)
+    per_line = rows[-1]["us_per_line"]
+    reach = [provenance.reached("audit_s_per_million_lines", per_line, "s", "<=", MAX_S_PER_MILLION_LINES)]
     print(
         json.dumps(
             {

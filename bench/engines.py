@@ -29,6 +29,7 @@ from bench import provenance
 from bench.engine_cases.mismatch import compared
 from bench.engine_cases.models import write_model
 from bench.engine_cases.throughput import compare
+from bench.provenance import say
 from trainer.data.pretrained import load_weights
 
 ROOT = Path(__file__).parents[1]
@@ -75,7 +76,7 @@ def throughput(folder: Path, oracle: Path, *, quick: bool) -> tuple[dict[str, An
     num_steps, num_runs = (5, 1) if quick else (STEPS, RUNS)
     names = ("0.8M",) if quick else ("4.7M", "0.8M")
     found = {
-        name: compare(name, folder, oracle, num_steps=num_steps, num_runs=num_runs, settings_tried=not quick, say=_say)
+        name: compare(name, folder, oracle, num_steps=num_steps, num_runs=num_runs, settings_tried=not quick, say=say)
         for name in names
     }
     figures = {"tokens_per_s_vs_trl": "4.7M", "tokens_per_s_vs_trl_small": "0.8M"}
@@ -88,7 +89,7 @@ def pause(model: Path, interpreters: dict[str, Path], *, quick: bool) -> tuple[d
     found: dict[str, Any] = {}
     for engine, python in interpreters.items():
         for mode in modes:
-            _say(f"pause of {engine}, {mode}")
+            say(f"pause of {engine}, {mode}")
             found[f"{engine} {mode}"] = program(
                 python,
                 "pause",
@@ -102,7 +103,7 @@ def mismatch(folder: Path, python: Path, *, quick: bool) -> tuple[dict[str, Any]
     """Return the differences of log-probabilities by model, and the figures of the first one."""
     num, found = "64" if quick else "256", {}
     for name in DEPTHS[: 1 if quick else None]:
-        _say(f"mismatch of vllm and trainer, {name}")
+        say(f"mismatch of vllm and trainer, {name}")
         model = folder / f"mismatch-{name}"
         write_model(name, model)
         sampled = program(
@@ -141,14 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results["mismatch"], more = mismatch(folder, options.vllm, quick=options.quick)
             figures |= more
     reach = [
-        {
-            "name": figure,
-            "value": figures[figure],
-            "unit": unit,
-            "op": op,
-            "target": target,
-            "ok": _holds(figures[figure], op, target),
-        }
+        provenance.reached(figure, figures[figure], unit, op, target)
         for figure, (op, target, unit) in TARGETS.items()
         if figure in figures
     ]
@@ -166,14 +160,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     print(json.dumps(record))
     return 0 if all(row["ok"] for row in reach) or options.quick else 1
-
-
-def _holds(value: float, op: str, target: float) -> bool:
-    return value <= target if op == "<=" else value >= target
-
-
-def _say(words: str) -> None:
-    print(words, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

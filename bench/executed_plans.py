@@ -24,14 +24,14 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench import provenance
 from bench.experiment_cases.executed_fleets import by_hand, emulated, processes_as_planned, row, tokens_per_s
+from bench.provenance import Measure, print_figures, say
 from coordinator.app import plan_request
 from coordinator.state import JobRequest
 from periplus.config.loading import validate
@@ -80,10 +80,6 @@ HETERO_JOB = {
     "checkpoint": {"every_steps": 0},
     "regions": {"min": 2},
 }
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def job(**changes: object) -> JobFile:
@@ -224,7 +220,7 @@ def study(gpu: str, number: int, model: str, eta: int) -> Problem:
     return Problem(fleet=Fleet(regions=(region,), links=(), gpu_types=gpu_types()), workload=workload)
 
 
-MEASURES: Mapping[str, Callable[[], tuple[float, dict[str, Any]]]] = {
+MEASURES: Mapping[str, Measure] = {
     "hub_jobs_planned": hub_jobs_planned,
     "stalled_plans": stalled_plans,
     "job_plan_s_p95": job_plan_s_p95,
@@ -238,15 +234,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=sorted(MEASURES))
     options = parser.parse_args()
-    machine, results, reach = provenance.machine(), {}, []
-    for name in [options.only] if options.only else MEASURES:
-        value, results[name] = MEASURES[name]()
-        op, target, unit = TARGETS[name]
-        held = value == target if op == "==" else value <= target if op == "<=" else value >= target
-        reach.append({"name": name, "value": round(value, 4), "unit": unit, "op": op, "target": target, "ok": held})
-    line = {"bench": "executed_plans", "commit": provenance.commit(), "machine": machine}
-    print(json.dumps(line | {"results": results, "reach": reach}))
-    return 0 if all(each["ok"] for each in reach) else 1
+    return print_figures("executed_plans", MEASURES, [options.only] if options.only else MEASURES, TARGETS)
 
 
 if __name__ == "__main__":

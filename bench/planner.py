@@ -25,12 +25,12 @@ import importlib
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from bench import provenance
 from bench.planner_cases.cells import Row, Rows, Section, Settings, Store, measured, run_section
+from bench.provenance import BEGUN_S, say
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 SECTIONS = {
@@ -45,11 +45,6 @@ SECTIONS = {
     "cost": ("others", "cost"),
 }
 """Sections by name: the module in `bench.planner_cases`, and its function that makes the section."""
-BEGUN_S = time.monotonic()
-
-
-def say(text: str) -> None:
-    print(f"[{time.monotonic() - BEGUN_S:5.0f} s] {text}", file=sys.stderr, flush=True)
 
 
 def measure(

@@ -1,10 +1,20 @@
-"""Origin of a benchmark's record: the commit and the machine that it was measured on."""
+"""A benchmark's record: the commit and the machine that it was measured on, and which targets are reached."""
 
+import json
 import multiprocessing
 import os
 import platform
 import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
+
+BEGUN_S = time.monotonic()
+
+Measure = Callable[[], tuple[float, dict[str, Any]]]
+"""Returns a figure, and what else was found."""
 
 
 def commit() -> str:
@@ -28,3 +38,28 @@ def machine(load: float | None = None, **versions: str) -> dict[str, object]:
         **versions,
         "load_1min_before": os.getloadavg()[0] if load is None else load,
     }
+
+
+def say(text: str) -> None:
+    """Tell how far the benchmark is, and after how many seconds."""
+    print(f"[{time.monotonic() - BEGUN_S:5.0f} s] {text}", file=sys.stderr, flush=True)
+
+
+def reached(name: str, value: float, unit: str, op: str, target: float) -> dict[str, Any]:
+    """Return a row of the record: a measured value, its target, and whether the target is met."""
+    ok = {"==": value == target, "<=": value <= target, ">=": value >= target}[op]
+    return {"name": name, "value": value, "unit": unit, "op": op, "target": target, "ok": ok}
+
+
+def print_figures(
+    bench: str, measures: Mapping[str, Measure], names: Iterable[str], targets: Mapping[str, Any], **more: object
+) -> int:
+    """Measure figures, print the record on one line, and return the exit code: 1 if a target is missed."""
+    about, results, reach = machine(), {}, []
+    for name in names:
+        value, results[name] = measures[name]()
+        op, target, unit = targets[name]
+        reach.append(reached(name, value, unit, op, target) | {"value": round(value, 4)})
+    line = {"bench": bench, "commit": commit(), "machine": about, **more, "results": results, "reach": reach}
+    print(json.dumps(line))
+    return 0 if all(each["ok"] for each in reach) else 1

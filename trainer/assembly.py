@@ -35,6 +35,7 @@ from trainer.checks.doubted_workers import DoubtedWorkers
 from trainer.checks.rescoring import Rescorer
 from trainer.checks.reward_checks import GuardedEnvironment, RewardChecks
 from trainer.checks.sample_checks import SampleChecks, draw_seed
+from trainer.checks.stopped_workers import StoppedWorkers
 from trainer.config import TrainerConfig
 from trainer.data.dataset import training_sources
 from trainer.data.mixture import item_order
@@ -80,6 +81,7 @@ class Running:
     publisher: Publisher
     loop: TrainingLoop
     checks: SampleChecks
+    stopped: StoppedWorkers
 
     async def on_message(self, message: UpMessage) -> None:
         """Handle one message of the gateway. The ledger hears it first, then whoever else it concerns."""
@@ -94,7 +96,7 @@ class Running:
                     self.publisher.on_proof(worker_id, proof)
             case HelloReceived() as hello:
                 self.checks.doubted.joined(hello.worker_id, hello.epoch)
-                self.loop.joined(hello.worker_id)
+                self.stopped.joined(hello.worker_id)
             case None:
                 pass
 
@@ -131,11 +133,14 @@ def assembled(
         checks_of_samples, reward_checks = _checks_of_rewards(job, prepared)
         intake = FrameIntake(store, limits, disk, checks_of_samples)
         syncs = durability is Durability.MACHINE
-        ledger_service = LedgerService(driver, intake, journal, link.send, syncs=syncs, now=now)
-        # What goes out: records, publications and checkpoints.
         counts, silence = prepared.counts.values(), SilenceWatch(job)
         aims: dict[str, Any] = {"num_steps": job.steps, "bound": job.staleness, "problems": counts, "silence": silence}
         recorder = RunRecorder(run, link, driver, disk, trackers, prepared.progress, now, started_s, **aims)
+        stopped = StoppedWorkers(reward_checks, driver, journal, recorder, link.send)
+        ledger_service = LedgerService(
+            driver, intake, journal, link.send, syncs=syncs, now=now, wrong_groups=stopped.wrong_groups
+        )
+        # What goes out: records, publications and checkpoints.
         tokenizer = prepared.model_files.get(TOKENIZER_FILE)
         samples = SampleRecorder(run.samples, store.offset, driver.regions, tokenizer, disk)
         checks = _sample_checks(config, prepared, link, now)
@@ -173,9 +178,10 @@ def assembled(
             samples=samples,
             checks=checks,
             reward_checks=reward_checks,
+            stopped_workers=stopped,
             now=now,
         )
-        yield Running(ledger_service=ledger_service, publisher=publisher, loop=loop, checks=checks)
+        yield Running(ledger_service=ledger_service, publisher=publisher, loop=loop, checks=checks, stopped=stopped)
 
 
 def _driver_of(config: TrainerConfig, prepared: Prepared) -> LedgerDriver:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from periplus.audit import records as audit
-from periplus.errors import Denied, TimedOut, WrongRewards
+from periplus.errors import Denied, TimedOut
 from periplus.job.samples.correctness import correctness_of
 from periplus.values.policy import Policy
 from periplus.values.record import RecordKind
@@ -38,6 +38,7 @@ from periplus.values.trajectory import content_digest
 from trainer.checkpointing.checkpointer import Checkpointer
 from trainer.checks.reward_checks import RewardChecks
 from trainer.checks.sample_checks import SampleChecks
+from trainer.checks.stopped_workers import StoppedWorkers
 from trainer.config import TrainerConfig
 from trainer.intake.committed import KeptTrajectory
 from trainer.intake.effects import LedgerBatch
@@ -78,6 +79,7 @@ class TrainingLoop:
         samples: SampleRecorder,
         checks: SampleChecks,
         reward_checks: RewardChecks,
+        stopped_workers: StoppedWorkers,
         now: Callable[[], float],
     ) -> None:
         self._config = config
@@ -95,8 +97,8 @@ class TrainingLoop:
         self._samples = samples
         self._checks = checks
         self._reward_checks = reward_checks
-        self._stopped: dict[str, str] = {}  # workers whose rewards were wrong, with the reason
-        self._said_obstacles = set[str]()
+        self._stopped_workers = stopped_workers
+        self._is_obstacle_told = False
         self._trained_s = 0.0
         self._now = now
 
@@ -223,12 +225,11 @@ class TrainingLoop:
         """
         trajectories = [kept.trajectory for kept in batch.kept]
         found = await asyncio.to_thread(self._checks.check, trajectories, self._trained_s)
-        for what, why in (("samples", self._checks.obstacle), ("rewards", self._reward_checks.obstacle)):
-            if why and what not in self._said_obstacles:
-                self._recorder.record(RecordKind.NOTICE, f"{what} are not computed again: {why}")
-                self._said_obstacles.add(what)
-        wrong_groups = await self._wrong_rewards(batch)
-        workers, doubted = {each.worker_id for each in found} | self._stopped.keys(), self._checks.doubted
+        if self._checks.obstacle and not self._is_obstacle_told:
+            self._recorder.record(RecordKind.NOTICE, f"samples are not computed again: {self._checks.obstacle}")
+            self._is_obstacle_told = True
+        wrong_groups = await self._stopped_workers.wrong_groups(batch.kept)
+        workers, doubted = {each.worker_id for each in found}, self._checks.doubted
         unsound = wrong_groups | {
             each.group for each in trajectories if each.worker_id in workers or doubted.in_doubt(each)
         }
@@ -242,34 +243,6 @@ class TrainingLoop:
             kept = [each for each in batch.kept if each.trajectory.group == group]
             self._journal.write(drop_entry(group, audit.UNSOUND, kept))
         return unsound
-
-    async def _wrong_rewards(self, batch: LedgerBatch) -> frozenset[int]:
-        """Compute some of a batch's rewards again, and stop a worker that gave wrong ones.
-
-        Return the groups with a wrong reward. Raises: WrongRewards if no other worker is left.
-        """
-        found = await self._reward_checks.check([kept.trajectory for kept in batch.kept])
-        for each in found:
-            self._recorder.reward_differs(each.worker_id, each.why, is_stopped=each.stops)
-            if each.stops:
-                self._stopped[each.worker_id] = each.why
-                # Nobody knows since when, so that all that it ever sampled is in doubt.
-                self._journal.write(
-                    audit.DoubtEntry(worker_id=each.worker_id, since=Policy(0, 0), policy=batch.policy, why=each.why)
-                )
-                self.joined(each.worker_id)
-        if found and self._stopped.keys() >= self._driver.regions.keys():
-            raise WrongRewards(
-                f"the rewards of every worker differ from the trainer's; of {found[-1].worker_id}: {found[-1].why}; "
-                "see that all regions have the same versions of environment and libraries, or set "
-                "reward.recheck_share: 0 if rewards of the job depend on more than problem and completion"
-            )
-        return frozenset(each.group for each in found)
-
-    def joined(self, worker_id: str) -> None:
-        """Tell a worker to end if its rewards were wrong."""
-        if (why := self._stopped.get(worker_id)) is not None:
-            self._link.send(JobFinished(worker_id, f"stopped, because its rewards are wrong: {why}"))
 
     async def _keep_pace(
         self, kept: Sequence[KeptTrajectory], report: StepReport, began_s: float, stop: asyncio.Event

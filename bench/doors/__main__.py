@@ -21,15 +21,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench import provenance
 from bench.doors.attacks import ATTACKS, attacks_refused
-from bench.doors.fleet import REGIONS, Doors, checked, doors_of_a_fleet
-from bench.doors.fuzz import Fuzz, Known
+from bench.doors.fleet import REGIONS, Doors, doors_of_a_fleet
+from bench.doors.fuzz import Fuzz
+from bench.provenance import Measure, print_figures, say
 from periplus.net import rpc
 from periplus.net.tokens import metadata_of_job
 from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
@@ -42,6 +42,13 @@ GROWTH_KIB = 96 << 10
 """Most KiB that a service may grow by: what an idle one does with its caches, and a few times that. Chosen by hand."""
 PAIRS = 5
 """Runs with and without, of each cost."""
+WITHOUT_TOKEN = """
+from coordinator.local_fleet import fleet
+from periplus.__main__ import main
+fleet.LocalFleet._token = ()
+main()
+"""
+"""The command line of Periplus whose local fleets show and want no token."""
 DEMO = ("--steps=60", "train.warmup.max_steps=12", "eval.num_prompts=32", "eval.every_steps=0")
 
 TARGETS: Mapping[str, tuple[str, float, str]] = {
@@ -53,75 +60,53 @@ TARGETS: Mapping[str, tuple[str, float, str]] = {
 """Operator, target and unit of each figure."""
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-async def _records(gateway: str, job_id: str, secret: str) -> list[gateway_pb2.PublicationRecord]:
+async def _records(doors: Doors) -> list[gateway_pb2.PublicationRecord]:
     """Return the first records that a reader with the job's secret is sent."""
-    found: list[gateway_pb2.PublicationRecord] = []
-    async with rpc.channel(gateway) as channel:
+    async with rpc.channel(doors.gateways[0]) as channel:
         stub: Any = gateway_pb2_grpc.GatewayStub(channel)
-        call = stub.Subscribe(gateway_pb2.SubscribeRequest(job_id=job_id), metadata=metadata_of_job(secret))
-        async for record in call:
-            found.append(record)
-            if len(found) == 12:
-                call.cancel()
-                break
+        request = gateway_pb2.SubscribeRequest(job_id=doors.job_id)
+        call = stub.Subscribe(request, metadata=metadata_of_job(doors.secret))
+        found = [await call.read() for _ in range(12)]
+        call.cancel()
     return found
-
-
-async def _fuzzed(doors: Doors, seed: int, num_calls: int, steps: int) -> tuple[list[str], dict[str, Any]]:
-    fuzz, wrong, job_ids = Fuzz(doors, Known(job_id="", secret=""), seed), list[str](), list[str]()
-    done, began_s = 0, time.monotonic()
-    await asyncio.wait_for(_next_job(doors, fuzz.known, job_ids, steps), 300)
-    before = doors.services()
-    try:
-        while done < num_calls and not wrong:
-            ending = asyncio.create_task(checked(doors, job_ids[-1], steps))
-            while not ending.done() and done < num_calls:
-                numbers = range(done, min(done + IN_FLIGHT, num_calls))
-                await asyncio.gather(*(fuzz.call(index) for index in numbers))
-                done += len(numbers)
-                if done % 600 == 0:
-                    say(f"{done} calls in {time.monotonic() - began_s:.0f} s; {doors.services()}")
-            wrong += await ending
-            if done < num_calls and not wrong:
-                await _next_job(doors, fuzz.known, job_ids, steps)
-    finally:
-        await fuzz.close()
-    after = doors.services()
-    if set(after) != set(before):
-        wrong.append(f"services were {before} and are {after}")
-    wrong += [f"{name} grew" for name in after if after[name] - before.get(name, 0) > GROWTH_KIB]
-    wrong += doors.tracebacks()[:10]
-    wrong += [f"job {job.job_id}" for job in await doors.remote.jobs() if job.job_id not in job_ids]
-    wrong += [f"region {each.name}" for each in (await doors.remote.fleet()).regions if each.name not in REGIONS]
-    told = {"calls": done, "jobs": len(job_ids), "wrong": wrong, "kib": [before, after]}
-    return wrong, told | {"seconds": time.monotonic() - began_s, "ends": dict(fuzz.counts.most_common())}
-
-
-async def _next_job(doors: Doors, known: Known, job_ids: list[str], steps: int) -> None:
-    known.job_id, known.secret = await doors.start(doors.job(steps), f"r{len(job_ids)}")
-    job_ids.append(known.job_id)
-    known.records = await _records(doors.gateways[0], known.job_id, known.secret)
-    processes = (await doors.remote.job(known.job_id)).processes
-    known.texts = [each.task_id for each in processes]
 
 
 async def _fuzz(seed: int, num_calls: int) -> tuple[float, dict[str, Any]]:
     async with doors_of_a_fleet() as doors:
-        wrong, told = await _fuzzed(doors, seed, num_calls, FUZZED_STEPS)
-        return 0 if wrong else told["calls"], told
+        fuzz, wrong, job_ids, done = Fuzz(doors, seed), list[str](), list[str](), 0
+        before, began_s = dict[str, int](), time.monotonic()
+        try:
+            while done < num_calls and not wrong:
+                await asyncio.wait_for(doors.start(FUZZED_STEPS, f"r{len(job_ids)}"), 300)
+                job_ids.append(doors.job_id)
+                fuzz.records = await _records(doors)
+                fuzz.texts = [each.task_id for each in (await doors.remote.job(doors.job_id)).processes]
+                before = before or doors.services()
+                ending = asyncio.create_task(doors.checked(FUZZED_STEPS))
+                while not ending.done() and done < num_calls:
+                    numbers = range(done, min(done + IN_FLIGHT, num_calls))
+                    await asyncio.gather(*(fuzz.call(index) for index in numbers))
+                    done += len(numbers)
+                    if done % 600 == 0:
+                        say(f"{done} calls in {time.monotonic() - began_s:.0f} s; {doors.services()}")
+                wrong += await ending
+        finally:
+            await fuzz.close()
+        after = doors.services()
+        if set(after) != set(before):
+            wrong.append(f"services were {before} and are {after}")
+        wrong += [f"{name} grew" for name in after if after[name] - before.get(name, 0) > GROWTH_KIB]
+        wrong += doors.tracebacks()[:10]
+        wrong += [f"job {job.job_id}" for job in await doors.remote.jobs() if job.job_id not in job_ids]
+        wrong += [f"region {each.name}" for each in (await doors.remote.fleet()).regions if each.name not in REGIONS]
+        told = {"calls": done, "jobs": len(job_ids), "wrong": wrong, "kib": [before, after]}
+        told |= {"seconds": time.monotonic() - began_s, "ends": dict(fuzz.counts.most_common())}
+        return (0 if wrong else done), told
 
 
-def fuzz_calls_without_effect(seed: int = 0, num_calls: int = CALLS) -> tuple[float, dict[str, Any]]:
-    return asyncio.run(_fuzz(seed, num_calls))
-
-
-def _demo_tokens_per_s(*arguments: str, module: str = "periplus") -> float:
+def _demo_tokens_per_s(*arguments: str, program: Sequence[str] = ("-m", "periplus")) -> float:
     with tempfile.TemporaryDirectory(prefix="periplus-bench-") as folder:
-        words = [sys.executable, "-m", module, *command("--json", "--work-dir", folder, *DEMO, *arguments)[3:]]
+        words = [sys.executable, *program, *command("--json", "--work-dir", folder, *DEMO, *arguments)[3:]]
         done = subprocess.run(words, env=environment(Path(folder)), capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
@@ -140,7 +125,7 @@ def _cost(without: Callable[[], float], having: Callable[[], float]) -> tuple[fl
 
 
 def token_cost() -> tuple[float, dict[str, Any]]:
-    return _cost(partial(_demo_tokens_per_s, module="bench.doors.without_token"), _demo_tokens_per_s)
+    return _cost(partial(_demo_tokens_per_s, program=("-c", WITHOUT_TOKEN)), _demo_tokens_per_s)
 
 
 def recheck_cost() -> tuple[float, dict[str, Any]]:
@@ -148,32 +133,21 @@ def recheck_cost() -> tuple[float, dict[str, Any]]:
     return _cost(partial(_demo_tokens_per_s, f"{share}0"), partial(_demo_tokens_per_s, f"{share}0.01"))
 
 
-MEASURES: Mapping[str, Callable[[], tuple[float, dict[str, Any]]]] = {
-    "attacks_refused": attacks_refused,
-    "fuzz_calls_without_effect": fuzz_calls_without_effect,
-    "token_cost": token_cost,
-    "recheck_cost": recheck_cost,
-}
-
-
 def main() -> int:
     """Measure, and print the figures against their targets."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=sorted(MEASURES))
+    parser.add_argument("--only", choices=sorted(TARGETS))
     parser.add_argument("--calls", type=int, default=CALLS, help="calls of the fuzz")
     parser.add_argument("--seed", type=int, default=0, help="seed of the fuzz")
     options = parser.parse_args()
-    fuzz = partial(fuzz_calls_without_effect, options.seed, options.calls)
-    measures: dict[str, Callable[[], tuple[float, dict[str, Any]]]] = {**MEASURES, "fuzz_calls_without_effect": fuzz}
-    machine, results, reach = provenance.machine(), {}, []
-    for name in [options.only] if options.only else measures:
-        value, results[name] = measures[name]()
-        op, target, unit = TARGETS[name]
-        held = value == target if op == "==" else value <= target if op == "<=" else value >= target
-        reach.append({"name": name, "value": round(value, 4), "unit": unit, "op": op, "target": target, "ok": held})
-    line = {"bench": "doors", "commit": provenance.commit(), "machine": machine, "seed": options.seed}
-    print(json.dumps(line | {"results": results, "reach": reach}))
-    return 0 if all(each["ok"] for each in reach) else 1
+    measures: Mapping[str, Measure] = {
+        "attacks_refused": attacks_refused,
+        "fuzz_calls_without_effect": lambda: asyncio.run(_fuzz(options.seed, options.calls)),
+        "token_cost": token_cost,
+        "recheck_cost": recheck_cost,
+    }
+    names = [options.only] if options.only else measures
+    return print_figures("doors", measures, names, TARGETS, seed=options.seed)
 
 
 if __name__ == "__main__":

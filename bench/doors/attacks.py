@@ -11,14 +11,12 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from bench.doors import programs
 from bench.doors.fleet import Doors, doors_of_a_fleet
 from coordinator.client.connection import connect
 from coordinator.client.submission import submission
@@ -30,110 +28,92 @@ from periplus.net.convert import keyed_frame_to_pb
 from periplus.net.tokens import metadata_of_job
 from periplus.pb.v1 import common_pb2, control_pb2, control_pb2_grpc, gateway_pb2, gateway_pb2_grpc
 from periplus.values.digest import payload_digest
-from periplus.values.policy import Policy
-from periplus.values.trajectory import PolicyRun, Purpose, SamplingParams, StopReason, Trajectory, read_only, token_ids
+from periplus.values.trajectory import PolicyRun, Trajectory, read_only, token_ids
 from periplus.values.transport_keys import FrameKey
+from rollout_worker.convert import lease_from_pb
+from tests.support.ledger.drivers import sampled
 
 ANSWER_S = 10.0
 """Seconds in which a door answers."""
 
+EVIL = "\x1b[2J\x1b]0;x\x07\u202e"
+"""Text that clears a terminal, names its window, rings its bell, and turns its direction."""
 
-@dataclass(frozen=True, kw_only=True)
-class Prey:
-    """The fleet that is attacked, and its running job."""
-
-    doors: Doors
-    job_id: str
-    secret: str
+Attack = Callable[[Doors], Awaitable[bool]]
 
 
-async def _denied(address: str, act: Callable[[Any], Awaitable[object]]) -> bool:
-    """Return whether a gateway refuses what `act` does, in which nothing may come before the refusal."""
+async def _refusal(stub: Any, address: str, method: str, messages: Any, metadata: Any = ()) -> type | None:
+    """Return the class of the error with which a call is refused before it has brought anything, or None."""
     async with rpc.channel(address) as channel:
-        try:
+        begin = getattr(stub(channel), method)
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_S):
-                with rpc.remote_errors(address):
-                    await act(gateway_pb2_grpc.GatewayStub(channel))
-        except Denied:
-            return True
-        except TimeoutError:
-            return False
-    return False
+                try:
+                    with rpc.remote_errors(address):
+                        call = begin(messages[0]) if method == "Subscribe" else begin(metadata=metadata)
+                        with contextlib.suppress(asyncio.InvalidStateError):  # `read` says why it has been refused
+                            for message in messages if method != "Subscribe" else ():
+                                await call.write(message)
+                            if method == "Train":
+                                await call.done_writing()
+                        while (came := await call.read()) and method == "Train" and came.certificate.refused:
+                            continue
+                except PeriplusError as error:
+                    return type(error)
+    return None
 
 
-async def subscribe_as_a_stranger(prey: Prey) -> bool:
-    request = gateway_pb2.SubscribeRequest(job_id=prey.job_id, reader_id="thief")
-    return await _denied(prey.doors.gateways[0], lambda stub: stub.Subscribe(request).read())
+async def _gateway_denies(doors: Doors, method: str, messages: Any, metadata: Any = ()) -> bool:
+    return await _refusal(gateway_pb2_grpc.GatewayStub, doors.gateways[0], method, messages, metadata) is Denied
 
 
-async def take_leases_as_a_stranger(prey: Prey) -> bool:
-    async def act(stub: Any) -> None:
-        call = stub.Rollout(metadata=metadata_of_job("0" * 64))
-        hello = gateway_pb2.WorkerHello(job_id=prey.job_id, region="a", epoch=1)
-        await call.write(gateway_pb2.RolloutUp(worker_id="thief", hello=hello))
-        with contextlib.suppress(asyncio.InvalidStateError):  # it has been refused already: `read` says why
-            await call.write(gateway_pb2.RolloutUp(worker_id="thief", capacity=gateway_pb2.Capacity(num_samples=64)))
-        await call.read()
-
-    return await _denied(prey.doors.gateways[0], act)
+async def subscribe_as_a_stranger(doors: Doors) -> bool:
+    request = gateway_pb2.SubscribeRequest(job_id=doors.job_id, reader_id="thief")
+    return await _gateway_denies(doors, "Subscribe", [request])
 
 
-async def train_without_the_secret(prey: Prey) -> bool:
-    return await _train(prey, ())
+async def take_leases_as_a_stranger(doors: Doors) -> bool:
+    hello = gateway_pb2.WorkerHello(job_id=doors.job_id, region="a", epoch=1)
+    kinds: Any = {"hello": hello}, {"capacity": gateway_pb2.Capacity(num_samples=64)}
+    messages = [gateway_pb2.RolloutUp(worker_id="thief", **kind) for kind in kinds]
+    return await _gateway_denies(doors, "Rollout", messages, metadata_of_job("0" * 64))
 
 
-async def train_without_a_certificate(prey: Prey) -> bool:
-    return await _train(prey, metadata_of_job(prey.secret))
+async def train_without_the_secret(doors: Doors, metadata: Any = ()) -> bool:
+    hello = gateway_pb2.TrainerHello(job_id=doors.job_id, fork=999, public_key=os.urandom(32))
+    return await _gateway_denies(doors, "Train", [gateway_pb2.TrainerUp(hello=hello)], metadata)
 
 
-async def _train(prey: Prey, metadata: Any) -> bool:
-    async def act(stub: Any) -> None:
-        call = stub.Train(metadata=metadata)
-        hello = gateway_pb2.TrainerHello(job_id=prey.job_id, fork=999, public_key=os.urandom(32))
-        await call.write(gateway_pb2.TrainerUp(hello=hello))
-        await call.done_writing()
-        while (came := await call.read()) and came.certificate.refused:
-            continue
-
-    return await _denied(_home(prey), act)
+async def train_without_a_certificate(doors: Doors) -> bool:
+    return await train_without_the_secret(doors, metadata_of_job(doors.secret))
 
 
-def _home(prey: Prey) -> str:
-    return prey.doors.gateways[0]
-
-
-async def answer_leases_with_inventions(prey: Prey) -> bool:
+async def answer_leases_with_inventions(doors: Doors) -> bool:
     """Answer leases as a worker of the job, with another prompt and a reward of 1000, and look at the training.
 
     It says that it has each version, with the digest that everybody reads in the publication.
     """
-    metadata, sent = metadata_of_job(prey.secret), 0
-    async with rpc.channel(_home(prey)) as channel:
+    metadata, sent, writing = metadata_of_job(doors.secret), 0, asyncio.Lock()
+    async with rpc.channel(doors.gateways[0]) as channel:
         stub: Any = gateway_pb2_grpc.GatewayStub(channel)
-        published = stub.Subscribe(gateway_pb2.SubscribeRequest(job_id=prey.job_id), metadata=metadata)
         call = stub.Rollout(metadata=metadata)
-        writing = asyncio.Lock()
 
-        async def write(message: gateway_pb2.RolloutUp) -> None:
+        async def write(**kind: Any) -> None:
             async with writing:
-                await call.write(message)
+                await call.write(gateway_pb2.RolloutUp(worker_id="liar", **kind))
 
         async def prove() -> None:
-            bundle = b""
-            async for record in published:
+            async for record in stub.Subscribe(gateway_pb2.SubscribeRequest(job_id=doors.job_id), metadata=metadata):
                 if record.HasField("opening"):
-                    opening = record.opening
-                elif record.HasField("chunk") and opening.kind == gateway_pb2.PUBLICATION_KIND_BUNDLE:
-                    bundle += record.chunk.data
-                elif record.HasField("closing") and opening.kind == gateway_pb2.PUBLICATION_KIND_BUNDLE:
-                    hello = gateway_pb2.WorkerHello(job_id=prey.job_id, region="a", epoch=1)
-                    hello.bundle_digest = payload_digest(bundle)
-                    await write(gateway_pb2.RolloutUp(worker_id="liar", hello=hello))
-                    await write(gateway_pb2.RolloutUp(worker_id="liar", capacity=gateway_pb2.Capacity(num_samples=16)))
+                    opening, content = record.opening, b""
+                content += record.chunk.data
+                if record.HasField("closing") and opening.kind == gateway_pb2.PUBLICATION_KIND_BUNDLE:
+                    job: Any = {"job_id": doors.job_id, "bundle_digest": payload_digest(content)}
+                    await write(hello=gateway_pb2.WorkerHello(region="a", epoch=1, **job))
+                    await write(capacity=gateway_pb2.Capacity(num_samples=16))
                 elif record.HasField("closing"):
-                    proof = gateway_pb2.WeightProof(policy=opening.policy, state_digest=record.closing.state_digest)
-                    proof.ok = proof.engine_checked = True
-                    await write(gateway_pb2.RolloutUp(worker_id="liar", proof=proof))
+                    proof: Any = {"policy": opening.policy, "state_digest": record.closing.state_digest}
+                    await write(proof=gateway_pb2.WeightProof(ok=True, engine_checked=True, **proof))
 
         proving = asyncio.create_task(prove())
         with contextlib.suppress(TimeoutError):
@@ -142,20 +122,21 @@ async def answer_leases_with_inventions(prey: Prey) -> bool:
                     for lease in message.leases.leases:
                         frame = Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, encode([_invented(lease)]))
                         key = FrameKey(worker_id="liar", epoch=1, sequence=sent)
-                        await write(keyed_frame_to_pb(key, frame, ""))
+                        async with writing:
+                            await call.write(keyed_frame_to_pb(key, frame, ""))
                         sent += 1
         proving.cancel()
         await asyncio.gather(proving, return_exceptions=True)
-    rewards = await _rewards(prey, 5)
+    rewards = await _rewards(doors, 5)
     print(f"{sent} inventions sent; mean rewards up to {max(rewards)}", file=sys.stderr)
-    return sent > 0 and max(rewards) <= 1.0
+    return sent > 0 and max(rewards) <= 1
 
 
-async def _rewards(prey: Prey, number: int) -> list[float]:
+async def _rewards(doors: Doors, number: int) -> list[float]:
     """Wait until that many more steps are done, and return the mean rewards of all steps."""
     rewards: list[float] = []
-    first = (await prey.doors.remote.job(prey.job_id)).policy.version
-    async for event in prey.doors.remote.watch(prey.job_id):
+    first = (await doors.remote.job(doors.job_id)).policy.version
+    async for event in doors.remote.watch(doors.job_id):
         if event.HasField("step") and event.step.kind == "step":
             rewards.append(event.step.values["reward_mean"])
             if event.step.policy.version >= first + number:
@@ -164,191 +145,146 @@ async def _rewards(prey: Prey, number: int) -> list[float]:
 
 
 def _invented(lease: gateway_pb2.Lease) -> Trajectory:
-    return Trajectory(
-        lease_id=lease.lease_id,
-        group=lease.group,
-        sample=lease.sample,
-        item=lease.item,
-        purpose=Purpose.TRAIN if lease.purpose == gateway_pb2.PURPOSE_TRAIN else Purpose.EVAL,
-        prompt_ids=token_ids([7, 7]),
-        completion_ids=token_ids([5]),
-        logprobs=read_only([-0.5], np.float32),
-        mask=read_only([True], np.bool_),
-        policies=(PolicyRun(Policy(fork=lease.start_at.fork, version=lease.start_at.version), 1),),
-        reward=1000.0,
-        stop_reason=StopReason.LENGTH,
-        sampling=SamplingParams(temperature=1.0, top_p=1.0, top_k=0),
-        worker_id="liar",
-        generation_s=0.1,
-    )
+    known: Any = lease_from_pb(lease)
+    made: dict[str, Any] = {"prompt_ids": token_ids([7, 7]), "completion_ids": token_ids([5]), "metadata": ""}
+    made |= {"logprobs": read_only([-0.5], np.float32), "mask": read_only([True], np.bool_), "reward": 1000.0}
+    return sampled(known, "liar", **made, policies=(PolicyRun(known.start_at, 1),))
 
 
-async def join_as_a_region_without_the_token(prey: Prey) -> bool:
-    machine = control_pb2.Machine(name="big", num_cores=64, memory_bytes=1 << 40)
-    hello = control_pb2.Hello(
-        region="thief",
-        boot_id="b",
-        gateway_address="127.0.0.1:1",
-        inventory=control_pb2.Inventory(machines=[machine]),
-    )
-    async with rpc.channel(prey.doors.coordinator) as channel:
-        stub: Any = control_pb2_grpc.CoordinatorStub(channel)
-        call = stub.Session()
-        try:
-            with rpc.remote_errors(prey.doors.coordinator):
-                await call.write(control_pb2.AgentMessage(sequence=1, hello=hello))
-                await call.read()
-        except Denied:
-            return "thief" not in [each.name for each in (await prey.doors.remote.fleet()).regions]
-    return False
+async def join_as_a_region_without_the_token(doors: Doors) -> bool:
+    refused = await _session_refusal(doors, control_pb2.Hello(region="thief", boot_id="b"))
+    return refused is Denied and "thief" not in [each.name for each in (await doors.remote.fleet()).regions]
 
 
-async def submit_as_another_user(prey: Prey) -> bool:
-    files = [each for each in prey.doors.folder.glob("state/**/*") if each.is_file()]
+async def _session_refusal(doors: Doors, hello: control_pb2.Hello, metadata: Any = ()) -> type | None:
+    hello.gateway_address = "127.0.0.1:1"
+    hello.inventory.machines.add(name="big", num_cores=64, memory_bytes=1 << 40)
+    messages = [control_pb2.AgentMessage(sequence=1, hello=hello)]
+    return await _refusal(control_pb2_grpc.CoordinatorStub, doors.coordinator, "Session", messages, metadata)
+
+
+async def submit_as_another_user(doors: Doors) -> bool:
+    files = [each for each in doors.folder.glob("state/**/*") if each.is_file()]
     readable = [each for each in files if each.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]
-    async with connect(prey.doors.coordinator) as stranger:
+    async with connect(doors.coordinator) as stranger:
         try:
-            await stranger.submit(submission(prey.doors.job(1), "stolen"))
+            await stranger.submit(submission(doors.job(1), "stolen"))
         except Denied:
             return bool(files) and not readable
     return False
 
 
-async def _fails(prey: Prey, request: control_pb2.SubmitJobRequest) -> bool:
+async def _fails(doors: Doors, request: control_pb2.SubmitJobRequest) -> bool:
     """Return whether a job of the owner is refused, or fails before any process of it has run."""
     try:
-        job_id = (await prey.doors.remote.submit(request)).job_id
+        job_id = (await doors.remote.submit(request)).job_id
     except PeriplusError:
         return True
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(60):
-            ended = await prey.doors.ended(job_id)
+            ended = await doors.ended(job_id)
             return ended.state == control_pb2.JOB_STATE_FAILED and not ended.HasField("files")
-    await prey.doors.remote.cancel(job_id)
+    await doors.remote.cancel(job_id)
     return False
 
 
-async def write_outside_the_work_directory(prey: Prey) -> bool:
+async def write_outside_the_work_directory(doors: Doors) -> bool:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as elsewhere:
-        tree = json.loads(prey.doors.job(1).to_json()) | {"output": {"dir": elsewhere}}
-        request = submission(prey.doors.job(1), "outside")
-        request.job_json = json.dumps(tree)
-        return await _fails(prey, request) and not os.listdir(elsewhere)
+        request = submission(doors.job(1), "outside")
+        request.job_json = json.dumps(json.loads(doors.job(1).to_json()) | {"output": {"dir": elsewhere}})
+        return await _fails(doors, request) and not os.listdir(elsewhere)
 
 
-async def resume_under_a_path(prey: Prey) -> bool:
-    return await _fails(prey, _resuming(prey, "..", str(prey.doors.folder / "work")))
+async def resume_under_a_path(doors: Doors) -> bool:
+    return await _resuming_fails(doors, "..", str(doors.folder / "work"))
 
 
-async def resume_from_outside_the_work_directory(prey: Prey) -> bool:
-    return await _fails(prey, _resuming(prey, "left", "/etc"))
+async def resume_from_outside_the_work_directory(doors: Doors) -> bool:
+    return await _resuming_fails(doors, "left", "/etc")
 
 
-def _resuming(prey: Prey, job_id: str, folder: str) -> control_pb2.SubmitJobRequest:
-    request = submission(prey.doors.job(1), f"resume {job_id}")
+async def _resuming_fails(doors: Doors, job_id: str, folder: str) -> bool:
+    request = submission(doors.job(1), f"resume {job_id}")
     request.resume_job_id, request.resume_from = job_id, folder
     request.resume_policy.CopyFrom(common_pb2.Policy(fork=0, version=1))
-    return request
+    return await _fails(doors, request)
 
 
-async def submit_a_job_file_of_7_mib(prey: Prey) -> bool:
-    request = submission(prey.doors.job(1), "huge")
+async def submit_a_job_file_of_7_mib(doors: Doors) -> bool:
+    request = submission(doors.job(1), "huge")
     request.job_json += " " * (7 << 20)
     try:
-        await prey.doors.remote.submit(request)
+        await doors.remote.submit(request)
     except ConfigError:
-        return all(each.state == "ready" for each in (await prey.doors.remote.fleet()).regions)
+        return all(each.state == "ready" for each in (await doors.remote.fleet()).regions)
     return False
 
 
-async def leave_the_sandbox(prey: Prey) -> bool:
-    return await _program("leave_the_sandbox")
-
-
-async def equal_everything(prey: Prey) -> bool:
-    return await _program("equal_everything")
-
-
-async def read_the_environment_of_the_worker(prey: Prey) -> bool:
-    return await _program("read_the_environment_of_the_worker")
-
-
-async def _program(name: str) -> bool:
-    # A worker of its own: one that speaks gRPC, as this process does, must not fork. Its environment has the secret.
-    words = [sys.executable, "-m", "bench.doors.programs", name]
-    variables = os.environ | {"DOOR_SECRET": programs.HIDDEN}
-    worker = await asyncio.create_subprocess_exec(*words, env=variables, stdout=asyncio.subprocess.PIPE)
-    return (await worker.communicate())[0].split()[-1:] == [b"refused"]
-
-
-async def command_a_terminal(prey: Prey) -> bool:
+async def command_a_terminal(doors: Doors) -> bool:
     """Show escape sequences in the name of a region, an error, and a job's name, as the commands print them."""
-    evil = "\x1b[2J\x1b]0;x\x07\u202e"
-    shown: list[bytes] = []
-    for words in (("job", "show", evil), ("job", "cancel", evil), ("job", "list"), ("job", "audit", evil)):
-        command = [sys.executable, "-m", "periplus", *words]
-        variables = os.environ | {"PERIPLUS_COORDINATOR": prey.doors.coordinator, "PERIPLUS_TOKEN": prey.doors.token}
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*command, env=variables, stdout=pipe, stderr=pipe)
-        shown += await process.communicate()
-    told = b"".join(shown)
-    async with rpc.channel(prey.doors.coordinator) as channel:
-        stub: Any = control_pb2_grpc.CoordinatorStub(channel)
-        call = stub.Session(metadata=prey.doors.owner)
-        hello = control_pb2.Hello(region=f"r{evil}", boot_id="b", gateway_address="127.0.0.1:1")
-        try:
-            with rpc.remote_errors(prey.doors.coordinator):
-                await call.write(control_pb2.AgentMessage(sequence=1, hello=hello))
-                await call.read()
-        except ConfigError:
-            return bool(told) and not any(each in told for each in (b"\x1b", b"\x07", "\u202e".encode()))
-    return False
+    variables = {"PERIPLUS_COORDINATOR": doors.coordinator, "PERIPLUS_TOKEN": doors.token}
+    commands = (("show", EVIL), ("cancel", EVIL), ("list",), ("audit", EVIL))
+    told = b"".join([await _output("periplus", "job", *words, **variables) for words in commands])
+    refused = await _session_refusal(doors, control_pb2.Hello(region=f"r{EVIL}", boot_id="b"), doors.owner)
+    return refused is ConfigError and bool(told) and not any(each.encode() in told for each in "\x1b\x07\u202e")
 
 
-ATTACKS: tuple[Callable[[Prey], Awaitable[bool]], ...] = (
-    subscribe_as_a_stranger,
-    take_leases_as_a_stranger,
-    train_without_the_secret,
-    train_without_a_certificate,
-    answer_leases_with_inventions,
-    join_as_a_region_without_the_token,
-    submit_as_another_user,
-    write_outside_the_work_directory,
-    resume_under_a_path,
-    resume_from_outside_the_work_directory,
-    submit_a_job_file_of_7_mib,
-    leave_the_sandbox,
-    equal_everything,
-    read_the_environment_of_the_worker,
-    command_a_terminal,
-)
+async def _output(module: str, *words: str, **variables: str) -> bytes:
+    """Return what a program of its own writes: a process that speaks gRPC, as this one does, must not fork."""
+    kept: Any = {"env": os.environ | variables, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, *words, **kept)
+    return b"".join(await process.communicate())
 
 
-@asynccontextmanager
-async def _prey() -> AsyncIterator[Prey]:
-    async with doors_of_a_fleet(jobs_per_region=2) as doors:
-        job_id, secret = await doors.start(doors.job(1_000_000), "prey")
-        yield Prey(doors=doors, job_id=job_id, secret=secret)
-        await doors.remote.cancel(job_id)
+async def _passes(test: str, doors: Doors) -> bool:
+    return b"1 passed" in await _output("pytest", "-q", f"tests/rollout_worker/rewards/{test}")
+
+
+EQUAL = "test_an_object_that_claims_to_equal_everything_passes_nothing"
+CALLS = "test_calls_that_reach_beyond_the_sandbox_or_its_limits_are_refused"
+
+ATTACKS: Mapping[str, Attack] = {
+    each.__name__: each
+    for each in (
+        subscribe_as_a_stranger,
+        take_leases_as_a_stranger,
+        train_without_the_secret,
+        train_without_a_certificate,
+        answer_leases_with_inventions,
+        join_as_a_region_without_the_token,
+        submit_as_another_user,
+        write_outside_the_work_directory,
+        resume_under_a_path,
+        resume_from_outside_the_work_directory,
+        submit_a_job_file_of_7_mib,
+        command_a_terminal,
+    )
+} | {
+    # Programs that a model or a user wrote: tests run them against the worker's own code.
+    "leave_the_sandbox": partial(_passes, f"sandbox/test_run.py::{CALLS}"),
+    "equal_everything": partial(_passes, f"functions/test_code.py::TestSandboxed::{EQUAL}"),
+    "read_the_environment_of_the_worker": partial(_passes, "test_pool.py::test_functions_see_no_other_process"),
+}
 
 
 async def _attacked() -> dict[str, object]:
     found: dict[str, object] = {}
-    async with _prey() as prey:
-        for attack in ATTACKS:
+    async with doors_of_a_fleet(jobs_per_region=2) as doors:
+        await doors.start(1_000_000, "prey")
+        for name, attack in ATTACKS.items():
             try:
-                found[attack.__name__] = await attack(prey)
+                found[name] = await attack(doors)
             except Exception as error:  # an attack that ends otherwise was not refused
-                found[attack.__name__] = f"{type(error).__name__}: {error}"
-            print(f"{attack.__name__}: {found[attack.__name__]}", file=sys.stderr, flush=True)
-        state = (await prey.doors.remote.job(prey.job_id)).state
+                found[name] = f"{type(error).__name__}: {error}"
+            print(f"{name}: {found[name]}", file=sys.stderr, flush=True)
+        state = (await doors.remote.job(doors.job_id)).state
         found["job runs on"] = state == control_pb2.JOB_STATE_RUNNING
-        found["tracebacks"] = prey.doors.tracebacks()
+        found["tracebacks"] = doors.tracebacks()
+        await doors.remote.cancel(doors.job_id)
     return found
 
 
 def attacks_refused() -> tuple[float, dict[str, Any]]:
     """Return how many attacks were refused, and how each of them ended. None counts if the job did not go on."""
     found = asyncio.run(_attacked())
-    number = sum(found[attack.__name__] is True for attack in ATTACKS)
-    return (number if found["job runs on"] else 0), found
+    return (sum(found[name] is True for name in ATTACKS) if found["job runs on"] else 0), found

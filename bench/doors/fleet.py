@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 from coordinator.client.connection import Coordinator, connect
 from coordinator.client.submission import submission
@@ -28,15 +30,17 @@ START_S = 240.0
 """Seconds for all processes of a job to start. Chosen by hand: each imports torch, on two cores."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Doors:
-    """The doors of a running fleet: its addresses, its token, and a connection of its owner."""
+    """The doors of a running fleet: its addresses, its token, and a connection of its owner; and its newest job."""
 
     folder: Path
     coordinator: str
     gateways: tuple[str, ...]
     token: str
     remote: Coordinator
+    job_id: str = ""
+    secret: str = ""
 
     @property
     def owner(self) -> tuple[tuple[str, str], ...]:
@@ -45,12 +49,12 @@ class Doors:
     def job(self, steps: int) -> JobFile:
         return tiny_job(self.folder, steps=steps, staleness=1, regions={"min": 2})
 
-    async def start(self, job: JobFile, request_id: str) -> tuple[str, str]:
-        """Submit a job, wait until all of its processes run, and return its id and its secret."""
-        job_id = (await self.remote.submit(submission(job, request_id))).job_id
-        await until_running(self.remote, job_id, START_S)
+    async def start(self, steps: int, request_id: str) -> None:
+        """Submit a job, and wait until all of its processes run."""
+        self.job_id = (await self.remote.submit(submission(self.job(steps), request_id))).job_id
+        await until_running(self.remote, self.job_id, START_S)
         tasks = (json.loads(file.read_text()) for file in self.folder.glob("tasks/*/task.json"))
-        return job_id, next(str(task["job_secret"]) for task in tasks if task["job_id"] == job_id)
+        self.secret = next(str(task["job_secret"]) for task in tasks if task["job_id"] == self.job_id)
 
     async def ended(self, job_id: str) -> control_pb2.Job:
         """Wait until a job has ended, and return it."""
@@ -58,16 +62,24 @@ class Doors:
             pass
         return await self.remote.job(job_id)
 
+    async def checked(self, steps: int) -> list[str]:
+        """Wait for the end of the newest job, and return what is wrong with it."""
+        ended = await self.ended(self.job_id)
+        if ended.state != control_pb2.JOB_STATE_SUCCEEDED:
+            return [f"{self.job_id} ended as {ended.state}: {ended.reason}"]
+        try:
+            await asyncio.to_thread(audit, Path(ended.files.run_dir))
+        except AssertionError as error:
+            return [f"the audit of {self.job_id}: {error}"]
+        return [] if ended.policy.version == steps else [f"{self.job_id} made {ended.policy.version} of {steps} steps"]
+
     def services(self) -> dict[str, int]:
-        """Return the resident KiB of the coordinator and the agents by their words, each with its process id."""
+        """Return the resident KiB of the coordinator and the agents, by region and process id."""
         found = {}
         for pid, words in pids_of(self.folder):
             if " coordinator run" in words or " agent run" in words:
-                name = (
-                    "coordinator" if " coordinator run" in words else "agent " + words.split("--region ")[1].split()[0]
-                )
-                status = Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1]
-                found[f"{name} {pid}"] = int(status.split()[0])
+                region = f"{words} --region coordinator".split("--region ")[1].split()[0]
+                found[f"{region} {pid}"] = int(Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0])
         return found
 
     def tracebacks(self) -> list[str]:
@@ -77,40 +89,24 @@ class Doors:
         return [line for line in lines if "Traceback" in line or "call_crashed" in line or "never retrieved" in line]
 
 
-async def checked(doors: Doors, job_id: str, steps: int) -> list[str]:
-    """Wait for the end of a job, and return what is wrong with it."""
-    ended = await doors.ended(job_id)
-    if ended.state != control_pb2.JOB_STATE_SUCCEEDED:
-        return [f"{job_id} ended as {ended.state}: {ended.reason}"]
-    try:
-        await asyncio.to_thread(audit, Path(ended.files.run_dir))
-    except AssertionError as error:
-        return [f"the audit of {job_id}: {error}"]
-    return [] if ended.policy.version == steps else [f"{job_id} made {ended.policy.version} of {steps} steps"]
-
-
 @asynccontextmanager
 async def doors_of_a_fleet(jobs_per_region: int = 1) -> AsyncIterator[Doors]:
     """Start a fleet. All of its processes end with the context."""
-    before = dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="periplus-bench-") as name:
         folder, token_file = Path(name), Path(name) / "state" / "token"
         (folder / "services").mkdir()
         (folder / "tasks").mkdir()
         services = Services(folder / "services")
-        settings = LocalFleetSettings(
-            regions=REGIONS, wan="", work_dir=folder / "work", token_file=token_file, jobs_per_region=jobs_per_region
-        )
+        places: Any = {"work_dir": folder / "work", "token_file": token_file}
+        settings = LocalFleetSettings(regions=REGIONS, wan="", **places, jobs_per_region=jobs_per_region)
         fleet = LocalFleet(settings, services, lambda text: None)
-        os.environ |= {"HOME": name, "TMPDIR": str(folder / "tasks")}
-        try:
-            address = (await fleet.start()).coordinator
-            token = read_token(token_file)
-            async with connect(address, token) as remote:
-                await fleet.await_regions(remote)
-                gateways = tuple(region.gateway_address for region in (await remote.fleet()).regions)
-                yield Doors(folder=folder, coordinator=address, gateways=gateways, token=token, remote=remote)
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
-            await services.stop(lambda: False)
+        with patch.dict(os.environ, {"HOME": name, "TMPDIR": str(folder / "tasks")}):
+            try:
+                address = (await fleet.start()).coordinator
+                token = read_token(token_file)
+                async with connect(address, token) as remote:
+                    await fleet.await_regions(remote)
+                    gateways = tuple(region.gateway_address for region in (await remote.fleet()).regions)
+                    yield Doors(folder=folder, coordinator=address, gateways=gateways, token=token, remote=remote)
+            finally:
+                await services.stop(lambda: False)

@@ -10,7 +10,6 @@ import contextlib
 import random
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import grpc.aio
@@ -31,25 +30,21 @@ MAX_LEFT_OPEN = 12
 SIZES = (0, 1, 7, 32, 33, 64, 1000, 70_000)
 HUGE = 13 << 20
 """Bytes of a field that makes a message larger than a server takes."""
+TEXTS = ("", "..", "../x", "/", "a/b", "\x1b[2J\u202e", "{}")
+FLOATS = (0.0, -1.0, 1e-300, 3e38, float("inf"), float("nan"))
 COORDINATOR = control_pb2.DESCRIPTOR.services_by_name["Coordinator"]
 GATEWAY = gateway_pb2.DESCRIPTOR.services_by_name["Gateway"]
 
 
-@dataclass(kw_only=True)
-class Known:
-    """What the messages of a fuzz may name: a job, its secret, and records of its publications."""
-
-    job_id: str
-    secret: str
-    records: Sequence[gateway_pb2.PublicationRecord] = ()
-    texts: list[str] = field(default_factory=list)
-
-
 class Fuzz:
-    """Makes calls until told to stop. `counts` has the calls by method, metadata and end."""
+    """Makes calls until told to stop. `counts` has the calls by method, metadata and end.
 
-    def __init__(self, doors: Doors, known: Known, seed: int) -> None:
-        self.known = known
+    Messages may name `records` of the job's publications, and `texts`.
+    """
+
+    def __init__(self, doors: Doors, seed: int) -> None:
+        self.records: Sequence[gateway_pb2.PublicationRecord] = ()
+        self.texts: Sequence[str] = ()
         self.counts = Counter[str]()
         self._doors = doors
         self._seed = seed
@@ -63,7 +58,7 @@ class Fuzz:
     async def call(self, index: int) -> None:
         """Make the call with this number, and count how it ended."""
         draw = random.Random(f"{self._seed} {index}")
-        drawn = DrawnMessages(draw, self.known, self._doors.token)
+        drawn = _Drawn(draw, self._doors, self.records, self.texts)
         address = draw.choice(list(self._channels))
         service = COORDINATOR if address == self._doors.coordinator else GATEWAY
         if draw.random() < 0.02:  # a method that this service lacks
@@ -71,26 +66,21 @@ class Fuzz:
         method = draw.choice(service.methods)
         shows = draw.choice(("nothing", "wrong", "right"))
         messages = [drawn.message(method, shows) for _ in range(draw.choice((0, 1, 1, 2, 5)))]
-        kind = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
-        call = getattr(self._channels[address], kind)(
-            f"/{service.full_name}/{method.name}",
-            request_serializer=None,
-            response_deserializer=None,
-        )
-        end = "left"
+        ways = (("stream" if streams else "unary") for streams in (method.client_streaming, method.server_streaming))
+        call = getattr(self._channels[address], "_".join(ways))(f"/{service.full_name}/{method.name}")
         try:
             end = await self._make(call, method, messages, drawn.metadata(shows), draw)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
-            end = error.code().name if isinstance(error, grpc.aio.AioRpcError) else "ENDED"
+        except grpc.aio.AioRpcError as error:
+            end = error.code().name
+        except (asyncio.InvalidStateError, grpc.aio.UsageError):
+            end = "ENDED"
         self.counts[f"{method.name} {shows} {end}"] += 1
 
     async def _make(
         self, begin: Any, method: MethodDescriptor, messages: Sequence[bytes], metadata: Any, draw: random.Random
     ) -> str:
-        if not method.client_streaming:
-            call = begin(messages[0] if messages else b"", metadata=metadata)
-        else:
-            call = begin(metadata=metadata)
+        content = [] if method.client_streaming else [messages[0] if messages else b""]
+        call = begin(*content, metadata=metadata)
         way = draw.choice(("read", "read", "half-close", "open", "cancel"))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_S):
@@ -114,33 +104,26 @@ class Fuzz:
         return "no answer"
 
 
-class DrawnMessages:
-    """Draws the metadata and the messages of one call."""
+class _Drawn:
+    """The metadata and the messages of one call, by a random source."""
 
-    def __init__(self, draw: random.Random, known: Known, token: str) -> None:
-        self._random = draw
-        self._known = known
-        self._token = token
+    def __init__(self, draw: random.Random, doors: Doors, records: Sequence[Message], texts: Sequence[str]) -> None:
+        self._random, self._doors, self._records = draw, doors, records
+        self._texts = (*[doors.job_id] * 3, *REGIONS, *texts, *TEXTS, f"{doors.job_id}/trainer", "step", "notice", "\0")
 
     def metadata(self, shows: str) -> tuple[tuple[str, str], ...]:
-        draw = self._random
+        draw, doors = self._random, self._doors
         region = ((REGION_KEY, draw.choice((*REGIONS, "no region", "x" * 300))),) if draw.random() < 0.3 else ()
-        match shows:
-            case "nothing":
-                return region
-            case "wrong":
-                wrong = draw.choice(("", "0" * 64, "x" * 3000, self._known.secret[:-1], self._token[:-1]))
-                return ((JOB_KEY, wrong), (KEY, wrong), *region)
-            case _:
-                return ((JOB_KEY, self._known.secret), (KEY, self._token), *region)
+        wrong = draw.choice(("", "0" * 64, "x" * 3000, doors.secret[:-1], doors.token[:-1]))
+        secret, token = (doors.secret, doors.token) if shows == "right" else (wrong, wrong)
+        return region if shows == "nothing" else ((JOB_KEY, secret), (KEY, token), *region)
 
     def message(self, method: MethodDescriptor, shows: str) -> bytes:
         draw = self._random
-        if method.name == "Publish" and self._known.records and draw.random() < 0.5:
-            made: Message = type(self._known.records[0])()
-            made.CopyFrom(draw.choice(self._known.records))
+        made: Any = message_factory.GetMessageClass(method.input_type)()
+        if method.name == "Publish" and self._records and draw.random() < 0.5:
+            made.CopyFrom(draw.choice(self._records))
         else:
-            made = message_factory.GetMessageClass(method.input_type)()
             self._fill(made, depth=0)
         if shows == "right":
             _spare(made)
@@ -153,30 +136,25 @@ class DrawnMessages:
     def _fill(self, message: Any, depth: int) -> None:
         chosen = {of.name: self._random.choice(of.fields).name for of in message.DESCRIPTOR.oneofs}
         for each in message.DESCRIPTOR.fields:
-            if each.containing_oneof is not None and chosen[each.containing_oneof.name] != each.name:
-                continue
-            if self._random.random() < 0.8:
+            is_left_out = each.containing_oneof is not None and chosen[each.containing_oneof.name] != each.name
+            if not is_left_out and self._random.random() < 0.8:
                 self._fill_field(message, each, depth)
 
     def _fill_field(self, message: Any, each: FieldDescriptor, depth: int) -> None:
-        draw = self._random
+        draw, field = self._random, getattr(message, each.name)
         number = draw.choice((0, 1, 3)) if each.is_repeated else 1
         if each.message_type is not None and each.message_type.GetOptions().map_entry:
             if each.message_type.fields_by_name["key"].type == FieldDescriptor.TYPE_STRING:
-                getattr(message, each.name)[self._text()] = draw.choice((float("nan"), 1e308, 1.0))
+                field[self._text()] = draw.choice((float("nan"), 1e308, 1.0))
             else:
-                getattr(message, each.name)[self._number(32)] = self._number(64)
+                field[self._number(32)] = self._number(64)
         elif each.message_type is not None:
             for _ in range(number if depth < 4 else 0):
-                self._fill(
-                    getattr(message, each.name).add() if each.is_repeated else getattr(message, each.name), depth + 1
-                )
+                self._fill(field.add() if each.is_repeated else field, depth + 1)
+        elif each.is_repeated:
+            field.extend(self._scalar(each) for _ in range(number))
         else:
-            values = [self._scalar(each) for _ in range(number)]
-            if each.is_repeated:
-                getattr(message, each.name).extend(values)
-            else:
-                setattr(message, each.name, values[0])
+            setattr(message, each.name, self._scalar(each))
 
     def _scalar(self, each: FieldDescriptor) -> Any:
         draw = self._random
@@ -188,38 +166,18 @@ class DrawnMessages:
             case FieldDescriptor.TYPE_BOOL:
                 return draw.random() < 0.5
             case FieldDescriptor.TYPE_DOUBLE | FieldDescriptor.TYPE_FLOAT:
-                return draw.choice((0.0, -1.0, 1e-300, 3e38, float("inf"), float("nan")))
+                return draw.choice(FLOATS)
             case FieldDescriptor.TYPE_ENUM:
                 return draw.choice((0, 1, 2, 5, 99))
-            case FieldDescriptor.TYPE_UINT32:
-                return self._number(32)
             case _:
-                return self._number(64)
+                return self._number(32 if each.type == FieldDescriptor.TYPE_UINT32 else 64)
 
     def _text(self) -> str:
-        job_id = self._known.job_id
-        pool = (
-            job_id,
-            job_id,
-            job_id,
-            *REGIONS,
-            *self._known.texts,
-            "",
-            "..",
-            "../x",
-            "/",
-            "a/b",
-            "\x1b[2J\u202e",
-            "{}",
-        )
-        return self._random.choice(
-            (*pool, "z" * self._random.choice(SIZES), f"{job_id}/trainer", "step", "notice", "\0")
-        )
+        return self._random.choice((*self._texts, "z" * self._random.choice(SIZES)))
 
     def _number(self, bits: int) -> int:
-        return self._random.choice(
-            (0, 1, 2, 17, (1 << (bits - 1)) - 1, (1 << bits) - 1, self._random.getrandbits(bits))
-        )
+        numbers = (0, 1, 2, 17, (1 << (bits - 1)) - 1, (1 << bits) - 1, self._random.getrandbits(bits))
+        return self._random.choice(numbers)
 
 
 def _spare(message: Any) -> None:

@@ -46,6 +46,7 @@ from bench.lora.adapter_training import (
 from bench.lora.crossing import Job, Reader, our_bytes, their_bytes
 from bench.lora.served_update import served_update
 from bench.lora.vllm_server import serving
+from bench.provenance import say
 from periplus.values.probe_prompts import probe_prompts
 from periplus.values.weight_state import write_safetensors
 from trainer.data.adapters import round_base
@@ -136,7 +137,7 @@ def bytes_of(config: Config, oracle: Path | None) -> Record:
     about: Record = {}
     readers: dict[tuple[str, int], Reader] = {}
     for case in config.cases:
-        _say(f"bytes of {case}")
+        say(f"bytes of {case}")
         # Cases of one model and rank have the same base: the reader gets it once.
         reader = readers.get((case.model, case.rank)) or Reader(Job())
         readers = {(case.model, case.rank): reader}
@@ -150,7 +151,7 @@ def bytes_of(config: Config, oracle: Path | None) -> Record:
                 for row, step, folder in zip(found, steps, folders, strict=True):
                     row["trl"] = their_bytes(folder, _flat(step.adapters), _flat(step.adapters_before))
         for row in found:
-            _say(_line(row))
+            say(_line(row))
         rows += found
     return {"rows": rows, "trl_about": about}
 
@@ -181,7 +182,7 @@ def _line(row: Record) -> str:
 
 def proof(config: Config, oracle: Path | None, vllm: Path | None) -> Record:
     """Return which faults are found by ours, and by what loads TRL's adapters."""
-    _say("faults in ours")
+    say("faults in ours")
     chain, steps = our_faults.chain(PROOF_MODEL, PROOF_RANK, PROOF_RATE, PROOF_STEPS)
     usual, _ = our_faults.chain(PROOF_MODEL, PROOF_RANK, USUAL_RATE, PROOF_STEPS)
     other = random_model(PROOF_MODEL, seed=1)
@@ -209,7 +210,7 @@ def _trl_proof(
         model.save_pretrained(scratch / name)
         build_tokenizer().save_pretrained(scratch / name)
     prompts = probe_prompts(our_faults.PROBE_SEED, right_model.config.vocab_size)
-    _say("faults in TRL's path")
+    say("faults in TRL's path")
     with serving(vllm, scratch / "right", PROOF_RANK, scratch / "right.log") as server:
         rows, right = trl_faults.faults_found(server, folders, scratch, prompts, config.num_flips)
     with serving(vllm, scratch / "other", PROOF_RANK, scratch / "other.log") as server:
@@ -226,9 +227,9 @@ def reach_of(results: Mapping[str, Any]) -> Iterator[Record]:
     ):
         if measured:
             worst = max(row["ours"]["wire_bytes"] / row["trl"][key] for row in measured)
-            yield {"name": name, "value": worst, "unit": "ratio", "op": "<=", "target": target, "ok": worst <= target}
+            yield provenance.reached(name, worst, "ratio", "<=", target)
     missed = sum(row["missed"] for row in results["proof"]["ours"].values())
-    yield {"name": "our_faults_missed", "value": missed, "unit": "", "op": "==", "target": 0, "ok": missed == 0}
+    yield provenance.reached("our_faults_missed", missed, "", "==", 0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -257,10 +258,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     print(json.dumps(record))
     return 0 if all(row["ok"] for row in reach) else 1
-
-
-def _say(words: str) -> None:
-    print(words, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

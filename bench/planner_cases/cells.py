@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.provenance import reached as reached
+
 Row = dict[str, Any]
 Rows = Mapping[str, Row]
 """By the cell's name."""
@@ -141,12 +143,6 @@ def short(row: Row) -> str:
         elif isinstance(value, (int, str)):
             parts.append(f"{name} {value}")
     return ", ".join(parts)
-
-
-def reached(name: str, value: float, unit: str, op: str, target: float) -> Row:
-    """One row of `reach`."""
-    holds = {"==": value == target, "<=": value <= target, ">=": value >= target}[op]
-    return {"name": name, "value": value, "unit": unit, "op": op, "target": target, "ok": holds}
 
 
 def measured(rows: Rows) -> list[Row]:

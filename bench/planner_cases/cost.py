@@ -36,7 +36,6 @@ import argparse
 import csv
 import json
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -56,6 +55,7 @@ from bench.planner_cases.calibration.observations import LAYERS, MeasuredTerm, S
 from bench.planner_cases.calibration.score import Score, score
 from bench.planner_cases.calibration.similar_types import Traits, completed
 from bench.planner_cases.calibration.table import efficiency_rows
+from bench.provenance import say
 from planner.devices.catalogue import gpu_types
 
 MAX_TIME_ERROR = 0.10
@@ -72,11 +72,6 @@ WITHOUT_GPU = "without the device type"
 WITHOUT_SILICON = "without the silicon"
 
 Row = dict[str, Any]
-BEGUN_S = time.monotonic()
-
-
-def say(text: str) -> None:
-    print(f"[{time.monotonic() - BEGUN_S:5.0f} s] {text}", file=sys.stderr, flush=True)
 
 
 # ---- times -----------------------------------------------------------------------------------------------------------
@@ -240,8 +235,7 @@ def reach_of(results: Row) -> list[Row]:
 
 
 def _at_most(name: str, value: float, target: float) -> Row:
-    ok = value <= target
-    return {"name": name, "value": round(value, 4), "unit": "ratio", "op": "<=", "target": target, "ok": ok}
+    return provenance.reached(name, value, "ratio", "<=", target) | {"value": round(value, 4)}
 
 
 def _rounded(value: Any) -> Any:

@@ -131,7 +131,13 @@ async def _receive(pipe: Connection, folder: Path, num_groups: int, group_size: 
         )
         lines = WriteAheadJournal(journal, link.send, disk, time.time)
         intake = FrameIntake(store, limits, disk)
-        ledger_service = LedgerService(driver, intake, lines, link.send, syncs=True, now=time.monotonic)
+
+        async def wrong_groups(_: object) -> frozenset[int]:
+            return frozenset()
+
+        ledger_service = LedgerService(
+            driver, intake, lines, link.send, syncs=True, now=time.monotonic, wrong_groups=wrong_groups
+        )
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(link.run(ledger_service.on_message)), tasks.create_task(ledger_service.run())]
             started_s = time.process_time()

@@ -28,7 +28,6 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -40,6 +39,7 @@ import torch
 import zstandard
 
 from bench import provenance
+from bench.provenance import say
 from bench.weight_deltas import series as real
 from bench.weight_deltas import synthetic
 from bench.weight_deltas.device import gpu_encode_vs_read
@@ -104,13 +104,6 @@ QUICK = Config(
     peer_passes=1,
     simulated_elements=1 << 20,
 )
-
-
-def say(text: str) -> None:
-    print(f"[{time.monotonic() - BEGUN_S:5.0f} s] {text}", file=sys.stderr, flush=True)
-
-
-BEGUN_S = time.monotonic()
 
 
 # ---- what is measured ------------------------------------------------------------------------------------------------
@@ -222,18 +215,11 @@ def reach_of(results: Row) -> list[Row]:
 
 
 def _at_most(name: str, value: float, target: float) -> Row:
-    return {
-        "name": name,
-        "value": round(value, 4),
-        "unit": "ratio",
-        "op": "<=",
-        "target": target,
-        "ok": value <= target,
-    }
+    return provenance.reached(name, value, "ratio", "<=", target) | {"value": round(value, 4)}
 
 
 def _at_least(name: str, value: float, target: float) -> Row:
-    return {"name": name, "value": round(value, 4), "unit": "GB/s", "op": ">=", "target": target, "ok": value >= target}
+    return provenance.reached(name, value, "GB/s", ">=", target) | {"value": round(value, 4)}
 
 
 def _rounded(value: Any) -> Any:

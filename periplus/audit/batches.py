@@ -308,7 +308,8 @@ def _whole_groups(fork: Fork, samples: Sequence[UsedSample], findings: Findings,
 def _left_out(fork: Fork) -> int:
     """Return the number of groups that were left out of the batch at the end of the journal."""
     since = fork.batches[-1].at if fork.batches else -1
-    return sum(drop.why == UNSOUND for _, drop in takewhile(lambda each: each[0] > since, reversed(fork.drops)))
+    drops = takewhile(lambda each: each[0] > since, reversed(fork.drops))
+    return sum(drop.why == UNSOUND and not fork.is_eval(drop.group) for _, drop in drops)
 
 
 def _claims(fork: Fork, batch: ConsumedBatch, findings: Findings, place: str) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from periplus.audit.evidence import Evidence, Witness
 from periplus.audit.findings import Code, Findings
 from periplus.audit.history import Fork, History
-from periplus.audit.records import EvalEntry
+from periplus.audit.records import UNSOUND, EvalEntry
 from periplus.environment.set_scores import scores_of
 from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
@@ -141,7 +141,7 @@ class _Evaluations:
             first = done
             while done < len(leased) and leased[done][0] < at:
                 done += 1
-            groups = sorted(group for _, group in leased[first:done])
+            groups = self._counted(sorted(group for _, group in leased[first:done]))
             records = lines.get(entry.policy, ())
             if not groups:
                 continue
@@ -150,6 +150,14 @@ class _Evaluations:
             elif fork.ended in FINISHED or number < len(fork.evals):
                 message = f"no line for the evaluation of {entry.policy}"
                 self.findings.add(Code.METRICS_MISSING, PLACE, message, policy=str(entry.policy))
+
+    def _counted(self, asked: Sequence[int]) -> list[int]:
+        """Return the groups of an evaluation without those of wrong rewards, whose problems were asked for again."""
+        unsound = {drop.group for _, drop in self.fork.drops if drop.why == UNSOUND}
+        place: dict[int, int] = {}
+        for group in asked:
+            place.setdefault(self.fork.items[group][0], len(place))
+        return sorted(set(asked) - unsound, key=lambda group: (place[self.fork.items[group][0]], group))
 
     def _evaluation(self, entry: EvalEntry, groups: Sequence[int], records: Sequence[Record]) -> None:
         measured = {used.group for used in entry.samples}

@@ -206,7 +206,8 @@ class LostEntry:
 
 
 UNSOUND = "unsound_samples"
-"""Why a group was left out of a batch: a worker's samples in it were not of the weights that it named."""
+"""Why a group was left out of a batch or an evaluation: samples in it were not of the weights that their worker named,
+or had wrong rewards. The problem of an evaluation was asked for again, in a new group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -377,14 +377,6 @@ class _Place:
     bounds: tuple[Any, ...] = ()
 
 
-def dotted_keys(model: Section) -> tuple[str, ...]:
-    """Return every dotted key of the model, sections included, such as `sampling.temperature`.
-
-    Keys inside lists are left out.
-    """
-    return tuple(".".join(path) for path in _paths(model, lambda path: None))
-
-
 def _paths(model: Section, index_of: Callable[[_Path], str | None], at: _Path = ()) -> Iterator[_Path]:
     """Yield every key below `at`. In a list of sections, yield the keys of the entry that `index_of` names, if any."""
     for name, place in _fields(model).items():

@@ -199,14 +199,6 @@ def certificate_from_pb(message: common_pb2.Certificate) -> Certificate:
     )
 
 
-def trajectory_frame_to_pb(frame: Frame) -> gateway_pb2.TrajectoryFrame:
-    """Return the message of a frame of encoded trajectories.
-
-    It adds no checksum to those of the codec and the transport.
-    """
-    return gateway_pb2.TrajectoryFrame(codec=_codec_to_pb(frame.codec), payload=frame.payload)
-
-
 def trajectory_frame_from_pb(message: gateway_pb2.TrajectoryFrame) -> Frame:
     """Return the frame of a message. Raises: UnknownCodec."""
     return Frame(codec_id(message.codec), message.payload)
@@ -239,25 +231,14 @@ def spooled_to_pb(keys: Iterable[FrameKey]) -> list[gateway_pb2.RolloutDown]:
 
     There is one message for each start of a worker's process.
     """
+    by_sender: dict[tuple[str, int], list[int]] = {}
+    for key in keys:
+        by_sender.setdefault((key.worker_id, key.epoch), []).append(key.sequence)
     return [
         gateway_pb2.RolloutDown(
             worker_id=worker_id, spooled=gateway_pb2.FramesSpooled(epoch=epoch, sequences=sequences)
         )
-        for (worker_id, epoch), sequences in _by_sender(keys).items()
-    ]
-
-
-def committed_to_pb(region: str, keys: Iterable[FrameKey]) -> list[gateway_pb2.RolloutDown]:
-    """Return the messages that tell a region's gateway that the trainer's ledger has committed these frames.
-
-    There is one message for each start of a worker's process.
-    """
-    return [
-        gateway_pb2.RolloutDown(
-            worker_id=worker_id,
-            committed=gateway_pb2.FramesCommitted(region=region, epoch=epoch, sequences=sequences),
-        )
-        for (worker_id, epoch), sequences in _by_sender(keys).items()
+        for (worker_id, epoch), sequences in by_sender.items()
     ]
 
 
@@ -369,13 +350,6 @@ def _attestation_from_pb(message: gateway_pb2.Attestation) -> Attestation:
     if message.opening.HasField("attested"):
         raise CorruptFrame("a derived publication is attested by another derived one; only a trainer attests")
     return Attestation(opening=_opening_from_pb(message.opening), closing=_closing_from_pb(message.closing))
-
-
-def _by_sender(keys: Iterable[FrameKey]) -> dict[tuple[str, int], list[int]]:
-    sequences: dict[tuple[str, int], list[int]] = {}
-    for key in keys:
-        sequences.setdefault((key.worker_id, key.epoch), []).append(key.sequence)
-    return sequences
 
 
 def _codec_to_pb(codec: int) -> common_pb2.Codec.ValueType:

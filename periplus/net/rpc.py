@@ -35,9 +35,6 @@ machine."""
 MAX_MESSAGE_BYTES = 12 << 20
 """Largest gRPC message, in bytes: a chunk of a publication has up to 10 MiB, and control messages are far smaller."""
 
-CHUNK_BYTES = 256 << 10
-"""Payload bytes of one streamed message. Chosen by hand: gRPC in Python is fastest between 256 KiB and 4 MiB."""
-
 MAX_ERROR_BYTES = 4 << 10
 """Largest error message that is sent to the caller, in bytes, because gRPC refuses more than 8 KiB of metadata."""
 

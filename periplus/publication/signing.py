@@ -115,12 +115,8 @@ class PublisherKey(_SigningKey):
         unsigned = replace(opening, certificate=certificate, signature=b"", attested=None)
         return replace(unsigned, signature=self._key.sign(unsigned.signed_bytes))
 
-    def sign_chunk(self, opening: Opening, index: int, data: bytes) -> Chunk:
-        """Return one signed part of the publication that the signed `opening` announced."""
-        return self.sign_hashed_chunk(opening, index, data, blake3(data).digest())
-
     def sign_hashed_chunk(self, opening: Opening, index: int, data: bytes, content_hash: bytes) -> Chunk:
-        """Do as `sign_chunk`, with the BLAKE3 of `data` that the caller has computed already."""
+        """Return one signed part of the publication that the signed `opening` announced, with the BLAKE3 of `data`."""
         signed = chunk_signed_bytes(opening, index, len(data), content_hash)
         return Chunk(index, data, self._key.sign(signed))
 

@@ -192,11 +192,6 @@ class Publication:
         return self.closing.payload_bytes
 
     @property
-    def payload_parts(self) -> tuple[bytes, ...]:
-        """Parts in the order in which a decoder takes them."""
-        return tuple(chunk.data for chunk in self.chunks)
-
-    @property
     def attestation(self) -> Attestation:
         """The signed opening and closing that a derived publication of the same version carries."""
         return self.opening.attested or Attestation(opening=self.opening, closing=self.closing)

@@ -153,11 +153,6 @@ class Spool:
         with self._lock:
             return self._num_bytes()
 
-    def is_durable(self, position: Position) -> bool:
-        """Return whether a record is durable. All records found from earlier epochs are."""
-        with self._lock:
-            return position.epoch < self.epoch or position.sequence < self._promised
-
     def records(self, start: Position | None = None) -> Iterator[SpoolRecord]:
         """Yield every record from `start` on that is not retired, in order of position.
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
 
+BFLOAT16_CAPABILITY = (8, 0)
+"""Compute capability from which NVIDIA's GPUs multiply in bfloat16: Ampere. A V100 has 7.0 and a T4 7.5."""
+
 
 class DeviceFamily(StrEnum):
     """What a device is: a CUDA accelerator, CPU cores, or an accelerator that cores stand in for."""

@@ -18,6 +18,7 @@ import torch
 
 from periplus.errors import ConfigError, one_line
 from periplus.job.engine_section import MIN_REQUESTS
+from periplus.values.machine import BFLOAT16_CAPABILITY
 
 GIB = 1 << 30
 
@@ -27,9 +28,6 @@ ASK_S = 120.0
 CACHE_MARGIN_BYTES = GIB
 """Bytes of a GPU that the torch engine needs beside weights, keys and values: for prefills and logits. Chosen by hand.
 """
-
-BFLOAT16_CAPABILITY = (8, 0)
-"""Compute capability from which NVIDIA's GPUs multiply in bfloat16: Ampere. A V100 has 7.0 and a T4 7.5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from periplus.__main__ import ENTRY_POINT_GROUP
-from periplus.config.loading import dotted_keys
 from periplus.job.job_file import JobFile
+from tests.support.cases.job_keys import dotted_keys
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("periplus", "planner", "coordinator", "region_agent", "rollout_worker", "trainer")

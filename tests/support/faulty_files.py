@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from periplus.spool.format import Buffer
+from periplus.spool.format import Buffer, Position
+from periplus.spool.spool import Spool
 
 Choose = Callable[[int], int]
 """A number from 0 to the argument, both included."""
@@ -147,3 +148,8 @@ class _FaultyFile:
         self._disk.sync(self._node, self._life)
 
     def close(self) -> None: ...
+
+
+def is_durable(spool: Spool, position: Position) -> bool:
+    """Return whether a record is durable. All records found from earlier epochs are."""
+    return position.epoch < spool.epoch or position.sequence < spool._promised

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from periplus.config.loading import dotted_keys
 from periplus.job.job_file import JobFile
+from tests.support.cases.job_keys import dotted_keys
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -24,7 +24,7 @@ from periplus.values.policy import Policy
 from periplus.values.probe_prompts import NUM_LOGPROBS
 from periplus.values.record import RecordKind
 from periplus.values.task import Role, TaskState
-from periplus.values.trajectory import Trajectory
+from periplus.values.trajectory import Purpose, Trajectory
 from rollout_worker.episodes.queue import QueuedLease
 from tests.support.audit.files import audited
 from tests.support.cases.tiers import rest_is_slow
@@ -34,6 +34,7 @@ from tests.support.trainer.whole_run import PREPARED_S, Trainers
 from trainer.checks import sample_checks
 from trainer.config import TrainerConfig
 from trainer.intake.messages import DownMessage, EngineDoubted, JobFinished
+from trainer.ledger.values import Granted
 from trainer.setup import prepare
 
 ALGORITHMS = rest_is_slow(
@@ -383,19 +384,53 @@ def test_a_job_ends_if_writing_and_starting_an_engine_anew_do_not_help(
 
 
 class LyingProgram(FakeLink):
-    """A worker that calls every completion right. It leaves once it is told to."""
+    """A worker that calls right completions wrong, and wrong ones right. It leaves once it is told to."""
 
     liars = ("w0",)
+    lies_in = (Purpose.TRAIN, 0)  # samples of this purpose, of this version and later ones
 
     def send(self, message: DownMessage) -> None:
-        super().send(message)
+        if not isinstance(message, Granted) or message.worker_id in self._queues:  # else it is on its way out
+            super().send(message)
         if isinstance(message, JobFinished) and "its rewards are wrong" in message.why:
             del self._queues[message.worker_id]
             self.up(worker_id=message.worker_id, gone=gateway_pb2.WorkerGone(reason="told to"))
 
     def _sample(self, worker_id: str, leases: Sequence[QueuedLease]) -> tuple[Trajectory, ...]:
         sampled = super()._sample(worker_id, leases)
-        return tuple(replace(each, reward=1.0) for each in sampled) if worker_id in self.liars else sampled
+        return tuple(self._lie(each) if worker_id in self.liars else each for each in sampled)
+
+    def _lie(self, each: Trajectory) -> Trajectory:
+        purpose, first = self.lies_in
+        is_wrong = each.purpose is purpose and each.policies[0].policy.version >= first
+        return replace(each, reward=1.0 - (each.reward or 0.0)) if is_wrong else each
+
+
+class LyingInEvaluations(LyingProgram):
+    lies_in = (Purpose.EVAL, 0)
+
+
+class LyingBesideTraining(LyingProgram):
+    lies_in = (Purpose.EVAL, 1)
+
+
+@pytest.mark.parametrize("liar", [LyingInEvaluations, LyingBesideTraining], ids=["training_waits", "in_the_background"])
+def test_an_evaluation_asks_again_for_samples_with_wrong_rewards(
+    liar: type[FakeLink], tmp_path: Path, trainers: Trainers
+) -> None:
+    job: dict[str, Any] = {"workers": 2, "steps": 2, "eval": {"num_prompts": 24, "every_steps": 1}}
+    job["reward"] = {"functions": REWARDS, "recheck_share": 1.0}
+    run, honest = trainers.train(tmp_path / "a", link_class=liar, **job), trainers.train(tmp_path / "b", **job)
+    assert run.state is TaskState.SUCCEEDED
+    notices = [record.text for record in run.of_kind(RecordKind.NOTICE)]
+    assert [text.count("its worker is stopped") for text in notices if "reward of w" in text] == [0, 1]
+    found, expected = ({each.text: each.values for each in of.of_kind(RecordKind.EVAL)} for of in (run, honest))
+    assert found.keys() == expected.keys() == {"before", "during", "after"}
+    assert all(values["missing_samples"] == 0 for values in found.values())
+    for text in ("before", "after"):  # samples of the one between are of a version or of the next
+        assert found[text]["accuracy"] == expected[text]["accuracy"] == found[text]["eval_reward_mean"]
+    assert [line for line in run.journal() if line["kind"] == "drop"], "what the worker sampled is left out"
+    assert audited(run.run_dir).findings == ()
 
 
 def test_a_worker_with_wrong_rewards_is_stopped_and_the_others_go_on(tmp_path: Path, trainers: Trainers) -> None:

@@ -19,6 +19,7 @@ from periplus.values.record import RecordKind
 from periplus.values.task import EXIT_FAILED, TaskOutcome, TaskSpec, TaskState
 from periplus.values.trajectory import StopReason
 from tests.support.audit.files import audited
+from tests.support.publication.signed import payload_parts
 from tests.support.trainer.fake_link import FakeLink
 from tests.support.trainer.whole_run import Trainers
 
@@ -155,7 +156,7 @@ class Killed(FakeLink):
 
     def _take(self, publication: Any) -> None:
         if publication.opening.kind is PublicationKind.BUNDLE:
-            self.bundle_payload = b"".join(publication.payload_parts)
+            self.bundle_payload = b"".join(payload_parts(publication))
         super()._take(publication)
 
 

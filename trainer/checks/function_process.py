@@ -11,7 +11,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from periplus.environment.rewards import NAMED
@@ -22,7 +22,7 @@ START_S = 60.0
 """Seconds until the functions must be built: math-verify takes 1 s on an idle machine. Chosen by hand."""
 
 MAX_LINE_BYTES = 1 << 20
-"""Bytes of an answer, which is one number or a sentence."""
+"""Bytes of an answer, which is one number."""
 
 
 class FunctionProcess:
@@ -42,15 +42,23 @@ class FunctionProcess:
         dead then.
         """
         try:
-            process = self._process or await self._started()
+            if self._process is None:
+                self._process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-P", "-m", __name__),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    limit=MAX_LINE_BYTES,
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                )
+                await _answer(self._process, self._functions, START_S)
             try:
-                said = await self._asked(process, [function, text.to_json()], self._timeout_s)
+                found: float | None = await _answer(self._process, [function, text.to_json()], self._timeout_s)
             except TimeoutError as error:
                 raise RewardTimedOut(f"it took more than {self._timeout_s:g} s") from error
         except BaseException:
             await self.close()
             raise
-        return said.get("value")
+        return found
 
     async def close(self) -> None:
         """End the process, if there is one."""
@@ -60,45 +68,29 @@ class FunctionProcess:
                 process.kill()
             await process.wait()
 
-    async def _started(self) -> asyncio.subprocess.Process:
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            "-m",
-            __name__,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=MAX_LINE_BYTES,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-        await self._asked(self._process, self._functions, START_S)
-        return self._process
 
-    async def _asked(self, process: asyncio.subprocess.Process, message: Any, timeout_s: float) -> Mapping[str, Any]:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps(message).encode() + b"\n")
-        async with asyncio.timeout(timeout_s):
-            await process.stdin.drain()
-            line = await process.stdout.readline()
-        if not line:
-            raise EOFError(f"the process of the reward functions ended with exit code {await process.wait()}")
-        said: Mapping[str, Any] = json.loads(line)
-        return said
+async def _answer(process: asyncio.subprocess.Process, message: Any, timeout_s: float) -> Any:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(message).encode() + b"\n")
+    async with asyncio.timeout(timeout_s):
+        await process.stdin.drain()
+        line = await process.stdout.readline()
+    if not line:
+        raise EOFError(f"the process of the reward functions ended with exit code {await process.wait()}")
+    return json.loads(line)
 
 
 def main() -> None:
     """Build the functions that the first line names, and answer the others one by one."""
     answers, sys.stdout = sys.stdout, sys.stderr  # a library may print
     functions = [importlib.import_module(NAMED[kind]).build(each) for kind, each in json.loads(sys.stdin.readline())]
-    print("{}", file=answers, flush=True)
+    print("null", file=answers, flush=True)
     for line in sys.stdin:
-        number, text = json.loads(line)
-        try:
-            said: dict[str, Any] = {"value": float(functions[number](ScoredText.of_json(text)))}
-        except Exception as error:  # the root of foreign code: libraries raise anything for what a model wrote
-            said = {"raised": f"{type(error).__name__}: {error}"[:1000]}
-        print(json.dumps(said), file=answers, flush=True)
+        (number, text), value = json.loads(line), None
+        with contextlib.suppress(Exception):  # libraries raise anything for what a model wrote
+            value = float(functions[number](ScoredText.of_json(text)))
+        print(json.dumps(value), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -17,17 +17,18 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from periplus.audit import records as audit
-from periplus.errors import StateError, WireError
+from periplus.errors import StateError, WireError, WrongRewards
 from periplus.process.telemetry import event
 from periplus.spool.format import Position
 from periplus.values.policy import Policy
 from trainer.intake.committed import Committed, KeptTrajectory
 from trainer.intake.effects import EvaluationDone, EventLogged, IntakeEffect, LedgerBatch, LineWritten
-from trainer.intake.entries import used_samples
+from trainer.intake.entries import drop_entry, used_samples
 from trainer.intake.frames import FrameIntake
 from trainer.intake.ledger_driver import LedgerDriver
 from trainer.intake.messages import (
@@ -50,16 +51,35 @@ log = logging.getLogger(__name__)
 TICK_S = 1.0
 """Seconds between two clock events: how late a lease may expire or a hold may end. Chosen by hand."""
 
+MAX_ASKED = 8
+"""Times that an evaluation asks for samples. Chosen by hand: a worker that is stopped ends long before, unless it does
+not want to."""
+
+WrongGroups = Callable[[Sequence[KeptTrajectory]], Awaitable[frozenset[int]]]
+"""Returns the groups of samples whose rewards do not count. Raises: WrongRewards."""
+
 Notice = AnchorWanted | GatewayFound | HelloReceived | ProofReceived
 """Messages of the gateway that concern the publisher or the checks of samples. The ledger service returns them; it
 knows neither."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Evaluation:
+    """An evaluation that was begun at `policy`, and its samples so far, whose rewards count."""
+
+    policy: Policy
+    items: Sequence[int]
+    is_background: bool
+    kept: list[KeptTrajectory] = field(default_factory=list)
+    num_asked: int = 0
 
 
 class LedgerService:
     """The ledger of one trainer in one fork, connected to its gateway, its store of frames and the audit.
 
     `send` passes a message to the gateway. `now` is a monotonic clock. `syncs`: whether the audit is synced to disk
-    before frames are acknowledged, so that it survives the machine and not only the process.
+    before frames are acknowledged, so that it survives the machine and not only the process. `wrong_groups` returns the
+    groups of an evaluation that do not count since their rewards are wrong: they are dropped, and asked for again.
     """
 
     def __init__(
@@ -71,7 +91,9 @@ class LedgerService:
         *,
         syncs: bool,
         now: Callable[[], float],
+        wrong_groups: WrongGroups,
     ) -> None:
+        self._wrong_groups = wrong_groups
         self._driver = driver
         self._intake = intake
         self._journal = journal
@@ -82,7 +104,7 @@ class LedgerService:
         # What the training loop waits for, until it takes it, and the event that something of it has come.
         self._batch: LedgerBatch | None = None
         self._evaluation: EvaluationDone | None = None
-        self._evaluated: Policy | None = None  # the policy at which the evaluation in the background began
+        self._evaluating: _Evaluation | None = None  # the one that runs
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -138,50 +160,72 @@ class LedgerService:
     async def evaluation(self, items: Sequence[int], stop: asyncio.Event) -> tuple[KeptTrajectory, ...] | None:
         """Return one sample of each item, or None if `stop` is set first. Training waits meanwhile.
 
-        Samples that no worker could produce are left out. Raises: DiskFull, as `batch`.
+        Samples that no worker could produce are left out. Raises: DiskFull, as `batch`; WrongRewards.
         """
-        # Training waits for the evaluation, so this is also the version when it is done.
-        policy = self._driver.policy
-        self._perform(self._driver.want_evaluation(items, self._now()))
-        await self._journal.flush()
-        await self._until(lambda: self._evaluation is not None, stop)
-        return await self._end_evaluation(policy, is_background=False)
+        await self._ask(_Evaluation(policy=self._driver.policy, items=items, is_background=False), items)
+        return await self.evaluated(stop)
 
     async def begin_evaluation(self, items: Sequence[int]) -> None:
-        """Ask for one sample of each item while training goes on; `background_evaluation` returns them later.
+        """Ask for one sample of each item while training goes on; `evaluated` returns them later.
 
         Raises: StateError if an evaluation runs; DiskFull, as `batch`.
         """
-        policy = self._driver.policy
         # First the line, then the leases, which follow it in the journal.
-        self._journal.write(audit.EvalBeginEntry(policy=policy))
-        self._perform(self._driver.want_evaluation(items, self._now(), is_background=True))
-        self._evaluated = policy
-        await self._journal.flush()
+        self._journal.write(audit.EvalBeginEntry(policy=self._driver.policy))
+        await self._ask(_Evaluation(policy=self._driver.policy, items=items, is_background=True), items)
 
-    async def background_evaluation(self, stop: asyncio.Event | None = None) -> tuple[KeptTrajectory, ...] | None:
-        """Return the samples that `begin_evaluation` asked for, or None if they are not all there yet.
+    async def evaluated(self, stop: asyncio.Event | None = None) -> tuple[KeptTrajectory, ...] | None:
+        """Return the samples of the evaluation that was begun, or None if they are not all there yet.
 
         With `stop` wait for them until it is set. Samples that no worker could produce are left out.
-        Raises: DiskFull, as `batch`.
+        Raises: DiskFull, as `batch`; WrongRewards.
         """
-        assert self._evaluated is not None, "an evaluation was begun"
-        if stop is not None:
-            await self._until(lambda: self._evaluation is not None, stop)
-        return await self._end_evaluation(self._evaluated, is_background=True)
-
-    async def _end_evaluation(self, policy: Policy, *, is_background: bool) -> tuple[KeptTrajectory, ...] | None:
-        done, self._evaluation = self._evaluation, None
-        if done is None:
-            return None
-        runs = (run.policy for kept in done.kept for run in kept.trajectory.policies)
-        newest = max([policy, *runs]) if is_background else None
-        self._journal.write_sealed(audit.EvalEntry(policy=policy, samples=used_samples(done.kept), newest=newest))
-        self._evaluated = None
+        of = self._evaluating
+        assert of is not None, "an evaluation was begun"
+        while True:
+            if stop is not None:
+                await self._until(lambda: self._evaluation is not None, stop)
+            done, self._evaluation = self._evaluation, None
+            if done is None:
+                return None
+            again = await self._take_right(of, done.kept)
+            if not again:
+                break
+            await self._ask(of, again)
+        # While training waits, its policy is also that of all samples.
+        runs = (run.policy for kept in of.kept for run in kept.trajectory.policies)
+        newest = max([of.policy, *runs]) if of.is_background else None
+        # Items that were asked for again came last.
+        place = {item: at for at, item in enumerate(of.items)}
+        found = tuple(sorted(of.kept, key=lambda each: place[each.trajectory.item]))
+        self._journal.write_sealed(audit.EvalEntry(policy=of.policy, samples=used_samples(found), newest=newest))
+        self._evaluating = None
         # These samples are used up, so they do not keep their frames any longer.
-        self._driver.settle(done.kept, self._driver.policy.version)
+        self._driver.settle(found, self._driver.policy.version)
         await self._journal.flush()
-        return done.kept
+        return found
+
+    async def _ask(self, of: _Evaluation, items: Sequence[int]) -> None:
+        self._perform(self._driver.want_evaluation(items, self._now(), is_background=of.is_background))
+        self._evaluating = of
+        await self._journal.flush()
+
+    async def _take_right(self, of: _Evaluation, kept: Sequence[KeptTrajectory]) -> list[int]:
+        """Add samples to the evaluation, drop those whose rewards do not count, and return their items."""
+        came = [*of.kept, *kept]  # a worker may have been stopped since its earlier samples came
+        wrong = await self._wrong_groups(came)
+        dropped = [each for each in came if each.trajectory.group in wrong]
+        of.kept = [each for each in came if each.trajectory.group not in wrong]
+        of.num_asked += 1
+        for each in dropped:
+            self._journal.write(drop_entry(each.trajectory.group, audit.UNSOUND, [each]))
+        self._driver.settle(dropped, self._driver.policy.version)
+        if dropped and of.num_asked >= MAX_ASKED:
+            raise WrongRewards(
+                f"{len(dropped)} samples of an evaluation had wrong rewards, or were of workers that are stopped for "
+                f"them, though they were asked for {MAX_ASKED} times; end these workers, and resume the job"
+            )
+        return [each.trajectory.item for each in dropped]
 
     async def _until(self, done: Callable[[], bool], stop: asyncio.Event) -> None:
         stopping = asyncio.ensure_future(stop.wait())

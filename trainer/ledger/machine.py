@@ -127,17 +127,6 @@ class Ledger:
         """Return whether results of an earlier fork for this training group could still be accepted here."""
         return group in self.state.groups or leasing.may_reopen_number(self.state, self.limits, group)
 
-    def next_due_s(self) -> float | None:
-        """Return when time alone changes something: a deadline of a lease or the end of a hold; None if nothing is due.
-
-        An event, such as ClockTicked, must be applied then or a little later.
-        """
-        deadlines_s = map(self.state.deadline_of, self.state.held.values())
-        due = [deadline_s for deadline_s in deadlines_s if deadline_s is not None]
-        if (until_s := consumption.hold_until_s(self.state, self.limits)) is not None:
-            due.append(until_s)
-        return min(due, default=None)
-
     def apply(self, event: Event, now_s: float) -> tuple[Effect, ...]:
         """Change the state by one event at the time `now_s`, and return what the caller must do.
 

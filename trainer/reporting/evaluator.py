@@ -10,7 +10,8 @@ not known, no accuracy is recorded. The mean reward and its parts are recorded i
 
 Workers go on to newer versions while an evaluation runs in the background, and nobody holds them back. So an evaluation
 that began at version N has samples of N and of the versions that followed, and its record names the oldest and the
-newest version that sampled a token of it. A sample that no worker could produce counts as wrong.
+newest version that sampled a token of it. A sample that no worker could produce counts as wrong. One with a wrong
+reward is asked for again (intake/ledger_service.py).
 """
 
 import asyncio
@@ -134,7 +135,7 @@ class Evaluator:
         running = self._running
         if running is None:
             return
-        kept = await self._ledger_service.background_evaluation(stop)
+        kept = await self._ledger_service.evaluated(stop)
         if kept is not None:
             self._running = None
             self._record(running.parts, kept, "during", running.policy, self._now() - running.began_s)

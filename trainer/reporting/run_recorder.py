@@ -191,7 +191,7 @@ class RunRecorder:
     def reward_differs(self, worker_id: str, why: str, *, is_stopped: bool) -> None:
         """Record that a sample's reward is not what the trainer computes; with `is_stopped`, its worker ends."""
         event(log, logging.ERROR, "reward_differs", worker=worker_id, why=why, stopped=is_stopped)
-        end = "its worker is stopped, and no sample of it is trained on" if is_stopped else "its group is left out"
+        end = "its worker is stopped, and no sample of it counts" if is_stopped else "its group is left out"
         self.record(RecordKind.NOTICE, f"reward of {worker_id}: {why}; {end}")
 
     def step(

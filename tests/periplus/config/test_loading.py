@@ -13,7 +13,6 @@ from periplus.config.loading import (
     KnownElsewhere,
     NotSupported,
     check_schema,
-    dotted_keys,
     load,
     override,
     parse_json,
@@ -23,6 +22,7 @@ from periplus.config.loading import (
     validate,
 )
 from periplus.errors import ConfigError
+from tests.support.cases.job_keys import dotted_keys
 
 
 class Inner(Config):

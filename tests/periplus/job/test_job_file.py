@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 import yaml
 
-from periplus.config.loading import dotted_keys, validate
+from periplus.config.loading import validate
 from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile, SamplingSection, job_schema, load_job, recorded_job, resolve
 from periplus.job.other_trainers.known_elsewhere import KNOWN_ELSEWHERE
 from periplus.job.other_trainers.unsupported import ONLY_IN_EVALUATION, UNSUPPORTED
+from tests.support.cases.job_keys import dotted_keys
 
 ROOT = Path(__file__).parents[3]
 # The reward model of preference.yaml is made first: tests/integration/test_examples.py.

@@ -20,7 +20,7 @@ from periplus.publication import (
 from periplus.publication import log as log_module
 from periplus.values.policy import Policy
 from tests.support.publication.log import ONE, ZERO, deltas, feed, log_of, new_log, read, reader_of, records
-from tests.support.publication.signed import Signer, derived, digest_of
+from tests.support.publication.signed import Signer, derived, digest_of, sign_chunk
 
 # ---- what readers get ------------------------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ def test_another_content_for_a_version_that_is_held_is_refused() -> None:
 
 def test_the_same_opening_with_another_payload_or_state_is_refused_at_its_closing() -> None:
     held = ZERO.delta(3, 4)
-    evil = [ZERO.key.sign_chunk(held.opening, chunk.index, chunk.data.upper()) for chunk in held.chunks]
+    evil = [sign_chunk(ZERO.key, held.opening, chunk.index, chunk.data.upper()) for chunk in held.chunks]
     other = held.closing
     for changes in ({"root": payload_root([chunk.data for chunk in evil])}, {"state_digest": digest_of(Policy(9, 9))}):
         chunks = tuple(evil) if "root" in changes else held.chunks

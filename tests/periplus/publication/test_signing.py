@@ -32,7 +32,7 @@ from periplus.publication.values import chunk_signed_bytes
 from periplus.values.policy import Policy
 from tests.support.cases.examples import examples
 from tests.support.keys import AUTHORITY
-from tests.support.publication.signed import JOB, Signer, derived, trust
+from tests.support.publication.signed import JOB, Signer, derived, sign_chunk, trust
 
 SIGNER = Signer()
 DELTA = SIGNER.delta(1, 2, num_bytes=10)
@@ -157,7 +157,7 @@ def test_chunks_left_out_repeated_or_in_another_order_do_not_complete(chunks: li
 def test_a_root_that_the_trainer_did_not_close_with_does_not_complete() -> None:
     key, certificate = SIGNER.key, OPENING.certificate
     assert certificate is not None
-    twin = [key.sign_chunk(OPENING, i, b"evil"[: len(c.data)]) for i, c in enumerate(DELTA.chunks)]
+    twin = [sign_chunk(key, OPENING, i, b"evil"[: len(c.data)]) for i, c in enumerate(DELTA.chunks)]
     for spliced in ([twin[0], *DELTA.chunks[1:]], [*DELTA.chunks[:2], twin[2]]):  # the same opening, published twice
         with pytest.raises(CorruptFrame, match="root"):
             assembled([OPENING, *spliced, CLOSING])

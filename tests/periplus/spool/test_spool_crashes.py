@@ -21,7 +21,7 @@ from periplus.spool.format import Durability, Position
 from periplus.spool.reader import SpoolReader
 from periplus.spool.spool import Spool
 from tests.support.cases.examples import examples
-from tests.support.faulty_files import FaultyFiles, Killed
+from tests.support.faulty_files import FaultyFiles, Killed, is_durable
 
 FOLDER = Path("spool")
 MAX_BYTES = 1200
@@ -95,7 +95,7 @@ class Crashes(RuleBasedStateMachine):
                 assert before + size + 200 > MAX_BYTES or self.disk.room_bytes is not None
             if syncs >> index & 1:
                 self.spool.sync()
-                assert all(self.spool.is_durable(position) for position in self.live())
+                assert all(is_durable(self.spool, position) for position in self.live())
                 self.durable |= set(self.live())
 
     @precondition(lambda self: self.live())
@@ -140,7 +140,7 @@ class Crashes(RuleBasedStateMachine):
     def everything_live_is_read_in_order(self) -> None:
         if not hasattr(self, "spool"):
             return
-        self.durable |= {position for position in self.live() if self.spool.is_durable(position)}
+        self.durable |= {position for position in self.live() if is_durable(self.spool, position)}
         found = [(record.position, record.data) for record in self.spool.records()]
         assert found == [(position, self.appended[position]) for position in self.live()]
         on_disk = sum(len(self.disk.content(path)) for path in self.disk.paths() if path.suffix == ".spool")

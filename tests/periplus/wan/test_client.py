@@ -66,7 +66,7 @@ def test_grpc_streams_pass_through_the_relay_and_are_counted() -> None:
             route = await in_a.resolve(served)
             assert route != served
             assert await in_b.resolve(served) == served
-            chunks = [bytes([97 + i]) * rpc.CHUNK_BYTES for i in range(12)]
+            chunks = [bytes([97 + i]) * (256 << 10) for i in range(12)]
 
             async def requests() -> AsyncIterator[bytes]:
                 for chunk in chunks:
@@ -76,7 +76,7 @@ def test_grpc_streams_pass_through_the_relay_and_are_counted() -> None:
                 upper: Any = channel.stream_stream("/test.Echo/Upper")
                 call = upper(requests(), timeout=10)
                 assert [answer async for answer in call] == [chunk.upper() for chunk in chunks]
-            payload_bytes = 12 * rpc.CHUNK_BYTES
+            payload_bytes = 12 * (256 << 10)
             for link in await wan.counters():
                 assert payload_bytes < link.delivered_bytes < 1.01 * payload_bytes
                 assert (link.rate_bits_per_s, link.rtt_s, link.dropped) == (200e6, 0.03, False)

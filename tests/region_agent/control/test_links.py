@@ -144,7 +144,7 @@ def test_counted_bytes_agree_with_the_emulators_within_a_percent() -> None:
                 Reader(far.address) as reader,
                 Worker(far.address, "w1") as worker,
             ):
-                trainer.publish(bundle(), anchor(0, num_bytes=4_000_000, chunk_bytes=rpc.CHUNK_BYTES))
+                trainer.publish(bundle(), anchor(0, num_bytes=4_000_000, chunk_bytes=256 << 10))
                 for _ in range(100):
                     await worker.frame(bytes(30_000))
                 await until(lambda: len(reader.got) == 2 and len(trainer.frames) == 100)

@@ -4,7 +4,7 @@ import pytest
 
 from periplus.codec.frame import CodecId, Frame
 from periplus.errors import CorruptFrame, UnknownCodec
-from periplus.net.convert import committed_to_pb, keyed_frame_to_pb
+from periplus.net.convert import keyed_frame_to_pb
 from periplus.pb.v1 import gateway_pb2
 from periplus.values.transport_keys import FrameKey, KeyedFrame
 from region_agent.gateway.convert import from_above, from_below, to_above, to_below, to_trainer
@@ -18,6 +18,7 @@ from region_agent.gateway.messages import (
     SpoolReceipt,
     UpKind,
 )
+from tests.support.gateway.messages import committed_to_pb
 
 BODIES_UP = [field.name for field in gateway_pb2.RolloutUp.DESCRIPTOR.oneofs_by_name["body"].fields]
 BODIES_DOWN = [field.name for field in gateway_pb2.RolloutDown.DESCRIPTOR.oneofs_by_name["body"].fields]

@@ -49,6 +49,7 @@ from tests.support.gateway.loopback import (
     weight_cache,
 )
 from tests.support.keys import AUTHORITY, JOB_SECRET
+from tests.support.publication.signed import payload_parts
 from tests.support.publication.versions import Versions, small_states
 
 # ---- who is answered -------------------------------------------------------------------------------------------------
@@ -279,7 +280,7 @@ async def test_a_publication_that_breaks_the_rules_is_refused_and_readers_never_
 async def test_a_trainer_cannot_publish_what_looks_derived() -> None:
     async with home_region() as (home, trainer):
         attestation = anchor(1).attestation
-        parts = anchor(1).payload_parts
+        parts = payload_parts(anchor(1))
         trainer.publish(derived_publication(attestation, kind=PublicationKind.ANCHOR, parts=parts))
         with pytest.raises(CorruptFrame, match="derived"), rpc.remote_errors(home.address):
             await trainer.publishing

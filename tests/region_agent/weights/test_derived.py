@@ -13,6 +13,7 @@ from region_agent.weights import derived
 from region_agent.weights.derived import DerivedPublication
 from tests.support.gateway.faulty_weights import FaultyWeightFiles
 from tests.support.gateway.loopback import play
+from tests.support.publication.signed import payload_parts
 from tests.support.publication.versions import Versions, small_states
 
 PATH = Path("weights/0000000001.derived")
@@ -43,7 +44,7 @@ def test_readers_that_come_before_during_and_after_get_the_same(
         early = asyncio.create_task(read(made))
         await asyncio.to_thread(made.make, PARTS)
         late = await read(made)
-        assert (await early).payload_parts == late.payload_parts == tuple(PARTS)
+        assert payload_parts(await early) == payload_parts(late) == tuple(PARTS)
         assert made.num_bytes == sum(map(len, PARTS))
         made.remove()
 

@@ -17,6 +17,7 @@ from region_agent.weights.disk import restore
 from region_agent.weights.reader_routes import RouteKind, RouteRates
 from tests.support.gateway.faulty_weights import FaultyWeightFiles
 from tests.support.gateway.loopback import Gateway, Reader, Trainer, gateway, play, remote_gateway, until, weight_cache
+from tests.support.publication.signed import payload_parts
 from tests.support.publication.versions import Versions, small_states
 
 NUM_VERSIONS = 12
@@ -30,7 +31,7 @@ def made() -> Versions:
 @pytest.fixture(autouse=True, scope="module")
 def compiled() -> None:
     """Before any deadline runs."""
-    parts = made().delta(0, 1).payload_parts
+    parts = payload_parts(made().delta(0, 1))
     decode(made().states[0], parts, max_content_bytes=1 << 30)
 
 

@@ -19,7 +19,6 @@ from periplus.codec.weights.encoder import encode
 from periplus.net import rpc
 from periplus.net.convert import (
     certificate_to_pb,
-    committed_to_pb,
     keyed_frame_from_pb,
     keyed_frame_to_pb,
     policy_to_pb,
@@ -58,7 +57,9 @@ from region_agent.weights.disk.files import WeightFiles
 from region_agent.weights.weight_cache import WeightCache
 from tests.support.faulty_files import FaultyFiles
 from tests.support.gateway.faulty_weights import FaultyWeightFiles
+from tests.support.gateway.messages import committed_to_pb
 from tests.support.keys import AUTHORITY, JOB_SECRET
+from tests.support.publication.signed import payload_parts
 
 P = ParamSpec("P")
 
@@ -471,7 +472,7 @@ class Reader(_Client):
         for each in self.got:
             if each.opening.kind is not PublicationKind.BUNDLE:
                 is_delta = each.opening.kind is PublicationKind.DELTA
-                state = decode(state if is_delta else None, each.payload_parts, max_content_bytes=1 << 30)
+                state = decode(state if is_delta else None, payload_parts(each), max_content_bytes=1 << 30)
                 assert state_digest(state) == each.closing.state_digest, f"{each.opening} leads elsewhere"
         assert state is not None
         return state

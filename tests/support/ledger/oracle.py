@@ -11,6 +11,7 @@ from typing import assert_never
 from periplus.values.policy import Policy
 from periplus.values.trajectory import Purpose
 from tests.support.ledger.surroundings import Key
+from trainer.ledger import consumption
 from trainer.ledger.machine import Ledger
 from trainer.ledger.values import (
     EVAL_GROUPS_START,
@@ -350,9 +351,16 @@ class LedgerOracle:
         in_tokens = [result.num_tokens for (group, _), result in now.accepted.items() if group < EVAL_GROUPS_START]
         to_come = len(self.open_groups()) * limits.group_size - len(in_tokens)
         assert sum(in_tokens) + to_come * limits.max_sample_tokens == state.reserved_tokens <= limits.intake_tokens
-        due_s = ledger.next_due_s()
+        due_s = next_due_s(ledger)
         for held in state.held.values():
             if held.lease.start_at <= state.policy:
                 assert held.deadline_s is not None, "it may start and would never expire"
                 assert due_s is not None
                 assert due_s <= (state.deadline_of(held) or 0.0)
+
+
+def next_due_s(ledger: Ledger) -> float | None:
+    """Return when time alone changes something: a deadline of a lease or the end of a hold; None if nothing is due."""
+    times_s = [*map(ledger.state.deadline_of, ledger.state.held.values())]
+    times_s.append(consumption.hold_until_s(ledger.state, ledger.limits))
+    return min((time_s for time_s in times_s if time_s is not None), default=None)

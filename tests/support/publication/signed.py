@@ -7,6 +7,8 @@ from blake3 import blake3
 
 from periplus.codec.frame import CodecId
 from periplus.publication import (
+    Chunk,
+    Opening,
     Publication,
     PublicationKind,
     PublisherKey,
@@ -82,3 +84,13 @@ def digest_of(policy: Policy) -> bytes:
 
 def trust(job_id: str = JOB) -> Trust:
     return Trust(AUTHORITY.public_key, job_id)
+
+
+def payload_parts(publication: Publication) -> tuple[bytes, ...]:
+    """Return parts in the order in which a decoder takes them."""
+    return tuple(chunk.data for chunk in publication.chunks)
+
+
+def sign_chunk(key: PublisherKey, opening: Opening, index: int, data: bytes) -> Chunk:
+    """Return one signed part of the publication that the signed `opening` announced."""
+    return key.sign_hashed_chunk(opening, index, data, blake3(data).digest())

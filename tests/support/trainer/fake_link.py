@@ -16,7 +16,7 @@ from periplus.codec.weights.decoder import decode
 from periplus.environment.job_environment import prompt_encoder, worker_environment
 from periplus.job.job_file import JobFile
 from periplus.job.reward_functions import label_of
-from periplus.net.convert import trajectory_frame_to_pb
+from periplus.net.convert import keyed_frame_to_pb
 from periplus.pb.v1 import gateway_pb2
 from periplus.publication import (
     Assembler,
@@ -32,6 +32,7 @@ from periplus.values.policy import Policy
 from periplus.values.probe_prompts import PROBE_LIMITS_FLOAT32, probe_difference, probe_prompts
 from periplus.values.record import Record
 from periplus.values.trajectory import Trajectory, TrajectoryLimits
+from periplus.values.transport_keys import FrameKey
 from periplus.values.weight_state import WeightState
 from rollout_worker.convert import lease_from_pb
 from rollout_worker.engines.engine import SampleRequest
@@ -40,6 +41,7 @@ from rollout_worker.episodes.queue import LeaseQueue, QueuedLease
 from rollout_worker.episodes.scoring import SampleScore
 from tests.support.engines.direct import DirectEngine
 from tests.support.keys import AUTHORITY
+from tests.support.publication.signed import payload_parts
 from trainer.intake.convert import message_from_pb, message_to_pb
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.messages import DownMessage, UpMessage
@@ -98,7 +100,7 @@ class FakeLink(GatewayLink):
             self._take(publication)
 
     def _take(self, publication: Publication) -> None:
-        opening, parts = publication.opening, publication.payload_parts
+        opening, parts = publication.opening, payload_parts(publication)
         if opening.kind is PublicationKind.BUNDLE:
             payload = b"".join(parts)
             files = files_decoder(opening.codec)(payload, max_content_bytes=MAX_BYTES)
@@ -130,10 +132,9 @@ class FakeLink(GatewayLink):
         sampled = self._sample(worker_id, leases)
         for result in self._random.sample([*sampled, *sampled], k=2 * len(sampled)):
             frame = Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, trajectory_codec.encode([result]))
-            message = trajectory_frame_to_pb(frame)
-            message.epoch, message.sequence = 1, self._num_frames
+            key = FrameKey(worker_id=worker_id, epoch=1, sequence=self._num_frames)
             self._num_frames += 1
-            self.up(worker_id=worker_id, frame=message)
+            self.up(worker_id=worker_id, frame=keyed_frame_to_pb(key, frame, "").frame)
         asyncio.get_running_loop().call_soon(self._reply)
 
     def _load(self, files: Mapping[str, bytes]) -> None:

@@ -1,7 +1,7 @@
 """The service around the ledger, without gRPC: what is on record when, and what is acknowledged and returned."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from periplus.audit import records as audit
 from periplus.audit.journal import AuditJournal, read_lines
 from periplus.codec import trajectory as trajectory_codec
 from periplus.codec.frame import CodecId, Frame
-from periplus.errors import UnknownCodec
+from periplus.errors import UnknownCodec, WrongRewards
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
 from periplus.values.policy import Policy
@@ -21,8 +21,9 @@ from periplus.values.transport_keys import FrameKey
 from tests.support.ledger.drivers import HOME, Frames, driver_of, hello, sampled
 from tests.support.trainer.reader_proofs import proof_of
 from trainer.disk_wait import DiskWait
+from trainer.intake.committed import KeptTrajectory
 from trainer.intake.frames import FrameIntake
-from trainer.intake.ledger_service import LedgerService, acknowledgements
+from trainer.intake.ledger_service import MAX_ASKED, LedgerService, acknowledgements
 from trainer.intake.messages import (
     AnchorWanted,
     DownMessage,
@@ -49,6 +50,8 @@ class Scene:
     sent: list[DownMessage] = field(default_factory=list)
     on_record: list[int] = field(default_factory=list)  # lines in the journal's file at each message
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    num_checks: int = 0
+    num_wrong: int = 0  # first checks of an evaluation that find all of its rewards wrong
 
     def send(self, message: DownMessage) -> None:
         self.sent.append(message)
@@ -81,7 +84,14 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
         lines = WriteAheadJournal(journal, send, disk, lambda: 1.0)
         intake = FrameIntake(store, LIMITS, disk)
-        service = LedgerService(driver_of(), intake, lines, send, syncs=True, now=lambda: 0.0)
+
+        async def wrong_groups(kept: Sequence[KeptTrajectory]) -> frozenset[int]:
+            it.num_checks += 1
+            return frozenset(each.trajectory.group for each in kept if it.num_checks <= it.num_wrong)
+
+        service = LedgerService(
+            driver_of(), intake, lines, send, syncs=True, now=lambda: 0.0, wrong_groups=wrong_groups
+        )
         it = Scene(service, tmp_path / "audit.jsonl")
         yield it
     store.close()
@@ -198,6 +208,31 @@ def test_an_evaluation_is_written_with_the_samples_that_it_used(scene: Scene) ->
         assert found is not None
         (line,) = [line for line in scene.lines() if isinstance(line, audit.EvalEntry)]
         assert [used.digest for used in line.samples] == [each.digest for each in found]
+
+    play(scene, act)
+
+
+@pytest.mark.parametrize("num_wrong", [1, MAX_ASKED])
+def test_samples_with_wrong_rewards_are_dropped_and_asked_for_again_but_not_forever(
+    scene: Scene, num_wrong: int
+) -> None:
+    async def act() -> None:
+        scene.num_wrong = num_wrong
+        await join(scene)
+        known = len(scene.leases())
+        waiting = asyncio.create_task(scene.service.evaluation((7,), asyncio.Event()))
+        for number in range(min(num_wrong + 1, MAX_ASKED)):
+            while len(scene.leases()) == known + number:
+                await scene.next_message()
+            await scene.service.on_message(received(sampled(scene.leases()[known + number]), sequence=number))
+        if num_wrong == MAX_ASKED:
+            with pytest.raises(WrongRewards):
+                await waiting
+        else:
+            assert [each.trajectory.group for each in await waiting or ()] == [scene.leases()[-1].group]
+        drops = [line for line in scene.lines() if isinstance(line, audit.DropEntry)]
+        assert len({line.group for line in drops}) == min(num_wrong, len(drops))
+        assert {line.why for line in drops} == {audit.UNSOUND}
 
     play(scene, act)
 

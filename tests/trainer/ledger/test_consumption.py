@@ -4,6 +4,7 @@ import pytest
 
 from periplus.values.policy import Policy
 from tests.support.ledger.checked import HOLD_S, CheckedLedger, answer, leases_of, of_kind
+from tests.support.ledger.oracle import next_due_s
 from trainer.ledger.consumption import LOST_HOLD_STEPS
 from trainer.ledger.values import (
     Arrival,
@@ -78,7 +79,7 @@ def test_the_trainer_holds_for_a_group_that_it_would_leave_behind_too_old() -> N
     effects = ledger.tell(BatchWanted())
     assert of_kind(effects, BatchReady) == []
     assert of_kind(effects, Holding) == [Holding((0,), ledger.now_s + HOLD_S)]
-    assert ledger.machine.next_due_s() == ledger.now_s + HOLD_S
+    assert next_due_s(ledger.machine) == ledger.now_s + HOLD_S
     assert ledger.tick(HOLD_S - 0.1) == (), "it is said once"
 
 
@@ -161,7 +162,7 @@ def test_a_hold_for_nothing_but_what_a_dead_worker_had_is_short() -> None:
     ledger.tell(WorkerLeft("dies"))
     assert of_kind(ledger.tell(BatchWanted()), Holding)
     soon_s = 8.0 * LOST_HOLD_STEPS
-    assert ledger.machine.next_due_s() == ledger.now_s + soon_s
+    assert next_due_s(ledger.machine) == ledger.now_s + soon_s
     assert ledger.tick(soon_s - 0.1) == ()
     effects = ledger.tick(0.2)
     assert [(x.group, x.why) for x in of_kind(effects, GroupDropped)] == [(0, Drop.OVERDUE)]

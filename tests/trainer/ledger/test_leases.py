@@ -2,6 +2,7 @@
 
 from periplus.values.policy import Lineage, Policy
 from tests.support.ledger.checked import TIMEOUT_S, CheckedLedger, answer, leases_of, of_kind
+from tests.support.ledger.oracle import next_due_s
 from trainer.ledger.values import (
     AllWorkersLeft,
     Arrival,
@@ -138,9 +139,9 @@ def test_the_time_of_an_early_lease_counts_from_when_it_may_start() -> None:
     first, early = ledger.worker("a", 2)
     ledger.deliver(first)
     assert ledger.tick(100 * TIMEOUT_S) == ()
-    assert ledger.machine.next_due_s() is None
+    assert next_due_s(ledger.machine) is None
     ledger.train()
-    assert ledger.machine.next_due_s() == ledger.now_s + TIMEOUT_S
+    assert next_due_s(ledger.machine) == ledger.now_s + TIMEOUT_S
     assert ledger.tick(TIMEOUT_S / 2) == ()
     assert of_kind(ledger.tick(TIMEOUT_S / 2), LeaseLost) == [LeaseLost(early, "a", Loss.EXPIRED)]
 
@@ -254,7 +255,7 @@ def test_room_that_shrinks_takes_no_lease_back_and_gives_none() -> None:
 def test_nothing_happens_in_a_step_that_has_no_worker() -> None:
     ledger = CheckedLedger()
     assert ledger.tell(BatchWanted()) == ()
-    assert ledger.machine.next_due_s() is None
+    assert next_due_s(ledger.machine) is None
     assert ledger.tick(1e9) == ()
 
 

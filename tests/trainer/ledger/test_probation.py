@@ -7,6 +7,7 @@ import pytest
 
 from periplus.values.policy import Policy
 from tests.support.ledger.checked import TIMEOUT_S, CheckedLedger, answer, leases_of, of_kind
+from tests.support.ledger.oracle import next_due_s
 from trainer.ledger.state import SPARE_DEADLINES
 from trainer.ledger.values import (
     BatchReady,
@@ -301,6 +302,6 @@ def test_a_deadline_that_moved_is_kept() -> None:
     ledger = CheckedLedger(group_size=2, steps=1)
     first, second = ledger.worker("a", 2)
     ledger.tell(LeasesStarted("a", (first.lease_id,), Policy(0, 0)), after_s=TIMEOUT_S / 2)
-    assert ledger.machine.next_due_s() == ledger.now_s + TIMEOUT_S
+    assert next_due_s(ledger.machine) == ledger.now_s + TIMEOUT_S
     assert ledger.tick(TIMEOUT_S - 0.1) == ()
     assert [each.lease for each in of_kind(ledger.tick(0.1), LeaseLost)] == [first, second]

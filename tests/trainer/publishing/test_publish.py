@@ -16,6 +16,7 @@ from periplus.publication import Assembler, Publication, PublicationKind
 from periplus.values.digest import payload_digest, state_digest
 from periplus.values.policy import Policy
 from periplus.values.weight_state import Tensor, WeightState, content_bytes
+from tests.support.publication.signed import payload_parts
 from tests.support.publication.trainer import Author, published_by
 from trainer.data.model import load_model, resolve_model_dir
 from trainer.publishing import publish
@@ -69,7 +70,7 @@ def step(actor: Any, rate: float) -> None:
 
 def held_after(base: Published, publication: Publication) -> WeightState:
     held = None if publication.opening.base is None else base.state
-    return decode(held, publication.payload_parts, max_content_bytes=publication.opening.content_bytes)
+    return decode(held, payload_parts(publication), max_content_bytes=publication.opening.content_bytes)
 
 
 def test_the_delta_of_an_optimizer_step_brings_a_reader_to_the_published_digest(actor: Any) -> None:
@@ -141,7 +142,7 @@ def test_tied_weights_are_published_once(actor: Any) -> None:
 def test_the_bundle_holds_what_a_worker_needs_and_no_weights(model_dir: Path) -> None:
     bundle = publish.bundle(model_dir, b"{}")
     signed = Author().bundle(bundle)
-    payload = b"".join(signed.payload_parts)
+    payload = b"".join(payload_parts(signed))
     content = files_decoder(signed.opening.codec)(payload, max_content_bytes=signed.opening.content_bytes)
     assert {"config.json", "tokenizer.json", "tokenizer_config.json"} <= content.keys()
     assert not any(name.endswith(".safetensors") for name in content)

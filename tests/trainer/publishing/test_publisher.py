@@ -28,6 +28,7 @@ from periplus.values.policy import Policy
 from periplus.values.probe_prompts import NUM_LOGPROBS, probe_prompts
 from periplus.values.weight_state import WeightState
 from tests.support.keys import AUTHORITY
+from tests.support.publication.signed import payload_parts
 from tests.support.trainer.reader_proofs import proof_of
 from trainer.publishing import publish, publisher
 from trainer.publishing.publish import Bundle
@@ -167,7 +168,7 @@ def test_a_fork_begins_with_the_bundle_and_a_full_state_and_goes_on_in_deltas(sc
     assert scene.link.names == ["bundle 0.0", "anchor 0.0", "delta 0.1", "delta 0.2"]
     held = None
     for version, publication in enumerate(scene.link.published[1:]):
-        held = decode(held, publication.payload_parts, max_content_bytes=publication.opening.content_bytes)
+        held = decode(held, payload_parts(publication), max_content_bytes=publication.opening.content_bytes)
         assert held == states[version]
         assert publication.closing.state_digest == state_digest(held)
         assert len(publication.closing.probe_logprobs) == NUM_LOGPROBS

@@ -21,14 +21,12 @@ from typing import Any
 import torch
 
 from periplus.errors import ConfigError
+from periplus.values.machine import BFLOAT16_CAPABILITY
 
 BFLOAT16_PARAMETERS = 500_000
 """Number of parameters from which `auto` computes in bfloat16 on a CPU that has instructions for it. Steps of 256
 samples of 44 tokens on one thread took 0.8 of the time in bfloat16 at 0.2 million parameters and 0.6 at 0.45 million
 (docs/design/0012-training-devices.md). Smaller models take a second a step at most, and keep the precision."""
-
-MIN_CAPABILITY = (8, 0)
-"""Compute capability from which NVIDIA's GPUs multiply in bfloat16: Ampere. A V100 has 7.0 and a T4 7.5."""
 
 
 def compute_dtype(choice: str, *, device: torch.device, num_parameters: int, has_bfloat16_units: bool) -> torch.dtype:
@@ -52,7 +50,7 @@ def compute_dtype(choice: str, *, device: torch.device, num_parameters: int, has
 def has_bfloat16_units(device: torch.device) -> bool:
     """Return whether a device multiplies in bfloat16: this machine's CPU by AVX512-BF16 or AMX, a GPU by its age."""
     if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= MIN_CAPABILITY
+        return torch.cuda.get_device_capability(device) >= BFLOAT16_CAPABILITY
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 

@@ -26,8 +26,6 @@ Steps = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
 UInt = np.uint64
 
-NUM_ROWS = 512
-"""Largest number of rows: a sign and eight bits of exponent."""
 BLOCK = 512
 """Elements that `survey` counts or skips together, enough for the processor to prefetch. Chosen by hand."""
 
