@@ -194,10 +194,11 @@ class Store:
         )
 
     def close(self) -> None:
-        """Close the database and release the directory."""
-        self._connection.close()
-        if self._lock_descriptor is not None:
-            os.close(self._lock_descriptor)
+        """Close the database and release the directory, once a write that has begun is done."""
+        with self._turn:
+            self._connection.close()
+            if self._lock_descriptor is not None:
+                os.close(self._lock_descriptor)
 
     @contextlib.contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:
