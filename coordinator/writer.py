@@ -290,7 +290,7 @@ class Writer:
             case FleetEvent(kind, text, job_id=job_id, region=region, actor=actor):
                 fields = {"job": job_id, "region": region, "actor": actor}
                 given = {name: value for name, value in fields.items() if value}
-                log_event(log, logging.INFO, kind, text=text, **given)
+                log_event(log, logging.INFO, "fleet_event", kind=kind, text=text, **given)
 
     def _log(self, job_id: str) -> JobLog:
         return self._logs.setdefault(job_id, JobLog(self._first_sequence))

@@ -44,7 +44,9 @@ def advance(draft: Draft, job_id: str, to: JobState) -> None:
     state = draft.state.jobs[job_id].state
     if state in _FORWARD_STATES:
         for between in _FORWARD_STATES[_FORWARD_STATES.index(state) + 1 : _FORWARD_STATES.index(to) + 1]:
-            draft.move_job(job_id, between, draft.state.jobs[job_id].reason)
+            job = draft.state.jobs[job_id]
+            # Why it waited or started again says nothing any more once it runs.
+            draft.move_job(job_id, between, job.reason if job.cancelling or between is not JobState.RUNNING else "")
 
 
 def end(draft: Draft, job_id: str, to: JobState, reason: str, now_s: float) -> None:
@@ -80,13 +82,13 @@ def end_by_trainer(draft: Draft, job: Job, report: TaskReport, now_s: float) -> 
         why = f"{where} failed: {message}"
     else:
         why = f"{where} stopped{f': {message}' if message else ', as when its agent is shut down'}"
-    if not job.cancelling and not report.is_final and _starts_again(draft, job, why, now_s):
+    if not job.cancelling and not report.is_final and _starts_again(draft, job, ended, why, now_s):
         return
     log_file = f"; its log is {job.files.log}" if job.files and ended is TaskState.FAILED else ""
     end(draft, job.job_id, JobState.FAILED, f"{why}{log_file}; {resume_advice(job)}", now_s)
 
 
-def _starts_again(draft: Draft, job: Job, why: str, now_s: float) -> bool:
+def _starts_again(draft: Draft, job: Job, ended: TaskState, why: str, now_s: float) -> bool:
     """Let a trainer that has ended start again from its newest checkpoint, in a new fork; return False if it may not.
 
     Restarts are counted since the last checkpoint: a trainer that comes further each time may go on.
@@ -95,7 +97,9 @@ def _starts_again(draft: Draft, job: Job, why: str, now_s: float) -> bool:
     if files is None or not request.max_trainer_restarts:
         return False
     started_at = request.resume_policy.version if request.resume_policy else 0
-    has_advanced = files.checkpoint is not None and files.checkpoint.version > started_at
+    # One that was lost with its agent has said nothing of its checkpoints.
+    reached = files.checkpoint or (job.policy if ended is TaskState.STOPPED else None)
+    has_advanced = reached is not None and reached.version > started_at
     restarts = 1 + (0 if has_advanced else job.trainer_restarts)
     if restarts > request.max_trainer_restarts:
         return False

@@ -16,6 +16,7 @@ from coordinator.events import (
     HeartbeatSeen,
     JobCancelled,
     JobSubmitted,
+    LinkMeasured,
     PlanFinished,
     PlannerFailed,
     Publish,
@@ -132,7 +133,8 @@ class AnyHistory(RuleBasedStateMachine):
     def answer_probe(self) -> None:
         probe = self.run.state.probe
         assert probe
-        self.run.answer_probe(probe.src_region, probe.dst_region)
+        stamp = self.run.stamp(probe.src_region)
+        self.do(LinkMeasured(stamp=stamp, dst_region=probe.dst_region, rtt_s=0.1, throughput_bits_per_s=1e8))
 
     @rule(seconds=st.sampled_from((1, 9, 25, 70)))
     def time_passes(self, seconds: int) -> None:
