@@ -154,6 +154,10 @@ def error_detail(error: errors.PeriplusError) -> bytes:
     ).SerializeToString()
 
 
+_FAILED_BATCH = "Internal error from Core"
+"""What gRPC says of an operation that failed in its core, without an answer of the other side."""
+
+
 def translate(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> errors.PeriplusError:
     """Return the PeriplusError for an error that gRPC raised in a call to `address`."""
     # A detail comes only from a server of ours, and says more than gRPC's status.
@@ -163,8 +167,10 @@ def translate(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> errors.P
             return errors.from_reason(detail.reason, detail.message)
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.TimedOut(f"no answer from {address} in time; is it overloaded, or is a link down?")
-    # CANCELLED comes from the other side: our own cancellation raises CancelledError instead.
-    if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+    # CANCELLED comes from the other side: our own cancellation raises CancelledError instead. A write to a connection
+    # that breaks at this moment fails within gRPC itself.
+    is_broken = error.code() is grpc.StatusCode.INTERNAL and error.details() == _FAILED_BATCH
+    if is_broken or error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return errors.Unreachable(f"cannot reach {address}; is it running, and is the address right?")
     if error.code() == grpc.StatusCode.UNIMPLEMENTED:
         return errors.PeriplusError(

@@ -434,3 +434,12 @@ class Failing(Without):
             tasks.create_task(write())
             await asyncio.sleep(0.1)
             raise Conflict("the job has moved")
+
+
+def test_a_write_that_fails_within_grpc_is_a_lost_connection() -> None:
+    nothing = grpc.aio.Metadata()
+    failed = [
+        grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, nothing, nothing, details=details)
+        for details in ("Internal error from Core", "a bug of the other side")
+    ]
+    assert [type(rpc.translate(error, "here:1")) for error in failed] == [Unreachable, PeriplusError]

@@ -114,7 +114,7 @@ async def test_after_a_loss_every_worker_says_hello_again_and_messages_from_befo
             assert it.link._messages.qsize() == 1
             await it.find()
             assert isinstance(await worker.ended(), Unreachable)
-        assert it.home.hub.job_is_done, "that the job is done is said to whoever is there"
+        await until(lambda: it.home.hub.job_is_done)  # said to whoever is there
         async with Worker(it.home.address, "w") as again:
             await until(lambda: len(it.of(HelloReceived)) == 2)
             it.link.send(Revoked("w", (2,)))
