@@ -1,8 +1,9 @@
 """Composition root of the region agent: gateway server, coordinator session, supervisor and upstream connections.
 
 One asyncio TaskGroup owns all of them. The agent starts in this order: it binds the gateway's port, announces the
-address to the WAN emulator if there is one, and then opens the session with the coordinator. It stops in the opposite
-order: workers first, because they may still have something to send, then the session, then the gateway.
+address to the WAN emulator if there is one, adopts the processes that an earlier agent left, and then opens the session
+with the coordinator. It stops in the opposite order: workers first, because they may still have something to send, then
+the session, then the gateway. Asked by SIGHUP, it leaves its workers running for the agent that follows.
 
 Every `RECONCILE_S` the agent drops the hubs (gateway/hub.py) of jobs that have no task here any more and has the stores
 of new ones opened (stores.py), looks at its processes, reports what has changed, and performs the actions that
@@ -20,8 +21,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import grpc.aio
+
 from periplus import clock
-from periplus.errors import PeriplusError
+from periplus.errors import Conflict, PeriplusError
 from periplus.net import rpc
 from periplus.net.convert import inventory_to_pb
 from periplus.net.resolver import AddressResolver
@@ -85,7 +88,9 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
     """
     server = rpc.server()
     hubs, traffic = Hubs(config.region), Traffic()
-    address = rpc.bind(server, config.listen)
+    state = StateDirectory(config.state_dir)
+    address = _bound(server, config.listen, state.last_address())
+    state.keep_address(address)
     token = read_token(config.token_file) if config.token_file else ""
     async with address_resolver(config.region, config.wan or None, token) as resolver:
         advertised = config.advertise or address
@@ -119,7 +124,19 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
             await server.stop(grace=0.5)
             for job_id in hubs.job_ids():
                 release(hubs.drop(job_id))
-            StateDirectory(config.state_dir).remove_if_empty()
+            state.remove_if_empty()
+
+
+def _bound(server: grpc.aio.Server, listen: str, last: str) -> str:
+    """Bind the gateway, where it is free to choose to the port of the agent before, whose processes dial it there.
+
+    Raises: Conflict, ConfigError.
+    """
+    host, _, port = listen.rpartition(":")
+    if int(port) == 0 and last.rpartition(":")[0] == host:
+        with contextlib.suppress(Conflict):  # another process has it by now
+            return rpc.bind(server, last)
+    return rpc.bind(server, listen)
 
 
 def release(hub: JobHub) -> None:
@@ -167,15 +184,19 @@ class Agent:
                 region=config.region,
                 gateway=address,
                 work_dir=config.work_dir.absolute(),
+                task_dir=StateDirectory(config.state_dir).tasks.absolute(),
                 allow_dirs=tuple(each.absolute() for each in config.allow_dirs),
                 num_threads={Role.TRAINER: trainer_threads(config, offered.own), Role.ROLLOUT: config.worker_threads},
                 python_of={engine.name: engine.python for engine in engines},
                 allows_own_code=config.allow_code,
                 allows_unsandboxed=config.allow_unsandboxed,
                 fork_server=config.fork_server,
+                ties_tasks=config.ties_tasks,
             ),
             offered.own,
         )
+        # Until the coordinator says otherwise, what runs here is wanted.
+        self._desired |= self._supervisor.adopt(clock.monotonic_s())
         self._tasks = asyncio.TaskGroup()
         self._certificates = CertificateRequests(config.coordinator, self._send)
         handlers = SessionHandlers(
@@ -200,19 +221,23 @@ class Agent:
             session = tasks.create_task(self._session.run(jitter))
             reconciling = tasks.create_task(self._keep_reconciled())
             looking = tasks.create_task(self._keep_inventory())
+            leaves_tasks = False
             try:
-                return await wait_for_stop(stop_on_stdin_eof, on_waiting=on_ready)
+                reason = await wait_for_stop(stop_on_stdin_eof, on_waiting=on_ready, stop_on_hangup=True)
+                leaves_tasks = reason is ShutdownReason.SIGHUP and not self._config.ties_tasks
+                return reason
             finally:
                 # From here on nothing is started. Workers stop first, because they may still have something to send.
                 reconciling.cancel()
                 looking.cancel()
                 self._openings.cancel()
                 self._desired, self._stopping = {}, True
-                await self._supervisor.stop_all(self._config.stop_grace_s, clock.monotonic_s)
-                # Report how they ended, and let the session send it.
-                await self._look(clock.monotonic_s())
+                if not leaves_tasks:
+                    await self._supervisor.stop_all(self._config.stop_grace_s, clock.monotonic_s)
+                    # Report how they ended, and let the session send it.
+                    await self._look(clock.monotonic_s())
                 self._session.close()
-                if self._session.connected.is_set():
+                if self._session.connected.is_set() and not leaves_tasks:
                     await asyncio.wait({session}, timeout=FINAL_REPORTS_S)
                 session.cancel()
                 # Readers and whoever waits for a disk job are told before the tasks that serve them end.
@@ -453,9 +478,16 @@ class Agent:
         }
         started = {
             task_id: replace(
-                report(process, self._desired.get(task_id)),
+                report(self._concluded(process), self._desired.get(task_id)),
                 files=self._ended_files.get((task_id, process.task.fork)) or self._files(process),
             )
             for task_id, process in processes.items()
         }
         return unstarted | started
+
+    def _concluded(self, process: Process) -> Process:
+        """Return a process as it is reported: a trainer runs until it is known what it left."""
+        is_known = (
+            process.task.role is not Role.TRAINER or (process.task.task_id, process.task.fork) in self._ended_files
+        )
+        return process if is_known else replace(process, outcome=None)

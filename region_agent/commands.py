@@ -140,7 +140,9 @@ def agent() -> None:
     "--stop-grace-s", type=float, default=30.0, show_default=True, help="From asking a worker to stop to killing it."
 )
 @click.option("--ready-file", type=click.Path(path_type=Path), default=None, help="Written when the gateway listens.")
-@click.option("--stop-on-stdin-eof", is_flag=True, help="Stop when standard input closes.")
+@click.option(
+    "--stop-on-stdin-eof", is_flag=True, help="Stop when standard input closes. Tasks end with the agent then."
+)
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
@@ -172,7 +174,11 @@ def run(
     stop_on_stdin_eof: bool,
     log_level: str,
 ) -> int:
-    """Run the agent until it is asked to stop."""
+    """Run the agent until it is asked to stop.
+
+    SIGTERM and Ctrl-C end its tasks too. After SIGHUP, or if it is killed, they go on for a minute, and an agent that
+    is started meanwhile with the same --state-dir takes them over. So an agent is upgraded.
+    """
     from region_agent.app import run as run_agent  # the weight codec's compiler takes a second to load
 
     telemetry.configure(log_level, sys.stderr)
@@ -198,6 +204,7 @@ def run(
             "fork_server": str(fork_server) if fork_server else None,
             "allow_code": allow_code,
             "allow_unsandboxed": allow_unsandboxed,
+            "ties_tasks": stop_on_stdin_eof,
             "stop_grace_s": stop_grace_s,
             "restart_backoff_s": 1.0,
         },

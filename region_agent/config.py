@@ -85,6 +85,9 @@ class AgentConfig(Config):
     allow_unsandboxed: bool = False
     """Whether programs that a model wrote may run where the kernel refuses them a sandbox without network."""
 
+    ties_tasks: bool = False
+    """Whether the processes of tasks end with the agent, however it ends. Otherwise the next agent adopts them."""
+
     stop_grace_s: float = Field(gt=0)
     """Seconds between asking a worker to stop (SIGTERM) and killing it (SIGKILL)."""
 

@@ -2,6 +2,8 @@
 
     <state directory>/spools/<job id>                    frames that the ledger has not committed (gateway/frames.py)
     <state directory>/weights/<job id>-<job authority>   a full state and the deltas after it (weights/disk/)
+    <state directory>/tasks/<task id>                    files of a process that runs (launchers/task_folders.py)
+    <state directory>/gateway                            the address at which the gateway listened last
 
 Whoever opens a folder removes it when its job ends. Folders of jobs that left the region otherwise stay for the jobs'
 resumption, but only the newest few of each kind. A job with another job authority gets another folder of weights,
@@ -15,6 +17,8 @@ from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import quote
 
+from periplus.errors import PeriplusError
+from periplus.job.run_directory import write_atomically
 from periplus.process.telemetry import event
 from periplus.spool.files import explained
 
@@ -38,6 +42,8 @@ class StateDirectory:
         self._root = root
         self._spools = root / "spools"
         self._weights = root / "weights"
+        self.tasks = root / "tasks"
+        self._gateway = root / "gateway"
 
     def spool_of(self, job_id: str) -> Path:
         """Return the folder of a job's spool."""
@@ -46,6 +52,21 @@ class StateDirectory:
     def weights_of(self, job_id: str, authority_key: bytes) -> Path:
         """Return the folder of the weights that a job publishes under this job authority."""
         return self._weights / f"{_file_name(job_id)}-{authority_key[:8].hex()}"
+
+    def last_address(self) -> str:
+        """Return the address at which the gateway listened last; empty if it is not known."""
+        try:
+            return self._gateway.read_text(encoding="utf-8").strip()
+        except OSError:
+            return ""
+
+    def keep_address(self, address: str) -> None:
+        """Note where the gateway listens, for processes that outlive the agent. An error is logged."""
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._gateway, f"{address}\n")
+        except (OSError, PeriplusError) as error:
+            event(log, logging.WARNING, "address_not_kept", why=error)
 
     def give_up_oldest(self, in_use: Collection[Path]) -> None:
         """Remove all but the newest folders that are not in use. Call it in a thread. Raises: StorageError."""
@@ -59,6 +80,8 @@ class StateDirectory:
     def remove_if_empty(self) -> None:
         """Remove the folders around spools and weights, as far as they are empty."""
         # The folder above is shared with other regions' agents, and goes with the last of them.
+        if not self.tasks.exists():
+            self._gateway.unlink(missing_ok=True)
         shared = [self._root.parent] if self._root.parent.name == SHARED else []
         for folder in (self._weights, self._spools, self._root, *shared):
             with contextlib.suppress(OSError):  # it is not empty

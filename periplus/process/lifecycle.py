@@ -25,6 +25,7 @@ class ShutdownReason(StrEnum):
 
     SIGTERM = "SIGTERM"
     SIGINT = "SIGINT"
+    SIGHUP = "SIGHUP"
     STDIN_CLOSED = "stdin closed"
 
 
@@ -44,8 +45,10 @@ def write_ready_file(path: str | Path, mapping: Mapping[str, str | int]) -> None
         ) from error
 
 
-async def wait_for_stop(stop_on_stdin_eof: bool, on_waiting: Callable[[], None] | None = None) -> ShutdownReason:
-    """Wait for SIGTERM, SIGINT or, with `stop_on_stdin_eof`, the end of stdin, and return which came.
+async def wait_for_stop(
+    stop_on_stdin_eof: bool, on_waiting: Callable[[], None] | None = None, *, stop_on_hangup: bool = False
+) -> ShutdownReason:
+    """Wait for SIGTERM, SIGINT, SIGHUP if asked for, or, with `stop_on_stdin_eof`, the end of stdin; return which came.
 
     The signal handlers are set only during this call, so that a second Ctrl-C interrupts a graceful stop. `on_waiting`
     is called once they are set. Write the ready file there, because a parent may stop its child as soon as it is ready.
@@ -60,6 +63,8 @@ async def wait_for_stop(stop_on_stdin_eof: bool, on_waiting: Callable[[], None] 
 
     loop.add_signal_handler(signal.SIGTERM, stop, ShutdownReason.SIGTERM)
     loop.add_signal_handler(signal.SIGINT, stop, ShutdownReason.SIGINT)
+    if stop_on_hangup:
+        loop.add_signal_handler(signal.SIGHUP, stop, ShutdownReason.SIGHUP)
     try:
         if stop_on_stdin_eof:
             _watch_stdin(loop, stop)
@@ -70,6 +75,7 @@ async def wait_for_stop(stop_on_stdin_eof: bool, on_waiting: Callable[[], None] 
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
         loop.remove_signal_handler(signal.SIGINT)
+        loop.remove_signal_handler(signal.SIGHUP)
         if stop_on_stdin_eof:
             loop.remove_reader(_STDIN_FD)
 

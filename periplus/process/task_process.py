@@ -3,9 +3,9 @@
 The region's agent writes the task file and starts the process. The process writes its outcome into the status file
 before it exits. Its output goes to its log file; when the disk is full, log lines are lost but the work goes on.
 
-A process is asked to stop by SIGTERM from its agent, or by the end of its standard input when the agent died. `work`
-gets an event that is set then; it decides how to stop, and returns the state in which it ended. What the process has
-started ends with it, even when it is killed together with its agent (guard.py).
+A process is asked to stop by SIGTERM from its agent, or by the end of its standard input if it is tied to the agent.
+`work` gets an event that is set then; it decides how to stop, and returns the state in which it ended. What the process
+has started ends with it, even when it is killed together with its agent (guard.py).
 """
 
 import asyncio
@@ -141,7 +141,7 @@ def run(spec: TaskSpec, make_work: Callable[[TaskSpec], Work]) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     telemetry.event(log, logging.INFO, "task_started", task=spec.task_id, region=spec.region, threads=spec.num_threads)
     try:
-        outcome = TaskOutcome(state=asyncio.run(_until_stopped(make_work(spec))), message="")
+        outcome = TaskOutcome(state=asyncio.run(_until_stopped(make_work(spec), spec.ends_with_agent)), message="")
     except Exception as error:  # the root of the process: the agent must learn of any error
         if not all(isinstance(leaf, PeriplusError) for leaf in leaves(error)):
             log.exception("task_crashed")
@@ -176,10 +176,10 @@ def end_group() -> None:
                 os.kill(int(folder.name), signal.SIGKILL)
 
 
-async def _until_stopped(work: Work) -> TaskState:
+async def _until_stopped(work: Work, ends_with_agent: bool) -> TaskState:
     stop = asyncio.Event()
     listening = asyncio.Event()
-    signals = asyncio.ensure_future(wait_for_stop(stop_on_stdin_eof=True, on_waiting=listening.set))
+    signals = asyncio.ensure_future(wait_for_stop(stop_on_stdin_eof=ends_with_agent, on_waiting=listening.set))
     signals.add_done_callback(lambda _: stop.set())
     try:
         await listening.wait()  # the signal handlers must be set before the work starts

@@ -1,4 +1,4 @@
-"""One process of a task, which the agent's fork server starts, or the agent itself where there is no server."""
+"""One process of a task, which the fork server of the agent started, the agent itself, or an agent before it."""
 
 import contextlib
 import json
@@ -10,6 +10,8 @@ import subprocess
 from pathlib import Path
 from typing import BinaryIO
 
+import psutil
+
 from periplus.process.fork_server import MAX_REQUEST_BYTES, Request
 from periplus.process.telemetry import event
 
@@ -18,24 +20,34 @@ log = logging.getLogger(__name__)
 NOT_STARTED = 127
 """Exit code of a command that a shell cannot start."""
 
+UNKNOWN_EXIT = 1
+"""What is taken for the exit code of a process whose own one nobody knows; its status file says more."""
+
 
 class Child:
-    """A process that leads a Unix session of its own, with a pipe as its standard input.
+    """A process that leads a Unix session of its own.
 
-    With `fork_server`, the path of a server's socket, that server forks it. If the server is not there, or refuses, the
-    process is started in the usual way. `output` gets its output; the caller may close its own descriptor at once.
+    If it `is_tied` to this agent, its standard input is a pipe that ends with the agent. With `fork_server`, the path
+    of a server's socket, that server forks it. If the server is not there, or refuses, the process is started in the
+    usual way. `output` gets its output; the caller may close its own descriptor at once.
     Raises: OSError if the process cannot be started.
     """
 
-    def __init__(self, request: Request, output: BinaryIO, fork_server: Path | None) -> None:
+    def __init__(
+        self, request: Request, output: BinaryIO, fork_server: Path | None = None, *, is_tied: bool = True
+    ) -> None:
         self._request = request
         self._popen: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
         self._pid: int | None = None
         self._exit_code: int | None = None
         self._signals: list[signal.Signals] = []  # sent before the process was there
-        reading, writing = os.pipe()
-        self._stdin = os.fdopen(writing, "wb")
+        self._stdin: BinaryIO | None = None
+        if is_tied:
+            reading, writing = os.pipe()
+            self._stdin = os.fdopen(writing, "wb")
+        else:
+            reading = os.open(os.devnull, os.O_RDONLY)
         self._streams = [reading, os.dup(output.fileno())]
         try:
             if fork_server is None or not self._asked(fork_server):
@@ -43,6 +55,11 @@ class Child:
         except OSError:
             self.close()
             raise
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process, or None before it is there."""
+        return self._pid
 
     def poll(self) -> int | None:
         """Return the exit code of the process, minus the signal's number if one killed it; None while it runs.
@@ -72,7 +89,8 @@ class Child:
 
     def close(self) -> None:
         """Close the pipe to the process, which makes it leave if it still runs, and all else that is open."""
-        self._stdin.close()
+        if self._stdin is not None:
+            self._stdin.close()
         self._close_streams()
         if self._connection is not None:
             self._connection.close()
@@ -150,3 +168,59 @@ class Child:
             os.kill(pid, number)  # a fork becomes the leader of its group a moment after it has an id
         if number is signal.SIGKILL:
             self.kill_group()
+
+
+class AdoptedChild:
+    """A process that an earlier agent started as a `Child`, known by its id and the time of its start.
+
+    `created_at` has that time. Nobody learns its exit code.
+    """
+
+    def __init__(self, pid: int, started: float) -> None:
+        self.pid = pid
+        self._process: psutil.Process | None = None
+        if created_at(pid) == started:  # else another process has the id by now
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._process = psutil.Process(pid)
+
+    def poll(self) -> int | None:
+        """Return None while the process runs, and `UNKNOWN_EXIT` once it has ended."""
+        if self._process is None or not self._process.is_running():
+            return UNKNOWN_EXIT
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return UNKNOWN_EXIT if self._process.status() == psutil.STATUS_ZOMBIE else None
+        return UNKNOWN_EXIT
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process, or SIGKILL to its whole group. Nothing happens if it has ended."""
+        if self._process is None:
+            return
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._process.send_signal(number)
+            if number is signal.SIGKILL:
+                self.kill_group()
+
+    def kill_group(self) -> None:
+        """Kill what is left of the group of the process, if it was there when it was adopted."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def created_at(pid: int) -> float | None:
+    """Return when a process was started, to recognise it later; None if it is not there.
+
+    On Linux in ticks since the machine's start, which no change of its clock moves; elsewhere in Unix seconds.
+    """
+    try:
+        # The name in parentheses may contain spaces; the time is the twentieth field after it.
+        return float(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except FileNotFoundError:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(pid).create_time()
+        return None
+    except (ProcessLookupError, IndexError):  # it has just ended
+        return None

@@ -3,7 +3,9 @@
 The supervisor performs actions; control/reconcile.py decides them. How a process is run:
 
 - It gets its own Unix session, so that Ctrl-C in a terminal reaches only the agent.
-- Its standard input is a pipe from the agent. If the agent dies, the worker reads end-of-file and leaves.
+- An agent that has a parent ties its processes to itself: their standard input is a pipe from it, and if it dies they
+  read end-of-file and leave. Processes of a service outlive it: they try for a while to reach the region's gateway
+  again, and the next agent of the region finds them in the state directory (task_folders.py) and adopts them.
 - It is sent SIGTERM only once, because a second one would cut short what it is saving.
 - When it ends, the processes that it started itself are killed too. If the agent is dead then, the process's own guard
   kills them (periplus/process/guard.py), which also removes their shared memory.
@@ -14,10 +16,8 @@ The supervisor performs actions; control/reconcile.py decides them. How a proces
 import asyncio
 import logging
 import os
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,12 +33,11 @@ from periplus.values.machine import Device, DeviceFamily, Machine
 from periplus.values.task import Role, TaskOutcome, TaskSpec, TaskState
 from region_agent.control.reconcile import Action, AskToStop, Forget, Kill, LocalTask, Process, Start
 from region_agent.launchers.allowed_paths import check_run_path
-from region_agent.launchers.child import Child
+from region_agent.launchers.child import AdoptedChild, Child, created_at
+from region_agent.launchers.task_folders import STATUS_FILE, TASK_FILE, StartedProcess, TaskFolders
 
 log = logging.getLogger(__name__)
 
-STATUS_FILE = "status.json"
-"""Name of the file in which a process leaves its final status, in the task's scratch directory."""
 MODULE_OF = {Role.TRAINER: "trainer", Role.ROLLOUT: "rollout_worker"}
 """Python module that is run for a task of each role."""
 
@@ -58,19 +57,22 @@ class WorkerSettings:
     """Settings that all processes of the region share. `gateway` is the host:port of the region's gateway.
 
     `num_threads` are the compute threads of a process by its role. `python_of` has the interpreter of rollout workers
-    by engine; without one, it is the agent's own. Runs lie below `work_dir` or one of `allow_dirs`. `allows_*` are
-    the region's policy on code, as in a `TaskSpec`; `fork_server` is the socket of a process that forks tasks.
+    by engine; without one, it is the agent's own. Runs lie below `work_dir` or one of `allow_dirs`, and the files of
+    processes below `task_dir`. `allows_*` are the region's policy on code, as in a `TaskSpec`; `fork_server` is the
+    socket of a process that forks tasks. Processes end with the agent if it `ties_tasks`.
     """
 
     region: str
     gateway: str
     work_dir: Path
+    task_dir: Path
     allow_dirs: tuple[Path, ...] = ()
     num_threads: Mapping[Role, int]
     python_of: Mapping[str, str] = field(default_factory=dict)
     allows_own_code: bool = False
     allows_unsandboxed: bool = False
     fork_server: Path | None = None
+    ties_tasks: bool = True
 
 
 class Supervisor:
@@ -81,9 +83,30 @@ class Supervisor:
         self.machine = machine
         """The agent's own machine, with its devices as they were last seen."""
         self._module_of = module_of
-        self._children: dict[str, Child] = {}
-        self._scratch: dict[str, Path] = {}
+        self._children: dict[str, Child | AdoptedChild] = {}
+        self._folders = TaskFolders(settings.task_dir)
+        self._noted: dict[str, StartedProcess] = {}
         self.processes: dict[str, Process] = {}
+
+    def adopt(self, now_s: float) -> dict[str, LocalTask]:
+        """Take over the processes that another agent of this region left, and return their tasks by id.
+
+        Those that have ended meanwhile are recorded at the next `poll`.
+        """
+        for left in self._folders.left_behind():
+            task_id = left.task.task_id
+            self._children[task_id], self._noted[task_id] = AdoptedChild(left.pid, left.created), left
+            self.processes[task_id] = Process(
+                task=left.task,
+                started_at_s=now_s,
+                restarts=left.restarts,
+                asked_to_stop_at_s=now_s if left.has_been_asked else None,
+                killed=False,
+                outcome=None,
+                ended_at_s=None,
+            )
+            event(log, logging.INFO, "process_adopted", task=task_id, pid=left.pid, fork=left.task.fork)
+        return {task_id: process.task for task_id, process in self.processes.items()}
 
     def perform(self, action: Action, now_s: float) -> None:
         """Perform one action. A process that cannot be started is recorded as one that failed."""
@@ -93,6 +116,7 @@ class Supervisor:
             case AskToStop(task_id):
                 self._signal(task_id, signal.SIGTERM)
                 self.processes[task_id] = replace(self.processes[task_id], asked_to_stop_at_s=now_s)
+                self._note(task_id)
             case Kill(task_id):
                 self._signal(task_id, signal.SIGKILL)
                 self.processes[task_id] = replace(self.processes[task_id], killed=True)
@@ -105,16 +129,17 @@ class Supervisor:
         for task_id, child in list(self._children.items()):
             exit_code = child.poll()
             if exit_code is None:
+                if task_id not in self._noted:  # a fork has an id a moment after it was asked for
+                    self._note(task_id)
                 continue
             del self._children[task_id]
+            self._noted.pop(task_id, None)
             child.close()
             # Before the outcome is recorded, so that a restart does not meet what the earlier process had started.
             child.kill_group()
             # The outcome is what the process wrote about itself; without that, what its exit status says.
-            status_file = self._scratch[task_id] / STATUS_FILE
-            status = status_file.read_text(encoding="utf-8") if status_file.exists() else ""
-            self._drop_scratch(task_id)
-            outcome = TaskOutcome.of_exit(exit_code, status)
+            outcome = TaskOutcome.of_exit(exit_code, self._folders.status(task_id))
+            self._folders.remove(task_id)
             self.processes[task_id] = replace(self.processes[task_id], outcome=outcome, ended_at_s=now_s)
             has_failed |= outcome.state is TaskState.FAILED
         return has_failed
@@ -183,7 +208,7 @@ class Supervisor:
             )
             self.processes[task.task_id] = replace(running, outcome=outcome, ended_at_s=now_s)
         except OSError as error:
-            self._drop_scratch(task.task_id)
+            self._folders.remove(task.task_id)
             outcome = TaskOutcome(
                 state=TaskState.FAILED, message=f"cannot start {task.task_id}: {explained_error(error)}"
             )
@@ -191,8 +216,7 @@ class Supervisor:
 
     def _spawn(self, task: LocalTask, restarts: int) -> None:
         settings, run, devices = self._settings, self.run_directory(task), devices_of(task, self.machine)
-        scratch = self._scratch[task.task_id] = Path(tempfile.mkdtemp(prefix="periplus-task-"))
-        # The scratch directory is private to this process: it takes the task there and leaves its status there.
+        folder = self._folders.make(task.task_id)
         spec = TaskSpec(
             task_id=task.task_id,
             job_id=task.job_id,
@@ -204,7 +228,7 @@ class Supervisor:
             resume_from=resumed_from(task, run),
             gateway=settings.gateway,
             run_dir=str(run.root),
-            status_file=str(scratch / STATUS_FILE),
+            status_file=str(folder / STATUS_FILE),
             num_threads=settings.num_threads[task.role],
             authority_key=task.authority_key,
             job_secret=task.job_secret,
@@ -217,8 +241,9 @@ class Supervisor:
             allows_own_code=settings.allows_own_code,
             allows_unsandboxed=settings.allows_unsandboxed,
             pace=task.pace,
+            ends_with_agent=settings.ties_tasks,
         )
-        spec_file = scratch / "task.json"
+        spec_file = folder / TASK_FILE
         spec_file.write_text(spec.to_json(), encoding="utf-8")
         request = Request(
             python=self._python(task),
@@ -228,7 +253,27 @@ class Supervisor:
             folder=os.getcwd(),
         )
         with _log_of(self.log_file(task), start_line(task.fork, restarts)) as output:
-            self._children[task.task_id] = Child(request, output, self._fork_server(task, devices))
+            self._children[task.task_id] = Child(
+                request, output, self._fork_server(task, devices), is_tied=settings.ties_tasks
+            )
+        self._note(task.task_id)
+
+    def _note(self, task_id: str) -> None:
+        """Note the process of a task for the next agent, once it is there."""
+        child, process = self._children.get(task_id), self.processes[task_id]
+        if child is None or child.pid is None:
+            return
+        known = self._noted.get(task_id)
+        created = known.created if known else created_at(child.pid)
+        if created is not None:
+            self._noted[task_id] = StartedProcess(
+                pid=child.pid,
+                created=created,
+                task=process.task,
+                restarts=process.restarts,
+                has_been_asked=process.asked_to_stop_at_s is not None,
+            )
+            self._folders.note(self._noted[task_id])
 
     def _fork_server(self, task: LocalTask, devices: Sequence[Device]) -> Path | None:
         """Return the fork server's socket, or None for a task that must not be forked.
@@ -247,11 +292,6 @@ class Supervisor:
     def _signal(self, task_id: str, number: signal.Signals) -> None:
         if task_id in self._children:
             self._children[task_id].send_signal(number)
-
-    def _drop_scratch(self, task_id: str) -> None:
-        scratch = self._scratch.pop(task_id, None)
-        if scratch is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def resumed_from(task: LocalTask, run: RunDirectory) -> str:

@@ -145,6 +145,7 @@ def test_a_forked_process_leaves_when_its_agent_closes_its_input(
     child = started(request(folder, "wait"), tmp_path / "log", path)
     said(tmp_path / "log", child)
     assert child.poll() is None
+    assert child._stdin is not None
     child._stdin.close()
     assert ended(child) == 7
 

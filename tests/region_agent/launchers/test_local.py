@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -18,11 +17,12 @@ import pytest
 
 from periplus.job.run_directory import fork_of_start_line
 from periplus.pb.v1 import control_pb2
+from periplus.process.backoff import Backoff
 from periplus.process.host_limits import usable_cores
 from periplus.values.machine import Device, DeviceFamily, Pace
 from periplus.values.task import Role, TaskOutcome, TaskState
 from region_agent.control.convert import report_to_pb
-from region_agent.control.reconcile import AskToStop, Forget, Kill, LocalTask, Start, report
+from region_agent.control.reconcile import AskToStop, Forget, Kill, LocalTask, RestartLimits, Start, reconcile, report
 from region_agent.launchers.local import Supervisor, WorkerSettings
 from tests.support.coordinator.machines import machine
 from tests.support.keys import JOB_SECRET
@@ -56,16 +56,19 @@ def task(behaviour: str, task_id: str = "j/rollout:0") -> LocalTask:
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    return folder
+    return settings_of(tmp_path).task_dir
+
+
+def settings_of(folder: Path) -> WorkerSettings:
+    return WorkerSettings(
+        region="a", gateway="a:1", work_dir=folder, task_dir=folder / "scratch", num_threads=dict.fromkeys(Role, 1)
+    )
 
 
 @pytest.fixture
 def supervisor(tmp_path: Path, scratch: Path) -> Iterator[Supervisor]:
-    settings = WorkerSettings(region="a", gateway="a:1", work_dir=tmp_path, num_threads=dict.fromkeys(Role, 1))
+    settings = settings_of(tmp_path)
     made = Supervisor(settings, MACHINE, dict.fromkeys(Role, WORKER))
     yield made
     asyncio.run(made.stop_all(0.0, time.monotonic))
@@ -103,16 +106,14 @@ def test_a_process_that_succeeds_leaves_its_log_and_no_scratch(
     assert len(list(scratch.iterdir())) == 1
     assert outcome(supervisor) == TaskOutcome(state=TaskState.SUCCEEDED, message="")
     assert "at work" in (tmp_path / "runs" / "j" / "logs" / "rollout-0.log").read_text()
-    assert list(scratch.iterdir()) == []
+    assert not scratch.exists()
     supervisor.perform(Forget("j/rollout:0"), 2.0)
     assert supervisor.processes == {}
 
 
 def test_a_run_outside_the_allowed_directories_starts_nothing_and_fails_for_good(tmp_path: Path) -> None:
     work, more = tmp_path / "work", tmp_path / "more"
-    settings = WorkerSettings(
-        region="a", gateway="a:1", work_dir=work, allow_dirs=(more,), num_threads=dict.fromkeys(Role, 1)
-    )
+    settings = replace(settings_of(tmp_path), work_dir=work, allow_dirs=(more,))
     made = Supervisor(settings, MACHINE, dict.fromkeys(Role, WORKER))
     for refused in (
         replace(task("succeed"), output_dir=str(tmp_path / "out")),
@@ -157,7 +158,7 @@ def test_a_killed_process_has_failed_and_the_message_names_the_signal(supervisor
     ended = outcome(supervisor)
     assert ended.state is TaskState.FAILED
     assert "signal 9" in ended.message
-    assert list(scratch.iterdir()) == []
+    assert not scratch.exists()
 
 
 def test_what_a_dead_worker_had_started_goes_with_it(supervisor: Supervisor, tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_stop_all_leaves_no_process_and_tells_how_each_ended(
     assert ended["j/listens"] == TaskOutcome(state=TaskState.STOPPED, message=""), "it was asked a second time"
     assert ended["j/ignores"] is not None
     assert ended["j/ignores"].state is TaskState.FAILED
-    assert list(scratch.iterdir()) == []
+    assert not scratch.exists()
 
 
 def test_what_cannot_be_started_has_failed_and_says_why(
@@ -211,7 +212,7 @@ def test_what_cannot_be_started_has_failed_and_says_why(
     ended = outcome(supervisor)
     assert ended.state is TaskState.FAILED
     assert "/does/not/exist" in ended.message
-    assert list(scratch.iterdir()) == []
+    assert not scratch.exists()
 
 
 def test_a_task_whose_log_finds_no_room_runs_without_one(
@@ -219,7 +220,7 @@ def test_a_task_whose_log_finds_no_room_runs_without_one(
 ) -> None:
     with small_disk(tmp_path / "small", num_kib=64, num_inodes=2) as disk:
         (disk.root / "filler").touch()
-        settings = WorkerSettings(region="a", gateway="a:1", work_dir=disk.root, num_threads=dict.fromkeys(Role, 1))
+        settings = replace(settings_of(tmp_path), work_dir=disk.root)
         supervisor = Supervisor(settings, MACHINE, dict.fromkeys(Role, WORKER))
         supervisor.perform(Start(task("succeed"), 0), 1.0)
         assert outcome(supervisor).state is TaskState.SUCCEEDED
@@ -227,7 +228,7 @@ def test_a_task_whose_log_finds_no_room_runs_without_one(
 
 
 def test_a_process_sees_the_devices_of_its_task_alone_and_its_pace(tmp_path: Path, scratch: Path) -> None:
-    settings = WorkerSettings(region="a", gateway="a:1", work_dir=tmp_path, num_threads=dict.fromkeys(Role, 1))
+    settings = settings_of(tmp_path)
     pace = Pace(prefill_s=0.0, decode_s=0.5, training_s=0.25)
     cards, first = machine(accelerators=3), usable_cores()[0]
     cores = replace(cards, devices=(Device(index=0, kind=DeviceFamily.CPU, cores=(first,)),))
@@ -255,7 +256,7 @@ def test_a_task_of_another_machine_or_a_missing_or_broken_device_is_not_started(
 ) -> None:
     first, second = machine(accelerators=2).devices
     offered = replace(machine(), devices=(first, replace(second, problem="it is lost")))
-    settings = WorkerSettings(region="a", gateway="a:1", work_dir=tmp_path, num_threads=dict.fromkeys(Role, 1))
+    settings = settings_of(tmp_path)
     supervisor = Supervisor(settings, offered, dict.fromkeys(Role, WORKER))
     supervisor.perform(Start(replace(task("succeed"), machine=machine_name, devices=(device,)), 0), 1.0)
     ended = outcome(supervisor)
@@ -289,22 +290,23 @@ def test_an_output_directory_that_cannot_be_made_is_a_failure_of_the_task(
 
 
 @contextmanager
-def agent_with(behaviour: str, tmp_path: Path, scratch: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def agent_with(
+    behaviour: str, tmp_path: Path, scratch: Path, *, tied: bool = True
+) -> Iterator["subprocess.Popen[bytes]"]:
     """Start a process that starts one worker, as an agent does."""
     program = textwrap.dedent(f"""
         import time
         from pathlib import Path
+        from dataclasses import replace
         from periplus.values.task import Role
         from region_agent.control.reconcile import Start
-        from region_agent.launchers.local import Supervisor, WorkerSettings
-        from tests.region_agent.launchers.test_local import MACHINE, WORKER, task
-        threads = dict.fromkeys(Role, 1)
-        settings = WorkerSettings(region="a", gateway="a:1", work_dir=Path({str(tmp_path)!r}), num_threads=threads)
+        from region_agent.launchers.local import Supervisor
+        from tests.region_agent.launchers.test_local import MACHINE, WORKER, settings_of, task
+        settings = replace(settings_of(Path({str(tmp_path)!r})), ties_tasks={tied})
         Supervisor(settings, MACHINE, dict.fromkeys(Role, WORKER)).perform(Start(task({behaviour!r}), 0), 0.0)
         time.sleep(60)
     """)
-    environment = {**os.environ, "TMPDIR": str(scratch)}
-    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=environment) as process:
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as process:
         try:
             yield process
         finally:
@@ -316,6 +318,39 @@ def test_a_worker_whose_agent_died_leaves(tmp_path: Path, scratch: Path) -> None
     with agent_with("wait", tmp_path, scratch):
         pid = running_pid(tmp_path)
     wait_for(lambda: not is_alive(pid))
+
+
+@pytest.mark.processes
+def test_an_agent_adopts_the_processes_that_another_one_left_and_learns_how_they_end(
+    tmp_path: Path, scratch: Path
+) -> None:
+    with agent_with("wait", tmp_path, scratch, tied=False):
+        pid = running_pid(tmp_path)
+    limits = RestartLimits(grace_s=10.0, backoff=Backoff(first_s=1.0))
+    made = Supervisor(settings_of(tmp_path), MACHINE, dict.fromkeys(Role, WORKER))
+    assert made.adopt(1.0) == {"j/rollout:0": task("wait")}
+    assert not made.poll(2.0)
+    assert made.processes["j/rollout:0"].outcome is None
+    assert reconcile({"j/rollout:0": task("wait")}, made.processes, 3.0, limits) == ()
+    made.perform(AskToStop("j/rollout:0"), 3.0)
+    again = Supervisor(settings_of(tmp_path), MACHINE)
+    again.adopt(4.0)
+    assert again.processes["j/rollout:0"].asked_to_stop_at_s == 4.0, "it is not asked a second time"
+    assert outcome(made).state is TaskState.STOPPED
+    assert not is_alive(pid)
+    assert not scratch.exists()
+
+
+@pytest.mark.processes
+def test_a_process_that_ended_while_there_was_no_agent_is_reported_once(tmp_path: Path, scratch: Path) -> None:
+    with agent_with("wait", tmp_path, scratch, tied=False):
+        pid = running_pid(tmp_path)
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not is_alive(pid))
+    made = Supervisor(settings_of(tmp_path), MACHINE, dict.fromkeys(Role, WORKER))
+    made.adopt(1.0)
+    assert outcome(made).state is TaskState.FAILED
+    assert Supervisor(settings_of(tmp_path), MACHINE).adopt(1.0) == {}
 
 
 @pytest.mark.processes
