@@ -346,6 +346,7 @@ def _region_to_pb(region: RegionState) -> control_pb2.Region:
             for _, report in sorted(region.tasks.items())
         ],
         last_seen_s=region.last_seen_s,
+        mode=region.mode,
     )
 
 

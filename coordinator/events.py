@@ -122,6 +122,24 @@ class JobCancelled:
     actor: str = ""
 
 
+class RegionOrder(StrEnum):
+    """What an operator wants of a region: see `RegionMode`, or to forget it."""
+
+    CORDON = "cordon"
+    UNCORDON = "uncordon"
+    DRAIN = "drain"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True, slots=True)
+class RegionOrdered:
+    """An operator wants something of a region."""
+
+    region: str
+    order: RegionOrder
+    actor: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class PlannerFailed:
     """The planner gave no answer: it failed, or its time was up before it found a plan."""
@@ -144,7 +162,7 @@ class Ticked:
 
 
 AgentEvent = HeartbeatSeen | LinkMeasured | InventoryChanged | TaskReported | StepRecorded | CertificateRequested
-Event = RegionJoined | RegionLeft | AgentEvent | JobSubmitted | JobCancelled | PlanFinished | Ticked
+Event = RegionJoined | RegionLeft | AgentEvent | JobSubmitted | JobCancelled | RegionOrdered | PlanFinished | Ticked
 
 # ---- effects ---------------------------------------------------------------------------------------------------------
 
@@ -225,6 +243,7 @@ class FleetEventKind(StrEnum):
     COORDINATOR_STARTED = "coordinator_started"
     REGION_JOINED = "region_joined"
     REGION_LEFT = "region_left"
+    REGION_ORDERED = "region_ordered"
     DEVICES_CHANGED = "devices_changed"
     LINK_FAILED = "link_failed"
     JOB_SUBMITTED = "job_submitted"

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import Any
 
 from coordinator import convert
-from coordinator.events import JobCancelled, JobSubmitted, RegionJoined
+from coordinator.events import JobCancelled, JobSubmitted, RegionJoined, RegionOrder, RegionOrdered
 from coordinator.state import JobRequest, doing, find_job
 from coordinator.writer import AgentSession, Writer
 from periplus.errors import ConfigError, TimedOut, Unreachable, WireError
@@ -152,6 +152,13 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         async with aclosing(following) as events:
             async for event in events:
                 await context.write(convert.fleet_event_to_pb(event))
+
+    async def OrderRegion(self, request: control_pb2.OrderRegionRequest, context: Any) -> control_pb2.Fleet:
+        """Cordon, uncordon, drain or remove a region, and return the fleet. Raises: NotFound, Conflict, ConfigError."""
+        if request.order not in set(RegionOrder):
+            raise ConfigError(f"{request.order[:80]!r} is no order to a region; give one of {', '.join(RegionOrder)}")
+        ordered = RegionOrdered(request.region, RegionOrder(request.order), _actor(context))
+        return convert.fleet_to_pb(await self._writer.apply(ordered))
 
     async def GetFleet(self, request: control_pb2.GetFleetRequest, context: Any) -> control_pb2.Fleet:
         """Return all regions and links."""

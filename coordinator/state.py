@@ -110,6 +110,18 @@ class Hello:
     tasks: tuple[TaskReport, ...] = ()
 
 
+class RegionMode(StrEnum):
+    """What an operator lets happen in a region.
+
+    OPEN: anything. CORDONED: nothing new is placed there. DRAINED: as that, and rollout workers leave, whose leases go
+    to others. A trainer stays until its job has ended.
+    """
+
+    OPEN = "open"
+    CORDONED = "cordoned"
+    DRAINED = "drained"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionState:
     """A region and its newest session.
@@ -129,6 +141,7 @@ class RegionState:
     sent_bytes: Mapping[str, int] = field(default_factory=dict)
     sent: tuple[AssignedTask, ...] | None = None
     revision: int = 0
+    mode: RegionMode = RegionMode.OPEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -469,7 +482,9 @@ def doing(state: State, job: Job) -> str:
     ready, trainer_region = ready_regions(state), job.placement.trainer_region
     # The trainer's own region is reported apart, because the phase is then only the last one known.
     away = sorted(set(job.placement.regions) - ready - {trainer_region})
-    others = [f"{', '.join(away)} {'is' if len(away) == 1 else 'are'} disconnected"] if away else []
+    drained = [name for name in sorted(job.placement.regions) if state.regions[name].mode is RegionMode.DRAINED]
+    words = ((away, "disconnected"), (drained, "drained: no worker runs there"))
+    others = [f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {how}" for names, how in words if names]
     if trainer_region not in ready:
         seen = f"; it last said: {job.phase}" if job.phase else ""
         until_s = waits_until_s(state, job)
@@ -508,8 +523,14 @@ def desired_tasks(state: State, region: str) -> tuple[AssignedTask, ...]:
         _task(state, job, task_id, status)
         for job in live_jobs(state)
         for task_id, status in sorted(job.tasks.items())
-        if status.region == region and not status.ended and not (job.restart_at_s and status.role is Role.TRAINER)
+        if status.region == region and not status.ended and not _is_withheld(state, job, status)
     )
+
+
+def _is_withheld(state: State, job: Job, status: TaskStatus) -> bool:
+    if status.role is Role.TRAINER:
+        return job.restart_at_s is not None
+    return state.regions[status.region].mode is RegionMode.DRAINED
 
 
 def _task(state: State, job: Job, task_id: str, status: TaskStatus) -> AssignedTask:

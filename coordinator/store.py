@@ -25,7 +25,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from coordinator.events import FleetEvent, FleetEventKind
-from coordinator.state import Hello, Job, RegionState, State
+from coordinator.state import Hello, Job, RegionMode, RegionState, State
 from periplus.errors import ConfigError, Conflict, NotFound, StorageError
 from periplus.publication import JobAuthority
 
@@ -60,6 +60,7 @@ class StoredRegion:
 
     hello: Hello
     epoch: int
+    mode: RegionMode = RegionMode.OPEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +116,7 @@ def _decided(job: Job) -> Job:
 
 
 def _stored(region: RegionState) -> StoredRegion:
-    return StoredRegion(hello=replace(region.hello, tasks=()), epoch=region.epoch)
+    return StoredRegion(hello=replace(region.hello, tasks=()), epoch=region.epoch, mode=region.mode)
 
 
 class Store:
@@ -157,7 +158,9 @@ class Store:
             empty,
             jobs={job.job_id: job for job in found},
             regions={
-                each.hello.region: RegionState(hello=each.hello, epoch=each.epoch, connected=False, last_seen_s=now_s)
+                each.hello.region: RegionState(
+                    hello=each.hello, epoch=each.epoch, connected=False, last_seen_s=now_s, mode=each.mode
+                )
                 for each in known
             },
             requests=dict(requests),

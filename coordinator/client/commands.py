@@ -270,7 +270,7 @@ def schema() -> None:
 
 @click.group(cls=CommandGroup)
 def region() -> None:
-    """Show the regions that have joined."""
+    """Show the regions that have joined, and close, empty or forget them."""
 
 
 @region.command("list")
@@ -315,6 +315,21 @@ def export_regions(coordinator: str | None) -> None:
     click.echo(yaml_text.dump(tree).rstrip("\n"))
     for sentence in left_out:
         _say(f"left out: {sentence}")
+
+
+def _region_order(name: str, words: str) -> None:
+    @region.command(name, help=words)
+    @click.argument("region_name", metavar="REGION")
+    @_coordinator_option
+    def command(region_name: str, coordinator: str | None) -> None:
+        _ask(coordinator, lambda remote: remote.order_region(region_name, name))
+        _say(f"{region_name}: {name} done; `periplus region list` shows it")
+
+
+_region_order("cordon", "Place nothing new in REGION. What runs there goes on.")
+_region_order("drain", "Place nothing new in REGION, and end its rollout workers. Trainers stay until their jobs end.")
+_region_order("uncordon", "Open REGION to jobs again, and start the workers that were drained.")
+_region_order("remove", "Forget REGION, whose agent has stopped and where no job has tasks.")
 
 
 @click.command()

@@ -63,6 +63,12 @@ class Coordinator:
         fleet: control_pb2.Fleet = await self._call("GetFleet", control_pb2.GetFleetRequest())
         return fleet
 
+    async def order_region(self, region: str, order: str) -> control_pb2.Fleet:
+        """Cordon, uncordon, drain or remove a region, and return the fleet."""
+        request = control_pb2.OrderRegionRequest(region=region, order=order)
+        fleet: control_pb2.Fleet = await self._call("OrderRegion", request)
+        return fleet
+
     async def watch(self, job_id: str, after_sequence: int = 0) -> AsyncIterator[control_pb2.JobEvent]:
         """Yield the job's events after a sequence number, until the job has ended."""
         with rpc.remote_errors(self.address):

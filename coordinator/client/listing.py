@@ -139,6 +139,7 @@ def region_tree(region: control_pb2.Region) -> Tree:
     return {
         "name": region.name,
         "state": region.state,
+        "mode": region.mode,
         "hostname": own.name,
         "gateway_address": region.gateway_address,
         "num_cores": own.num_cores,
@@ -270,6 +271,7 @@ REGIONS = Listing(
     columns=(
         Column("REGION", _text("name")),
         Column("STATE", _text("state")),
+        Column("MODE", _text("mode")),
         Column("CORES", _text("num_cores"), right=True),
         Column("MEMORY", _size("memory_bytes"), right=True),
         Column("ACCELERATORS", _accelerators),

@@ -16,6 +16,7 @@ from coordinator.state import (
     Job,
     PlacedProcess,
     PlacedProcesses,
+    RegionMode,
     State,
     TaskStatus,
     live_jobs,
@@ -39,9 +40,11 @@ the rest of it is kilobytes a job. Chosen by hand."""
 
 
 def device_counts(state: State) -> dict[str, DeviceCount]:
-    """Return the counts of every ready region that has a free device."""
+    """Return the counts of every ready region that has a free device and is open to jobs."""
     found = {}
     for name, region in sorted(state.regions.items()):
+        if region.mode is not RegionMode.OPEN:
+            continue
         usable = usable_devices(state, name)
         free = len(free_devices(state, name))
         if region.connected and free:
@@ -146,9 +149,13 @@ def held_words(state: State) -> str:
         if len(free) < len(usable):
             what = "accelerators" if usable[0].is_accelerator else "groups of cores"
             held.append(f"{' and '.join(jobs)} in {name}, {len(free)} of whose {len(usable)} {what} are free")
+    closed = [
+        f"{name} is {each.mode}" for name, each in sorted(state.regions.items()) if each.mode is not RegionMode.OPEN
+    ]
+    shut = f" ({', '.join(closed)}; `periplus region uncordon` opens it)" if closed else ""
     if not held:
-        return ""
-    return (
+        return shut
+    return shut + (
         f" (held by {'; by '.join(held)}, until the job ends or is cancelled; a job leaves regions to others by "
         "regions.max, regions.rollout or regions.forbid, and a coordinator lets more than "
         f"{state.settings.jobs_per_region} share cores by --jobs-per-region)"

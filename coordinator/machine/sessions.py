@@ -2,12 +2,29 @@
 
 from dataclasses import replace
 
-from coordinator.events import FenceSession, FleetEventKind, LinkMeasured, RegionJoined, Stamp
+from coordinator.events import (
+    FenceSession,
+    FleetEventKind,
+    LinkMeasured,
+    RegionJoined,
+    RegionOrder,
+    RegionOrdered,
+    Stamp,
+)
 from coordinator.machine.draft import Draft
 from coordinator.machine.jobs import end_by_trainer
 from coordinator.machine.reports import take_report
-from coordinator.state import Hello, MeasuredLink, RegionState, State, TaskStatus, live_jobs, trainer_task_id
-from periplus.errors import Conflict
+from coordinator.state import (
+    Hello,
+    MeasuredLink,
+    RegionMode,
+    RegionState,
+    State,
+    TaskStatus,
+    live_jobs,
+    trainer_task_id,
+)
+from periplus.errors import Conflict, NotFound
 from periplus.values.task import Role, TaskReport, TaskState
 
 
@@ -49,6 +66,7 @@ def join(draft: Draft, event: RegionJoined, now_s: float) -> None:
         last_seen_s=now_s,
         last_sequence=event.sequence,
         revision=before.revision if before else 0,
+        mode=before.mode if before else RegionMode.OPEN,
     )
     draft.put_region(hello.region, region)
     # Links of this region that were given up are probed again.
@@ -118,3 +136,48 @@ def measure(draft: Draft, event: LinkMeasured, now_s: float) -> None:
     under_way = state.probe if state.probe and (state.probe.src_region, state.probe.dst_region) != pair else None
     unmeasured = {other: at_s for other, at_s in state.unmeasured.items() if other != pair}
     draft.state = replace(state, links={**state.links, pair: link}, unmeasured=unmeasured, probe=under_way)
+
+
+_MODES = {
+    RegionOrder.CORDON: RegionMode.CORDONED,
+    RegionOrder.DRAIN: RegionMode.DRAINED,
+    RegionOrder.UNCORDON: RegionMode.OPEN,
+}
+
+
+def obey(draft: Draft, event: RegionOrdered) -> None:
+    """Do with a region what an operator wants.
+
+    Raises: NotFound for an unknown region; Conflict for one that is to be removed while its agent is connected or a job
+    has tasks there.
+    """
+    name, state = event.region, draft.state
+    if name not in state.regions:
+        raise NotFound(f"no region {name!r}; `periplus region list` names them")
+    region = state.regions[name]
+    jobs = [job.job_id for job in live_jobs(state) if job.placement and name in job.placement.regions]
+    if event.order is RegionOrder.REMOVE:
+        if region.connected or jobs:
+            why = "its agent is connected: stop it first" if region.connected else f"it has tasks of {', '.join(jobs)}"
+            raise Conflict(f"region {name} cannot be removed: {why}")
+        draft.state = replace(
+            state,
+            regions={other: each for other, each in state.regions.items() if other != name},
+            links={pair: link for pair, link in state.links.items() if name not in pair},
+            unmeasured={pair: at_s for pair, at_s in state.unmeasured.items() if name not in pair},
+        )
+    else:
+        draft.put_region(name, replace(region, mode=_MODES[event.order]))
+    if event.order is RegionOrder.UNCORDON:
+        # Workers that were drained have ended, and start again.
+        for job_id in jobs:
+            job = draft.state.jobs[job_id]
+            tasks = {
+                task_id: replace(status, report=None)
+                for task_id, status in job.tasks.items()
+                if status.region == name and status.report and status.report.state is TaskState.STOPPED
+            }
+            draft.put_job(replace(job, tasks={**job.tasks, **tasks}))
+    trainers = [job_id for job_id in jobs if (job := state.jobs[job_id]).trainer and job.trainer.region == name]
+    stay = f"; the trainers of {', '.join(trainers)} stay" if trainers and event.order is RegionOrder.DRAIN else ""
+    draft.tell(FleetEventKind.REGION_ORDERED, f"{event.order}{stay}", region=name, actor=event.actor)

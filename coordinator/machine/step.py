@@ -40,6 +40,7 @@ from coordinator.events import (
     PlanFinished,
     RegionJoined,
     RegionLeft,
+    RegionOrdered,
     RunPlanner,
     SendDesired,
     SendProbe,
@@ -57,7 +58,7 @@ from coordinator.machine.reservations import (
     has_more_now,
     waits_for,
 )
-from coordinator.machine.sessions import accept, disconnect, is_open, join, measure
+from coordinator.machine.sessions import accept, disconnect, is_open, join, measure, obey
 from coordinator.state import (
     JobState,
     Probe,
@@ -102,6 +103,8 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect,
             submit(draft, event, now_s)
         case JobCancelled():
             cancel(draft, event, now_s)
+        case RegionOrdered():
+            obey(draft, event)
         case PlanFinished():
             plan_finished(draft, event, now_s)
         case Ticked():

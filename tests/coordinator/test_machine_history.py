@@ -22,6 +22,8 @@ from coordinator.events import (
     Publish,
     RegionJoined,
     RegionLeft,
+    RegionOrder,
+    RegionOrdered,
     SendCertificate,
     SendDesired,
     StepRecorded,
@@ -168,6 +170,10 @@ class AnyHistory(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         self.do(JobCancelled(data.draw(st.sampled_from(sorted(self.run.state.jobs)))))
 
+    @rule(region=_names, order=st.sampled_from(RegionOrder))
+    def an_operator_orders(self, region: str, order: RegionOrder) -> None:
+        self.do(RegionOrdered(region, order))
+
     @precondition(lambda self: self.run.state.planning)
     @rule(outcome=st.sampled_from(("place", "infeasible", "fail")), data=st.data())
     def planner_answers(self, outcome: str, data: st.DataObject) -> None:
@@ -195,7 +201,7 @@ class AnyHistory(RuleBasedStateMachine):
         if region not in self.run.state.regions:
             return
         before = self.run.state.jobs[task_id.split("/")[0]]
-        files = data.draw(st.sampled_from((None, RunFiles(run_dir="/runs/j", log="/log"))))
+        files = RunFiles(run_dir="/runs/j", log="/log")
         stamp, said = self.run.stamp(region), report(task_id, state, "why", before.fork, files)
         self.do(TaskReported(stamp, said))
         after = self.run.state.jobs[said.job_id]

@@ -6,15 +6,21 @@ import pytest
 
 from coordinator.events import (
     FenceSession,
+    FleetEvent,
+    FleetEventKind,
     HeartbeatSeen,
     JobSubmitted,
     RegionJoined,
     RegionLeft,
+    RegionOrder,
+    RegionOrdered,
     SendDesired,
     SendProbe,
     Ticked,
 )
-from periplus.errors import Conflict
+from coordinator.machine.reservations import device_counts
+from coordinator.state import JobState, doing
+from periplus.errors import Conflict, NotFound
 from periplus.values.policy import Policy
 from periplus.values.task import TaskState
 from tests.support.coordinator.machine_run import REGIONS, Run, hello, report, request
@@ -131,3 +137,50 @@ def test_a_resumed_job_goes_on_counting_its_bytes(run: Run) -> None:
     run.do(JobSubmitted("again", "j2", again))
     counts(run, "us", eu=120)
     assert run.job().wan_bytes == 120
+
+
+def test_nothing_new_is_placed_in_a_cordoned_region_and_what_runs_there_goes_on(run: Run) -> None:
+    run.do(RegionOrdered("us", RegionOrder.CORDON))
+    assert "j/rollout-us-0" in run.desired("us")
+    assert "us" not in device_counts(run.state)
+    run.do(JobSubmitted("r2", "k", request(min_regions=2)))
+    assert "us is cordoned; `periplus region uncordon` opens it" in run.job("k").reason
+    run.do(RegionOrdered("us", RegionOrder.UNCORDON))
+    assert "cordoned" not in run.job("k").reason
+
+
+def test_the_workers_of_a_drained_region_leave_and_come_back(run: Run) -> None:
+    run.says("us", "j/rollout-us-0", TaskState.RUNNING)
+    run.do(RegionOrdered("us", RegionOrder.DRAIN, "operator at here"))
+    assert not run.desired("us")
+    assert doing(run.state, run.job()).endswith("us is drained: no worker runs there")
+    run.says("us", "j/rollout-us-0", TaskState.STOPPED)
+    assert run.job().state is JobState.RUNNING
+    run.do(RegionJoined(hello("us"), 1))
+    assert not run.desired("us"), "a new session changes nothing"
+    run.do(RegionOrdered("us", RegionOrder.UNCORDON))
+    assert "j/rollout-us-0" in run.desired("us")
+    (told,) = [each for each in run.effects if isinstance(each, FleetEvent)]
+    assert (told.kind, told.text, told.region) == (FleetEventKind.REGION_ORDERED, "uncordon", "us")
+
+
+def test_the_trainer_of_a_drained_region_stays_until_its_job_has_ended(run: Run) -> None:
+    run.do(RegionOrdered("eu", RegionOrder.DRAIN))
+    assert set(run.desired("eu")) == {"j/trainer"}
+    (told,) = [each for each in run.effects if isinstance(each, FleetEvent)]
+    assert told.text == "drain; the trainers of j stay"
+
+
+def test_only_a_region_without_agent_and_tasks_is_forgotten(run: Run) -> None:
+    for name, why in (("eu", "its agent is connected"), ("nowhere", "no region 'nowhere'")):
+        with pytest.raises((Conflict, NotFound), match=why):
+            run.do(RegionOrdered(name, RegionOrder.REMOVE))
+    run.do(RegionLeft("us", 1))
+    with pytest.raises(Conflict, match="it has tasks of j"):
+        run.do(RegionOrdered("us", RegionOrder.REMOVE))
+    run.join("ap")
+    run.measure_all()
+    run.do(RegionLeft("ap", 1))
+    run.do(RegionOrdered("ap", RegionOrder.REMOVE))
+    assert "ap" not in run.state.regions
+    assert not [pair for pair in run.state.links if "ap" in pair]

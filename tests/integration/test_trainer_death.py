@@ -56,7 +56,7 @@ def test_a_synchronous_run_goes_on_after_ctrl_c_and_after_a_kill_and_ends_in_the
 
     steps = newest + 40
     shorten(run, steps)
-    demo = start_demo(tmp_path, "--json", "--resume", str(run))
+    demo = start_demo(tmp_path, "--json", "--resume", str(run), stdout=subprocess.PIPE)
     kill_trainer(tmp_path, run, demo, after=newest)
     out, rest = demo.communicate(timeout=DEADLINE_S)
     assert demo.returncode == 0, rest

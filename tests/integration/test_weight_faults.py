@@ -49,6 +49,7 @@ def job(runtime: Runtime) -> Job:
         f"network.chain_versions={CHAIN_VERSIONS}",
         "network.check_engine_every_versions=3",
         "failure.max_worker_restarts=20",
+        "failure.max_trainer_restarts=0",
         "checkpoint.every_steps=20",
     )
     for region in (FAR, FARTHER):

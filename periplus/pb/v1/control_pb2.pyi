@@ -1404,6 +1404,29 @@ class FleetEvent(_message.Message):
 Global___FleetEvent: _TypeAlias = FleetEvent  # noqa: Y015
 
 @_typing.final
+class OrderRegionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REGION_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
+    region: _builtins.str
+    order: _builtins.str
+    """cordon, uncordon, drain, remove"""
+    def __init__(
+        self,
+        *,
+        region: _builtins.str = ...,
+        order: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order", "region", b"region"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OrderRegionRequest: _TypeAlias = OrderRegionRequest  # noqa: Y015
+
+@_typing.final
 class GetFleetRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1452,12 +1475,15 @@ class Region(_message.Message):
     INVENTORY_FIELD_NUMBER: _builtins.int
     TASKS_FIELD_NUMBER: _builtins.int
     LAST_SEEN_S_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _builtins.str
     """ready, disconnected"""
     gateway_address: _builtins.str
     last_seen_s: _builtins.float
     """Unix time"""
+    mode: _builtins.str
+    """open, cordoned, drained"""
     @_builtins.property
     def inventory(self) -> Global___Inventory: ...
     @_builtins.property
@@ -1471,10 +1497,11 @@ class Region(_message.Message):
         inventory: Global___Inventory | None = ...,
         tasks: _abc.Iterable[Global___TaskReport] | None = ...,
         last_seen_s: _builtins.float = ...,
+        mode: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["inventory", b"inventory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway_address", b"gateway_address", "inventory", b"inventory", "last_seen_s", b"last_seen_s", "name", b"name", "state", b"state", "tasks", b"tasks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway_address", b"gateway_address", "inventory", b"inventory", "last_seen_s", b"last_seen_s", "mode", b"mode", "name", b"name", "state", b"state", "tasks", b"tasks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

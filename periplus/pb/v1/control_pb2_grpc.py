@@ -69,6 +69,11 @@ class CoordinatorStub:
                 request_serializer=periplus_dot_pb_dot_v1_dot_control__pb2.GetFleetRequest.SerializeToString,
                 response_deserializer=periplus_dot_pb_dot_v1_dot_control__pb2.Fleet.FromString,
                 _registered_method=True)
+        self.OrderRegion = channel.unary_unary(
+                '/periplus.v1.Coordinator/OrderRegion',
+                request_serializer=periplus_dot_pb_dot_v1_dot_control__pb2.OrderRegionRequest.SerializeToString,
+                response_deserializer=periplus_dot_pb_dot_v1_dot_control__pb2.Fleet.FromString,
+                _registered_method=True)
         self.WatchEvents = channel.unary_stream(
                 '/periplus.v1.Coordinator/WatchEvents',
                 request_serializer=periplus_dot_pb_dot_v1_dot_control__pb2.WatchEventsRequest.SerializeToString,
@@ -124,6 +129,12 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OrderRegion(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchEvents(self, request, context):
         """Events of the fleet, the oldest first; ends after those that there are, unless it follows.
         """
@@ -167,6 +178,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
             'GetFleet': grpc.unary_unary_rpc_method_handler(
                     servicer.GetFleet,
                     request_deserializer=periplus_dot_pb_dot_v1_dot_control__pb2.GetFleetRequest.FromString,
+                    response_serializer=periplus_dot_pb_dot_v1_dot_control__pb2.Fleet.SerializeToString,
+            ),
+            'OrderRegion': grpc.unary_unary_rpc_method_handler(
+                    servicer.OrderRegion,
+                    request_deserializer=periplus_dot_pb_dot_v1_dot_control__pb2.OrderRegionRequest.FromString,
                     response_serializer=periplus_dot_pb_dot_v1_dot_control__pb2.Fleet.SerializeToString,
             ),
             'WatchEvents': grpc.unary_stream_rpc_method_handler(
@@ -363,6 +379,33 @@ class Coordinator:
             target,
             '/periplus.v1.Coordinator/GetFleet',
             periplus_dot_pb_dot_v1_dot_control__pb2.GetFleetRequest.SerializeToString,
+            periplus_dot_pb_dot_v1_dot_control__pb2.Fleet.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OrderRegion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/periplus.v1.Coordinator/OrderRegion',
+            periplus_dot_pb_dot_v1_dot_control__pb2.OrderRegionRequest.SerializeToString,
             periplus_dot_pb_dot_v1_dot_control__pb2.Fleet.FromString,
             options,
             channel_credentials,

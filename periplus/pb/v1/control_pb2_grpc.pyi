@@ -42,6 +42,7 @@ class CoordinatorStub:
     WatchJob: _grpc.UnaryStreamMultiCallable[_control_pb2.WatchJobRequest, _control_pb2.JobEvent]
     """Events of one job from `after_sequence` on; ends when the job has ended, or after those that there are."""
     GetFleet: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetFleetRequest, _control_pb2.Fleet]
+    OrderRegion: _grpc.UnaryUnaryMultiCallable[_control_pb2.OrderRegionRequest, _control_pb2.Fleet]
     WatchEvents: _grpc.UnaryStreamMultiCallable[_control_pb2.WatchEventsRequest, _control_pb2.FleetEvent]
     """Events of the fleet, the oldest first; ends after those that there are, unless it follows."""
 
@@ -59,6 +60,7 @@ class CoordinatorAsyncStub(CoordinatorStub):
     WatchJob: _aio.UnaryStreamMultiCallable[_control_pb2.WatchJobRequest, _control_pb2.JobEvent]  # type: ignore[assignment]
     """Events of one job from `after_sequence` on; ends when the job has ended, or after those that there are."""
     GetFleet: _aio.UnaryUnaryMultiCallable[_control_pb2.GetFleetRequest, _control_pb2.Fleet]  # type: ignore[assignment]
+    OrderRegion: _aio.UnaryUnaryMultiCallable[_control_pb2.OrderRegionRequest, _control_pb2.Fleet]  # type: ignore[assignment]
     WatchEvents: _aio.UnaryStreamMultiCallable[_control_pb2.WatchEventsRequest, _control_pb2.FleetEvent]  # type: ignore[assignment]
     """Events of the fleet, the oldest first; ends after those that there are, unless it follows."""
 
@@ -113,6 +115,13 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     def GetFleet(
         self,
         request: _control_pb2.GetFleetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.Fleet, _abc.Awaitable[_control_pb2.Fleet]]: ...
+
+    @_abc_1.abstractmethod
+    def OrderRegion(
+        self,
+        request: _control_pb2.OrderRegionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.Fleet, _abc.Awaitable[_control_pb2.Fleet]]: ...
 

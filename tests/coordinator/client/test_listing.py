@@ -72,9 +72,11 @@ def test_an_empty_listing_is_empty_for_people_and_a_list_for_programs() -> None:
 def test_a_region_and_a_link_show_what_is_known_of_them() -> None:
     report = control_pb2.TaskReport(task_id="j/trainer", job_id="j", state=control_pb2.TASK_STATE_RUNNING)
     offered = inventory_to_pb(inventory(machine(accelerators=2, memory_bytes=16_000_000_000)))
-    region = control_pb2.Region(name="eu", state="ready", inventory=offered, tasks=[report], last_seen_s=9.0)
+    region = control_pb2.Region(
+        name="eu", state="ready", mode="open", inventory=offered, tasks=[report], last_seen_s=9.0
+    )
     text = render(REGIONS, [region_tree(region)], Output.TABLE, 10.5)
-    assert text.splitlines()[1].split() == ["eu", "ready", "4", "16", "GB", "2", "x", "NVIDIA", "L4", "1", "1.5", "s"]
+    assert text.splitlines()[1].split() == ["eu", "ready", "open", "4", "16", "GB", "2", "x", "NVIDIA", "L4", "1", "1.5", "s"]
     unmeasured = link_tree(control_pb2.Link(src_region="eu", dst_region="us", sent_bytes=5))
     assert unmeasured["rtt_s"] is None
     assert render(LINKS, [unmeasured], Output.TABLE, 0.0).splitlines()[1].split() == [

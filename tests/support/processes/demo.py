@@ -59,13 +59,15 @@ def shorten(run: Path, steps: int) -> None:
     config.write_text(config.read_text().replace("steps: 4000", f"steps: {steps}"))
 
 
-def start_demo(work_dir: Path, *arguments: str, home: Path | None = None) -> "subprocess.Popen[str]":
+def start_demo(
+    work_dir: Path, *arguments: str, home: Path | None = None, stdout: int = subprocess.DEVNULL
+) -> "subprocess.Popen[str]":
     """Start a demo, whose model cache lies in `home`, by default in its working directory."""
     return subprocess.Popen(
         command("--work-dir", str(work_dir), *arguments),
         env=environment(home or work_dir),
         stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         text=True,
     )
 
