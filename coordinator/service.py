@@ -106,6 +106,9 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
             plan_json=request.plan_json,
             max_trainer_restarts=job.failure.max_trainer_restarts,
             max_region_absence_s=job.failure.max_region_absence_s,
+            trainer_region=job.regions.trainer or "",
+            rollout_regions=job.regions.rollout or (),
+            forbidden_regions=job.regions.forbid,
         )
         request_id = request.request_id or job_id
         state = await self._writer.apply(JobSubmitted(request_id, job_id, wanted, _actor(context)))

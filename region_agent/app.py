@@ -279,6 +279,8 @@ class Agent:
             measured = await probe(address, region, order.dst_region, order.payload_bytes, clock.monotonic_s)
         except PeriplusError as error:
             event(log, logging.WARNING, "probe_failed", dst=order.dst_region, why=error)
+            failed = control_pb2.LinkMeasurement(src_region=region, dst_region=order.dst_region, error=str(error))
+            self._session.send(control_pb2.AgentMessage(link=failed))
             return
         # The probe's bytes went over the link like all others.
         self._traffic.sent(order.dst_region, measured.sent_bytes)

@@ -1,12 +1,13 @@
-"""Sessions of agents: who serves a region, which tasks it has, and what it measured."""
+"""Sessions of agents: who serves a region, and which tasks it has."""
 
 from dataclasses import replace
 
-from coordinator.events import FenceSession, FleetEventKind, LinkMeasured, RegionJoined, Stamp
+from coordinator.events import FenceSession, FleetEventKind, RegionJoined, Stamp
 from coordinator.machine.draft import Draft
 from coordinator.machine.jobs import end_by_trainer
+from coordinator.machine.links import forget_probes_of, try_links_again
 from coordinator.machine.reports import take_report
-from coordinator.state import Hello, MeasuredLink, RegionState, State, TaskStatus, live_jobs, trainer_task_id
+from coordinator.state import Hello, RegionState, State, TaskStatus, live_jobs, trainer_task_id
 from periplus.errors import Conflict
 from periplus.values.task import Role, TaskReport, TaskState
 
@@ -40,7 +41,7 @@ def join(draft: Draft, event: RegionJoined, now_s: float) -> None:
     # The newer session replaces the older one, and the answer to a probe of the older one will not come.
     if before:
         draft.effects.append(FenceSession(hello.region, before.epoch))
-        _forget_probe_of(draft, hello.region)
+        forget_probes_of(draft, hello.region)
     # The new session was sent no tasks yet (`sent` is None), so that `_settle` sends them; revisions go on rising.
     region = RegionState(
         hello=hello,
@@ -51,9 +52,7 @@ def join(draft: Draft, event: RegionJoined, now_s: float) -> None:
         revision=before.revision if before else 0,
     )
     draft.put_region(hello.region, region)
-    # Links of this region that were given up are probed again.
-    unmeasured = {pair: at_s for pair, at_s in draft.state.unmeasured.items() if hello.region not in pair}
-    draft.state = replace(draft.state, unmeasured=unmeasured)
+    try_links_again(draft, hello.region)
     rebooted = before is not None and before.hello.boot_id != hello.boot_id
     again = " again, as a new process" if rebooted else " again" if before else ""
     text = f"its agent on {hello.inventory.own.name} joined{again}, with {len(hello.tasks)} tasks"
@@ -101,20 +100,4 @@ def disconnect(draft: Draft, name: str, why: str) -> None:
     """Mark a region as disconnected. It keeps its tasks."""
     draft.tell(FleetEventKind.REGION_LEFT, why, region=name)
     draft.put_region(name, replace(draft.state.regions[name], connected=False))
-    _forget_probe_of(draft, name)
-
-
-def _forget_probe_of(draft: Draft, name: str) -> None:
-    probe = draft.state.probe
-    if probe and name in (probe.src_region, probe.dst_region):
-        draft.state = replace(draft.state, probe=None)
-
-
-def measure(draft: Draft, event: LinkMeasured, now_s: float) -> None:
-    """Take note of a link's measurement."""
-    state, pair = draft.state, (event.stamp.region, event.dst_region)
-    link = MeasuredLink(rtt_s=event.rtt_s, throughput_bits_per_s=event.throughput_bits_per_s, measured_at_s=now_s)
-    # The measurement may be late, of a probe that was given up: the probe that runs now is then left alone.
-    under_way = state.probe if state.probe and (state.probe.src_region, state.probe.dst_region) != pair else None
-    unmeasured = {other: at_s for other, at_s in state.unmeasured.items() if other != pair}
-    draft.state = replace(state, links={**state.links, pair: link}, unmeasured=unmeasured, probe=under_way)
+    forget_probes_of(draft, name)

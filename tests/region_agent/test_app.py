@@ -522,7 +522,7 @@ def test_a_region_that_another_agent_serves_is_a_conflict(tmp_path: Path) -> Non
     play(scene)
 
 
-def test_an_order_to_probe_is_answered_with_a_measurement_and_a_dead_end_with_silence(tmp_path: Path) -> None:
+def test_an_order_to_probe_is_answered_with_a_measurement_and_a_dead_end_with_its_reason(tmp_path: Path) -> None:
     async def scene() -> None:
         fake = FakeCoordinator()
         async with served(fake) as address, agent(tmp_path, address), gateway("eu") as there:
@@ -533,8 +533,11 @@ def test_an_order_to_probe_is_answered_with_a_measurement_and_a_dead_end_with_si
                     order = control_pb2.ProbeOrder(dst_region="eu", gateway_address=target, payload_bytes=1 << 20)
                     fake.orders.put_nowait(control_pb2.CoordinatorMessage(probe=order))
                 links: Any = lambda: [message.link for message in fake.came if message.HasField("link")]  # noqa: E731
-                await until(lambda: bool(links()))
-            assert [(link.src_region, link.dst_region) for link in links()] == [("us", "eu")]
+                await until(lambda: len(links()) == 2)
+            failed, measured = sorted(links(), key=lambda link: link.throughput_bits_per_s)
+            assert [(link.src_region, link.dst_region) for link in links()] == [("us", "eu")] * 2
+            assert (dead in failed.error, failed.throughput_bits_per_s) == (True, 0.0)
+            assert (measured.error, measured.throughput_bits_per_s > 0) == ("", True)
             await until(lambda: any(message.heartbeat.traffic for message in fake.came))
 
     play(scene)

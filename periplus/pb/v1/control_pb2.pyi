@@ -503,11 +503,14 @@ class LinkMeasurement(_message.Message):
     RTT_S_FIELD_NUMBER: _builtins.int
     THROUGHPUT_BITS_PER_S_FIELD_NUMBER: _builtins.int
     PROBE_BYTES_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
     src_region: _builtins.str
     dst_region: _builtins.str
     rtt_s: _builtins.float
     throughput_bits_per_s: _builtins.float
     probe_bytes: _builtins.int
+    error: _builtins.str
+    """why the probe failed, and nothing was measured; empty otherwise"""
     def __init__(
         self,
         *,
@@ -516,10 +519,11 @@ class LinkMeasurement(_message.Message):
         rtt_s: _builtins.float = ...,
         throughput_bits_per_s: _builtins.float = ...,
         probe_bytes: _builtins.int = ...,
+        error: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dst_region", b"dst_region", "probe_bytes", b"probe_bytes", "rtt_s", b"rtt_s", "src_region", b"src_region", "throughput_bits_per_s", b"throughput_bits_per_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dst_region", b"dst_region", "error", b"error", "probe_bytes", b"probe_bytes", "rtt_s", b"rtt_s", "src_region", b"src_region", "throughput_bits_per_s", b"throughput_bits_per_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1490,6 +1494,9 @@ class Link(_message.Message):
     THROUGHPUT_BITS_PER_S_FIELD_NUMBER: _builtins.int
     SENT_BYTES_FIELD_NUMBER: _builtins.int
     MEASURED_AT_S_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    FAILED_SINCE_S_FIELD_NUMBER: _builtins.int
+    IS_STALE_FIELD_NUMBER: _builtins.int
     src_region: _builtins.str
     dst_region: _builtins.str
     rtt_s: _builtins.float
@@ -1497,6 +1504,13 @@ class Link(_message.Message):
     sent_bytes: _builtins.int
     """as counted by the sending gateway; see JobEvent.fleet"""
     measured_at_s: _builtins.float
+    """Unix time; 0 if it was never measured"""
+    failure: _builtins.str
+    """why its last probe failed; empty if it did not"""
+    failed_since_s: _builtins.float
+    """since when no probe has succeeded"""
+    is_stale: _builtins.bool
+    """a region of it is disconnected, so that it is not measured any more"""
     def __init__(
         self,
         *,
@@ -1506,10 +1520,13 @@ class Link(_message.Message):
         throughput_bits_per_s: _builtins.float = ...,
         sent_bytes: _builtins.int = ...,
         measured_at_s: _builtins.float = ...,
+        failure: _builtins.str = ...,
+        failed_since_s: _builtins.float = ...,
+        is_stale: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dst_region", b"dst_region", "measured_at_s", b"measured_at_s", "rtt_s", b"rtt_s", "sent_bytes", b"sent_bytes", "src_region", b"src_region", "throughput_bits_per_s", b"throughput_bits_per_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dst_region", b"dst_region", "failed_since_s", b"failed_since_s", "failure", b"failure", "is_stale", b"is_stale", "measured_at_s", b"measured_at_s", "rtt_s", b"rtt_s", "sent_bytes", b"sent_bytes", "src_region", b"src_region", "throughput_bits_per_s", b"throughput_bits_per_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
