@@ -158,6 +158,7 @@ def report_from_pb(message: control_pb2.TaskReport) -> TaskReport:
         is_misplaced=message.is_misplaced,
         lacks_device=message.lacks_device,
         is_final=message.is_final,
+        lacks_storage=message.lacks_storage,
     )
 
 

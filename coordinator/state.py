@@ -483,7 +483,7 @@ def waits_until_s(state: State, job: Job) -> float | None:
 
 
 def doing(state: State, job: Job) -> str:
-    """Describe what a live job does now: the trainer's phase, and which of the job's regions are disconnected.
+    """Describe what a live job does now: the trainer's phase, which of its regions are disconnected or cannot start it.
 
     The text is empty for a job that has ended or is not placed yet.
     """
@@ -493,6 +493,8 @@ def doing(state: State, job: Job) -> str:
     # The trainer's own region is reported apart, because the phase is then only the last one known.
     away = sorted(set(job.placement.regions) - ready - {trainer_region})
     others = [f"{', '.join(away)} {'is' if len(away) == 1 else 'are'} disconnected"] if away else []
+    reports = [(status.region, status.report) for status in job.tasks.values() if status.report]
+    others += dict.fromkeys(f"{name}: {it.message}" for name, it in reports if it.message and it.is_unstarted)
     if trainer_region not in ready:
         seen = f"; it last said: {job.phase}" if job.phase else ""
         until_s = waits_until_s(state, job)

@@ -257,8 +257,10 @@ def avoiding(job: Job, region: str, machine: str, devices: Sequence[int], why: s
 
 
 def avoiding_task(job: Job, status: TaskStatus, report: TaskReport) -> Job:
-    """Return a job whose later plans leave out what made a task fail: its devices, or its engine in its region."""
+    """Return a job whose later plans leave out what made a task fail: its region, its devices, or its engine there."""
     region, engine = status.region, status.process.engine
+    if report.lacks_storage:
+        return avoiding(job, region, status.machine, (), report.message)
     if report.lacks_device or not engine:
         return avoiding(job, region, status.machine, status.devices, report.message)
     notice = f"planned again without {engine} in {region}: {report.message}"

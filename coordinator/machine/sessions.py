@@ -7,6 +7,7 @@ from coordinator.machine.draft import Draft
 from coordinator.machine.jobs import end_by_trainer
 from coordinator.machine.links import forget_probes_of, try_links_again
 from coordinator.machine.reports import take_report
+from coordinator.machine.reservations import forgiven
 from coordinator.state import Hello, RegionState, State, TaskStatus, live_jobs, trainer_task_id
 from periplus.errors import Conflict
 from periplus.values.task import Role, TaskReport, TaskState
@@ -66,7 +67,11 @@ def _take_inventory(draft: Draft, hello: Hello, rebooted: bool, now_s: float) ->
     The report of a lost rollout worker is forgotten, so that the worker is started again. So is a lost trainer.
     """
     present = {report.task_id for report in hello.tasks}
-    # Forget the reports of rollout workers that the agent lost, so that they count as not started.
+    # What did not start with the process before may start now.
+    if rebooted:
+        for job in live_jobs(draft.state):
+            draft.put_job(forgiven(job, hello.region))
+    # Forget the reports of workers that the agent lost, and of what had not started: they count as not started.
     for job in live_jobs(draft.state):
         tasks = {
             task_id: replace(status, report=None) if _may_start_again(status, rebooted) else status
@@ -93,7 +98,9 @@ def _catch_up(draft: Draft, report: TaskReport) -> None:
 
 
 def _may_start_again(status: TaskStatus, rebooted: bool) -> bool:
-    return status.role is Role.ROLLOUT and (rebooted or not status.ended)
+    # Of a task that had not started, trainer or not, nothing is lost.
+    is_unstarted = status.report is not None and status.report.is_unstarted
+    return is_unstarted or (status.role is Role.ROLLOUT and (rebooted or not status.ended))
 
 
 def disconnect(draft: Draft, name: str, why: str) -> None:

@@ -426,12 +426,44 @@ def test_a_job_whose_spool_cannot_be_opened_waits_until_it_can(
         async with served(fake) as address, agent(tmp_path, address), gateway("eu") as home:
             fake.orders.put_nowait(desired(home=home.address))
             await until(lambda: "spool_unusable" in caplog.text)
-            assert states(fake) == []
+            await until(lambda: states(fake) == [control_pb2.TASK_STATE_STARTING])
+            [said] = [message.task for message in fake.came if message.HasField("task")]
+            assert f"{folder} is locked by another process" in said.message
             async with Worker(fake.hellos[0].gateway_address, "w1") as worker:
                 assert isinstance(await worker.ended(), NotFound)
             held.close()
-            await until(lambda: states(fake) == [control_pb2.TASK_STATE_RUNNING])
+            await until(lambda: states(fake) == [control_pb2.TASK_STATE_STARTING, control_pb2.TASK_STATE_RUNNING])
             assert caplog.text.count("spool_unusable") == 1
+
+    play(scene)
+
+
+def test_a_task_that_could_not_start_and_is_wanted_no_more_is_reported_as_ended(tmp_path: Path) -> None:
+    async def scene() -> None:
+        fake = FakeCoordinator()
+        folder = StateDirectory(tmp_path / "state").spool_of(JOB)
+        held = open_frames(folder, durability=Durability.PROCESS, max_bytes=1 << 20)
+        async with served(fake) as address, agent(tmp_path, address):
+            fake.orders.put_nowait(desired())
+            await until(lambda: states(fake) == [control_pb2.TASK_STATE_STARTING])
+            fake.orders.put_nowait(desired(num_tasks=0))
+            await until(lambda: states(fake) == [control_pb2.TASK_STATE_STARTING, control_pb2.TASK_STATE_STOPPED])
+        held.close()
+
+    play(scene)
+
+
+def test_a_job_whose_id_is_too_long_for_a_file_is_reported_as_misplaced_at_once(tmp_path: Path) -> None:
+    async def scene() -> None:
+        fake, order = FakeCoordinator(), desired()
+        order.desired.tasks[0].job_id = order.desired.jobs[0].job_id = "j" * 300
+        async with served(fake) as address, agent(tmp_path, address):
+            fake.orders.put_nowait(order)
+            await until(lambda: bool(states(fake)))
+            [said] = [message.task for message in fake.came if message.HasField("task")]
+            assert said.state == control_pb2.TASK_STATE_FAILED
+            assert (said.is_misplaced, said.lacks_storage) == (True, True)
+            assert "File name too long" in said.message
 
     play(scene)
 
