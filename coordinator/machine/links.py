@@ -75,21 +75,16 @@ def forget_probes_of(draft: Draft, region: str) -> None:
 
 def try_links_again(draft: Draft, region: str) -> None:
     """Let the failed links of a region that has joined be probed now, as if for the first time."""
-    failed = {
-        pair: replace(each, tried_at_s=None) if region in pair else each
-        for pair, each in draft.state.failed_links.items()
-    }
-    draft.state = replace(draft.state, failed_links=failed)
+    failed = draft.state.failed_links
+    again = {pair: replace(each, tried_at_s=None) for pair, each in failed.items() if region in pair}
+    draft.state = replace(draft.state, failed_links={**failed, **again})
 
 
 def unsettled_pairs(state: State, regions: frozenset[str]) -> list[Pair]:
     """Return the directed pairs that were neither measured nor given up."""
     pairs = [(src, dst) for src in sorted(regions) for dst in sorted(regions) if src != dst]
-    return [pair for pair in pairs if pair not in state.links and _is_open(state, pair)]
-
-
-def _is_open(state: State, pair: Pair) -> bool:
-    return pair not in state.failed_links or state.failed_links[pair].tried_at_s is None
+    settled = state.links.keys() | {pair for pair, each in state.failed_links.items() if each.tried_at_s is not None}
+    return [pair for pair in pairs if pair not in settled]
 
 
 def wait_for_links(draft: Draft, job: Job, regions: frozenset[str], now_s: float) -> str:
