@@ -125,6 +125,7 @@ def _settings(config: CoordinatorConfig) -> Settings:
         probe_payload_bytes=config.probe_payload_bytes,
         probe_timeout_s=config.probe_timeout_s,
         probe_retry_s=config.probe_retry_s,
+        probe_again_s=config.probe_again_s,
         jobs_per_region=config.jobs_per_region,
     )
 

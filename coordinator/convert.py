@@ -15,6 +15,7 @@ from coordinator.events import (
     InventoryChanged,
     LinkMeasured,
     Order,
+    ProbeFailed,
     RefuseCertificate,
     SendCertificate,
     SendDesired,
@@ -32,9 +33,10 @@ from coordinator.state import (
     Pair,
     RegionState,
     State,
+    ready_regions,
 )
 from coordinator.store import StoredEvent
-from periplus.errors import ConfigError, WireError
+from periplus.errors import LINE_CHARACTERS, ConfigError, WireError
 from periplus.net.convert import (
     certificate_to_pb,
     inventory_from_pb,
@@ -117,9 +119,11 @@ def _sent_from_pb(traffic: Iterable[control_pb2.LinkTraffic]) -> dict[str, int]:
     return {link.dst_region: link.sent_bytes for link in traffic}
 
 
-def _measurement_from_pb(stamp: Stamp, link: control_pb2.LinkMeasurement) -> LinkMeasured:
+def _measurement_from_pb(stamp: Stamp, link: control_pb2.LinkMeasurement) -> LinkMeasured | ProbeFailed:
     if link.src_region != stamp.region:
         raise WireError(f"region {stamp.region} reported a link that starts in {link.src_region!r}")
+    if link.error:
+        return ProbeFailed(stamp=stamp, dst_region=link.dst_region, why=link.error[:LINE_CHARACTERS])
     if not (0 <= link.rtt_s < math.inf and 0 < link.throughput_bits_per_s < math.inf):
         raise WireError(
             f"region {stamp.region} reported an impossible measurement to {link.dst_region}: a round trip of "
@@ -154,6 +158,7 @@ def report_from_pb(message: control_pb2.TaskReport) -> TaskReport:
         is_misplaced=message.is_misplaced,
         lacks_device=message.lacks_device,
         is_final=message.is_final,
+        lacks_storage=message.lacks_storage,
     )
 
 
@@ -309,7 +314,7 @@ def fleet_event_to_pb(stored: StoredEvent) -> control_pb2.FleetEvent:
 
 
 def fleet_to_pb(state: State) -> control_pb2.Fleet:
-    """Return all regions, and every link that was measured or that carried bytes. Never raises."""
+    """Return all regions, and every link that was probed or that carried bytes. Never raises."""
     sent_bytes = {(src, dst): n for src, region in state.regions.items() for dst, n in region.sent_bytes.items()}
     return _fleet_to_pb(state, sent_bytes)
 
@@ -322,7 +327,10 @@ def _job_fleet_to_pb(state: State, job: Job) -> control_pb2.Fleet:
 def _fleet_to_pb(state: State, sent_bytes: Mapping[Pair, int]) -> control_pb2.Fleet:
     return control_pb2.Fleet(
         regions=[_region_to_pb(region) for _, region in sorted(state.regions.items())],
-        links=[_link_to_pb(state, pair, sent_bytes.get(pair, 0)) for pair in sorted({*state.links, *sent_bytes})],
+        links=[
+            _link_to_pb(state, pair, sent_bytes.get(pair, 0))
+            for pair in sorted({*state.links, *state.failed_links, *sent_bytes})
+        ],
     )
 
 
@@ -352,6 +360,7 @@ def _region_to_pb(region: RegionState) -> control_pb2.Region:
 
 def _link_to_pb(state: State, pair: Pair, sent_bytes: int) -> control_pb2.Link:
     link = state.links.get(pair) or MeasuredLink(rtt_s=0.0, throughput_bits_per_s=0.0, measured_at_s=0.0)
+    failed = state.failed_links.get(pair)
     return control_pb2.Link(
         src_region=pair[0],
         dst_region=pair[1],
@@ -359,4 +368,7 @@ def _link_to_pb(state: State, pair: Pair, sent_bytes: int) -> control_pb2.Link:
         throughput_bits_per_s=link.throughput_bits_per_s,
         sent_bytes=sent_bytes,
         measured_at_s=link.measured_at_s,
+        failure=failed.why if failed else "",
+        failed_since_s=failed.since_s if failed else 0.0,
+        is_stale=not ready_regions(state).issuperset(pair),
     )

@@ -66,6 +66,15 @@ class LinkMeasured:
     throughput_bits_per_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeFailed:
+    """An agent could not measure the link from its region to `dst_region`, and why."""
+
+    stamp: Stamp
+    dst_region: str
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class InventoryChanged:
     """An agent's region offers something else than it said in its hello: a device has failed, or works again."""
@@ -161,7 +170,9 @@ class Ticked:
     """Time has passed; this event comes about once a second."""
 
 
-AgentEvent = HeartbeatSeen | LinkMeasured | InventoryChanged | TaskReported | StepRecorded | CertificateRequested
+AgentEvent = (
+    HeartbeatSeen | LinkMeasured | ProbeFailed | InventoryChanged | TaskReported | StepRecorded | CertificateRequested
+)
 Event = RegionJoined | RegionLeft | AgentEvent | JobSubmitted | JobCancelled | RegionOrdered | PlanFinished | Ticked
 
 # ---- effects ---------------------------------------------------------------------------------------------------------
@@ -246,6 +257,7 @@ class FleetEventKind(StrEnum):
     REGION_ORDERED = "region_ordered"
     DEVICES_CHANGED = "devices_changed"
     LINK_FAILED = "link_failed"
+    LINK_WORKS_AGAIN = "link_works_again"
     JOB_SUBMITTED = "job_submitted"
     JOB_CHANGED = "job_changed"
     CANCELLATION_ASKED = "cancellation_asked"

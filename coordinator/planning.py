@@ -25,6 +25,8 @@ from planner.problem.hardware import GpuType
 
 log = logging.getLogger(__name__)
 
+_NO_REGION = Fact(kind="inventory", name="regions", what="the job cannot start in any region that is free")
+
 Ask = Callable[[Fleet, Mapping[str, DeviceCount], JobRequest], PlanOutcome]
 """A function that plans a job on the devices of a fleet that are free, by region."""
 
@@ -33,8 +35,15 @@ def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
     """Run the planner for one RunPlanner effect and return its answer. Never raises: a crash becomes PlannerFailed."""
     job = state.jobs[order.job_id]
     try:
-        fleet = fleet_of(state, frozenset(order.free), job.avoided, job.refused_engines)
-        found = ask(fleet, order.free, job.request)
+        usable = {
+            name: count
+            for name, count in order.free.items()
+            if (name, state.regions[name].hello.inventory.own.name, None) not in job.avoided
+        }
+        if not usable:
+            return PlanFinished(order.job_id, order.free, Infeasible(facts=(_NO_REGION,)))
+        fleet = fleet_of(state, frozenset(usable), job.avoided, job.refused_engines)
+        found = ask(fleet, usable, job.request)
         if isinstance(found, BudgetExhausted) and (wrong := found.refuted):
             numbers = {"method": wrong.method, "bound": wrong.bound, "value": wrong.value}
             log_event(log, logging.WARNING, "bound_refuted", job=order.job_id, **numbers)

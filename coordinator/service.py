@@ -33,6 +33,11 @@ MAX_TEXT_BYTES = 1 << 20
 most `rpc.MAX_MESSAGE_BYTES`. A job file has kilobytes, a configuration tens of them. Chosen by hand."""
 
 
+MAX_JOB_ID_BYTES = 200
+"""Longest id of a job. File names have at most 255 bytes, and agents append up to 30. New ids have at most 70, since
+names of jobs have at most 63. Chosen by hand."""
+
+
 class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
     """Translates between the gRPC protocol and the writer.
 
@@ -89,6 +94,11 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
             raise ConfigError("resume_from and resume_policy go together: a run directory, and the policy found in it")
         if request.resume_job_id and not is_path_component(request.resume_job_id):
             raise ConfigError(f"resume_job_id {request.resume_job_id[:80]!r} is no name of a run's directory")
+        if (num_bytes := len(request.resume_job_id.encode())) > MAX_JOB_ID_BYTES:
+            raise ConfigError(
+                f"resume_job_id {request.resume_job_id[:80]!r}... has {num_bytes} bytes, and at most "
+                f"{MAX_JOB_ID_BYTES} fit into the names of files; rename the run's directory"
+            )
         if request.plan_json:
             Plan.from_json(request.plan_json)
         # The id is a proposal: the machine ignores it for a repeated request and for a resumed job.
@@ -106,6 +116,9 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
             plan_json=request.plan_json,
             max_trainer_restarts=job.failure.max_trainer_restarts,
             max_region_absence_s=job.failure.max_region_absence_s,
+            trainer_region=job.regions.trainer or "",
+            rollout_regions=job.regions.rollout or (),
+            forbidden_regions=job.regions.forbid,
         )
         request_id = request.request_id or job_id
         state = await self._writer.apply(JobSubmitted(request_id, job_id, wanted, _actor(context)))

@@ -5,8 +5,8 @@ check them:
 
 - The tasks that a region should run are *derived* from the jobs (`desired_tasks`) and never stored.
 - A job has at most one trainer, in the region of its placement. A job that has ended has no desired tasks.
-- An accelerator is held by at most one job, and a group of cores by at most `Settings.jobs_per_region`. At most one
-  probe is in progress in the whole fleet.
+- An accelerator is held by at most one job, and a group of cores by at most `Settings.jobs_per_region`.
+- Of the probes in progress, at most one starts in each region and at most one ends there.
 - A job's state changes only along `TRANSITIONS`.
 
 A *fork* is one life of a job's trainer: each resumption of a job starts the next fork. The *epoch* of a region counts
@@ -91,6 +91,7 @@ class Settings:
     probe_payload_bytes: int
     probe_timeout_s: float
     probe_retry_s: float
+    probe_again_s: float = 600.0
     jobs_per_region: int = 1
 
 
@@ -154,12 +155,15 @@ class MeasuredLink:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
-    """The link measurement that is in progress."""
+class FailedLink:
+    """A link whose last probe failed: why, and since when no probe of it has succeeded.
 
-    src_region: str
-    dst_region: str
-    ordered_at_s: float
+    `tried_at_s` is when the last probe failed, or None if a region of the link has joined again since.
+    """
+
+    why: str
+    since_s: float
+    tried_at_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +175,8 @@ class JobRequest:
     `allows_other_problems` lets the run go on with other problems than it had. `plan_json` is a plan to run in place of
     one that is searched, or empty. `model_config` is the text of its
     model's `config.json`, empty for a built-in model, and `model_bytes` the size of one published version, or 0.
-    `max_trainer_restarts` and `max_region_absence_s` are those of the job's section `failure`.
+    `max_trainer_restarts` and `max_region_absence_s` are those of the job's section `failure`. `trainer_region`,
+    `rollout_regions` and `forbidden_regions` are those of its section `regions`; empty for no rule.
     """
 
     name: str
@@ -186,6 +191,22 @@ class JobRequest:
     allows_other_problems: bool = False
     max_trainer_restarts: int = 0
     max_region_absence_s: float = 900.0
+    trainer_region: str = ""
+    rollout_regions: tuple[str, ...] = ()
+    forbidden_regions: tuple[str, ...] = ()
+
+    def may_use_link(self, src: str, dst: str) -> bool:
+        """Return whether the job's rules let it send anything from `src` to `dst`.
+
+        Weights and trajectories go between the trainer's region and the others only.
+        """
+        return any(
+            trainer not in self.forbidden_regions
+            and rollout not in self.forbidden_regions
+            and trainer == (self.trainer_region or trainer)
+            and rollout in (self.rollout_regions or (rollout,))
+            for trainer, rollout in ((src, dst), (dst, src))
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,9 +400,10 @@ class Job:
 class State:
     """The whole state of the coordinator.
 
-    `authority_key` is the public key of the job authority in hexadecimal. `unmeasured` maps a pair whose last probe was
-    given up to the time of that. `requests` maps a submission's request id to its job. `planning` is the job that the
-    planner works on, or None. `ending_since_s` is since when, without a pause, jobs that have ended still have
+    `authority_key` is the public key of the job authority in hexadecimal. `probes` has the probes in progress, with the
+    times at which they were ordered. `link_waits` has the pending jobs that could be planned but for links that are not
+    measured yet, with the times since when. `requests` maps a submission's request id to its job. `planning` is the job
+    that the planner works on, or None. `ending_since_s` is since when, without a pause, jobs that have ended still have
     processes; None if they have none.
     """
 
@@ -389,8 +411,9 @@ class State:
     authority_key: str
     regions: Mapping[str, RegionState] = field(default_factory=dict)
     links: Mapping[Pair, MeasuredLink] = field(default_factory=dict)
-    unmeasured: Mapping[Pair, float] = field(default_factory=dict)
-    probe: Probe | None = None
+    failed_links: Mapping[Pair, FailedLink] = field(default_factory=dict)
+    probes: Mapping[Pair, float] = field(default_factory=dict)
+    link_waits: Mapping[str, float] = field(default_factory=dict)
     jobs: Mapping[str, Job] = field(default_factory=dict)
     requests: Mapping[str, str] = field(default_factory=dict)
     planning: str | None = None
@@ -473,7 +496,7 @@ def waits_until_s(state: State, job: Job) -> float | None:
 
 
 def doing(state: State, job: Job) -> str:
-    """Describe what a live job does now: the trainer's phase, and which of the job's regions are disconnected.
+    """Describe what a live job does now: the trainer's phase, which of its regions are disconnected or cannot start it.
 
     The text is empty for a job that has ended or is not placed yet.
     """
@@ -485,6 +508,8 @@ def doing(state: State, job: Job) -> str:
     drained = [name for name in sorted(job.placement.regions) if state.regions[name].mode is RegionMode.DRAINED]
     words = ((away, "disconnected"), (drained, "drained: no worker runs there"))
     others = [f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {how}" for names, how in words if names]
+    reports = [(status.region, status.report) for status in job.tasks.values() if status.report]
+    others += dict.fromkeys(f"{name}: {it.message}" for name, it in reports if it.message and it.is_unstarted)
     if trainer_region not in ready:
         seen = f"; it last said: {job.phase}" if job.phase else ""
         until_s = waits_until_s(state, job)
@@ -509,12 +534,6 @@ def ready_regions(state: State) -> frozenset[str]:
 def runs_unknown_job(state: State, region: RegionState) -> bool:
     """Return whether the region still runs a task that an earlier coordinator process had started."""
     return any(report.job_id not in state.jobs and report.state not in ENDED for report in region.tasks.values())
-
-
-def unsettled_pairs(state: State, regions: frozenset[str]) -> list[Pair]:
-    """Return the directed pairs that were neither measured nor given up, in the order in which to probe them."""
-    pairs = [(src, dst) for src in sorted(regions) for dst in sorted(regions) if src != dst]
-    return [pair for pair in pairs if pair not in state.links and pair not in state.unmeasured]
 
 
 def desired_tasks(state: State, region: str) -> tuple[AssignedTask, ...]:

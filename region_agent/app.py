@@ -35,7 +35,7 @@ from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_read
 from periplus.process.telemetry import event
 from periplus.values.machine import DeviceFamily, Inventory
 from periplus.values.record import RecordKind
-from periplus.values.task import Role, RunFiles, TaskReport, authority_key_of
+from periplus.values.task import Role, RunFiles, TaskReport, TaskState, authority_key_of
 from periplus.wan.client import address_resolver
 from region_agent.config import AgentConfig
 from region_agent.control.accelerators import Accelerators
@@ -304,6 +304,8 @@ class Agent:
             measured = await probe(address, region, order.dst_region, order.payload_bytes, clock.monotonic_s)
         except PeriplusError as error:
             event(log, logging.WARNING, "probe_failed", dst=order.dst_region, why=error)
+            failed = control_pb2.LinkMeasurement(src_region=region, dst_region=order.dst_region, error=str(error))
+            self._session.send(control_pb2.AgentMessage(link=failed))
             return
         # The probe's bytes went over the link like all others.
         self._traffic.sent(order.dst_region, measured.sent_bytes)
@@ -330,6 +332,7 @@ class Agent:
             # With another job authority, readers no longer accept what is cached here, so the hub is opened anew.
             if job_id not in jobs or self._hubs.get(job_id).authority_key != authority_key_of(jobs[job_id]):
                 await self._drop_hub(job_id, jobs)
+        self._openings.forget_all_but(jobs)
         for job_id, task in jobs.items():
             if job_id in self._hubs.job_ids():
                 self._keep_upstream(task)
@@ -440,6 +443,11 @@ class Agent:
             # Only changes are reported; the hello of a new session has all of them.
             if self._reported.get(task_id) != report_:
                 self._session.send(control_pb2.AgentMessage(task=report_to_pb(report_)))
+        # What was said to be starting, and is wanted no more, would otherwise keep its devices for ever.
+        for task_id in self._reported.keys() - reports.keys() - self._desired.keys():
+            if (last := self._reported[task_id]).is_unstarted and not self._stopping:
+                ended = replace(last, state=TaskState.STOPPED, message="never started")
+                self._session.send(control_pb2.AgentMessage(task=report_to_pb(ended)))
         self._reported = reports
 
     async def _conclude_runs(self) -> None:
@@ -472,9 +480,9 @@ class Agent:
         processes = self._supervisor.processes
         # A task that was to stop before its process was started would otherwise never be reported as ended.
         unstarted = {
-            task_id: report_unstarted(task)
+            task_id: said
             for task_id, task in self._desired.items()
-            if task.stopping and task_id not in processes
+            if (said := report_unstarted(task) if task.stopping else self._openings.report(task))
         }
         started = {
             task_id: replace(

@@ -171,7 +171,11 @@ def _machine_tree(machine: Machine) -> Tree:
 
 
 def link_tree(link: control_pb2.Link) -> Tree:
-    """Return a link as a tree; its measurements are None if it was never measured."""
+    """Return a link as a tree; its measurements are None if it was never measured.
+
+    Its state is `failed` if its last probe failed, `stale` if it is not measured any more since a region of it is
+    disconnected, `ok`, or empty if it was never probed.
+    """
     measured = link.throughput_bits_per_s > 0
     return {
         "src_region": link.src_region,
@@ -179,6 +183,9 @@ def link_tree(link: control_pb2.Link) -> Tree:
         "rtt_s": link.rtt_s if measured else None,
         "throughput_bits_per_s": link.throughput_bits_per_s if measured else None,
         "measured_at_s": round(link.measured_at_s, 3) if measured else None,
+        "state": "failed" if link.failure else "" if not measured else "stale" if link.is_stale else "ok",
+        "failure": link.failure or None,
+        "failed_since_s": round(link.failed_since_s, 3) if link.failure else None,
         "sent_bytes": link.sent_bytes,
     }
 
@@ -205,6 +212,12 @@ def _policy(tree: Tree, now_s: float) -> str:
 
 def _rtt(tree: Tree, now_s: float) -> str:
     return "" if tree["rtt_s"] is None else f"{tree['rtt_s'] * 1e3:.1f} ms"
+
+
+def _link_state(tree: Tree, now_s: float) -> str:
+    if tree["failure"] is None:
+        return str(tree["state"])
+    return f"failed: {tree['failure']} (for {_age('failed_since_s')(tree, now_s)})"
 
 
 def _throughput(tree: Tree, now_s: float) -> str:
@@ -309,8 +322,9 @@ LINKS = Listing(
         Column("THROUGHPUT", _throughput, right=True),
         Column("SENT", _size("sent_bytes"), right=True),
         Column("MEASURED", _age("measured_at_s"), right=True),
+        Column("STATE", _link_state),
     ),
-    empty="no link was measured yet; at least two regions must join",
+    empty="no link was probed yet; at least two regions must join",
 )
 TASKS = Listing(
     key="tasks",

@@ -6,6 +6,7 @@ from typing import assert_never
 
 from coordinator.events import FleetEventKind, JobCancelled, JobSubmitted, PlanFinished, PlannerFailed
 from coordinator.machine.draft import Draft
+from coordinator.machine.links import stop_waiting
 from coordinator.machine.reservations import (
     Misplaced,
     all_are_free,
@@ -54,6 +55,7 @@ def end(draft: Draft, job_id: str, to: JobState, reason: str, now_s: float) -> N
     job = replace(draft.state.jobs[job_id], ended_at_s=now_s)
     draft.state = replace(draft.state, jobs={**draft.state.jobs, job_id: job})
     draft.move_job(job_id, to, reason)
+    stop_waiting(draft, job_id)
     # Drop the reports of the job's ended tasks from the regions; running tasks stay listed until they have ended.
     for name, region in draft.state.regions.items():
         running = {

@@ -22,7 +22,6 @@ from coordinator.state import (
     live_jobs,
     ready_regions,
     trainer_task_id,
-    unsettled_pairs,
 )
 from periplus.errors import ConfigError
 from periplus.values.machine import Device, DeviceCount
@@ -265,8 +264,10 @@ def avoiding(job: Job, region: str, machine: str, devices: Sequence[int], why: s
 
 
 def avoiding_task(job: Job, status: TaskStatus, report: TaskReport) -> Job:
-    """Return a job whose later plans leave out what made a task fail: its devices, or its engine in its region."""
+    """Return a job whose later plans leave out what made a task fail: its region, its devices, or its engine there."""
     region, engine = status.region, status.process.engine
+    if report.lacks_storage:
+        return avoiding(job, region, status.machine, (), report.message)
     if report.lacks_device or not engine:
         return avoiding(job, region, status.machine, status.devices, report.message)
     notice = f"planned again without {engine} in {region}: {report.message}"
@@ -314,10 +315,8 @@ def _shared_out(
     }
 
 
-def waits_for(state: State, job: Job, now_s: float) -> str:
-    """Return the reason why a pending job cannot be planned yet, or an empty string if it can."""
-    free = device_counts(state)
-    missing = unsettled_pairs(state, frozenset(free))
+def wait_for_regions(state: State, job: Job, free: Mapping[str, DeviceCount], now_s: float) -> str:
+    """Say which regions a pending job waits for, if these are free; empty if it waits for none."""
     if len(free) < job.request.min_regions:
         wanted = job.request.min_regions
         return f"waits for {wanted} free region{'s' if wanted > 1 else ''}, {len(free)} there{held_words(state)}"
@@ -325,9 +324,11 @@ def waits_for(state: State, job: Job, now_s: float) -> str:
     # A process that nobody can end must not hold up the whole fleet.
     if state.ending_since_s is not None and now_s - state.ending_since_s < ENDING_WAIT_S:
         return f"waits for {ending_words(state)} to end, for at most {ENDING_WAIT_S:.0f} s"
-    # A plan made with unmeasured links would be made again once they are measured.
-    if missing:
-        return f"waits for the links to be measured, {len(missing)} to go"
+    return ""
+
+
+def wait_for_room(state: State, job: Job, free: Mapping[str, DeviceCount]) -> str:
+    """Say why a pending job does not fit what is free; empty unless the planner has proved that."""
     # The planner would only repeat its proof.
     if free == job.infeasible_on:
         held = f"{held_words(state)}{memory_words(state)}"

@@ -1,29 +1,14 @@
-"""Sessions of agents: who serves a region, which tasks it has, and what it measured."""
+"""Sessions of agents: who serves a region, and which tasks it has."""
 
 from dataclasses import replace
 
-from coordinator.events import (
-    FenceSession,
-    FleetEventKind,
-    LinkMeasured,
-    RegionJoined,
-    RegionOrder,
-    RegionOrdered,
-    Stamp,
-)
+from coordinator.events import FenceSession, FleetEventKind, RegionJoined, RegionOrder, RegionOrdered, Stamp
 from coordinator.machine.draft import Draft
 from coordinator.machine.jobs import end_by_trainer
+from coordinator.machine.links import forget_probes_of, try_links_again
 from coordinator.machine.reports import take_report
-from coordinator.state import (
-    Hello,
-    MeasuredLink,
-    RegionMode,
-    RegionState,
-    State,
-    TaskStatus,
-    live_jobs,
-    trainer_task_id,
-)
+from coordinator.machine.reservations import forgiven
+from coordinator.state import Hello, RegionMode, RegionState, State, TaskStatus, live_jobs, trainer_task_id
 from periplus.errors import Conflict, NotFound
 from periplus.values.task import Role, TaskReport, TaskState
 
@@ -57,7 +42,7 @@ def join(draft: Draft, event: RegionJoined, now_s: float) -> None:
     # The newer session replaces the older one, and the answer to a probe of the older one will not come.
     if before:
         draft.effects.append(FenceSession(hello.region, before.epoch))
-        _forget_probe_of(draft, hello.region)
+        forget_probes_of(draft, hello.region)
     # The new session was sent no tasks yet (`sent` is None), so that `_settle` sends them; revisions go on rising.
     region = RegionState(
         hello=hello,
@@ -69,9 +54,7 @@ def join(draft: Draft, event: RegionJoined, now_s: float) -> None:
         mode=before.mode if before else RegionMode.OPEN,
     )
     draft.put_region(hello.region, region)
-    # Links of this region that were given up are probed again.
-    unmeasured = {pair: at_s for pair, at_s in draft.state.unmeasured.items() if hello.region not in pair}
-    draft.state = replace(draft.state, unmeasured=unmeasured)
+    try_links_again(draft, hello.region)
     rebooted = before is not None and before.hello.boot_id != hello.boot_id
     again = " again, as a new process" if rebooted else " again" if before else ""
     text = f"its agent on {hello.inventory.own.name} joined{again}, with {len(hello.tasks)} tasks"
@@ -85,7 +68,11 @@ def _take_inventory(draft: Draft, hello: Hello, rebooted: bool, now_s: float) ->
     The report of a lost rollout worker is forgotten, so that the worker is started again. So is a lost trainer.
     """
     present = {report.task_id for report in hello.tasks}
-    # Forget the reports of rollout workers that the agent lost, so that they count as not started.
+    # What did not start with the process before may start now.
+    if rebooted:
+        for job in live_jobs(draft.state):
+            draft.put_job(forgiven(job, hello.region))
+    # Forget the reports of workers that the agent lost, and of what had not started: they count as not started.
     for job in live_jobs(draft.state):
         tasks = {
             task_id: replace(status, report=None) if _may_start_again(status, rebooted) else status
@@ -112,30 +99,16 @@ def _catch_up(draft: Draft, report: TaskReport) -> None:
 
 
 def _may_start_again(status: TaskStatus, rebooted: bool) -> bool:
-    return status.role is Role.ROLLOUT and (rebooted or not status.ended)
+    # Of a task that had not started, trainer or not, nothing is lost.
+    is_unstarted = status.report is not None and status.report.is_unstarted
+    return is_unstarted or (status.role is Role.ROLLOUT and (rebooted or not status.ended))
 
 
 def disconnect(draft: Draft, name: str, why: str) -> None:
     """Mark a region as disconnected. It keeps its tasks."""
     draft.tell(FleetEventKind.REGION_LEFT, why, region=name)
     draft.put_region(name, replace(draft.state.regions[name], connected=False))
-    _forget_probe_of(draft, name)
-
-
-def _forget_probe_of(draft: Draft, name: str) -> None:
-    probe = draft.state.probe
-    if probe and name in (probe.src_region, probe.dst_region):
-        draft.state = replace(draft.state, probe=None)
-
-
-def measure(draft: Draft, event: LinkMeasured, now_s: float) -> None:
-    """Take note of a link's measurement."""
-    state, pair = draft.state, (event.stamp.region, event.dst_region)
-    link = MeasuredLink(rtt_s=event.rtt_s, throughput_bits_per_s=event.throughput_bits_per_s, measured_at_s=now_s)
-    # The measurement may be late, of a probe that was given up: the probe that runs now is then left alone.
-    under_way = state.probe if state.probe and (state.probe.src_region, state.probe.dst_region) != pair else None
-    unmeasured = {other: at_s for other, at_s in state.unmeasured.items() if other != pair}
-    draft.state = replace(state, links={**state.links, pair: link}, unmeasured=unmeasured, probe=under_way)
+    forget_probes_of(draft, name)
 
 
 _MODES = {
@@ -164,7 +137,7 @@ def obey(draft: Draft, event: RegionOrdered) -> None:
             state,
             regions={other: each for other, each in state.regions.items() if other != name},
             links={pair: link for pair, link in state.links.items() if name not in pair},
-            unmeasured={pair: at_s for pair, at_s in state.unmeasured.items() if name not in pair},
+            failed_links={pair: failed for pair, failed in state.failed_links.items() if name not in pair},
         )
     else:
         draft.put_region(name, replace(region, mode=_MODES[event.order]))

@@ -5,13 +5,14 @@ It has no clock, socket, file or randomness. The rules are:
 - Sessions: a join raises the region's epoch and fences the session before. Another agent may take over a region only
   while the previous agent is disconnected. A message of another epoch, or with a sequence number that was already seen,
   changes nothing.
-- Links: every directed pair of ready regions is probed once, with one probe at a time in the whole fleet. A pair whose
-  probe gets no answer is given up for `probe_retry_s`, so that one bad link delays a job but never blocks it.
-- Jobs: a pending job is planned when enough regions have a free device (`reservations.py`), and their links are
-  measured or given up. Earlier jobs come first, but a job that must wait does not block later ones. A plan is a
-  proposal: it is committed only if the devices that it needs are still free; otherwise the job is planned again. A job
-  that is infeasible on all devices fails; one that is infeasible on the free ones waits for those in use. If a
-  process cannot start where it was placed before the trainer has, the job is planned again without that place.
+- Links: every directed pair of ready regions is probed, and again now and then (`links.py`). A pair whose probe fails
+  is given up for a while.
+- Jobs: a pending job is planned when enough regions have a free device (`reservations.py`), and the links that it may
+  use are measured or given up, or it has waited `links.LINK_WAIT_S` for them. Earlier jobs come first, but a job that
+  must wait does not block later ones. A plan is a proposal: it is committed only if the devices that it needs are still
+  free; otherwise the job is planned again. A job that is infeasible on all devices fails; one that is infeasible on the
+  free ones waits for those in use. If a process cannot start where it was placed before the trainer has, the job is
+  planned again without that place.
 - Rollout workers may come and go; the job fails for lack of them only when all have failed permanently. A trainer that
   died, or was stopped with its agent, starts again from its newest checkpoint, in its region and in a new fork: two
   trainers never write the same fork. The job fails if that cannot help, was tried too often, or its region stays away.
@@ -38,37 +39,43 @@ from coordinator.events import (
     JobSubmitted,
     LinkMeasured,
     PlanFinished,
+    ProbeFailed,
     RegionJoined,
     RegionLeft,
     RegionOrdered,
     RunPlanner,
     SendDesired,
-    SendProbe,
     StepRecorded,
     TaskReported,
     Ticked,
 )
 from coordinator.machine.draft import Draft
 from coordinator.machine.jobs import cancel, give_up_absent, plan_finished, start_due, submit
+from coordinator.machine.links import (
+    fail_probe,
+    give_up_probes,
+    measure,
+    settle_probes,
+    stop_waiting,
+    wait_for_links,
+)
 from coordinator.machine.reports import certify, count_sent, take_record, take_report
 from coordinator.machine.reservations import (
     device_counts,
     ending_words,
     forgiven,
     has_more_now,
-    waits_for,
+    wait_for_regions,
+    wait_for_room,
 )
-from coordinator.machine.sessions import accept, disconnect, is_open, join, measure, obey
+from coordinator.machine.sessions import accept, disconnect, is_open, join, obey
 from coordinator.state import (
     JobState,
-    Probe,
     State,
     desired_tasks,
     live_jobs,
-    ready_regions,
     runs_unknown_job,
     taken_back,
-    unsettled_pairs,
     without_oldest_ended,
 )
 
@@ -84,6 +91,7 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect,
         case (
             HeartbeatSeen()
             | LinkMeasured()
+            | ProbeFailed()
             | InventoryChanged()
             | TaskReported()
             | StepRecorded()
@@ -123,6 +131,8 @@ def _agent_event(draft: Draft, event: AgentEvent, now_s: float) -> None:
             count_sent(draft, name, event)
         case LinkMeasured():
             measure(draft, event, now_s)
+        case ProbeFailed():
+            fail_probe(draft, event, now_s)
         case InventoryChanged(_, inventory):
             region = draft.state.regions[name]
             problems = [device.problem for device in inventory.own.devices if device.problem]
@@ -146,13 +156,7 @@ def _tick(draft: Draft, now_s: float) -> None:
     for name, region in draft.state.regions.items():
         if region.connected and now_s - region.last_seen_s > settings.silent_after_s:
             disconnect(draft, name, f"its agent was silent for {settings.silent_after_s:.0f} s")
-    probe = draft.state.probe
-    # A lost probe would block all others, since only one runs at a time.
-    if probe and now_s - probe.ordered_at_s >= settings.probe_timeout_s:
-        pair = (probe.src_region, probe.dst_region)
-        draft.state = replace(draft.state, probe=None, unmeasured={**draft.state.unmeasured, pair: now_s})
-        text = f"the link to {probe.dst_region} was not measured within {settings.probe_timeout_s:.0f} s"
-        draft.tell(FleetEventKind.LINK_FAILED, text, region=probe.src_region)
+    give_up_probes(draft, now_s)
     for job in live_jobs(draft.state):
         start_due(draft, job, now_s)
         give_up_absent(draft, draft.state.jobs[job.job_id], now_s)
@@ -164,7 +168,7 @@ def _settle(draft: Draft, now_s: float) -> None:
     draft.state = replace(draft.state, ending_since_s=(now_s if since_s is None else since_s) if ending else None)
     draft.state = without_oldest_ended(draft.state, now_s)
     _settle_jobs(draft, now_s)
-    _settle_probe(draft, now_s)
+    settle_probes(draft, now_s)
     # Every region is compared after every event, so that no rule above can forget to send an order.
     for name, region in draft.state.regions.items():
         tasks = desired_tasks(draft.state, name)
@@ -182,35 +186,15 @@ def _settle_jobs(draft: Draft, now_s: float) -> None:
             draft.move_job(job.job_id, JobState.PENDING)
             job = draft.state.jobs[job.job_id]
         if job.state is not JobState.PENDING:
+            stop_waiting(draft, job.job_id)
             continue
-        waits = waits_for(draft.state, job, now_s)
+        free = device_counts(draft.state)
+        if waits := wait_for_regions(draft.state, job, free, now_s):
+            stop_waiting(draft, job.job_id)
+        # A plan made before they are measured would leave out the regions behind them.
+        waits = waits or wait_for_links(draft, job, frozenset(free), now_s) or wait_for_room(draft.state, job, free)
         draft.put_job(replace(job, reason=waits))
         # The planner works on one job at a time, on all free devices.
         if not waits and draft.state.planning is None:
             draft.state = replace(draft.state, planning=job.job_id)
-            draft.effects.append(RunPlanner(job.job_id, device_counts(draft.state)))
-
-
-def _settle_probe(draft: Draft, now_s: float) -> None:
-    state, settings = draft.state, draft.state.settings
-    if state.probe:
-        return
-    # Pairs that were never probed come first, then those that were given up long ago, the oldest first.
-    ready = ready_regions(state)
-    again = [
-        pair
-        for pair, at_s in sorted(state.unmeasured.items(), key=lambda item: item[1])
-        if now_s - at_s >= settings.probe_retry_s and ready.issuperset(pair)
-    ]
-    pairs = unsettled_pairs(state, ready) + again
-    if pairs:
-        src, dst = pairs[0]
-        draft.state = replace(state, probe=Probe(src_region=src, dst_region=dst, ordered_at_s=now_s))
-        order = SendProbe(
-            region=src,
-            epoch=state.regions[src].epoch,
-            dst_region=dst,
-            gateway_address=state.regions[dst].hello.gateway_address,
-            payload_bytes=settings.probe_payload_bytes,
-        )
-        draft.effects.append(order)
+            draft.effects.append(RunPlanner(job.job_id, free))

@@ -126,6 +126,7 @@ class TaskReport:
     `message` explains a failure to a person. `files` is None if no process of the task was ever started. `is_misplaced`
     says that it failed because its machine or devices are not there or do not work, or its engine does not start there;
     `lacks_device` that it was the former; `is_final` that another start of the process would fail in the same way.
+    `lacks_storage` says that it is misplaced because its agent cannot use its state directory for the job.
     """
 
     task_id: str
@@ -138,6 +139,12 @@ class TaskReport:
     is_misplaced: bool = False
     lacks_device: bool = False
     is_final: bool = False
+    lacks_storage: bool = False
+
+    @property
+    def is_unstarted(self) -> bool:
+        """Whether no process of the task was ever started, but one may be."""
+        return self.state is TaskState.STARTING and self.files is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,6 +108,7 @@ def report_to_pb(report: TaskReport) -> control_pb2.TaskReport:
         is_misplaced=report.is_misplaced,
         lacks_device=report.lacks_device,
         is_final=report.is_final,
+        lacks_storage=report.lacks_storage,
     )
 
 

@@ -12,7 +12,7 @@ from coordinator.events import JobCancelled, JobSubmitted, PlanFinished
 from coordinator.machine import reservations
 from coordinator.machine.reservations import MAX_ORDER_BYTES, device_counts
 from coordinator.state import JobState
-from periplus.errors import NotFound
+from periplus.errors import ConfigError, NotFound
 from periplus.net.rpc import MAX_MESSAGE_BYTES
 from periplus.values.task import TaskState
 from tests.support.coordinator.loopback import play, submission
@@ -46,6 +46,20 @@ def test_an_ended_job_whose_processes_still_run_is_kept(monkeypatch: pytest.Monk
     assert run.job().state is JobState.FAILED
     run.says("eu", "j/rollout-eu-0", TaskState.STOPPED)
     assert "j" not in run.state.jobs
+
+
+def test_an_id_that_is_too_long_for_the_name_of_a_file_is_refused() -> None:
+    async def scene(address: str) -> None:
+        async with connect(address) as remote:
+            asked = submission()
+            asked.resume_from, asked.resume_job_id = "/runs/x", "x" * 201
+            asked.resume_policy.version = 1
+            with pytest.raises(ConfigError, match=r"has 201 bytes, and at most 200 fit into the names of files"):
+                await remote.submit(asked)
+            asked.resume_job_id = "x" * 200
+            assert (await remote.submit(asked)).job_id == "x" * 200
+
+    play(scene)
 
 
 def test_who_follows_a_job_that_is_forgotten_gets_its_last_event(monkeypatch: pytest.MonkeyPatch) -> None:

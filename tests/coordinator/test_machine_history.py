@@ -19,6 +19,7 @@ from coordinator.events import (
     LinkMeasured,
     PlanFinished,
     PlannerFailed,
+    ProbeFailed,
     Publish,
     RegionJoined,
     RegionLeft,
@@ -30,6 +31,7 @@ from coordinator.events import (
     TaskReported,
     Ticked,
 )
+from coordinator.machine.links import LINK_WAIT_S
 from coordinator.machine.reservations import device_counts
 from coordinator.machine.step import step
 from coordinator.state import ENDED_STATES, TRANSITIONS, Job, JobState, State, desired_tasks
@@ -105,8 +107,7 @@ class AnyHistory(RuleBasedStateMachine):
     def a_fleet_has_gathered(self, regions: set[str], num_jobs: int) -> None:
         for region in sorted(regions):
             self.do(RegionJoined(hello(region, "b1", groups=GROUPS[region]), 1))
-        while self.run.state.probe:
-            self.answer_probe()
+        self.run.measure_all()
         for _ in range(num_jobs):
             self.submit(1)
 
@@ -130,13 +131,16 @@ class AnyHistory(RuleBasedStateMachine):
         assert list(self.run.state.jobs) == list(known.jobs)
         self.down.clear()
 
-    @precondition(lambda self: self.run.state.probe)
-    @rule()
-    def answer_probe(self) -> None:
-        probe = self.run.state.probe
-        assert probe
-        stamp = self.run.stamp(probe.src_region)
-        self.do(LinkMeasured(stamp=stamp, dst_region=probe.dst_region, rtt_s=0.1, throughput_bits_per_s=1e8))
+    @precondition(lambda self: self.run.state.probes)
+    @rule(data=st.data(), works=st.booleans())
+    def answer_probe(self, data: st.DataObject, works: bool) -> None:
+        src, dst = data.draw(st.sampled_from(sorted(self.run.state.probes)))
+        if works:
+            link = LinkMeasured(stamp=self.run.stamp(src), dst_region=dst, rtt_s=0.1, throughput_bits_per_s=1e8)
+            self.do(link)
+        else:
+            self.do(ProbeFailed(stamp=self.run.stamp(src), dst_region=dst, why="no route"))
+        assert ((src, dst) in self.run.state.failed_links) == (not works)
 
     @rule(seconds=st.sampled_from((1, 9, 25, 70)))
     def time_passes(self, seconds: int) -> None:
@@ -261,9 +265,19 @@ class AnyHistory(RuleBasedStateMachine):
 
     @invariant()
     def a_probe_runs_between_ready_regions(self) -> None:
-        if probe := self.run.state.probe:
-            assert self.run.state.regions[probe.src_region].connected
-            assert self.run.state.regions[probe.dst_region].connected
+        assert all(self.run.state.regions[name].connected for pair in self.run.state.probes for name in pair)
+
+    @invariant()
+    def two_probes_never_share_a_source_or_a_destination(self) -> None:
+        for regions in zip(*self.run.state.probes, strict=True):
+            assert len(regions) == len({*regions})
+
+    @invariant()
+    def only_a_pending_job_waits_for_links_and_only_for_so_long(self) -> None:
+        for job_id, since_s in self.run.state.link_waits.items():
+            job = self.run.state.jobs[job_id]
+            assert job.state is JobState.PENDING
+            assert self.run.now_s - since_s < LINK_WAIT_S or "links" not in job.reason
 
     @invariant()
     def watchers_were_told_the_state_of_every_job(self) -> None:

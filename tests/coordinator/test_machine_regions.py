@@ -1,7 +1,5 @@
 """The coordinator's machine follows regions: whose session counts, what was measured between them, what was sent."""
 
-from itertools import product
-
 import pytest
 
 from coordinator.events import (
@@ -15,7 +13,6 @@ from coordinator.events import (
     RegionOrder,
     RegionOrdered,
     SendDesired,
-    SendProbe,
     Ticked,
 )
 from coordinator.machine.reservations import device_counts
@@ -23,7 +20,7 @@ from coordinator.state import JobState, doing
 from periplus.errors import Conflict, NotFound
 from periplus.values.policy import Policy
 from periplus.values.task import TaskState
-from tests.support.coordinator.machine_run import REGIONS, Run, hello, report, request
+from tests.support.coordinator.machine_run import Run, hello, report, request
 
 
 def test_a_second_live_agent_of_a_region_is_refused_with_the_other_host(run: Run) -> None:
@@ -63,43 +60,6 @@ def test_a_silent_region_is_ready_again_at_its_next_word(run: Run) -> None:
     run.do(HeartbeatSeen(run.stamp("us"), {"eu": 7}))
     assert run.state.regions["us"].connected
     assert run.state.regions["us"].sent_bytes == {"eu": 7}
-
-
-def test_all_directed_pairs_are_probed_one_after_the_other() -> None:
-    run, seen = Run(), []
-    run.join(*REGIONS)
-    while probe := run.state.probe:
-        seen.append((probe.src_region, probe.dst_region))
-        run.answer_probe(probe.src_region, probe.dst_region)
-        assert sum(isinstance(effect, SendProbe) for effect in run.effects) <= 1
-    assert sorted(seen) == sorted(pair for pair in product(REGIONS, REGIONS) if pair[0] != pair[1])
-
-
-def test_a_probe_without_an_answer_lets_the_next_pair_go_and_is_tried_again_later() -> None:
-    run = Run()
-    run.join("eu", "us")
-    run.now_s += 20
-    for region in ("eu", "us"):
-        run.do(HeartbeatSeen(run.stamp(region), {}))
-    [order] = [effect for effect in run.do(Ticked()) if isinstance(effect, SendProbe)]
-    assert (order.region, order.dst_region, order.gateway_address, order.payload_bytes) == ("us", "eu", "eu:1", 1024)
-    run.answer_probe("us", "eu")
-    assert run.state.probe is None
-    run.now_s += 60
-    for region in ("eu", "us"):
-        run.do(HeartbeatSeen(run.stamp(region), {}))
-    assert run.state.probe is not None
-    run.answer_probe("eu", "us")
-    assert run.state.unmeasured == {}
-
-
-def test_a_probe_is_forgotten_when_an_end_of_it_leaves() -> None:
-    run = Run()
-    run.join(*REGIONS)
-    assert run.state.probe
-    assert run.state.probe.src_region == "ap"
-    effects = run.do(RegionLeft("ap", 1))
-    assert [(e.region, e.dst_region) for e in effects if isinstance(e, SendProbe)] == [("eu", "us")]
 
 
 def counts(run: Run, region: str, **sent_bytes: int) -> None:

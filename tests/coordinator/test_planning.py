@@ -18,7 +18,7 @@ from coordinator.state import (
 )
 from periplus.errors import ConfigError
 from periplus.values.machine import DeviceCount
-from planner.answer.outcome import BudgetExhausted, Found, RefutedBound
+from planner.answer.outcome import BudgetExhausted, Found, Infeasible, RefutedBound
 from planner.plan import Plan, PlanOutcome
 from planner.plan_of_placement import without_question
 from planner.problem.fleet import Fleet
@@ -89,6 +89,22 @@ def test_what_the_planner_raises_is_a_failure_of_this_job_alone() -> None:
     answer = planned(STATE, RunPlanner("j", free("a")), ask)
     assert answer.outcome == PlannerFailed("the checkpoint is damaged")
     assert (answer.job_id, answer.free) == ("j", free("a"))
+
+
+def test_a_region_where_a_job_cannot_start_is_left_out_of_its_plans() -> None:
+    seen = []
+
+    def ask(fleet: Fleet, devices: Mapping[str, DeviceCount], wanted: JobRequest) -> PlanOutcome:
+        seen.append(([each.name for each in fleet.regions], [*devices]))
+        return Found(best=PLAN)
+
+    avoided = frozenset({("a", STATE.regions["a"].hello.inventory.own.name, None)})
+    state = replace(STATE, jobs={"j": replace(STATE.jobs["j"], avoided=avoided)})
+    assert planned(state, RunPlanner("j", free("a", "b")), ask).free == free("a", "b")
+    nowhere = planned(state, RunPlanner("j", free("a")), ask).outcome
+    assert isinstance(nowhere, Infeasible)
+    assert nowhere.conflict == "the job cannot start in any region that is free"
+    assert seen == [(["b"], ["b"])]
 
 
 @pytest.mark.parametrize("plan", [PLAN, replace(PLAN, method="auto")])

@@ -426,12 +426,44 @@ def test_a_job_whose_spool_cannot_be_opened_waits_until_it_can(
         async with served(fake) as address, agent(tmp_path, address), gateway("eu") as home:
             fake.orders.put_nowait(desired(home=home.address))
             await until(lambda: "spool_unusable" in caplog.text)
-            assert states(fake) == []
+            await until(lambda: states(fake) == [control_pb2.TASK_STATE_STARTING])
+            [said] = [message.task for message in fake.came if message.HasField("task")]
+            assert f"{folder} is locked by another process" in said.message
             async with Worker(fake.hellos[0].gateway_address, "w1") as worker:
                 assert isinstance(await worker.ended(), NotFound)
             held.close()
-            await until(lambda: states(fake) == [control_pb2.TASK_STATE_RUNNING])
+            await until(lambda: states(fake) == [control_pb2.TASK_STATE_STARTING, control_pb2.TASK_STATE_RUNNING])
             assert caplog.text.count("spool_unusable") == 1
+
+    play(scene)
+
+
+def test_a_task_that_could_not_start_and_is_wanted_no_more_is_reported_as_ended(tmp_path: Path) -> None:
+    async def scene() -> None:
+        fake = FakeCoordinator()
+        folder = StateDirectory(tmp_path / "state").spool_of(JOB)
+        held = open_frames(folder, durability=Durability.PROCESS, max_bytes=1 << 20)
+        async with served(fake) as address, agent(tmp_path, address):
+            fake.orders.put_nowait(desired())
+            await until(lambda: states(fake) == [control_pb2.TASK_STATE_STARTING])
+            fake.orders.put_nowait(desired(num_tasks=0))
+            await until(lambda: states(fake) == [control_pb2.TASK_STATE_STARTING, control_pb2.TASK_STATE_STOPPED])
+        held.close()
+
+    play(scene)
+
+
+def test_a_job_whose_id_is_too_long_for_a_file_is_reported_as_misplaced_at_once(tmp_path: Path) -> None:
+    async def scene() -> None:
+        fake, order = FakeCoordinator(), desired()
+        order.desired.tasks[0].job_id = order.desired.jobs[0].job_id = "j" * 300
+        async with served(fake) as address, agent(tmp_path, address):
+            fake.orders.put_nowait(order)
+            await until(lambda: bool(states(fake)))
+            [said] = [message.task for message in fake.came if message.HasField("task")]
+            assert said.state == control_pb2.TASK_STATE_FAILED
+            assert (said.is_misplaced, said.lacks_storage) == (True, True)
+            assert "File name too long" in said.message
 
     play(scene)
 
@@ -522,7 +554,7 @@ def test_a_region_that_another_agent_serves_is_a_conflict(tmp_path: Path) -> Non
     play(scene)
 
 
-def test_an_order_to_probe_is_answered_with_a_measurement_and_a_dead_end_with_silence(tmp_path: Path) -> None:
+def test_an_order_to_probe_is_answered_with_a_measurement_and_a_dead_end_with_its_reason(tmp_path: Path) -> None:
     async def scene() -> None:
         fake = FakeCoordinator()
         async with served(fake) as address, agent(tmp_path, address), gateway("eu") as there:
@@ -533,8 +565,11 @@ def test_an_order_to_probe_is_answered_with_a_measurement_and_a_dead_end_with_si
                     order = control_pb2.ProbeOrder(dst_region="eu", gateway_address=target, payload_bytes=1 << 20)
                     fake.orders.put_nowait(control_pb2.CoordinatorMessage(probe=order))
                 links: Any = lambda: [message.link for message in fake.came if message.HasField("link")]  # noqa: E731
-                await until(lambda: bool(links()))
-            assert [(link.src_region, link.dst_region) for link in links()] == [("us", "eu")]
+                await until(lambda: len(links()) == 2)
+            failed, measured = sorted(links(), key=lambda link: link.throughput_bits_per_s)
+            assert [(link.src_region, link.dst_region) for link in links()] == [("us", "eu")] * 2
+            assert (dead in failed.error, failed.throughput_bits_per_s) == (True, 0.0)
+            assert (measured.error, measured.throughput_bits_per_s > 0) == ("", True)
             await until(lambda: any(message.heartbeat.traffic for message in fake.came))
 
     play(scene)

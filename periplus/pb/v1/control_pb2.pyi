@@ -503,11 +503,14 @@ class LinkMeasurement(_message.Message):
     RTT_S_FIELD_NUMBER: _builtins.int
     THROUGHPUT_BITS_PER_S_FIELD_NUMBER: _builtins.int
     PROBE_BYTES_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
     src_region: _builtins.str
     dst_region: _builtins.str
     rtt_s: _builtins.float
     throughput_bits_per_s: _builtins.float
     probe_bytes: _builtins.int
+    error: _builtins.str
+    """why the probe failed, and nothing was measured; empty otherwise"""
     def __init__(
         self,
         *,
@@ -516,10 +519,11 @@ class LinkMeasurement(_message.Message):
         rtt_s: _builtins.float = ...,
         throughput_bits_per_s: _builtins.float = ...,
         probe_bytes: _builtins.int = ...,
+        error: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dst_region", b"dst_region", "probe_bytes", b"probe_bytes", "rtt_s", b"rtt_s", "src_region", b"src_region", "throughput_bits_per_s", b"throughput_bits_per_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dst_region", b"dst_region", "error", b"error", "probe_bytes", b"probe_bytes", "rtt_s", b"rtt_s", "src_region", b"src_region", "throughput_bits_per_s", b"throughput_bits_per_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -539,6 +543,7 @@ class TaskReport(_message.Message):
     IS_MISPLACED_FIELD_NUMBER: _builtins.int
     LACKS_DEVICE_FIELD_NUMBER: _builtins.int
     IS_FINAL_FIELD_NUMBER: _builtins.int
+    LACKS_STORAGE_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     job_id: _builtins.str
     state: Global___TaskState.ValueType
@@ -553,6 +558,8 @@ class TaskReport(_message.Message):
     """is_misplaced because of its machine or devices"""
     is_final: _builtins.bool
     """it would fail again in the same way"""
+    lacks_storage: _builtins.bool
+    """is_misplaced because its agent cannot use its state directory"""
     @_builtins.property
     def files(self) -> Global___RunFiles:
         """unset if none was ever started"""
@@ -570,10 +577,11 @@ class TaskReport(_message.Message):
         is_misplaced: _builtins.bool = ...,
         lacks_device: _builtins.bool = ...,
         is_final: _builtins.bool = ...,
+        lacks_storage: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["files", b"files"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "fork", b"fork", "is_final", b"is_final", "is_misplaced", b"is_misplaced", "job_id", b"job_id", "lacks_device", b"lacks_device", "message", b"message", "restarts", b"restarts", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "fork", b"fork", "is_final", b"is_final", "is_misplaced", b"is_misplaced", "job_id", b"job_id", "lacks_device", b"lacks_device", "lacks_storage", b"lacks_storage", "message", b"message", "restarts", b"restarts", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1517,6 +1525,9 @@ class Link(_message.Message):
     THROUGHPUT_BITS_PER_S_FIELD_NUMBER: _builtins.int
     SENT_BYTES_FIELD_NUMBER: _builtins.int
     MEASURED_AT_S_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    FAILED_SINCE_S_FIELD_NUMBER: _builtins.int
+    IS_STALE_FIELD_NUMBER: _builtins.int
     src_region: _builtins.str
     dst_region: _builtins.str
     rtt_s: _builtins.float
@@ -1524,6 +1535,13 @@ class Link(_message.Message):
     sent_bytes: _builtins.int
     """as counted by the sending gateway; see JobEvent.fleet"""
     measured_at_s: _builtins.float
+    """Unix time; 0 if it was never measured"""
+    failure: _builtins.str
+    """why its last probe failed; empty if it did not"""
+    failed_since_s: _builtins.float
+    """since when no probe has succeeded"""
+    is_stale: _builtins.bool
+    """a region of it is disconnected, so that it is not measured any more"""
     def __init__(
         self,
         *,
@@ -1533,10 +1551,13 @@ class Link(_message.Message):
         throughput_bits_per_s: _builtins.float = ...,
         sent_bytes: _builtins.int = ...,
         measured_at_s: _builtins.float = ...,
+        failure: _builtins.str = ...,
+        failed_since_s: _builtins.float = ...,
+        is_stale: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dst_region", b"dst_region", "measured_at_s", b"measured_at_s", "rtt_s", b"rtt_s", "sent_bytes", b"sent_bytes", "src_region", b"src_region", "throughput_bits_per_s", b"throughput_bits_per_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dst_region", b"dst_region", "failed_since_s", b"failed_since_s", "failure", b"failure", "is_stale", b"is_stale", "measured_at_s", b"measured_at_s", "rtt_s", b"rtt_s", "sent_bytes", b"sent_bytes", "src_region", b"src_region", "throughput_bits_per_s", b"throughput_bits_per_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

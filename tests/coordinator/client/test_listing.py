@@ -88,7 +88,24 @@ def test_a_region_and_a_link_show_what_is_known_of_them() -> None:
         "5",
         "B",
         "-",
+        "-",
     ]
+
+
+def test_a_link_shows_whether_it_is_measured_still_and_why_not() -> None:
+    link = control_pb2.Link(src_region="eu", dst_region="us", throughput_bits_per_s=8e6, rtt_s=0.1, measured_at_s=100.0)
+
+    def state_of(link: control_pb2.Link) -> str:
+        return render(LINKS, [link_tree(link)], Output.TABLE, 400.0).splitlines()[1].rstrip()
+
+    assert state_of(link).endswith(" ok")
+    link.is_stale = True
+    assert state_of(link).endswith(" stale")
+    link.failure, link.failed_since_s = "us:1 does not answer", 340.0
+    assert state_of(link).endswith("failed: us:1 does not answer (for 1:00)")
+    tree = link_tree(link)
+    assert (tree["rtt_s"], tree["state"], tree["failed_since_s"]) == (0.1, "failed", 340.0)
+    assert link_tree(control_pb2.Link(failure="no route", failed_since_s=1.0))["measured_at_s"] is None
 
 
 def test_an_emulated_accelerator_shows_its_slowdown() -> None:

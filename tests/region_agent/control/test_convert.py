@@ -52,5 +52,6 @@ def test_the_coordinator_reads_what_the_agent_reports(lacks_device: bool) -> Non
         files=RunFiles(run_dir="/run", log="/log"),
         is_misplaced=True,
         lacks_device=lacks_device,
+        lacks_storage=not lacks_device,
     )
     assert report_from_pb(report_to_pb(report)) == report

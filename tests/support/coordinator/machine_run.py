@@ -6,11 +6,14 @@ from coordinator.events import (
     CertificateRequested,
     Effect,
     Event,
+    HeartbeatSeen,
     LinkMeasured,
     PlanFinished,
+    ProbeFailed,
     RegionJoined,
     Stamp,
     TaskReported,
+    Ticked,
 )
 from coordinator.machine.reservations import device_counts
 from coordinator.machine.step import step
@@ -116,11 +119,21 @@ class Run:
             self.do(RegionJoined(hello(region), 1))
 
     def measure_all(self) -> None:
-        while probe := self.state.probe:
-            self.answer_probe(probe.src_region, probe.dst_region)
+        while self.state.probes:
+            self.answer_probe(*next(iter(self.state.probes)))
 
     def answer_probe(self, src: str, dst: str) -> None:
         self.do(LinkMeasured(stamp=self.stamp(src), dst_region=dst, rtt_s=0.1, throughput_bits_per_s=1e8))
+
+    def probe_fails(self, src: str, dst: str, why: str = "no route") -> tuple[Effect, ...]:
+        return self.do(ProbeFailed(stamp=self.stamp(src), dst_region=dst, why=why))
+
+    def wait(self, seconds: float) -> tuple[Effect, ...]:
+        """Time passes, in which every agent is heard."""
+        self.now_s += seconds
+        for region in self.state.regions:
+            self.do(HeartbeatSeen(self.stamp(region), {}))
+        return self.do(Ticked())
 
     def says(
         self, region: str, task_id: str, state: TaskState, message: str = "", files: RunFiles | None = None
