@@ -359,7 +359,7 @@ class Adversary:
         num_samples = sum(group.size for group in state.groups.values())
         bounds = {
             "deadlines": 2 * len(state.held) + SPARE_DEADLINES,
-            "held": num_samples,
+            "held": num_samples + sum(len(group.hedges) for group in state.groups.values()),
             "waiting": 4 * num_samples + 64,
             "groups": limits.groups_per_step * (limits.bound + 2) + 8,
             "trials": len(state.held),
