@@ -49,8 +49,9 @@ from trainer.ledger.values import Granted, Revoked
 
 log = logging.getLogger(__name__)
 
-TICK_S = 1.0
-"""Seconds between two clock events: how late a lease may expire or a hold may end. Chosen by hand."""
+TICK_S = 0.5
+"""Seconds between two clock events: how late a lease may expire, a hold may end or a silent worker may be noticed.
+Chosen by hand."""
 
 WAIT_TOLD_S = 3.0
 """Seconds for which a step waits for samples before the job's watchers are told. Chosen by hand."""
@@ -102,7 +103,7 @@ class LedgerService:
     ) -> None:
         self._say = say
         self._unix_s = unix_s
-        self._told_wait = False  # whether watchers were told what the present step waits for
+        self._told_wait_s: float | None = None  # when watchers were last told what the present step waits for
         self._wrong_groups = wrong_groups
         self._driver = driver
         self._intake = intake
@@ -152,8 +153,8 @@ class LedgerService:
         await self._journal.flush()
         # The batch may be there already, or come with any later frame or tick.
         await self._until(lambda: self._batch is not None, stop)
-        if self._told_wait:
-            self._told_wait = False
+        if self._told_wait_s is not None:
+            self._told_wait_s = None
             self._say("training")
         await self._journal.flush()
         # What led to the batch is on record now, so it may be trained on.
@@ -309,9 +310,10 @@ class LedgerService:
 
     def _tell_wait(self) -> None:
         now_s, wait = self._now(), self._driver.batch_wait()
-        if wait is not None and now_s - wait.since_s >= WAIT_TOLD_S:
-            self._told_wait = True
-            self._say(wait_sentence(wait, self._unix_s() - now_s))
+        if wait is None or now_s - max(wait.since_s + WAIT_TOLD_S - 1.0, self._told_wait_s or 0.0) < 1.0:
+            return
+        self._told_wait_s = now_s
+        self._say(wait_sentence(wait, self._unix_s() - now_s))
 
     def _perform(self, effects: Sequence[IntakeEffect]) -> None:
         for effect in effects:

@@ -123,7 +123,7 @@ def finish_step(state: LedgerState, limits: LedgerLimits) -> None:
             state.set_deadline(held, state.now_s + limits.lease_timeout_s)
             if worker.is_late:
                 state.put_on_trial(held)
-        if worker.is_idle:
+        if worker.early and worker.is_idle:
             worker.heard_s = state.now_s  # it could start nothing before
         worker.early.clear()
     workers.note_who_keeps_up(state, limits, *state.workers)

@@ -34,7 +34,7 @@ from trainer.ledger import leasing
 from trainer.ledger.state import Held, LeasingWorker, LedgerState
 from trainer.ledger.values import Effect, Granted, LedgerLimits
 
-PATIENCE_S = 2.0
+PATIENCE_S = 1.5
 """Seconds of silence that are allowed to the fastest worker. Chosen by hand: above pauses of a busy process or of a
 link that resends, and below half of the 5 s for which one region's trouble may stop a job."""
 
@@ -50,7 +50,7 @@ OUTAGE_TEACHES_S = 0.5
 next one should be found as fast; a worker that became this slow for good is learnt in some steps. Chosen by hand."""
 
 PAUSE_S = 3.0
-"""Seconds without any event after which this process itself stood still: a clock event comes each second."""
+"""Seconds without any event after which this process itself stood still: a clock event comes twice a second."""
 
 
 def note_time(state: LedgerState, now_s: float) -> None:

@@ -96,7 +96,7 @@ class Fleet:
 
     def _tell(self, event: Event) -> None:
         if isinstance(event, ClockTicked):
-            self._soon("", ClockTicked(), 1.0)
+            self._soon("", ClockTicked(), 0.5)
         for effect in self.ledger.tell(event):
             match effect:
                 case Granted(name, leases):
