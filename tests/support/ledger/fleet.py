@@ -4,6 +4,7 @@ import heapq
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count, pairwise
+from typing import Any
 
 from periplus.values.policy import Policy
 from tests.support.ledger.checked import MAX_TOKENS, CheckedLedger, answer
@@ -45,10 +46,14 @@ SLOTS = 8
 class Fleet:
     """Three regions and a trainer. A sample is 0.5 to 2 s long, by its group and number and at any worker."""
 
-    def __init__(
-        self, *, speeds: tuple[float, float, float] = (1.0, 1.0, 1.0), bound: int = 2, **changed: object
-    ) -> None:
-        settings = {"groups_per_step": 6, "group_size": 4, "steps": 10**6, "lease_timeout_s": 60.0, "max_hold_s": 600.0}
+    def __init__(self, *, speeds: tuple[float, float, float] = (1.0, 1.0, 1.0), bound: int = 2, **changed: Any) -> None:
+        settings: dict[str, Any] = {
+            "groups_per_step": 6,
+            "group_size": 4,
+            "steps": 10**6,
+            "lease_timeout_s": 60.0,
+            "max_hold_s": 600.0,
+        }
         settings |= {"bound": bound, "intake_tokens": 10**5, "depth": None}
         self.ledger = CheckedLedger(**{**settings, **changed})
         self.bound = bound

@@ -1,5 +1,7 @@
 """Tests of hedges: the oldest samples of a silent worker are leased a second time while the trainer waits for them."""
 
+from typing import Any
+
 import pytest
 
 from tests.support.ledger.checked import CheckedLedger, answer, leases_of, of_kind
@@ -33,12 +35,18 @@ def joins(ledger: CheckedLedger, worker_id: str, room: int, region: str) -> list
     return leases_of(ledger.tell(RoomOffered(worker_id, room)))
 
 
-def silent_ledger(**changed: object) -> tuple[CheckedLedger, Lease]:
+def silent_ledger(**changed: Any) -> tuple[CheckedLedger, Lease]:
     """A batch lacks one sample, which worker a of region eu has started, and of which nothing is heard any more.
 
     Worker b of the same region and worker c of region us have room, and have delivered a sample each.
     """
-    settings = {"groups_per_step": 1, "group_size": 4, "steps": 1, "lease_timeout_s": 60.0, "max_hold_s": 600.0}
+    settings: dict[str, Any] = {
+        "groups_per_step": 1,
+        "group_size": 4,
+        "steps": 1,
+        "lease_timeout_s": 60.0,
+        "max_hold_s": 600.0,
+    }
     ledger = CheckedLedger(**{**settings, **changed})
     (mine, late) = joins(ledger, "a", 2, "eu")
     (of_b,) = joins(ledger, "b", 1, "eu")
