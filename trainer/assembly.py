@@ -28,6 +28,7 @@ from periplus.publication import PublisherKey
 from periplus.spool.format import Durability, Position
 from periplus.spool.spool import Spool
 from periplus.values.probe_prompts import probe_prompts
+from periplus.values.record import Record, RecordKind
 from periplus.values.trajectory import TrajectoryLimits
 from trainer.checkpointing import checkpoint
 from trainer.checkpointing.checkpointer import Checkpointer, replayable
@@ -138,7 +139,17 @@ def assembled(
         recorder = RunRecorder(run, link, driver, disk, trackers, prepared.progress, now, started_s, **aims)
         stopped = StoppedWorkers(reward_checks, driver, journal, recorder, link.send)
         ledger_service = LedgerService(
-            driver, intake, journal, link.send, syncs=syncs, now=now, wrong_groups=stopped.wrong_groups
+            driver,
+            intake,
+            journal,
+            link.send,
+            syncs=syncs,
+            now=now,
+            wrong_groups=stopped.wrong_groups,
+            say=lambda text: link.record(
+                Record(kind=RecordKind.PHASE, policy=driver.policy, time_s=now() - started_s, text=text)
+            ),
+            unix_s=clock.unix_s,
         )
         # What goes out: records, publications and checkpoints.
         tokenizer = prepared.model_files.get(TOKENIZER_FILE)
@@ -248,6 +259,7 @@ def ledger_of(job: JobFile, prepared: Prepared) -> Ledger:
         intake_tokens=batch_tokens * (job.staleness + 1 + INTAKE_BATCHES),
         depth=job.train.pipeline_depth,
         filter_uniform=job.train.filter_groups,
+        hedge=job.failure.hedge,
     )
     restored = prepared.restored
     return Ledger(

@@ -147,7 +147,8 @@ class Fork:
     """State of one fork: everything between one `open` line and the next.
 
     - `at` is the line of its `open`, and `branch_at` the first line of the parent that it does not see.
-    - `live` holds the leases that are out, by sample. `next_lease` is the lowest lease number that has no line yet.
+    - `live` holds the leases that are out, by sample, and `hedges` second leases of samples that are in `live`.
+      `next_lease` is the lowest lease number that has no line yet.
     - `pending` holds, by group, the samples that this history has accepted and not yet used or dropped. `inherited`
       lists those of them that its ancestors had accepted.
     - `open_evals` are the groups that were leased for an evaluation, and are neither evaluated nor dropped.
@@ -175,6 +176,7 @@ class Fork:
     next_lease: int = 1
     num_missing_leases: int = 0
     live: dict[SampleKey, Leased] = field(default_factory=dict)
+    hedges: dict[SampleKey, Leased] = field(default_factory=dict)
     items: dict[int, tuple[int, Purpose]] = field(default_factory=dict)
     leased_samples: set[SampleKey] = field(default_factory=set)
     group_leased_at: dict[int, int] = field(default_factory=dict)

@@ -11,7 +11,8 @@ version, tokens]`, with a fourth number 1 if the engine kept the key-value cache
                 start, and when the parent's history is in another file.
                 `problems` is the digest of the problems that are trained on and held out, and `other_problems` says
                 that they are not the parent's, which the resumption allowed.
-    lease       A worker got the right to produce one sample.
+    lease       A worker got the right to produce one sample. A second lease of a sample whose first one is still out
+                has `hedges`, the number of the first; other lines do not have this key.
     result      A sample came back, and this is the verdict. `frame` is the place of its bytes, or null if they were not
                 kept (which never holds for an accepted sample); `index` is its place in that frame.
     lost        A lease ended without a result.
@@ -162,7 +163,10 @@ class OpenEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseEntry:
-    """A worker got the right to produce one sample of the problem `item`, from the policy `start_at` on."""
+    """A worker got the right to produce one sample of the problem `item`, from the policy `start_at` on.
+
+    `hedges` is the number of the lease of the same sample that is still out, if this is a second one beside it, else 0.
+    """
 
     lease_id: int
     group: int
@@ -173,6 +177,7 @@ class LeaseEntry:
     region: str
     start_at: Policy
     consume_by_version: int
+    hedges: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,6 +356,8 @@ def to_line(n: int, prev: bytes, time_s: float, record: Entry) -> bytes:
     kind, fields = _TABLES[type(record)]
     if isinstance(record, EvalEntry) and record.newest is not None:
         fields = _EVAL_SPAN
+    elif isinstance(record, LeaseEntry) and record.hedges:
+        fields = _LEASE_HEDGE
     body = "".join([f',"{f.key}":{f.to_text(getattr(record, f.attribute))}' for f in fields])
     return f'{{"n":{n},"prev":"{prev.hex()}","t":{time_s:.6f},"kind":"{kind}"{body}}}'.encode()
 
@@ -371,6 +378,8 @@ def from_line(line: bytes, where: str) -> JournalLine:
         record_type, fields = _KINDS[checked_label(data["kind"])]
         if record_type is EvalEntry and "newest" in data:
             fields = _EVAL_SPAN
+        elif record_type is LeaseEntry and "hedges" in data:
+            fields = _LEASE_HEDGE
         values = {f.attribute: f.of_json(data[f.key]) for f in fields}
         # All expected keys are there (a missing one is a KeyError), so that a different number means unknown ones.
         if len(data) != len(fields) + len(_HEAD):
@@ -578,4 +587,5 @@ _TABLES: dict[type[Any], tuple[str, tuple[_Field, ...]]] = {
     SealEntry: ("seal", (_hex("key", digest32), _hex("certificate", signature64), _hex("signature", signature64))),
 }
 _EVAL_SPAN = (_pol("policy"), _pol("newest"), _USED)
+_LEASE_HEDGE = (*_TABLES[LeaseEntry][1], _Field("hedges", "hedges", str, integer_up_to((1 << 64) - 1)))
 _KINDS = {kind: (record_type, fields) for record_type, (kind, fields) in _TABLES.items()}

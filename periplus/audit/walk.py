@@ -285,9 +285,10 @@ class Walk:
                 group=lease.group,
             )
         self._check_lease(fork, lease)
-        # A sample has one live lease. A second one must be explained by a result or a loss of the first.
+        # A sample has one live lease. A second one must be explained by a result or a loss of the first, or name it.
         earlier = fork.live.get(sample)
-        if earlier is not None:
+        is_hedge = earlier is not None and earlier.lease.lease_id == lease.hedges and sample not in fork.hedges
+        if earlier is not None and not is_hedge:
             earlier.superseded = True
             self._say(
                 Code.UNACCOUNTED,
@@ -298,7 +299,8 @@ class Walk:
                 sample=lease.sample,
             )
         leased = Leased(self.num_lines, lease)
-        fork.leases[key] = fork.live[sample] = leased
+        fork.leases[key] = leased
+        (fork.hedges if is_hedge else fork.live)[sample] = leased
         fork.lease_ids.add(lease.lease_id)
         fork.newest_lease = max(fork.newest_lease, lease.lease_id)
         fork.leased_samples.add(sample)
@@ -327,6 +329,8 @@ class Walk:
             problem = f"it is for sample {lease.sample}, in groups of {opened.group_size}"
         elif lease.region != fork.regions.setdefault(lease.worker_id, lease.region):
             problem = f"worker {lease.worker_id} is in {lease.region!r}, and was in {fork.regions[lease.worker_id]!r}"
+        elif lease.hedges and not _hedges_another(fork, lease):
+            problem = f"it is a second lease beside lease {lease.hedges}, which another worker does not hold"
         if problem:
             message = f"lease {lease.lease_id} contradicts the fork, which is at {fork.head} with bound {opened.bound}"
             self._say(Code.LEASE_CONTRADICTS, f"{message}: {problem}", lease=lease.lease_id)
@@ -572,10 +576,20 @@ def _lineage(opened: OpenEntry, parent: Fork | None) -> Lineage:
         return Lineage(opened.fork)
 
 
+def _hedges_another(fork: Fork, lease: LeaseEntry) -> bool:
+    earlier = fork.live.get((lease.group, lease.sample))
+    return earlier is not None and earlier.lease.lease_id == lease.hedges and earlier.lease.worker_id != lease.worker_id
+
+
 def _end_live(fork: Fork, leased: Leased) -> None:
     sample = (leased.lease.group, leased.lease.sample)
-    if fork.live.get(sample) is leased:
+    hedge = fork.hedges.get(sample)
+    if hedge is leased:
+        del fork.hedges[sample]
+    elif fork.live.get(sample) is leased:
         del fork.live[sample]
+        if hedge is not None:  # it goes on in the place of the first lease
+            fork.live[sample] = fork.hedges.pop(sample)
 
 
 def _has_reached(fork: Fork, policy: Policy) -> bool:

@@ -156,6 +156,11 @@ class FailureSection(Config):
     max_hold_s: float = Field(default=600.0, ge=0, le=86_400)
     """Largest number of seconds that a step waits for older samples."""
 
+    hedge: bool = True
+    """Whether a sample whose worker has fallen silent is leased a second time to another worker, if the trainer waits
+    and another worker has room. The first valid result is trained on. So a region that stands still costs its own share
+    of the job's speed. With false its samples are waited for until lease_timeout_s or max_hold_s."""
+
     max_worker_restarts: int = Field(default=3, ge=0, le=1000)
     """Number of times that one worker is restarted before it counts as failed. One whose reward functions
     cannot be loaded, or only ever fail, is not restarted."""

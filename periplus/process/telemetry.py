@@ -257,6 +257,10 @@ _ALL = (
     Metric("filtered_samples", "samples", "Samples of groups whose outcomes were all equal, which were replaced.", _C),
     Metric("uniform_samples", "samples", "Samples of such groups that were not replaced; they are not trained on.", _C),
     Metric("lost_leases", "leases", "Leases since the last step that ended without their sample.", _C),
+    Metric(
+        "hedged_samples", "samples", "Samples leased a second time since the last step: their worker was silent.", _C
+    ),
+    Metric("hedge_duplicates", "samples", "Those of duplicate_samples that came by the slower of two leases.", _C),
     Metric("failed_groups", "groups", "Groups dropped since the last step as one sample's attempts all failed.", _C),
     Metric("overdue_groups", "groups", "Groups dropped since the last step as they missed samples for too long.", _C),
     Metric("reward_failures", "failures", "Times since the last step that a reward function gave no value.", _C),

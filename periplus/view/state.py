@@ -32,6 +32,9 @@ _START = Policy(0, 0)
 MAX_ACTIVITIES = 64
 """Most activities that are kept: more than the phases of any trainer before its first step."""
 
+WAITS = "waits for "
+"""Begin of the phases by which a trainer says, each second, what samples its step waits for."""
+
 PREPARATION = {
     "pending": "planning where to run it",
     "planned": "ordering its processes",
@@ -268,6 +271,9 @@ def _doing(state: ViewState, text: str) -> ViewState:
     """Begin the activity `text`, unless it is under way or steps are being taken already."""
     if state.rewards or (state.activities and state.activities[-1].text == text):
         return state
+    if text.startswith(WAITS) and state.activities and state.activities[-1].text.startswith(WAITS):
+        # One wait, of which the trainer tells each second.
+        return replace(state, activities=(*state.activities[:-1], replace(state.activities[-1], text=text)))
     return replace(state, activities=(*state.activities, Activity(text, state.time_s))[-MAX_ACTIVITIES:])
 
 

@@ -23,6 +23,7 @@ def lease_entry(lease: Lease, worker_id: str, region: str) -> audit.LeaseEntry:
         region=region,
         start_at=lease.start_at,
         consume_by_version=lease.consume_by_version,
+        hedges=lease.hedges,
     )
 
 

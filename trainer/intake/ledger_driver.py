@@ -36,13 +36,17 @@ from trainer.intake.messages import (
     ProofReceived,
 )
 from trainer.intake.tally import RemoteBytes, Tally
+from trainer.intake.waiting import BatchWait, batch_wait
 from trainer.ledger import values
 from trainer.ledger.machine import Ledger
-from trainer.ledger.values import Arrival, Result
+from trainer.ledger.values import Arrival, Lease, Result
 
 WORKERS_KNOWN = 1 << 14
 """Number of workers whose region is remembered; those that connected longest ago are forgotten first. Chosen by hand,
 far above the number of workers of a job."""
+
+HEDGED_KEPT = 1 << 14
+"""Number of leases of hedged samples that are remembered, to count the results that came second. Chosen by hand."""
 
 
 class LedgerDriver:
@@ -70,6 +74,7 @@ class LedgerDriver:
         self._held = HeldTrajectories(outcome_of)
         self._tally = Tally()
         self._remote = RemoteBytes()
+        self._hedged: dict[tuple[int, int, int], None] = {}  # (lease, group, sample) of hedges and of what they hedge
 
     @property
     def policy(self) -> Policy:
@@ -123,6 +128,10 @@ class LedgerDriver:
     def tick(self, now_s: float) -> tuple[IntakeEffect, ...]:
         """Tell the ledger that time has passed."""
         return self._applied(values.ClockTicked(), now_s)
+
+    def batch_wait(self) -> BatchWait | None:
+        """Return what the wanted batch waits for, or None if none is wanted."""
+        return batch_wait(self.ledger.state, self.ledger.limits)
 
     # ---- what comes in -------------------------------------------------------------------------------------------
 
@@ -232,7 +241,7 @@ class LedgerDriver:
         if len(self.regions) > WORKERS_KNOWN:
             del self.regions[next(iter(self.regions))]
         effects.append(EventLogged(logging.INFO, "worker_joined", {"worker": worker_id, "worker_region": region}))
-        self._apply(values.WorkerJoined(worker_id, hello.epoch), now_s, effects)
+        self._apply(values.WorkerJoined(worker_id, hello.epoch, region), now_s, effects)
 
     def _refuse(self, frame: Committed, now_s: float, effects: list[IntakeEffect]) -> None:
         worker_id = frame.key.worker_id
@@ -280,6 +289,7 @@ class LedgerDriver:
                 region = self.regions.get(worker_id, "")
                 effects += [LineWritten(lease_entry(lease, worker_id, region)) for lease in leases]
                 effects.append(effect)
+                self._note_hedges(worker_id, [lease for lease in leases if lease.hedges], effects)
             case values.Revoked():
                 effects.append(effect)
             case values.JudgedResult(result, arrival):
@@ -302,12 +312,16 @@ class LedgerDriver:
     def _record_arrival(self, result: Result, arrival: Arrival, effects: list[IntakeEffect]) -> None:
         """Record whether a result was accepted. A refused one settles its sample, and is logged."""
         kept = self._held.look_up(result)
+        key = (result.lease_id, result.group, result.sample)
+        is_hedged = key in self._hedged
+        self._hedged.pop(key, None)
         match arrival:
             case Arrival.ACCEPTED:
                 self._write_result(kept, AdmissionVerdict.ACCEPTED, "", effects)
                 return
             case Arrival.DUPLICATE:
                 self._tally.duplicates += 1
+                self._tally.hedge_duplicates += is_hedged
                 self._write_result(kept, AdmissionVerdict.DUPLICATE, "duplicate", effects)
             case _:
                 self._tally.refused += 1
@@ -316,6 +330,16 @@ class LedgerDriver:
         self.settle(self._taken((result,)), self.policy.version)
         fields = {"worker": result.worker_id, "group": result.group, "sample": result.sample, "why": arrival}
         effects.append(EventLogged(logging.WARNING, "result_refused", fields))
+
+    def _note_hedges(self, worker_id: str, leases: Sequence[Lease], effects: list[IntakeEffect]) -> None:
+        if not leases:
+            return
+        self._tally.hedged += len(leases)
+        effects.append(EventLogged(logging.INFO, "leased_twice", {"worker": worker_id, "samples": len(leases)}))
+        for lease in leases:
+            self._hedged |= {(number, lease.group, lease.sample): None for number in (lease.hedges, lease.lease_id)}
+        while len(self._hedged) > HEDGED_KEPT:
+            del self._hedged[next(iter(self._hedged))]
 
     def _write_result(
         self, kept: KeptTrajectory, verdict: AdmissionVerdict, why: str, effects: list[IntakeEffect]

@@ -43,13 +43,18 @@ from trainer.intake.messages import (
     UnreadableMessage,
     UpMessage,
 )
+from trainer.intake.waiting import wait_sentence
 from trainer.intake.write_ahead import WriteAheadJournal
 from trainer.ledger.values import Granted, Revoked
 
 log = logging.getLogger(__name__)
 
-TICK_S = 1.0
-"""Seconds between two clock events: how late a lease may expire or a hold may end. Chosen by hand."""
+TICK_S = 0.5
+"""Seconds between two clock events: how late a lease may expire, a hold may end or a silent worker may be noticed.
+Chosen by hand."""
+
+WAIT_TOLD_S = 3.0
+"""Seconds for which a step waits for samples before the job's watchers are told. Chosen by hand."""
 
 MAX_ASKED = 8
 """Times that an evaluation asks for samples. Chosen by hand: a worker that is stopped ends long before, unless it does
@@ -80,6 +85,7 @@ class LedgerService:
     `send` passes a message to the gateway. `now` is a monotonic clock. `syncs`: whether the audit is synced to disk
     before frames are acknowledged, so that it survives the machine and not only the process. `wrong_groups` returns the
     groups of an evaluation that do not count since their rewards are wrong: they are dropped, and asked for again.
+    `say` shows a phase to the job's watchers, and `unix_s` is the time of day.
     """
 
     def __init__(
@@ -92,7 +98,12 @@ class LedgerService:
         syncs: bool,
         now: Callable[[], float],
         wrong_groups: WrongGroups,
+        say: Callable[[str], None] = lambda phase: None,
+        unix_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        self._say = say
+        self._unix_s = unix_s
+        self._told_wait_s: float | None = None  # when watchers were last told what the present step waits for
         self._wrong_groups = wrong_groups
         self._driver = driver
         self._intake = intake
@@ -142,6 +153,9 @@ class LedgerService:
         await self._journal.flush()
         # The batch may be there already, or come with any later frame or tick.
         await self._until(lambda: self._batch is not None, stop)
+        if self._told_wait_s is not None:
+            self._told_wait_s = None
+            self._say("training")
         await self._journal.flush()
         # What led to the batch is on record now, so it may be trained on.
         batch, self._batch = self._batch, None
@@ -292,6 +306,14 @@ class LedgerService:
             await asyncio.sleep(TICK_S)
             self._perform(self._driver.tick(self._now()))
             await self._journal.flush_patiently()
+            self._tell_wait()
+
+    def _tell_wait(self) -> None:
+        now_s, wait = self._now(), self._driver.batch_wait()
+        if wait is None or now_s - max(wait.since_s + WAIT_TOLD_S - 1.0, self._told_wait_s or 0.0) < 1.0:
+            return
+        self._told_wait_s = now_s
+        self._say(wait_sentence(wait, self._unix_s() - now_s))
 
     def _perform(self, effects: Sequence[IntakeEffect]) -> None:
         for effect in effects:

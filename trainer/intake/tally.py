@@ -22,8 +22,10 @@ class Tally:
 
     `frames_bytes` is the compressed size of the frames, and `frames_json_bytes` the estimated size of the same
     trajectories as JSON. `refused` and `duplicates` count samples, `refused_messages` messages and frames, `dropped`
-    and `filtered` the samples of dropped groups, `lost` leases that ended without a result. `reward_failures` counts
-    failures of reward functions by kind, of samples that came in all the same and of those that did not.
+    and `filtered` the samples of dropped groups, `lost` leases that ended without a result. `hedged` counts samples
+    that were leased a second time (trainer/ledger/hedging.py), and `hedge_duplicates` those of the `duplicates` that
+    came by the slower of the two leases. `reward_failures` counts failures of reward functions by kind, of samples that
+    came in all the same and of those that did not.
     """
 
     frames_bytes: int = 0
@@ -36,6 +38,8 @@ class Tally:
     dropped: int = 0
     filtered: int = 0
     lost: int = 0
+    hedged: int = 0
+    hedge_duplicates: int = 0
     failed_groups: int = 0
     overdue_groups: int = 0
     reward_failures: Counter[str] = field(default_factory=Counter)

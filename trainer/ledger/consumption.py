@@ -46,8 +46,19 @@ def _missing(state: LedgerState, limits: LedgerLimits) -> list[SampleGroup]:
     if _num_missing(state, limits) > 0:
         for number in state.idle:  # nobody produces any sample of it yet: it can wait for the next version
             state.set_class(state.groups[number], state.policy.version + 1)
+    return _oldest_unfinished(state, _num_missing(state, limits))
+
+
+def awaited(state: LedgerState, limits: LedgerLimits) -> list[SampleGroup]:
+    """Return the unfinished groups that a wanted batch waits for, oldest first: those of a hold, or for lack of whole
+    ones the oldest."""
+    too_few = limits.groups_per_step - len(state.whole)
+    return _oldest_unfinished(state, max(too_few, _num_missing(state, limits))) if state.batch_wanted else []
+
+
+def _oldest_unfinished(state: LedgerState, count: int) -> list[SampleGroup]:
     oldest = (number for version in sorted(state.unfinished) for number in sorted(state.unfinished[version]))
-    return [state.groups[number] for number in islice(oldest, _num_missing(state, limits))]
+    return [state.groups[number] for number in islice(oldest, count)]
 
 
 def _num_missing(state: LedgerState, limits: LedgerLimits) -> int:
@@ -112,5 +123,7 @@ def finish_step(state: LedgerState, limits: LedgerLimits) -> None:
             state.set_deadline(held, state.now_s + limits.lease_timeout_s)
             if worker.is_late:
                 state.put_on_trial(held)
+        if worker.early and worker.is_idle:
+            worker.heard_s = state.now_s  # it could start nothing before
         worker.early.clear()
     workers.note_who_keeps_up(state, limits, *state.workers)

@@ -75,7 +75,12 @@ def release(state: LedgerState, lease_id: int) -> Held:
     worker.early.discard(lease_id)
     worker.background.discard(lease_id)
     state.trials.pop(lease_id, None)
-    del state.groups[held.lease.group].leases[held.lease.sample]
+    group, sample = state.groups[held.lease.group], held.lease.sample
+    hedge_id = group.hedges.pop(sample, None)
+    if hedge_id is None:
+        del group.leases[sample]
+    elif hedge_id != lease_id:  # the hedge goes on in its place
+        group.leases[sample], state.held[hedge_id].is_hedge = hedge_id, False
     state.seat(held.worker_id)
     return held
 
@@ -86,14 +91,17 @@ def lose(state: LedgerState, lease_id: int, why: Loss, effects: list[Effect]) ->
     effects.append(LeaseLost(held.lease, held.worker_id, why))
     group = state.groups[held.lease.group]
     # A hold for lost samples ends earlier than one for samples that merely take long.
-    if why in _ITS_WORKERS_FAULT:
+    if why in _ITS_WORKERS_FAULT and not held.is_hedge:
         group.lost.add(held.lease.sample)
     wait_again(state, group, held.lease.sample)
     return group
 
 
 def wait_again(state: LedgerState, group: SampleGroup, sample: int) -> None:
-    """Put a sample whose lease is over back among those that wait for a lease."""
+    """Put a sample whose lease is over back among those that wait for a lease, unless another lease of it goes on."""
+    if others := group.leases_of(sample):
+        state.set_oldest(group, sample, min(state.held[lease_id].oldest for lease_id in others))
+        return
     state.set_oldest(group, sample, None)
     if group.purpose is Purpose.EVAL and state.is_background:
         heapq.heappush(state.idle_waiting, (group.number, sample))
@@ -264,7 +272,7 @@ def _grant_background(state: LedgerState, limits: LedgerLimits, effects: list[Ef
             if not able:
                 return
             worker_id = min(able)[2]
-            lease = _issue(state, limits, worker_id, state.groups[number], sample)
+            lease = issue(state, limits, worker_id, state.groups[number], sample)
             effects.append(Granted(worker_id, (lease,)))
         heapq.heappop(state.idle_waiting)
 
@@ -365,16 +373,21 @@ def _grant_group(state: LedgerState, limits: LedgerLimits, worker_id: str, work:
     while state.waiting and state.waiting[0][:2] == (priority, number) and len(granted) < most:
         _, _, sample = heapq.heappop(state.waiting)
         if _is_waiting(state, number, sample):
-            granted.append(_issue(state, limits, worker_id, state.groups[number], sample))
+            granted.append(issue(state, limits, worker_id, state.groups[number], sample))
     effects.append(Granted(worker_id, tuple(granted)))
 
 
-def _issue(state: LedgerState, limits: LedgerLimits, worker_id: str, group: SampleGroup, sample: int) -> Lease:
+def issue(
+    state: LedgerState, limits: LedgerLimits, worker_id: str, group: SampleGroup, sample: int, *, hedges: int = 0
+) -> Lease:
+    """Lease a sample to a worker and return the lease; with `hedges` as a hedge of that live lease."""
     if not group.oldest:
         state.set_oldest(group, sample, None)  # nobody produces any of it: its class rises to the present version
     # A lease never names a version from before this fork began, whose policy belongs to the parent.
     start_at = Policy(state.lineage.fork, max(group.version, state.lineage.first_version))
-    failures, worker = group.failures[sample], state.workers[worker_id]
+    worker = state.workers[worker_id]
+    # A hedge may outlive the first lease, and is then the attempt after it.
+    failures = group.failures[sample] + bool(hedges)
     lease = Lease(
         lease_id=state.next_lease_id,
         group=group.number,
@@ -385,9 +398,12 @@ def _issue(state: LedgerState, limits: LedgerLimits, worker_id: str, group: Samp
         purpose=group.purpose,
         # The last attempt that is left, but not if it is also the first.
         alone=0 < failures == limits.max_attempts - 1,
+        hedges=hedges,
     )
     state.next_lease_id += 1
-    held = Held(lease=lease, worker_id=worker_id, deadline_s=None)
+    if worker.is_idle:
+        worker.heard_s = state.now_s  # it had nothing to say before
+    held = Held(lease, worker_id, deadline_s=None, oldest=start_at.version, is_hedge=bool(hedges))
     state.held[lease.lease_id] = held
     if worker.is_late:
         state.put_on_trial(held)
@@ -400,6 +416,6 @@ def _issue(state: LedgerState, limits: LedgerLimits, worker_id: str, group: Samp
     else:
         state.set_deadline(held, state.now_s + limits.lease_timeout_s)
     state.seat(worker_id)
-    group.leases[sample] = lease.lease_id
-    state.set_oldest(group, sample, start_at.version)
+    (group.hedges if hedges else group.leases)[sample] = lease.lease_id
+    state.set_oldest(group, sample, min(state.held[lease_id].oldest for lease_id in group.leases_of(sample)))
     return lease

@@ -30,20 +30,22 @@ Invariants:
   that it had started, and so is the expiry of a started lease. A sample that only waited in a worker's queue is leased
   again without counting. The last attempt is made alone on its worker, so that a sample that kills its workers can be
   told from those that were generated beside it.
+- A sample has one live lease, or two at two workers while the trainer waits for a silent one (hedging.py).
 - A worker that lets leases expire, or dies at work, is on probation (`state.LeasingWorker`) until it has delivered as
   much as it has room for.
 - Time does not go backwards: an earlier `now_s` counts as the latest one seen.
 
 The events are handled in modules of functions over the state: workers.py (who comes, starts, fails, goes on probation),
 results.py (what becomes of a result; acceptance.py says whether it is accepted), leasing.py (which worker gets which
-sample), consumption.py (which groups make a batch), drops.py (which groups are given up) and evaluation.py.
+sample), hedging.py (which samples are leased a second time), consumption.py (which groups make a batch), drops.py
+(which groups are given up) and evaluation.py.
 """
 
 from typing import assert_never
 
 from periplus.errors import StateError
 from periplus.values.policy import Lineage, Policy
-from trainer.ledger import consumption, evaluation, leasing, results, workers
+from trainer.ledger import consumption, evaluation, hedging, leasing, results, workers
 from trainer.ledger.leasing import ItemOf
 from trainer.ledger.state import LedgerState
 from trainer.ledger.values import (
@@ -140,10 +142,10 @@ class Ledger:
         effects: list[Effect] = []
         # An event that may not come now raises before anything is changed.
         _check(state, event)
-        state.now_s = max(state.now_s, now_s)
+        hedging.note_time(state, now_s)
         match event:
-            case WorkerJoined(worker_id, epoch):
-                workers.join(state, limits, worker_id, epoch, effects)
+            case WorkerJoined():
+                workers.join(state, limits, event, effects)
             case WorkerLeft(worker_id, is_dead):
                 workers.leave(state, limits, worker_id, effects, is_dead=is_dead)
             case AllWorkersLeft():
@@ -155,7 +157,8 @@ class Ledger:
                 state.workers[worker_id].room = num_samples
                 state.seat(worker_id)
             case PolicyReached(worker_id, policy):
-                state.workers[worker_id].policy = policy
+                worker = state.workers[worker_id]
+                worker.policy, worker.is_silent = policy, worker.is_silent and not worker.is_idle
                 # A worker whose weights were too old may get leases again.
                 workers.note_who_keeps_up(state, limits, worker_id)
             case LeasesStarted(worker_id, lease_ids, policy):
@@ -169,7 +172,7 @@ class Ledger:
             case EvalAsked(items, is_background):
                 evaluation.open_evaluation(state, items, is_background=is_background)
             case BatchWanted():
-                state.batch_wanted = True
+                state.batch_wanted, state.wanted_since_s = True, state.now_s
             case StepDone():
                 consumption.finish_step(state, limits)
             case ClockTicked():
@@ -177,11 +180,15 @@ class Ledger:
             case _:
                 assert_never(event)
         # After every event, in this order: expired leases free samples and workers, a batch that is taken frees room
-        # for groups, and leases are granted last, from all that is free then.
+        # for groups, and leases are granted from all that is free then. What is left of it serves hedges.
         workers.expire(state, limits, effects)
         consumption.form_batch(state, limits, effects)
         evaluation.finish_evaluation(state, effects)
+        if isinstance(event, ClockTicked):
+            hedging.note_silence(state, limits)
         leasing.grant_leases(state, limits, self._item_of, effects)
+        if isinstance(event, ClockTicked):
+            hedging.hedge(state, limits, effects)
         state.forget_ended_deadlines()
         return merged_grants(effects)
 

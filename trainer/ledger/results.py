@@ -7,7 +7,7 @@ All functions here change the `LedgerState` in place, and append what must be do
 """
 
 from periplus.values.trajectory import Purpose
-from trainer.ledger import acceptance, drops, leasing, workers
+from trainer.ledger import acceptance, drops, hedging, leasing, workers
 from trainer.ledger.leasing import ItemOf
 from trainer.ledger.state import LedgerState, SampleGroup
 from trainer.ledger.values import Arrival, Drop, Effect, JudgedResult, LedgerLimits, Result, Revoked
@@ -16,6 +16,7 @@ from trainer.ledger.values import Arrival, Drop, Effect, JudgedResult, LedgerLim
 def take_result(state: LedgerState, limits: LedgerLimits, result: Result, effects: list[Effect]) -> None:
     """Accept or refuse a result. A refused one that ends its sender's lease counts as an attempt at the sample."""
     arrival = acceptance.classify_result(state, limits, result)
+    hedging.hear(state, result.worker_id)
     held = leasing.end(state, result)
     effects.append(JudgedResult(result, arrival))
     if arrival is Arrival.ACCEPTED:
@@ -24,7 +25,7 @@ def take_result(state: LedgerState, limits: LedgerLimits, result: Result, effect
     elif held is not None:
         group = state.groups[result.group]
         leasing.wait_again(state, group, result.sample)
-        drops.count_failure(state, limits, group, result.sample, effects)
+        drops.count_failure(state, limits, group, held, effects)
 
 
 def _accept(
@@ -32,7 +33,7 @@ def _accept(
 ) -> None:
     """Put a result into its group. A group that is then complete may be dropped because its outcomes are equal."""
     # The first valid result wins, also one whose own lease has ended.
-    if (lease_id := group.leases.get(result.sample)) is not None:  # another worker need not produce it any more
+    for lease_id in group.leases_of(result.sample):  # other workers need not produce it any more
         effects.append(Revoked(state.held[lease_id].worker_id, (lease_id,)))
         leasing.release(state, lease_id)
     state.put_result(group, result, result.oldest_version, limits.max_sample_tokens)

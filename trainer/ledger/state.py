@@ -6,7 +6,7 @@ the sums and indexes in step with the groups, so that no decision has to go thro
 
 Invariants, asserted by `check`:
 - Every live lease is recorded in its group (for which sample), at its worker (who holds it) and in `held`, and these
-  agree.
+  agree. A sample has at most two live leases, at two workers: its first one, and a hedge of it (hedging.py).
 - Every sample of an open group is exactly one of done, leased or waiting.
 - Two ledgers that applied the same events are equal, field by field (asserted by tests).
 
@@ -37,13 +37,17 @@ class Held:
     `deadline_s` is None while the lease may not start yet. A lease that is not started may live longer, because its
     worker is at work (`LeasingWorker.spared_until_s`); `LedgerState.deadline_of` says how long. `is_trial`: its worker
     was on probation when it was granted, or when it could start, so a more reliable worker may take the sample over.
+    `oldest` is the oldest version that the sample may have if it comes by this lease. `is_hedge`: another live lease of
+    the sample was granted before; when that one ends, this one takes its place and is no hedge any more.
     """
 
     lease: Lease
     worker_id: str
     deadline_s: float | None
+    oldest: int
     is_started: bool = False
     is_trial: bool = False
+    is_hedge: bool = False
 
 
 @dataclass(slots=True)
@@ -61,6 +65,8 @@ class SampleGroup:
     opened_s: float
     version: int  # the group's class (staleness_window.py): the smallest of `oldest`
     leases: dict[int, int] = field(default_factory=dict)  # sample -> lease id
+    hedges: dict[int, int] = field(default_factory=dict)  # sample -> id of its second live lease
+    hedged: set[int] = field(default_factory=set)  # samples that were ever hedged
     done: dict[int, Result] = field(default_factory=dict)
     oldest: dict[int, int] = field(default_factory=dict)
     failures: Counter[int] = field(default_factory=Counter)  # sample -> attempts without a valid result
@@ -77,6 +83,10 @@ class SampleGroup:
     def misses_only_lost(self) -> bool:
         """Whether samples are missing, and all of them were lost before and are produced again."""
         return bool(self.lost) and len(self.done) + len(self.lost) == self.size
+
+    def leases_of(self, sample: int) -> tuple[int, ...]:
+        """Return the live leases of a sample: none, one, or the first one and its hedge."""
+        return tuple(ids[sample] for ids in (self.leases, self.hedges) if sample in ids)
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -102,9 +112,14 @@ class LeasingWorker:
       probation. Workers with fewer strikes are served first.
     - `spared_until_s`: before this time none of its leases that are not started expires. It moves with each lease that
       the worker starts or delivers, so that one change spares all that wait in the worker's queue.
+    - `region` is where it is, and empty if unknown.
+    - `heard_s` is when it last started or delivered a sample, or got work while it had none. `quiet_s` is its measured
+      time between two such signs, and None before its first result. `is_silent`: it has been quiet for so much longer
+      that it gets no leases (hedging.py).
     """
 
     epoch: int = 0
+    region: str = ""
     room: int = 0
     leases: dict[int, None] = field(default_factory=dict)  # ids, in the order of granting
     early: set[int] = field(default_factory=set)
@@ -114,6 +129,14 @@ class LeasingWorker:
     strikes: int = 0
     is_behind: bool = False
     spared_until_s: float = -math.inf
+    heard_s: float = 0.0
+    quiet_s: float | None = None
+    is_silent: bool = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it holds no lease that may start now."""
+        return len(self.leases) == len(self.early)
 
     @property
     def is_late(self) -> bool:
@@ -180,9 +203,11 @@ class LedgerState:
     next_eval_group: int
     reopen: list[int]  # heap: numbers of groups that an earlier fork left open, and that are not open here
     now_s: float = 0.0
+    awake_s: float = 0.0  # since when events have come without a long gap (hedging.py)
     training_since_s: float | None = None
     in_training: tuple[int, ...] = ()  # groups of the batch that is being trained
     batch_wanted: bool = False
+    wanted_since_s: float = 0.0  # when the last batch was asked for
     next_lease_id: int = 1
     groups: dict[int, SampleGroup] = field(default_factory=dict)
     num_train_groups: int = 0
@@ -284,7 +309,7 @@ class LedgerState:
         worker = self.workers.get(worker_id)
         self.seats.pop(worker_id, None)
         self.early_seats.pop(worker_id, None)
-        if worker is None or worker.room <= 0 or worker.is_behind:
+        if worker is None or worker.room <= 0 or worker.is_behind or worker.is_silent:
             return
         # A negative share of free room sorts first, so the worker with the largest share is the smallest entry.
         for seats, free in ((self.seats, worker.free), (self.early_seats, worker.free_early)):
@@ -353,7 +378,9 @@ class LedgerState:
         # Group, worker and table agree on every live lease.
         for lease_id, held in self.held.items():
             assert lease_id in self.workers[held.worker_id].leases
-            assert self.groups[held.lease.group].leases[held.lease.sample] == lease_id
+            group, sample = self.groups[held.lease.group], held.lease.sample
+            assert (group.hedges if held.is_hedge else group.leases)[sample] == lease_id
+            assert group.oldest[sample] == min(self.held[each].oldest for each in group.leases_of(sample))
         assert sum(len(worker.leases) for worker in self.workers.values()) == len(self.held)
         assert set(self.trials) == {lease_id for lease_id, held in self.held.items() if held.is_trial}
         assert len(self.deadlines) <= 2 * len(self.held) + SPARE_DEADLINES
@@ -374,7 +401,10 @@ class LedgerState:
         # Every sample is in exactly one place.
         waiting = {(group, sample) for _, group, sample in self.waiting} | set(self.idle_waiting)
         for group in self.groups.values():
-            assert sum(held.lease.group == group.number for held in self.held.values()) == len(group.leases)
+            out = [held for held in self.held.values() if held.lease.group == group.number]
+            assert len(out) == len(group.leases) + len(group.hedges)
+            assert len({(held.worker_id, held.lease.sample) for held in out}) == len(out)
+            assert group.hedges.keys() <= group.leases.keys() & group.hedged
             for sample in range(group.size):
                 places = (sample in group.done) + (sample in group.leases)
                 assert places == 1 or (places == 0 and (group.number, sample) in waiting)

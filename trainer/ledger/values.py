@@ -35,6 +35,7 @@ class LedgerLimits:
     - `filter_uniform`: whether groups whose outcomes are all equal are replaced by new ones (DAPO's dynamic sampling,
       arXiv 2503.14476, section 3.2).
     - `max_filtered_per_step`: replaced groups before one batch, at most, as a multiple of `groups_per_step`.
+    - `hedge`: whether samples of a silent worker are leased a second time while the trainer waits (hedging.py).
 
     Raises: ValueError if `intake_tokens` is less than one batch may have, or if `depth` is less than 1.
     """
@@ -51,6 +52,7 @@ class LedgerLimits:
     max_attempts: int = 3
     filter_uniform: bool = False
     max_filtered_per_step: int = 4
+    hedge: bool = True
 
     def __post_init__(self) -> None:
         batch_tokens = self.groups_per_step * self.group_size * self.max_sample_tokens
@@ -71,6 +73,7 @@ class Lease:
 
     `consume_by_version` is the version from which the last step that may train on its group starts.
     `alone`: the worker generates no other sample at the same time. If the worker then dies, this sample is the cause.
+    `hedges` is the number of the live lease of the same sample that this one is a hedge of, or 0 (hedging.py).
     """
 
     lease_id: int
@@ -81,6 +84,7 @@ class Lease:
     consume_by_version: int
     purpose: Purpose
     alone: bool = False
+    hedges: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,11 +157,12 @@ class WorkerJoined:
     """A worker connected, for the first time or again. The leases that it held before are lost.
 
     `epoch` identifies one start of its process, and is 0 if unknown. A worker that comes back with the same epoch has
-    not died in between.
+    not died in between. `region` is where it is, and empty if unknown.
     """
 
     worker_id: str
     epoch: int = 0
+    region: str = ""
 
 
 @dataclass(frozen=True, slots=True)

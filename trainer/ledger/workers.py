@@ -8,26 +8,27 @@ All functions here change the `LedgerState` in place, and append what must be do
 """
 
 from periplus.values.policy import Policy
-from trainer.ledger import drops, leasing
+from trainer.ledger import drops, hedging, leasing
 from trainer.ledger.state import Held, LeasingWorker, LedgerState, SampleGroup
-from trainer.ledger.values import Effect, LedgerLimits, Loss, Revoked
+from trainer.ledger.values import Effect, LedgerLimits, Loss, Revoked, WorkerJoined
 
 DOUBTED_KEPT = 1 << 12
 """Number of workers on probation that are remembered after they left; a forgotten one is trusted when it comes again.
 Chosen by hand, as large as MAX_SENDERS of periplus/values/transport_keys.py."""
 
 
-def join(state: LedgerState, limits: LedgerLimits, worker_id: str, epoch: int, effects: list[Effect]) -> None:
+def join(state: LedgerState, limits: LedgerLimits, hello: WorkerJoined, effects: list[Effect]) -> None:
     """Take in a worker that said hello. Leases from before are over; if its process is another one, that one died.
 
     A worker that left on probation comes back on probation.
     """
     # A worker that joins again holds none of its earlier leases. With another epoch, or without one, its
     # process died.
+    worker_id, epoch = hello.worker_id, hello.epoch
     before = state.workers.get(worker_id)
     leave(state, limits, worker_id, effects, is_dead=before is None or not epoch or before.epoch != epoch)
     allowance, strikes = state.doubted.pop(worker_id, (None, 0))
-    state.workers[worker_id] = LeasingWorker(epoch=epoch, allowance=allowance, strikes=strikes)
+    state.workers[worker_id] = LeasingWorker(epoch=epoch, region=hello.region, allowance=allowance, strikes=strikes)
 
 
 def leave(state: LedgerState, limits: LedgerLimits, worker_id: str, effects: list[Effect], *, is_dead: bool) -> None:
@@ -36,21 +37,21 @@ def leave(state: LedgerState, limits: LedgerLimits, worker_id: str, effects: lis
     worker = state.workers.get(worker_id)
     if worker is None:
         return
-    attempts: list[tuple[SampleGroup, int]] = []
+    attempts: list[tuple[SampleGroup, Held]] = []
     # All leases go back first, while the worker still exists. Only then are attempts counted, which may drop whole
     # groups.
     for lease_id in list(worker.leases):
         held = state.held[lease_id]
         is_attempt = is_dead and held.is_started
         group = leasing.lose(state, lease_id, Loss.WORKER_DIED if is_attempt else Loss.WORKER_GONE, effects)
-        attempts += [(group, held.lease.sample)] if is_attempt else []
+        attempts += [(group, held)] if is_attempt else []
     if attempts:
         worker.allowance, worker.strikes = 1, worker.strikes + 1
     del state.workers[worker_id]
     state.seat(worker_id)
     _remember(state, worker_id, worker)
-    for group, sample in attempts:
-        drops.count_failure(state, limits, group, sample, effects)
+    for group, held in attempts:
+        drops.count_failure(state, limits, group, held, effects)
 
 
 def _remember(state: LedgerState, worker_id: str, worker: LeasingWorker) -> None:
@@ -83,11 +84,14 @@ def start(state: LedgerState, limits: LedgerLimits, worker_id: str, lease_ids: t
         if held is None or held.worker_id != worker_id or held.is_started or policy < held.lease.start_at:
             continue
         held.is_started = any_started = True
+        held.oldest = policy.version
         state.set_deadline(held, state.now_s + limits.lease_timeout_s)
         group = state.groups[held.lease.group]
         # The sample will have no token older than this policy, so its group may become younger.
-        state.set_oldest(group, held.lease.sample, policy.version)
+        oldest = min(state.held[each].oldest for each in group.leases_of(held.lease.sample))
+        state.set_oldest(group, held.lease.sample, oldest)
     if any_started:
+        hedging.hear(state, worker_id, is_result=False)
         _spare(state, limits, worker_id)
 
 
@@ -103,8 +107,9 @@ def fail(
     held = state.held.get(lease_id)
     if held is None or held.worker_id != worker_id:
         return
+    hedging.hear(state, worker_id)
     group = leasing.lose(state, lease_id, why, effects)
-    drops.count_failure(state, limits, group, held.lease.sample, effects)
+    drops.count_failure(state, limits, group, held, effects)
 
 
 def expire(state: LedgerState, limits: LedgerLimits, effects: list[Effect]) -> None:
@@ -133,7 +138,7 @@ def _end_expired(state: LedgerState, limits: LedgerLimits, held: Held, effects: 
     # The worker drops it if it has not started it.
     effects.append(Revoked(held.worker_id, (held.lease.lease_id,), still_wanted=True))
     if held.is_started:
-        drops.count_failure(state, limits, group, held.lease.sample, effects)
+        drops.count_failure(state, limits, group, held, effects)
 
 
 def deliver(state: LedgerState, limits: LedgerLimits, worker_id: str) -> None:

@@ -277,6 +277,8 @@ def _of_tally(tally: Tally) -> dict[str, float]:
         "refused_messages": float(tally.refused_messages),
         "filtered_samples": float(tally.filtered),
         "lost_leases": float(tally.lost),
+        "hedged_samples": float(tally.hedged),
+        "hedge_duplicates": float(tally.hedge_duplicates),
         "failed_groups": float(tally.failed_groups),
         "overdue_groups": float(tally.overdue_groups),
         "reward_failures": float(tally.reward_failures.total()),

@@ -194,6 +194,7 @@ class AuditRun:
         worker: str = "rollout-eu-0",
         version: int | None = None,
         item: int | None = None,
+        hedges: int = 0,
     ) -> audit.LeaseEntry:
         """Write the line of a lease of the version class `version`, by default the present one, and of a problem."""
         is_eval = group >= EVAL_GROUPS_START
@@ -208,6 +209,7 @@ class AuditRun:
             region="eu-west",
             start_at=Policy(self.policy.fork, max(version, self.lineage.first_version)),
             consume_by_version=version + self.bound,
+            hedges=hedges,
         )
         self.next_lease += 1
         self.say(lease)

@@ -85,6 +85,7 @@ class Adversary:
     def __init__(self, chance: random.Random, limits: LedgerLimits, *, num_good: int, num_bad: int) -> None:
         self.chance, self.limits = chance, limits
         self.now_s, self.num_events, self.num_batches = 0.0, 0, 0
+        self.num_hedges = 0  # samples leased to a second worker
         self.num_mixed = 0  # samples in batches that several policies generated
         self.drops: Counter[str] = Counter()
         self.largest: Counter[str] = Counter()
@@ -123,6 +124,7 @@ class Adversary:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Granted(name, leases):
+                self.num_hedges += sum(lease.hedges > 0 for lease in leases)
                 self._opened.update(lease.group for lease in leases if lease.purpose is Purpose.TRAIN)
                 self._post(name, leases)
             case Revoked(name, lease_ids):
@@ -359,7 +361,7 @@ class Adversary:
         num_samples = sum(group.size for group in state.groups.values())
         bounds = {
             "deadlines": 2 * len(state.held) + SPARE_DEADLINES,
-            "held": num_samples,
+            "held": num_samples + sum(len(group.hedges) for group in state.groups.values()),
             "waiting": 4 * num_samples + 64,
             "groups": limits.groups_per_step * (limits.bound + 2) + 8,
             "trials": len(state.held),

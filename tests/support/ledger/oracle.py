@@ -60,6 +60,8 @@ class Fork:
     opened: set[int] = field(default_factory=set)
     dropped: set[int] = field(default_factory=set)
     lost: set[Key] = field(default_factory=set)  # a dead or silent worker had it
+    hedged: set[Key] = field(default_factory=set)  # leased to two workers at once
+    failed: set[Key] = field(default_factory=set)  # a started lease of it expired, or its worker died
     live: dict[int, Live] = field(default_factory=dict)
     reached: dict[str, Policy | None] = field(default_factory=dict)  # of the workers that said hello
     lease_ids: set[int] = field(default_factory=set)
@@ -79,7 +81,7 @@ class LedgerOracle:
         self.forks: list[Fork] = []
         self.arrivals: Counter[Arrival] = Counter()
         self.drops: Counter[Drop] = Counter()
-        self.num_holds = 0
+        self.num_holds = self.num_hedges = 0
 
     def begin(self, start: Policy, parent: Policy | None, next_group: int, open_groups: tuple[int, ...]) -> None:
         assert start.fork == len(self.forks)
@@ -192,7 +194,12 @@ class LedgerOracle:
             case LeaseLost(lease, worker_id, why):
                 live = now.live.pop(lease.lease_id)
                 assert (live.lease, live.worker_id) == (lease, worker_id)
-                if why in (Loss.WORKER_GONE, Loss.WORKER_DIED, Loss.EXPIRED):
+                others = [other for other in now.live.values() if other.lease.hedges == lease.lease_id]
+                is_first = not lease.hedges or lease.hedges not in now.live
+                assert len(others) <= 1
+                if live.is_started and is_first and why in (Loss.EXPIRED, Loss.WORKER_DIED):
+                    now.failed.add((lease.group, lease.sample))
+                if why in (Loss.WORKER_GONE, Loss.WORKER_DIED, Loss.EXPIRED) and is_first:
                     now.lost.add((lease.group, lease.sample))
                 if why in (Loss.EXPIRED, Loss.WITHDRAWN):
                     now.expired[lease.lease_id] = worker_id
@@ -221,7 +228,15 @@ class LedgerOracle:
         assert key not in now.accepted
         assert key not in self.consumed_in_history()
         assert lease.group not in now.dropped
-        assert all((live.lease.group, live.lease.sample) != key for live in now.live.values())
+        others = [live for live in now.live.values() if (live.lease.group, live.lease.sample) == key]
+        assert [live.lease.lease_id for live in others] == ([lease.hedges] if lease.hedges else [])
+        if lease.hedges:
+            assert worker_id not in {live.worker_id for live in others}
+            assert key not in now.hedged, "hedged twice"
+            assert key not in now.failed, "hedged after a failed attempt"
+            assert self.limits.hedge
+            now.hedged.add(key)
+            self.num_hedges += 1
         assert lease.start_at.fork == policy.fork
         assert now.start.version <= lease.start_at.version <= policy.version + 1
         if lease.purpose is Purpose.TRAIN:

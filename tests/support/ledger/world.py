@@ -392,6 +392,16 @@ class World:
         self.now_s += nth((0.1, 1.0, hold_s, timeout_s, 3600.0, -hold_s, -3600.0, 0.0), n)
         self.tell(ClockTicked())
 
+    def seconds_pass(self, n: int, m: int) -> None:
+        """The trainer waits, second by second, while one worker says nothing and the others may work."""
+        if not self.is_training and not self.is_wanted:
+            self.trainer_moves(n, m)
+        for second in range(1 + n % 8):
+            if m % 2 and len(self.workers) > 1:
+                self.worker_works_off(n + 1 + second % (len(self.workers) - 1), m)
+            self.now_s = max(self.now_s, self.latest_s) + 1.0
+            self.tell(ClockTicked())
+
     # ---- liveness -------------------------------------------------------------------------------------------------
 
     def drain(self, room: int) -> None:

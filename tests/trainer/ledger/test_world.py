@@ -35,6 +35,7 @@ ACTIONS = {
     "trainer_crashes": 1,
     "asks_for_evaluation": 1,
     "time_passes": 3,
+    "seconds_pass": 5,
 }
 """The actions of the world, each with its weight among them."""
 
@@ -112,6 +113,10 @@ test_no_promise_is_broken_whatever_happens = LedgerMachine.TestCase
 
 def test_batches_of_long_walks_have_samples_of_several_policies() -> None:
     assert sum(_walk(seed).num_mixed for seed in range(12)) > 20
+
+
+def test_samples_are_leased_twice_on_long_walks() -> None:
+    assert sum(_walk(seed).oracle.num_hedges for seed in range(12)) > 20
 
 
 @pytest.mark.parametrize("seed", rest_is_slow(range(24), quick=8))
