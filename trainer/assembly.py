@@ -133,24 +133,13 @@ def assembled(
         driver = _driver_of(config, prepared)
         checks_of_samples, reward_checks = _checks_of_rewards(job, prepared)
         intake = FrameIntake(store, limits, disk, checks_of_samples)
-        syncs = durability is Durability.MACHINE
         counts, silence = prepared.counts.values(), SilenceWatch(job)
         aims: dict[str, Any] = {"num_steps": job.steps, "bound": job.staleness, "problems": counts, "silence": silence}
         recorder = RunRecorder(run, link, driver, disk, trackers, prepared.progress, now, started_s, **aims)
         stopped = StoppedWorkers(reward_checks, driver, journal, recorder, link.send)
-        ledger_service = LedgerService(
-            driver,
-            intake,
-            journal,
-            link.send,
-            syncs=syncs,
-            now=now,
-            wrong_groups=stopped.wrong_groups,
-            say=lambda text: link.record(
-                Record(kind=RecordKind.PHASE, policy=driver.policy, time_s=now() - started_s, text=text)
-            ),
-            unix_s=clock.unix_s,
-        )
+        settings: dict[str, Any] = {"syncs": durability is Durability.MACHINE, "now": now, "unix_s": clock.unix_s}
+        settings |= {"wrong_groups": stopped.wrong_groups, "say": _says_phases(link, driver, now, started_s)}
+        ledger_service = LedgerService(driver, intake, journal, link.send, **settings)
         # What goes out: records, publications and checkpoints.
         tokenizer = prepared.model_files.get(TOKENIZER_FILE)
         samples = SampleRecorder(run.samples, store.offset, driver.regions, tokenizer, disk)
@@ -193,6 +182,15 @@ def assembled(
             now=now,
         )
         yield Running(ledger_service=ledger_service, publisher=publisher, loop=loop, checks=checks, stopped=stopped)
+
+
+def _says_phases(
+    link: GatewayLink, driver: LedgerDriver, now: Callable[[], float], started_s: float
+) -> Callable[[str], None]:
+    def say(phase: str) -> None:
+        link.record(Record(kind=RecordKind.PHASE, policy=driver.policy, time_s=now() - started_s, text=phase))
+
+    return say
 
 
 def _driver_of(config: TrainerConfig, prepared: Prepared) -> LedgerDriver:
