@@ -35,6 +35,8 @@ LOCK = "lock"
 KEPT_EVENTS_S = 30 * 86_400.0
 """Seconds for which events are kept."""
 
+MAX_NUMBER = (1 << 63) - 1
+
 MIGRATIONS = (
     """
     CREATE TABLE authority (private_key TEXT NOT NULL);
@@ -186,7 +188,8 @@ class Store:
         """
         wanted = "SELECT * FROM events WHERE id > ? AND ? IN ('', job_id) AND ? IN ('', region) ORDER BY id LIMIT ?"
         with self._using() as connection:
-            rows = connection.execute(wanted, (after, job_id, region, limit)).fetchall()
+            # A caller may name any number, and SQLite knows those of 63 bits.
+            rows = connection.execute(wanted, (min(after, MAX_NUMBER), job_id, region, limit)).fetchall()
         return tuple(
             StoredEvent(
                 number=number,

@@ -53,7 +53,7 @@ class Doors:
         """Submit a job, and wait until all of its processes run."""
         self.job_id = (await self.remote.submit(submission(self.job(steps), request_id))).job_id
         await until_running(self.remote, self.job_id, START_S)
-        tasks = (json.loads(file.read_text()) for file in self.folder.glob("tasks/*/task.json"))
+        tasks = (json.loads(file.read_text()) for file in self.folder.glob("work/.periplus/*/tasks/*/task.json"))
         self.secret = next(str(task["job_secret"]) for task in tasks if task["job_id"] == self.job_id)
 
     async def ended(self, job_id: str) -> control_pb2.Job:
@@ -95,12 +95,11 @@ async def doors_of_a_fleet(jobs_per_region: int = 1) -> AsyncIterator[Doors]:
     with tempfile.TemporaryDirectory(prefix="periplus-bench-") as name:
         folder, token_file = Path(name), Path(name) / "state" / "token"
         (folder / "services").mkdir()
-        (folder / "tasks").mkdir()
         services = Services(folder / "services")
         places: Any = {"work_dir": folder / "work", "token_file": token_file}
         settings = LocalFleetSettings(regions=REGIONS, wan="", **places, jobs_per_region=jobs_per_region)
         fleet = LocalFleet(settings, services, lambda text: None)
-        with patch.dict(os.environ, {"HOME": name, "TMPDIR": str(folder / "tasks")}):
+        with patch.dict(os.environ, {"HOME": name}):
             try:
                 address = (await fleet.start()).coordinator
                 token = read_token(token_file)

@@ -177,5 +177,6 @@ def test_events_are_found_by_job_and_region_and_leave_by_age() -> None:
     assert [each.event.text for each in store.events(0, 10, job_id="j")] == ["submitted", "died"]
     assert [each.event.text for each in store.events(0, 10, job_id="j", region="eu")] == ["died"]
     assert [each.number for each in store.events(1, 1)] == [2]
+    assert store.events((1 << 64) - 1, 10) == ()
     store.write((), [told[0]], 2.0 + KEPT_EVENTS_S)
     assert [each.number for each in store.events(0, 10)] == [4]
