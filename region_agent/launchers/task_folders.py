@@ -10,8 +10,10 @@ folders; the next one takes their processes over.
 """
 
 import contextlib
+import json
 import logging
 import shutil
+import signal
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -22,6 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 from periplus.job.run_directory import write_atomically
 from periplus.process.telemetry import event
 from region_agent.control.reconcile import LocalTask
+from region_agent.launchers.child import AdoptedChild
 
 log = logging.getLogger(__name__)
 
@@ -88,11 +91,15 @@ class TaskFolders:
             self._root.rmdir()
 
     def left_behind(self) -> list[StartedProcess]:
-        """Return the processes that another agent noted and did not see end."""
+        """Return the processes that another agent noted and did not see end. Those of another version are killed."""
         found = []
         for path in sorted(self._root.glob(f"*/{_PROCESS_FILE}")):
             try:
                 found.append(_STARTED.validate_json(path.read_bytes()))
-            except (OSError, ValidationError) as error:  # of another version: its process ends without a gateway
+            except (OSError, ValidationError) as error:
                 event(log, logging.WARNING, "process_unreadable", path=path, why=error)
+                # What is started in its place must not meet it.
+                with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                    noted = json.loads(path.read_bytes())
+                    AdoptedChild(int(noted["pid"]), float(noted["created"])).send_signal(signal.SIGKILL)
         return found

@@ -342,6 +342,18 @@ def test_an_agent_adopts_the_processes_that_another_one_left_and_learns_how_they
 
 
 @pytest.mark.processes
+def test_a_process_that_an_agent_of_another_version_left_is_killed(tmp_path: Path, scratch: Path) -> None:
+    with agent_with("wait", tmp_path, scratch, tied=False):
+        pid = running_pid(tmp_path)
+    (noted,) = scratch.glob("*/process.json")
+    tree = json.loads(noted.read_text())
+    del tree["task"]["job_json"]
+    noted.write_text(json.dumps(tree))
+    assert Supervisor(settings_of(tmp_path), MACHINE).adopt(1.0) == {}
+    wait_for(lambda: not is_alive(pid))
+
+
+@pytest.mark.processes
 def test_a_process_that_ended_while_there_was_no_agent_is_reported_once(tmp_path: Path, scratch: Path) -> None:
     with agent_with("wait", tmp_path, scratch, tied=False):
         pid = running_pid(tmp_path)
