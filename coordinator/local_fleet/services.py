@@ -29,6 +29,9 @@ FORKED_MODULES = ("trainer.app", "rollout_worker.app")
 FORK_SERVER = "fork-server"
 """Service name of the fork server. The fleet goes on without it."""
 
+TITLE_ROOM = 400
+"""Characters by which the command line of a task may be longer than that of the fork server. Chosen by hand."""
+
 AGENT = "agent-"
 """Prefix of the service name of each agent."""
 
@@ -136,7 +139,7 @@ class Services:
 def fork_server_command(path: str) -> list[str]:
     """Return the command line of a fork server that listens at `path`."""
     words = [word for module in FORKED_MODULES for word in ("--preload", module)]
-    return [sys.executable, "-m", "periplus.process.fork_server", "--socket", path, *words]
+    return [sys.executable, "-m", "periplus.process.fork_server", "--socket", path, *words, "--room", "." * TITLE_ROOM]
 
 
 def _spawn(command: Sequence[str], log: Path, variables: Mapping[str, str]) -> "subprocess.Popen[bytes]":

@@ -190,8 +190,9 @@ def _run(request: Request) -> None:
 
 @click.command()
 @click.option("--socket", "path", type=click.Path(path_type=Path), required=True, help="Where clients connect.")
+@click.option("--room", default="", help="Ignored: it makes room for the longer command lines of tasks in `ps`.")
 @click.option("--preload", multiple=True, metavar="MODULE", help="Imported before the first fork; repeatable.")
-def main(path: Path, preload: Sequence[str]) -> Request | None:
+def main(path: Path, preload: Sequence[str], room: str) -> Request | None:  # its length counts
     """Serve until standard input ends. Connections are queued while modules are imported."""
     environment = inherited(os.environ)
     # A title may then be as long as this process's own command line only, but /proc/ID/environ stays readable.
