@@ -89,10 +89,11 @@ class _Connection:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def end(self) -> None:
-        """Let those go on who wait for room or for the last record to be read."""
+        """Let those go on who wait for room or for the last record to be read, and end the stream of records."""
         self.ended.set()
         while not self.records.empty():
             self.records.get_nowait()
+        self.records.put_nowait(None)  # gRPC reads on from a stream whose call has ended
 
 
 class GatewayLink:
