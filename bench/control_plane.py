@@ -34,8 +34,8 @@ from bench.provenance import print_figures, say
 from coordinator.client.connection import Coordinator, connect, job_state
 from coordinator.client.submission import submission
 from coordinator.demo.job import example_file
-from periplus.errors import PeriplusError
-from periplus.job.job_file import JobFile, changed_job, recorded_job
+from periplus.errors import Unreachable
+from periplus.job.job_file import JobFile, load_job
 from tests.support.processes.demo import pids_of
 
 REGIONS = ("home", "near", "far")
@@ -130,7 +130,7 @@ def fleet() -> Iterator[Fleet]:
 def job() -> JobFile:
     overrides = ["steps=4000", "staleness=2", "checkpoint.every_steps=20", "regions.min=3"]
     overrides.append(f"regions.trainer={REGIONS[0]}")
-    return changed_job(recorded_job(example_file()), None, overrides)
+    return load_job(example_file(), overrides)
 
 
 async def answered(address: str, call: Callable[[Coordinator], Awaitable[Any]]) -> Any:
@@ -143,7 +143,7 @@ def asked(made: Fleet, call: Callable[[Coordinator], Awaitable[Any]]) -> Any:
     while True:
         try:
             return asyncio.run(answered(made.address, call))
-        except PeriplusError:
+        except Unreachable:
             time.sleep(0.05)
 
 
