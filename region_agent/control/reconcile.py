@@ -14,11 +14,11 @@ yields nothing new. Invariants:
 
 A process is *superseded* when its task is wanted otherwise (a resumed job keeps its task ids), or when a rollout worker
 that was asked to stop is wanted again. A superseded process ends first; then its task starts afresh. A new fork
-supersedes a trainer alone, since its workers follow it.
+supersedes all: the bundle that its trainer makes may differ from the one before.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from periplus.process.backoff import Backoff
 from periplus.spool.format import Durability
@@ -186,16 +186,7 @@ def _running(process: Process, wanted: LocalTask | None, now_s: float, limits: R
 def _superseded(process: Process, wanted: LocalTask) -> bool:
     # A rollout worker that was asked to stop leaves, whatever is wanted now, so it must be started again.
     again = process.asked_to_stop_at_s is not None and not wanted.stopping and wanted.role is Role.ROLLOUT
-    if wanted.role is Role.TRAINER:
-        return process.task.fork != wanted.fork
-    return again or _of_worker(process.task) != _of_worker(wanted)
-
-
-def _of_worker(task: LocalTask) -> LocalTask:
-    """Return a rollout worker's task without what it learns from its gateway, or does not need."""
-    return replace(
-        task, fork=0, resume_from="", is_restart=False, stopping=False, trainer_region="", trainer_gateway=""
-    )
+    return again or process.task.fork != wanted.fork
 
 
 def _mends(process: Process, wanted: LocalTask) -> bool:

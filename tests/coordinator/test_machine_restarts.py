@@ -54,7 +54,7 @@ def later(run: Run, seconds: float) -> None:
     run.do(Ticked())
 
 
-def test_a_trainer_that_died_starts_again_in_a_new_fork_and_its_workers_stay(run: Run) -> None:
+def test_a_trainer_that_died_starts_again_in_a_new_fork(run: Run) -> None:
     dies(run, 5)
     job = run.job()
     assert (job.state, job.fork, job.trainer_key) == (JobState.PLANNED, 1, "")

@@ -232,7 +232,7 @@ def test_a_task_that_succeeded_is_not_started_again_while_it_is_still_desired(ro
     ("old", "new"),
     [
         (task(Role.TRAINER), task(Role.TRAINER, fork=1)),
-        (task(Role.ROLLOUT), replace(task(Role.ROLLOUT, fork=1), job_json="another")),
+        (task(Role.ROLLOUT), task(Role.ROLLOUT, fork=1)),
     ],
 )
 def test_a_resumed_job_replaces_the_process_of_the_old_fork(old: LocalTask, new: LocalTask) -> None:
@@ -242,12 +242,6 @@ def test_a_resumed_job_replaces_the_process_of_the_old_fork(old: LocalTask, new:
         ended = process(old, outcome, restarts=3, asked_s=5.0)
         assert reconcile({"t": new}, {"t": ended}, 6.0, LIMITS) == (Start(new, 0),)
         assert report(ended, new).state is TaskState.STARTING, "the old fork's end is not the new one's"
-
-
-def test_a_rollout_worker_follows_a_new_fork_of_the_same_job() -> None:
-    new = replace(task(fork=1), resume_from="/runs/j", trainer_gateway="elsewhere:1")
-    assert reconcile({"t": new}, {"t": process(task())}, 5.0, LIMITS) == ()
-    assert (report(process(task()), new).state, report(process(task()), new).fork) == (TaskState.RUNNING, 1)
 
 
 def test_a_rollout_worker_that_somebody_stopped_comes_back_if_it_is_wanted() -> None:
