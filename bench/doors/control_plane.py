@@ -11,8 +11,8 @@ of the demo's size trains on them, its trainer in the first region. Each figure 
   two steps meanwhile.
 
 Each fault is tried `--tries` times, one job for each fault; the worst counts. After each job the audit must be clean.
-`python -m bench.doors.control_plane --only NAME` measures one of them. The last line is one JSON object, and everything else
-goes to stderr.
+`python -m bench.doors.control_plane --only NAME` measures one of them. The last line is one JSON object, and everything
+else goes to stderr.
 """
 
 import argparse
