@@ -166,7 +166,7 @@ bench-dry-run: $(READY)
 	$(BIN)/python -m bench.experiment_cases.dry_run
 
 bench-lora: $(READY)
-	$(BIN)/python -m bench.lora $(ARGS)
+	$(BIN)/python -m bench.engine_cases.lora $(ARGS)
 
 bench-staleness: $(READY)
 	$(BIN)/python -m bench.staleness

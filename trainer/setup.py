@@ -115,8 +115,7 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
         # Several devices get their shares of the weights from the host's memory.
         model.to(device_of_rank(0, 1))
     _say_dtype(job, device_of_rank(0, job.train.devices), say)
-    # Before warm-up and checkpoint, so that the bundle is the same in every fork: gateways and workers keep it.
-    # What these change about it is within the engines' limits.
+    # Before warm-up and checkpoint, which change it within the engines' limits: each fork makes the same bundle.
     rounding = relative_rounding(model, probe_prompts(job.seed, model.config.get_text_config().vocab_size))
     fork = config.task.fork
     policy, lineage, progress = Policy(fork, 0), Lineage(fork), Progress()

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bench.lora.our_faults import flipped
-from bench.lora.vllm_server import Server, same
+from bench.engine_cases.lora.our_faults import flipped
+from bench.engine_cases.lora.vllm_server import Server, same
 
 TENSORS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench.lora.adapter_training import SCALE, Step
+from bench.engine_cases.lora.adapter_training import SCALE, Step
 from periplus.values.low_rank import adapters_of, merged
 from periplus.values.weight_state import Tensor
 

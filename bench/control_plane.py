@@ -11,7 +11,7 @@ of the demo's size trains on them, its trainer in the first region. Each figure 
   two steps meanwhile.
 
 Each fault is tried `--tries` times, one job for each fault; the worst counts. After each job the audit must be clean.
-`python -m bench.doors.control_plane --only NAME` measures one of them. The last line is one JSON object, and everything
+`python -m bench.control_plane --only NAME` measures one of them. The last line is one JSON object, and everything
 else goes to stderr.
 """
 

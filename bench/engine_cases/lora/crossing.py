@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from bench.lora.adapter_training import Step
+from bench.engine_cases.lora.adapter_training import Step
 from periplus.codec.frame import CodecId
 from periplus.codec.weights.encoder import Encoder, encode
 from periplus.net.convert import publication_record_to_pb

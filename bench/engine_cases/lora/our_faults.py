@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from google.protobuf.message import DecodeError
 
-from bench.lora.adapter_training import SCALE, Step, random_model, train, with_adapters
-from bench.lora.crossing import Job, SignedVersion, publication
+from bench.engine_cases.lora.adapter_training import SCALE, Step, random_model, train, with_adapters
+from bench.engine_cases.lora.crossing import Job, SignedVersion, publication
 from periplus.codec.weights.layout import layout_of
 from periplus.errors import PeriplusError
 from periplus.net.convert import publication_record_from_pb

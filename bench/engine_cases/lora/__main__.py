@@ -32,8 +32,8 @@ from typing import Any
 import torch
 
 from bench import provenance
-from bench.lora import our_faults, trl_faults
-from bench.lora.adapter_training import (
+from bench.engine_cases.lora import our_faults, trl_faults
+from bench.engine_cases.lora.adapter_training import (
     SCALE,
     Case,
     Step,
@@ -43,9 +43,9 @@ from bench.lora.adapter_training import (
     train,
     with_adapters,
 )
-from bench.lora.crossing import Job, Reader, our_bytes, their_bytes
-from bench.lora.served_update import served_update
-from bench.lora.vllm_server import serving
+from bench.engine_cases.lora.crossing import Job, Reader, our_bytes, their_bytes
+from bench.engine_cases.lora.served_update import served_update
+from bench.engine_cases.lora.vllm_server import serving
 from bench.provenance import say
 from periplus.values.probe_prompts import probe_prompts
 from periplus.values.weight_state import write_safetensors
@@ -53,7 +53,7 @@ from trainer.data.adapters import round_base
 from trainer.data.model import build_tokenizer
 from trainer.publishing.publish import bf16_state
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 MAX_VS_TRL = 0.25
 """Target: largest ratio of our bytes to those that TRL's server reads. Rounding to bfloat16 alone would give 0.5."""
@@ -99,7 +99,7 @@ def trl(oracle: Path, what: str, settings: Mapping[str, Any], scratch: Path) -> 
     file = scratch / f"{what}.json"
     file.write_text(json.dumps(settings))
     done = subprocess.run(
-        [str(oracle), "-m", "bench.lora.trl_adapter", what, str(file)],
+        [str(oracle), "-m", "bench.engine_cases.lora.trl_adapter", what, str(file)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
         stdout=subprocess.PIPE,

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from bench.lora.crossing import blocks_unchanged, rounded
-from bench.lora.our_faults import flipped, verdict
-from bench.lora.served_update import fidelity
-from bench.lora.vllm_server import same
+from bench.engine_cases.lora.crossing import blocks_unchanged, rounded
+from bench.engine_cases.lora.our_faults import flipped, verdict
+from bench.engine_cases.lora.served_update import fidelity
+from bench.engine_cases.lora.vllm_server import same
 from rollout_worker.weights.host_copy import HostCopy
 from rollout_worker.weights.incoming import WeightMismatch
 
