@@ -43,7 +43,7 @@ def test_a_synchronous_run_goes_on_after_ctrl_c_and_after_a_kill_and_ends_in_the
     lines = read_until(demo, "step ")
     peers = {words.split()[2]: _dialled(pid, words) for pid, words in pids_of(tmp_path) if "--task-file" in words}
     demo.send_signal(signal.SIGINT)
-    rest = demo.communicate(timeout=60)[1]
+    rest = demo.communicate(timeout=DEADLINE_S)[1]
     assert demo.returncode == 130, lines + rest
     assert set(peers) == {"trainer", "rollout_worker"}
     assert all(addresses == {gateway} for gateway, addresses in peers.values()), peers

@@ -155,21 +155,23 @@ def test_rates_hold_within_five_percent_in_each_direction_of_their_own() -> None
 
 
 def test_delay_holds_within_five_percent_and_a_connection_costs_one_round_trip_more() -> None:
+    # A busy machine adds to a trip and never takes from one: the least of the trips of each kind is the link's.
+    first_s: list[float] = []
+    later_s: list[float] = []
+
     async def test() -> None:
         loop = asyncio.get_running_loop()
         async with relayed(network(spec(100, 0.1), spec(100, 0.1))) as relay, serving(relay, "b", echo) as in_b:
-            trips_s: list[float] = []
-            begun_s = loop.time()
-            reader, writer = await dial(relay.route("a", in_b)[0])
-            for _ in range(8):
+            for trips in (first_s, *[later_s] * 7):
+                begun_s = loop.time()
+                if trips is first_s:
+                    reader, writer = await dial(relay.route("a", in_b)[0])
                 writer.write(b"ping")
                 assert await reader.readexactly(4) == b"ping"
-                trips_s.append(loop.time() - begun_s)
-                begun_s = loop.time()
+                trips.append(loop.time() - begun_s)
             await close(writer)
-            # A busy machine adds to a trip and never takes from one: the least of the later trips is the link's.
-            assert trips_s[0] == pytest.approx(0.2, rel=0.05)
-            assert min(trips_s[1:]) == pytest.approx(0.1, rel=0.05)
+        assert min(first_s) == pytest.approx(0.2, rel=0.05)
+        assert min(later_s) == pytest.approx(0.1, rel=0.05)
 
     until_undisturbed(test)
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[3]
 NUM_FRAMES = 20
-DEADLINE_S = 60.0
+DEADLINE_S = 200.0
 
 
 def desired(home: str, durability: str, *, num_tasks: int = 1) -> control_pb2.CoordinatorMessage:

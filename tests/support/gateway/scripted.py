@@ -10,7 +10,7 @@ from periplus.publication import Publication
 from rollout_worker.weights.incoming import ReceivedRecord
 from rollout_worker.weights.subscription import SubscriptionRequest
 
-DEADLINE_S = 60.0
+DEADLINE_S = 200.0
 
 Served = Iterable[Publication | ReceivedRecord | None]
 """None ends the subscription."""

@@ -23,7 +23,7 @@ from trainer.intake.messages import UpMessage
 JOB, FORK = "job-1", 3
 KEY = PublisherKey.from_private_bytes(bytes(range(32, 64)))
 CERTIFICATE = AUTHORITY.certify(JOB, FORK, KEY.public_key)
-DEADLINE_S = 10.0
+DEADLINE_S = 100.0
 ANCHOR = signed_publication(
     KEY,
     CERTIFICATE,

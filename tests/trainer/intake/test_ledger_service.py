@@ -36,7 +36,7 @@ from trainer.intake.messages import (
 from trainer.intake.write_ahead import WriteAheadJournal
 from trainer.ledger.values import Granted, Lease, RoomOffered
 
-DEADLINE_S = 20.0
+DEADLINE_S = 100.0
 LIMITS = TrajectoryLimits(vocab_size=100, max_prompt_tokens=4, max_completion_tokens=3)
 PROOF = proof_of(Policy(0, 0))
 
