@@ -7,6 +7,8 @@ of the demo's size trains on them, its trainer in the first region. Each figure 
 - `trainer_restart_s`: from `kill -9` of the trainer to the first step of its next fork.
 - `agent_upgrade_pause_s`, `agent_upgrade_lost_samples`: the agent of the trainer's region gets SIGHUP and another one
   is started; the longest time between two steps around it, and the samples that the trainer had and dropped.
+- `join_to_first_sample_s`: from the start of the agent of a fourth region to the first sample of its worker that the
+  ledger accepts.
 - `silent_region_pause_s`: the agent and the worker of the third region stand still for 30 s; the longest time between
   two steps meanwhile.
 
@@ -34,11 +36,13 @@ from bench.provenance import print_figures, say
 from coordinator.client.connection import Coordinator, connect, job_state
 from coordinator.client.submission import submission
 from coordinator.demo.job import example_file
+from periplus.audit.records import ResultEntry, from_line
 from periplus.errors import Unreachable
 from periplus.job.job_file import JobFile, load_job
 from tests.support.processes.demo import pids_of
 
 REGIONS = ("home", "near", "far")
+NEW_REGION = "new"
 START_S, JOB_S = 120.0, 600.0
 """Seconds for a job to begin to train, and to end. Chosen by hand."""
 
@@ -51,6 +55,7 @@ TARGETS: dict[str, tuple[str, float, str]] = {
     "trainer_restart_s": ("<=", 15.0, "s"),
     "agent_upgrade_pause_s": ("<=", 5.0, "s"),
     "agent_upgrade_lost_samples": ("==", 0, "samples"),
+    "join_to_first_sample_s": ("<=", 20.0, "s"),
     "silent_region_pause_s": ("<=", 5.0, "s"),
 }
 
@@ -98,6 +103,12 @@ class Fleet:
         found = [json.loads(line) for line in lines if line.endswith("}")]
         return [record for record in found if record["kind"] == "step"]
 
+    def num_accepted(self, region: str) -> int:
+        """Return how many samples of a region the ledger has accepted."""
+        file = self.folder / "work" / "runs" / self.job_id / "audit.jsonl"
+        entries = [from_line(line, "audit.jsonl") for line in file.read_text().splitlines(keepends=True)]
+        return sum(isinstance(entry, ResultEntry) and entry.region == region for entry in entries)
+
     def wait_for_steps(self, count: int) -> None:
         """Wait until so many more steps were done."""
         wanted, until_s = len(self.steps()) + count, time.monotonic() + JOB_S
@@ -106,10 +117,9 @@ class Fleet:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        for name in (*REGIONS, "coordinator"):
-            if name in self.running:
-                self.running[name].send_signal(signal.SIGCONT)
-                self.running[name].terminate()
+        for _, process in sorted(self.running.items(), key=lambda each: each[0] == "coordinator"):
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
         for process in self.running.values():
             process.wait()
 
@@ -240,6 +250,21 @@ def silent_region(tries: int) -> tuple[float, dict[str, Any]]:
     return max(gaps), {"s": gaps}
 
 
+def join(tries: int) -> tuple[float, dict[str, Any]]:
+    seconds = []
+    for _ in range(tries):
+        with training() as made:
+            begun_s = time.monotonic()
+            made.start_agent(NEW_REGION)
+            while not made.num_accepted(NEW_REGION):
+                assert time.monotonic() - begun_s < START_S
+                time.sleep(0.2)
+            seconds.append(time.monotonic() - begun_s)
+            say(f"the first sample of a new region came after {seconds[-1]:.2f} s")
+            made.wait_for_steps(SETTLE_STEPS)
+    return max(seconds), {"s": seconds}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=list(TARGETS), help="measure this figure alone")
@@ -258,6 +283,7 @@ def main() -> int:
         "trainer_restart_s": lambda: trainer_restart(tries),
         "agent_upgrade_pause_s": lambda: of_upgrade("agent_upgrade_pause_s"),
         "agent_upgrade_lost_samples": lambda: of_upgrade("agent_upgrade_lost_samples"),
+        "join_to_first_sample_s": lambda: join(tries),
         "silent_region_pause_s": lambda: silent_region(tries),
     }
     names = [arguments.only] if arguments.only else list(TARGETS)

@@ -158,11 +158,15 @@ class PlannerFailed:
 
 @dataclass(frozen=True, slots=True)
 class PlanFinished:
-    """The planner's answer for a job on the free devices that it was given, by region."""
+    """The planner's answer for a job on the free devices that it was given, by region.
+
+    With `new_regions` the job runs, and the answer has only the processes that it gets in these regions, if any.
+    """
 
     job_id: str
     free: Mapping[str, DeviceCount]
     outcome: PlacedProcesses | Infeasible | PlannerFailed
+    new_regions: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,11 +245,13 @@ class Publish:
 class RunPlanner:
     """Ask the planner to place the job on the free devices of these regions.
 
-    The answer comes back as a PlanFinished event.
+    With `new_regions` the job runs already, and is to get rollout workers in these regions. The answer comes back as a
+    PlanFinished event.
     """
 
     job_id: str
     free: Mapping[str, DeviceCount]
+    new_regions: frozenset[str] = frozenset()
 
 
 class FleetEventKind(StrEnum):
@@ -260,6 +266,7 @@ class FleetEventKind(StrEnum):
     LINK_WORKS_AGAIN = "link_works_again"
     JOB_SUBMITTED = "job_submitted"
     JOB_CHANGED = "job_changed"
+    JOB_GREW = "job_grew"
     CANCELLATION_ASKED = "cancellation_asked"
     TASK_FAILED = "task_failed"
     TRAINER_CERTIFIED = "trainer_certified"

@@ -8,11 +8,14 @@ running.
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from coordinator.events import PlanFinished, PlannerFailed, RunPlanner
+from coordinator.machine.growth import without_job
 from coordinator.machine.reservations import free_devices, free_memory, memory_shortage
 from coordinator.state import JobRequest, PlacedProcess, PlacedProcesses, State
 from periplus.errors import ConfigError, PeriplusError, explained_error
+from periplus.job.job_file import JobFile
 from periplus.process.telemetry import event as log_event
 from periplus.values.machine import DeviceCount
 from periplus.values.task import Role
@@ -35,6 +38,8 @@ def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
     """Run the planner for one RunPlanner effect and return its answer. Never raises: a crash becomes PlannerFailed."""
     job = state.jobs[order.job_id]
     try:
+        if order.new_regions:
+            return PlanFinished(order.job_id, order.free, _growth(state, order, ask), order.new_regions)
         usable = {
             name: count
             for name, count in order.free.items()
@@ -58,7 +63,42 @@ def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
     except Exception as error:  # the root of the planner's task: a bug in a search fails the job, not the coordinator
         log.exception("planner_crashed")
         outcome = PlannerFailed(explained_error(error))
-    return PlanFinished(order.job_id, order.free, outcome)
+    return PlanFinished(order.job_id, order.free, outcome, order.new_regions)
+
+
+def _growth(state: State, order: RunPlanner, ask: Ask) -> PlacedProcesses | Infeasible | PlannerFailed:
+    """Return the processes that a running job gets in new regions, none if a plan of all its regions uses none of them.
+
+    The plan of the answer is that of the job with these processes; its predictions are those of the start.
+    """
+    job = state.jobs[order.job_id]
+    assert job.placement is not None
+    # The job is planned anew, as if it held nothing, with its trainer where it is.
+    regions = frozenset(order.free)
+    workers = [process for process in job.placement.processes if process.role is Role.ROLLOUT]
+    # An engine that no worker has would change what the trainer may check.
+    engines = {process.engine for process in workers}
+    other_engines = {
+        (name, engine.name)
+        for name in order.new_regions
+        for engine in state.regions[name].hello.inventory.own.engines
+        if "" not in engines and engine.name not in engines
+    }
+    fleet = fleet_of(without_job(state, job.job_id), regions, job.avoided, job.refused_engines | other_engines)
+    wanted = JobFile.from_json(job.request.job_json)
+    rules = wanted.regions.model_copy(update={"trainer": job.placement.trainer_region, "min": 1})
+    request = replace(job.request, job_json=wanted.model_copy(update={"regions": rules}).to_json())
+    outcome = ask(fleet, order.free, request)
+    if not isinstance(placed := placement(outcome), PlacedProcesses):
+        return placed
+    most = (wanted.regions.max or len(regions)) - len(job.placement.regions)
+    used = sorted(order.new_regions & placed.regions)[: max(0, most)]
+    plan, found = Plan.from_json(job.placement.plan_json), Plan.from_json(placed.plan_json)
+    more = tuple(each for each in found.assignments if each.region in used)
+    return PlacedProcesses(
+        processes=tuple(process for process in placed.processes if process.region in used),
+        plan_json=replace(plan, assignments=plan.assignments + more).to_json(),
+    )
 
 
 def fleet_of(

@@ -6,6 +6,7 @@ from typing import assert_never
 
 from coordinator.events import FleetEventKind, JobCancelled, JobSubmitted, PlanFinished, PlannerFailed
 from coordinator.machine.draft import Draft
+from coordinator.machine.growth import grow
 from coordinator.machine.links import stop_waiting
 from coordinator.machine.reservations import (
     Misplaced,
@@ -13,6 +14,7 @@ from coordinator.machine.reservations import (
     avoiding,
     device_counts,
     overfull_order,
+    placed_tasks,
     reserved,
 )
 from coordinator.state import (
@@ -20,8 +22,6 @@ from coordinator.state import (
     Job,
     JobState,
     PlacedProcesses,
-    State,
-    TaskStatus,
     find_job,
     resume_advice,
     trainer_task_id,
@@ -199,6 +199,9 @@ def cancel(draft: Draft, event: JobCancelled, now_s: float) -> None:
 def plan_finished(draft: Draft, event: PlanFinished, now_s: float) -> None:
     """Commit a plan whose devices are still free, or end the job if nothing can help it."""
     draft.state = replace(draft.state, planning=None)
+    if event.new_regions:
+        grow(draft, event)
+        return
     job = draft.state.jobs.get(event.job_id)
     if job is None or job.state is not JobState.PENDING:
         return
@@ -215,7 +218,7 @@ def plan_finished(draft: Draft, event: PlanFinished, now_s: float) -> None:
             elif devices is not None and (why := overfull_order(draft.state, job, placement)):
                 end(draft, job.job_id, JobState.FAILED, why, now_s)
             elif devices is not None:
-                tasks = _tasks(draft.state, job, placement, devices)
+                tasks = placed_tasks(draft.state, job.job_id, placement, devices)
                 draft.put_job(replace(job, placement=placement, tasks=tasks, planned_on=event.free))
                 draft.move_job(job.job_id, JobState.PLANNED)
         case Infeasible(conflict=conflict):
@@ -234,16 +237,3 @@ def _does_not_fit(draft: Draft, job: Job, free: Mapping[str, DeviceCount], confl
         end(draft, job.job_id, JobState.FAILED, f"{INFEASIBLE_PREFIX}{conflict}{job.refusals}", now_s)
     else:
         draft.put_job(replace(job, infeasible_on=free, conflict=conflict))
-
-
-def _tasks(
-    state: State, job: Job, placement: PlacedProcesses, devices: Mapping[str, tuple[int, ...]]
-) -> dict[str, TaskStatus]:
-    return {
-        task_id: TaskStatus(
-            process=process,
-            machine=state.regions[process.region].hello.inventory.own.name,
-            devices=devices[task_id],
-        )
-        for task_id, process in placement.tasks(job.job_id).items()
-    }

@@ -135,12 +135,15 @@ def settle_probes(draft: Draft, now_s: float) -> None:
 
 def _new_pairs(state: State) -> list[Pair]:
     """Return the pairs to probe for the first time, the most urgent first."""
-    pending = [job.request for job in live_jobs(state) if job.state is JobState.PENDING]
-
+    jobs = live_jobs(state)
+    pending = [job.request for job in jobs if job.state is JobState.PENDING]
+    homes = {job.placement.trainer_region for job in jobs if job.placement is not None}
     failures = Counter(dst for _, dst in state.failed_links)
 
-    def urgency(pair: Pair) -> tuple[bool, int]:
-        return not any(request.may_use_link(*pair) for request in pending), failures[pair[1]]
+    def urgency(pair: Pair) -> tuple[bool, bool, int]:
+        waited_for = any(request.may_use_link(*pair) for request in pending)
+        # A running job may grow by these.
+        return not waited_for, homes.isdisjoint(pair), failures[pair[1]]
 
     return sorted(unsettled_pairs(state, ready_regions(state)), key=urgency)
 

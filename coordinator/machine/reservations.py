@@ -246,6 +246,20 @@ def reserved(state: State, job_id: str, placement: PlacedProcesses) -> Mapping[s
     return None if memory_shortage(state, placement) else found
 
 
+def placed_tasks(
+    state: State, job_id: str, placement: PlacedProcesses, devices: Mapping[str, tuple[int, ...]]
+) -> dict[str, TaskStatus]:
+    """Return the tasks of a placement, by id, with the devices that each one got."""
+    return {
+        task_id: TaskStatus(
+            process=process,
+            machine=state.regions[process.region].hello.inventory.own.name,
+            devices=devices[task_id],
+        )
+        for task_id, process in placement.tasks(job_id).items()
+    }
+
+
 def _elsewhere(state: State, region: str, device: str) -> Misplaced | None:
     """Return the first other machine of a region that has devices of this type, as a place where nothing starts."""
     own, *others = state.regions[region].hello.inventory.machines

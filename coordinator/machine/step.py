@@ -13,6 +13,7 @@ It has no clock, socket, file or randomness. The rules are:
   free; otherwise the job is planned again. A job that is infeasible on all devices fails; one that is infeasible on the
   free ones waits for those in use. If a process cannot start where it was placed before the trainer has, the job is
   planned again without that place.
+- A running job gets rollout workers in regions that come later, if the planner finds that they help (`growth.py`).
 - Rollout workers may come and go; the job fails for lack of them only when all have failed permanently. A trainer that
   died, or was stopped with its agent, starts again from its newest checkpoint, in its region and in a new fork: two
   trainers never write the same fork. The job fails if that cannot help, was tried too often, or its region stays away.
@@ -50,6 +51,7 @@ from coordinator.events import (
     Ticked,
 )
 from coordinator.machine.draft import Draft
+from coordinator.machine.growth import order_growth
 from coordinator.machine.jobs import cancel, give_up_absent, plan_finished, start_due, submit
 from coordinator.machine.links import (
     fail_probe,
@@ -121,6 +123,8 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect,
             assert_never(event)
     # An error above leaves the draft behind, so that the caller's state is unchanged.
     _settle(draft, now_s)
+    if isinstance(event, Ticked):  # not more often, since it looks at all devices
+        order_growth(draft)
     return draft.state, tuple(draft.effects)
 
 

@@ -25,6 +25,7 @@ from coordinator.events import (
     RegionLeft,
     RegionOrder,
     RegionOrdered,
+    RunPlanner,
     SendCertificate,
     SendDesired,
     StepRecorded,
@@ -72,6 +73,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.down: dict[str, tuple[str, ...]] = {}
         self.certified: dict[tuple[str, int], bytes] = {}
         self.store = open_store(None)
+        self.asked: RunPlanner | None = None
 
     def do(self, event: Event) -> None:
         before = self.run.state
@@ -93,6 +95,8 @@ class AnyHistory(RuleBasedStateMachine):
                 resumed = state is JobState.PENDING and (told is None or told in ENDED_STATES)
                 assert resumed or state is told or state in TRANSITIONS[told or JobState.PENDING]
                 self.told[job_id] = state
+            case RunPlanner():
+                self.asked = effect
             case SendDesired(region, epoch, _, tasks):
                 assert epoch == self.run.state.regions[region].epoch
                 self.down[region] = tuple(task.task_id for task in tasks)
@@ -181,19 +185,24 @@ class AnyHistory(RuleBasedStateMachine):
     @precondition(lambda self: self.run.state.planning)
     @rule(outcome=st.sampled_from(("place", "infeasible", "fail")), data=st.data())
     def planner_answers(self, outcome: str, data: st.DataObject) -> None:
-        job_id = self.run.state.planning
-        assert job_id
-        offered = device_counts(self.run.state) if data.draw(st.booleans()) else free("us")
+        assert self.asked is not None
+        job_id, new_regions = self.asked.job_id, self.asked.new_regions
+        assert job_id == self.run.state.planning
+        offered = self.asked.free
+        if not new_regions:
+            offered = device_counts(self.run.state) if data.draw(st.booleans()) else free("us")
         match outcome:
             case "place":
-                known = st.sampled_from(sorted(self.run.state.regions))
+                known = st.sampled_from(sorted(new_regions or self.run.state.regions))
                 rollouts = data.draw(st.sets(known, min_size=1))
                 answer: Any = placed(data.draw(known), *sorted(rollouts), workers=data.draw(st.integers(1, 2)))
+                if new_regions:
+                    answer = replace(answer, processes=answer.processes[1:])
             case "infeasible":
                 answer = infeasible("too small")
             case _:
                 answer = PlannerFailed("bug")
-        self.do(PlanFinished(job_id, offered, answer))
+        self.do(PlanFinished(job_id, offered, answer, new_regions))
 
     @precondition(lambda self: any(job.tasks for job in self.run.state.jobs.values()))
     @rule(data=st.data(), state=_states, region=_names)

@@ -78,7 +78,7 @@ def record(version: int, kind: RecordKind = RecordKind.STEP) -> Record:
 
 
 def request(min_regions: int = 1, **fields: Any) -> JobRequest:
-    return JobRequest(name="job", min_regions=min_regions, job_json="{}", **fields)
+    return JobRequest(name="job", min_regions=min_regions, **{"job_json": "{}", **fields})
 
 
 def infeasible(why: str) -> Infeasible:

@@ -1,0 +1,72 @@
+"""Running jobs that get rollout workers in regions that were not there, or not free, when they were planned.
+
+A job grows while no other job waits for regions. The planner decides whether a new region helps, by the rules of the
+job; what already runs stays as it is. A region that did not help is not asked about again until more of it is free.
+"""
+
+from dataclasses import replace
+
+from coordinator.events import FleetEventKind, PlanFinished, RunPlanner
+from coordinator.machine.draft import Draft
+from coordinator.machine.reservations import Misplaced, device_counts, overfull_order, placed_tasks, reserved
+from coordinator.state import JobState, PlacedProcesses, RegionMode, State, live_jobs, ready_regions
+from periplus.values.machine import DeviceCount
+
+
+def without_job(state: State, job_id: str) -> State:
+    """Return the state as if the job held no devices and no memory."""
+    regions = {
+        name: replace(region, tasks={key: task for key, task in region.tasks.items() if task.job_id != job_id})
+        for name, region in state.regions.items()
+    }
+    return replace(state, regions=regions, jobs={key: job for key, job in state.jobs.items() if key != job_id})
+
+
+def order_growth(draft: Draft) -> None:
+    """Let the planner see whether new regions help one of the jobs that run."""
+    state = draft.state
+    jobs = live_jobs(state)
+    if state.planning is not None or any(job.state is JobState.PENDING for job in jobs):
+        return
+    open_regions = {name for name in ready_regions(state) if state.regions[name].mode is RegionMode.OPEN}
+    for job in jobs:
+        placed = job.placement
+        # A placement by hand stays as it is, and a region without its trainer or without links cannot be planned.
+        if job.state is not JobState.RUNNING or job.cancelling or placed is None or job.request.plan_json:
+            continue
+        home, others = placed.trainer_region, open_regions - placed.regions
+        linked = {name for name in others if (home, name) in state.links and (name, home) in state.links}
+        if home not in open_regions or not any(job.request.may_use_link(home, name) for name in linked):
+            continue
+        free = device_counts(without_job(state, job.job_id))
+        none = DeviceCount(0, 0)
+        new = frozenset(name for name in linked & free.keys() if free[name].free > job.planned_on.get(name, none).free)
+        if new:
+            known = {name: count for name, count in free.items() if name in placed.regions | new}
+            draft.state = replace(state, planning=job.job_id)
+            draft.effects.append(RunPlanner(job.job_id, known, new))
+            return
+
+
+def grow(draft: Draft, event: PlanFinished) -> None:
+    """Give a job the processes that the planner placed in new regions, if their devices are still free."""
+    state = draft.state
+    job = state.jobs.get(event.job_id)
+    if job is None or job.state is not JobState.RUNNING or job.cancelling or job.placement is None:
+        return
+    if event.new_regions & job.placement.regions:
+        return
+    asked = {name: event.free[name] for name in event.new_regions}
+    found = event.outcome
+    if isinstance(found, PlacedProcesses) and found.processes:
+        devices = reserved(state, job.job_id, found)
+        # Something was taken meanwhile: the job asks again.
+        if devices is None:
+            return
+        grown = PlacedProcesses(processes=job.placement.processes + found.processes, plan_json=found.plan_json)
+        if not isinstance(devices, Misplaced) and not overfull_order(state, job, grown):
+            tasks = placed_tasks(state, job.job_id, found, devices)
+            job = replace(job, placement=grown, tasks={**job.tasks, **tasks})
+            names = ", ".join(sorted(found.regions))
+            draft.tell(FleetEventKind.JOB_GREW, f"{len(tasks)} more workers in {names}", job_id=job.job_id)
+    draft.put_job(replace(job, planned_on={**job.planned_on, **asked}))
