@@ -106,7 +106,8 @@ class Fleet:
     def num_accepted(self, region: str) -> int:
         """Return how many samples of a region the ledger has accepted."""
         file = self.folder / "work" / "runs" / self.job_id / "audit.jsonl"
-        entries = [from_line(line, "audit.jsonl") for line in file.read_text().splitlines(keepends=True)]
+        lines = file.read_bytes().split(b"\n")[:-1]
+        entries = [from_line(line, file.name).record for line in lines]
         return sum(isinstance(entry, ResultEntry) and entry.region == region for entry in entries)
 
     def wait_for_steps(self, count: int) -> None:

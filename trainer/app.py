@@ -20,7 +20,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -273,7 +273,8 @@ async def _export(trainer: _Trainer, prepared: Prepared, running: Running) -> au
         if not isinstance(error, DiskFull):
             await running.ledger_service.close(audit.EndEntry(how="failed"))
         raise
-    await disk.write_in_thread(lambda: _write_summary(trainer.config, trainer.run_directory))
+    later = sorted(running.loop.regions)
+    await disk.write_in_thread(lambda: _write_summary(trainer.config, trainer.run_directory, later))
     return None if written == digest else audit.ExportEntry(policy=running.publisher.newest, digest=written)
 
 
@@ -284,15 +285,16 @@ async def _close(link: GatewayLink, job_id: str) -> None:
         event(log, logging.WARNING, "gateway_slow_to_close", job=job_id, deadline_s=CLOSE_DEADLINE_S)
 
 
-def _write_summary(config: TrainerConfig, run_directory: RunDirectory) -> None:
-    """Write the run's summary from the trainer's last SUMMARY record and the regions of the plan.
+def _write_summary(config: TrainerConfig, run_directory: RunDirectory, later: Sequence[str]) -> None:
+    """Write the run's summary from the last SUMMARY record, the regions of the plan, and those that came later.
 
     A process that also measured the network may replace it by a fuller one.
     """
     records = run_directory.records()
     summary = next(record.values for record in reversed(records) if record.kind is RecordKind.SUMMARY)
     plan = json.loads(config.task.plan_json or "{}")
-    regions = list(dict.fromkeys(assignment["region"] for assignment in plan.get("assignments", ())))
+    planned = [assignment["region"] for assignment in plan.get("assignments", ())]
+    regions = list(dict.fromkeys([*planned, *later]))
     write_atomically(run_directory.summary, summary_json(summary_from(summary, regions)) + "\n")
 
 

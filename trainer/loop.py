@@ -102,6 +102,11 @@ class TrainingLoop:
         self._trained_s = 0.0
         self._now = now
 
+    @property
+    def regions(self) -> frozenset[str]:
+        """The regions of the workers that were seen last."""
+        return frozenset(self._driver.regions.values())
+
     async def run(self, stop: asyncio.Event) -> TaskState:
         """Train to the last step, or until `stop` is set, and return how it ended. All else is in the run directory.
 
@@ -322,7 +327,7 @@ class TrainingLoop:
 
     async def _finish(self, held_out: Mapping[str, float]) -> None:
         await self._recorder.count_wan()
-        remote = {region for region in self._driver.regions.values() if region != self._config.task.region}
+        remote = self.regions - {self._config.task.region}
         self._recorder.summary(held_out, num_remote_regions=len(remote), digest=self._publisher.digest)
         await self._recorder.write_pending()
         for worker_id in self._driver.regions:

@@ -128,7 +128,7 @@ class RegionsSection(Config):
 
     rollout: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(default=None, min_length=1)
     """The regions that host rollout workers: all of these and no others. With null, every region that does not slow the
-    job down."""
+    job down, also one that joins while the job runs."""
 
     max: int | None = Field(default=None, ge=1, le=1024)
     """Largest number of regions that the job uses; null for no limit."""
