@@ -1,0 +1,1 @@
+"""Faults on a fleet of real processes: `python -m tests.chaos`."""
