@@ -266,7 +266,7 @@ class FleetEventKind(StrEnum):
     LINK_WORKS_AGAIN = "link_works_again"
     JOB_SUBMITTED = "job_submitted"
     JOB_CHANGED = "job_changed"
-    JOB_GREW = "job_grew"
+    JOB_GROWTH = "job_growth"
     CANCELLATION_ASKED = "cancellation_asked"
     TASK_FAILED = "task_failed"
     TRAINER_CERTIFIED = "trainer_certified"

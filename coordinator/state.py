@@ -538,12 +538,17 @@ def runs_unknown_job(state: State, region: RegionState) -> bool:
 
 def desired_tasks(state: State, region: str) -> tuple[AssignedTask, ...]:
     """Return the tasks that this region should run now: those of live jobs that are placed there and have not ended."""
-    return tuple(
-        _task(state, job, task_id, status)
-        for job in live_jobs(state)
-        for task_id, status in sorted(job.tasks.items())
-        if status.region == region and not status.ended and not _is_withheld(state, job, status)
-    )
+    return desired_by_region(state).get(region, ())
+
+
+def desired_by_region(state: State) -> dict[str, tuple[AssignedTask, ...]]:
+    """Return the desired tasks of each region that has some."""
+    found: dict[str, list[AssignedTask]] = {}
+    for job in live_jobs(state):
+        for task_id, status in sorted(job.tasks.items()):
+            if not status.ended and not _is_withheld(state, job, status):
+                found.setdefault(status.region, []).append(_task(state, job, task_id, status))
+    return {region: tuple(tasks) for region, tasks in found.items()}
 
 
 def _is_withheld(state: State, job: Job, status: TaskStatus) -> bool:

@@ -57,7 +57,7 @@ def grow(draft: Draft, event: PlanFinished) -> None:
     if event.new_regions & job.placement.regions:
         return
     asked = {name: event.free[name] for name in event.new_regions}
-    found = event.outcome
+    found, text = event.outcome, f"no worker in {', '.join(sorted(asked))}: it would not help"
     if isinstance(found, PlacedProcesses) and found.processes:
         devices = reserved(state, job.job_id, found)
         # Something was taken meanwhile: the job asks again.
@@ -67,6 +67,6 @@ def grow(draft: Draft, event: PlanFinished) -> None:
         if not isinstance(devices, Misplaced) and not overfull_order(state, job, grown):
             tasks = placed_tasks(state, job.job_id, found, devices)
             job = replace(job, placement=grown, tasks={**job.tasks, **tasks})
-            names = ", ".join(sorted(found.regions))
-            draft.tell(FleetEventKind.JOB_GREW, f"{len(tasks)} more workers in {names}", job_id=job.job_id)
+            text = f"{len(tasks)} more workers, in {', '.join(sorted(found.regions))}"
+    draft.tell(FleetEventKind.JOB_GROWTH, text, job_id=job.job_id)
     draft.put_job(replace(job, planned_on={**job.planned_on, **asked}))

@@ -8,6 +8,7 @@ in another probe. A link that fails keeps its last measurement, and plans go on 
 """
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from coordinator.events import FleetEventKind, LinkMeasured, ProbeFailed, SendProbe
@@ -80,17 +81,24 @@ def try_links_again(draft: Draft, region: str) -> None:
     draft.state = replace(draft.state, failed_links={**failed, **again})
 
 
-def unsettled_pairs(state: State, regions: frozenset[str]) -> list[Pair]:
+def unsettled_pairs(state: State, sources: frozenset[str], destinations: frozenset[str]) -> list[Pair]:
     """Return the directed pairs that were neither measured nor given up."""
-    pairs = [(src, dst) for src in sorted(regions) for dst in sorted(regions) if src != dst]
-    settled = state.links.keys() | {pair for pair, each in state.failed_links.items() if each.tried_at_s is not None}
-    return [pair for pair in pairs if pair not in settled]
+    links, failed = state.links, state.failed_links
+    return [
+        (src, dst)
+        for src in sorted(sources)
+        for dst in sorted(destinations)
+        if src != dst
+        and (src, dst) not in links
+        # A region that joined again is tried again.
+        and ((src, dst) not in failed or failed[src, dst].tried_at_s is None)
+    ]
 
 
 def wait_for_links(draft: Draft, job: Job, regions: frozenset[str], now_s: float) -> str:
     """Say which links of these regions a job waits for, and until when; empty if it waits no longer."""
     state = draft.state
-    missing = [pair for pair in unsettled_pairs(state, regions) if job.request.may_use_link(*pair)]
+    missing = [pair for pair in unsettled_pairs(state, regions, regions) if job.request.may_use_link(*pair)]
     if not missing:
         stop_waiting(draft, job.job_id)
         return ""
@@ -110,12 +118,17 @@ def stop_waiting(draft: Draft, job_id: str) -> None:
         draft.state = replace(draft.state, link_waits=waits)
 
 
-def settle_probes(draft: Draft, now_s: float) -> None:
-    """Order the probes that are due and may run now."""
+def settle_probes(draft: Draft, around: Iterable[str] | None, now_s: float) -> None:
+    """Order the probes that are due and may run now: those of the regions `around`, or of all regions if it is None."""
     state, settings = draft.state, draft.state.settings
     sources, destinations = {src for src, _ in state.probes}, {dst for _, dst in state.probes}
-    new = _new_pairs(state)
-    for place, (src, dst) in enumerate([*new, *_pairs_again(state, {*new}, now_s)]):
+    ready = ready_regions(state)
+    # Of two hundred regions, most pairs are in no probe that could start.
+    from_idle, to_idle = ready - sources, ready - destinations
+    near = ready if around is None else ready.intersection(around)
+    new = unsettled_pairs(state, from_idle & near, to_idle) + unsettled_pairs(state, from_idle - near, to_idle & near)
+    new = sorted(new, key=_urgency(state)) if new else []
+    for place, (src, dst) in enumerate([*new, *_pairs_again(state, ready, near, now_s)]):
         # A probe that is not urgent leaves both regions to the others.
         is_busy = place >= len(new) and (src in destinations or dst in sources)
         if src in sources or dst in destinations or is_busy:
@@ -133,25 +146,34 @@ def settle_probes(draft: Draft, now_s: float) -> None:
         draft.effects.append(order)
 
 
-def _new_pairs(state: State) -> list[Pair]:
-    """Return the pairs to probe for the first time, the most urgent first."""
+def _urgency(state: State) -> Callable[[Pair], tuple[bool, bool, int, Pair]]:
+    """Return the key that sorts pairs to probe for the first time: the most urgent first."""
     jobs = live_jobs(state)
     pending = [job.request for job in jobs if job.state is JobState.PENDING]
     homes = {job.placement.trainer_region for job in jobs if job.placement is not None}
     failures = Counter(dst for _, dst in state.failed_links)
 
-    def urgency(pair: Pair) -> tuple[bool, bool, int]:
+    def urgency(pair: Pair) -> tuple[bool, bool, int, Pair]:
         waited_for = any(request.may_use_link(*pair) for request in pending)
         # A running job may grow by these.
-        return not waited_for, homes.isdisjoint(pair), failures[pair[1]]
+        return not waited_for, homes.isdisjoint(pair), failures[pair[1]], pair
 
-    return sorted(unsettled_pairs(state, ready_regions(state)), key=urgency)
+    return urgency
 
 
-def _pairs_again(state: State, new: set[Pair], now_s: float) -> list[Pair]:
-    """Return the pairs to probe again, beginning with the one that was probed longest ago."""
-    settings, ready = state.settings, ready_regions(state)
-    probed = {pair: (link.measured_at_s, settings.probe_again_s) for pair, link in state.links.items()}
-    probed |= {pair: (each.tried_at_s or 0.0, settings.probe_retry_s) for pair, each in state.failed_links.items()}
-    due = {pair: at_s for pair, (at_s, after_s) in probed.items() if now_s - at_s >= after_s and ready.issuperset(pair)}
-    return sorted(due.keys() - new, key=lambda pair: (due[pair], pair))
+def _pairs_again(state: State, ready: frozenset[str], near: frozenset[str], now_s: float) -> list[Pair]:
+    """Return the pairs with an end `near` to probe again, beginning with the one that was probed longest ago."""
+    settings, due = state.settings, dict[Pair, float]()
+    for end in near:
+        for other in ready:
+            if other <= end and other in near:
+                continue  # the other way round, both are seen already
+            for pair in ((end, other), (other, end)):
+                if failed := state.failed_links.get(pair):
+                    at_s, after_s = failed.tried_at_s, settings.probe_retry_s
+                else:
+                    link = state.links.get(pair)
+                    at_s, after_s = link.measured_at_s if link else None, settings.probe_again_s
+                if at_s is not None and now_s - at_s >= after_s:
+                    due[pair] = at_s
+    return sorted(due, key=lambda pair: (due[pair], pair))

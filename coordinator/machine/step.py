@@ -21,10 +21,12 @@ It has no clock, socket, file or randomness. The rules are:
 - A region that falls silent is only marked as disconnected: it keeps its tasks. A coordinator that has lost its state
   sends no orders to a region that runs a job unknown to it, so that this job runs to its end.
 
-After every accepted event `_settle` does what follows from the new state: it orders plans, probes and desired tasks.
+After an accepted event `_settle` does what follows from the new state: it orders plans, probes and desired tasks. What
+agents send often, and what changes nothing but counters, waits for the next tick.
 An error (Conflict, NotFound, StateError) leaves the caller's state unchanged.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
@@ -74,7 +76,7 @@ from coordinator.machine.sessions import accept, disconnect, is_open, join, obey
 from coordinator.state import (
     JobState,
     State,
-    desired_tasks,
+    desired_by_region,
     live_jobs,
     runs_unknown_job,
     taken_back,
@@ -89,6 +91,7 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect,
     for an unknown job; StateError for a cancellation of a job that has ended. The caller's state is then unchanged.
     """
     draft = Draft(state)
+    around: Iterable[str] | None = ()  # the regions whose links may be probed now; None: all
     match event:
         case (
             HeartbeatSeen()
@@ -103,12 +106,20 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect,
             if not accept(draft, event.stamp, now_s):
                 return state, ()
             _agent_event(draft, event, now_s)
+            if isinstance(event, HeartbeatSeen | StepRecorded) and state.regions[event.stamp.region].connected:
+                return draft.state, tuple(draft.effects)
+            around = (
+                event.stamp.region,
+                *((event.dst_region,) if isinstance(event, LinkMeasured | ProbeFailed) else ()),
+            )
         case RegionJoined():
             join(draft, event, now_s)
+            around = (event.hello.region,)
         case RegionLeft(region, epoch):
             if not is_open(state, region, epoch):
                 return state, ()
             disconnect(draft, region, "the session of its agent ended")
+            around = None
         case JobSubmitted():
             submit(draft, event, now_s)
         case JobCancelled():
@@ -119,10 +130,11 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect,
             plan_finished(draft, event, now_s)
         case Ticked():
             _tick(draft, now_s)
+            around = None
         case _:
             assert_never(event)
     # An error above leaves the draft behind, so that the caller's state is unchanged.
-    _settle(draft, now_s)
+    _settle(draft, around, now_s)
     if isinstance(event, Ticked):  # not more often, since it looks at all devices
         order_growth(draft)
     return draft.state, tuple(draft.effects)
@@ -166,16 +178,17 @@ def _tick(draft: Draft, now_s: float) -> None:
         give_up_absent(draft, draft.state.jobs[job.job_id], now_s)
 
 
-def _settle(draft: Draft, now_s: float) -> None:
+def _settle(draft: Draft, around: Iterable[str] | None, now_s: float) -> None:
     since_s = draft.state.ending_since_s
     ending = ending_words(draft.state)
     draft.state = replace(draft.state, ending_since_s=(now_s if since_s is None else since_s) if ending else None)
     draft.state = without_oldest_ended(draft.state, now_s)
     _settle_jobs(draft, now_s)
-    settle_probes(draft, now_s)
-    # Every region is compared after every event, so that no rule above can forget to send an order.
+    settle_probes(draft, around, now_s)
+    # Every region is compared, so that no rule above can forget to send an order.
+    desired = desired_by_region(draft.state)
     for name, region in draft.state.regions.items():
-        tasks = desired_tasks(draft.state, name)
+        tasks = desired.get(name, ())
         # An order would end the tasks that it does not list, so none goes to a region with an unknown job.
         if region.connected and tasks != region.sent and not runs_unknown_job(draft.state, region):
             draft.put_region(name, replace(region, sent=tasks, revision=region.revision + 1))

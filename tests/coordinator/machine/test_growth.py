@@ -62,7 +62,7 @@ def test_a_region_that_joins_gets_workers_of_the_job_that_runs() -> None:
     assert asked(run) is None, "the planner is at work"
     effects = run.do(PlanFinished("j", order.free, workers("ap"), order.new_regions))
     assert run.desired("ap") == {"j/rollout-ap-0": False}
-    assert [each.text for each in effects if isinstance(each, FleetEvent)] == ["1 more workers in ap"]
+    assert [each.text for each in effects if isinstance(each, FleetEvent)] == ["1 more workers, in ap"]
     assert run.job().plan_json == '{"grown": 1}'
     assert set(device_counts(run.state)) == set(), "its device is held"
     assert asked(run) is None
