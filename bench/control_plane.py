@@ -11,6 +11,10 @@ of the demo's size trains on them, its trainer in the first region. Each figure 
   ledger accepts.
 - `silent_region_pause_s`: the agent and the worker of the third region stand still for 30 s; the longest time between
   two steps meanwhile.
+- `pause_survived_s`: trainer, agent of the trainer's region and coordinator stand still for 45 s, each at `--tries`
+  moments of the pings between them; 0 if one of them did not go on in the same fork.
+- `event_cpu_ms_200`, `coordinator_rss_mb_200`: CPU time a message, and memory, of a coordinator with 200 regions that
+  beat once a second, after their 39,800 links were measured.
 
 Each fault is tried `--tries` times, one job for each fault; the worst counts. After each job the audit must be clean.
 `python -m bench.control_plane --only NAME` measures one of them. The last line is one JSON object, and everything
@@ -19,36 +23,46 @@ else goes to stderr.
 
 import argparse
 import asyncio
+import contextlib
+import functools
 import json
-import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench.provenance import print_figures, say
-from coordinator.client.connection import Coordinator, connect, job_state
-from coordinator.client.submission import submission
-from coordinator.demo.job import example_file
+import psutil
+
+from bench.provenance import Measure, print_figures, say
+from coordinator.client.connection import connect
 from periplus.audit.records import ResultEntry, from_line
-from periplus.errors import Unreachable
-from periplus.job.job_file import JobFile, load_job
-from tests.support.processes.demo import pids_of
+from tests.support.coordinator.loopback import FakeAgent
+from tests.support.processes.operated_fleet import (
+    FAR,
+    HOME,
+    NEW,
+    START_S,
+    TRAINER,
+    WORKER,
+    OperatedFleet,
+    signalled,
+    wait_for,
+)
 
-REGIONS = ("home", "near", "far")
-NEW_REGION = "new"
-START_S, JOB_S = 120.0, 600.0
-"""Seconds for a job to begin to train, and to end. Chosen by hand."""
-
-SILENT_S = 30.0
+SILENT_S, PAUSE_S, PING_S = 30.0, 45.0, 20.0
 SETTLE_STEPS = 20
 """Steps between two tries, in which the job is as before."""
+
+MANY, STEADY_S = 200, 30.0
+"""Regions of the fleet whose coordinator is measured, and seconds of that."""
+
+JOB = ("steps=4000", "staleness=2", "checkpoint.every_steps=20")
 
 TARGETS: dict[str, tuple[str, float, str]] = {
     "coordinator_restart_s": ("<=", 5.0, "s"),
@@ -56,129 +70,34 @@ TARGETS: dict[str, tuple[str, float, str]] = {
     "agent_upgrade_pause_s": ("<=", 5.0, "s"),
     "agent_upgrade_lost_samples": ("==", 0, "samples"),
     "join_to_first_sample_s": ("<=", 20.0, "s"),
+    "pause_survived_s": (">=", 45.0, "s"),
     "silent_region_pause_s": ("<=", 5.0, "s"),
+    "event_cpu_ms_200": ("<=", 0.3, "ms"),
+    "coordinator_rss_mb_200": ("<=", 200.0, "MB"),
 }
 
 
-class Fleet:
-    """The services of one fleet, started as an operator does, and one job."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
-        self.address = ""
-        self.job_id = ""
-
-    def start(self, name: str, *words: str) -> dict[str, str]:
-        """Start a service and return what its ready file says."""
-        ready = self.folder / f"{name}.ready"
-        ready.unlink(missing_ok=True)
-        with (self.folder / f"{name}.log").open("ab") as log:
-            command = [sys.executable, "-m", "periplus", *words, "--ready-file", str(ready)]
-            home = {**os.environ, "HOME": str(self.folder)}
-            self.running[name] = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=home)
-        until_s = time.monotonic() + START_S
-        while not ready.exists():
-            assert self.running[name].poll() is None, f"{name} ended"
-            assert time.monotonic() < until_s, f"{name} did not start"
-            time.sleep(0.02)
-        found: dict[str, str] = json.loads(ready.read_text())
-        return found
-
-    def start_coordinator(self) -> None:
-        words = ("--listen", self.address or "127.0.0.1:0", "--state-dir", str(self.folder / "state"))
-        self.address = self.start("coordinator", "coordinator", "run", *words)["coordinator"]
-
-    def start_agent(self, region: str) -> None:
-        places = ("--work-dir", str(self.folder / "work"), "--state-dir", str(self.folder / f"state-{region}"))
-        self.start(region, "agent", "run", "--region", region, "--coordinator", self.address, *places, "--shared-cores")
-
-    def pids(self, words: str, region: str = "") -> list[int]:
-        return [pid for pid, found in pids_of(self.folder) if words in found and (not region or region in found)]
-
-    def steps(self) -> list[dict[str, Any]]:
-        """Return the records of all steps so far."""
-        file = self.folder / "work" / "runs" / self.job_id / "metrics.jsonl"
-        lines = file.read_text().splitlines() if file.exists() else []
-        found = [json.loads(line) for line in lines if line.endswith("}")]
-        return [record for record in found if record["kind"] == "step"]
-
-    def num_accepted(self, region: str) -> int:
-        """Return how many samples of a region the ledger has accepted."""
-        file = self.folder / "work" / "runs" / self.job_id / "audit.jsonl"
-        lines = file.read_bytes().split(b"\n")[:-1]
-        entries = [from_line(line, file.name).record for line in lines]
-        return sum(isinstance(entry, ResultEntry) and entry.region == region for entry in entries)
-
-    def wait_for_steps(self, count: int) -> None:
-        """Wait until so many more steps were done."""
-        wanted, until_s = len(self.steps()) + count, time.monotonic() + JOB_S
-        while len(self.steps()) < wanted:
-            assert time.monotonic() < until_s, "the job stands still"
-            time.sleep(0.05)
-
-    def stop(self) -> None:
-        for _, process in sorted(self.running.items(), key=lambda each: each[0] == "coordinator"):
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-        for process in self.running.values():
-            process.wait()
-
-
 @contextmanager
-def fleet() -> Iterator[Fleet]:
+def training() -> Iterator[OperatedFleet]:
+    """Yield a fleet whose job trains; afterwards the job is cancelled, and its audit must be clean."""
     with tempfile.TemporaryDirectory(prefix="periplus-bench-") as name:
-        made = Fleet(Path(name))
+        made = OperatedFleet(Path(name))
         try:
-            made.start_coordinator()
-            for region in REGIONS:
-                made.start_agent(region)
+            made.train(JOB, SETTLE_STEPS)
             yield made
+            made.end_job()
         finally:
             made.stop()
 
 
-def job() -> JobFile:
-    overrides = ["steps=4000", "staleness=2", "checkpoint.every_steps=20", "regions.min=3"]
-    overrides.append(f"regions.trainer={REGIONS[0]}")
-    return load_job(example_file(), overrides)
+def num_accepted(made: OperatedFleet, region: str) -> int:
+    """Return how many samples of a region the ledger has accepted."""
+    file = made.run_dir / "audit.jsonl"
+    entries = [from_line(line, file.name).record for line in file.read_bytes().split(b"\n")[:-1]]
+    return sum(isinstance(entry, ResultEntry) and entry.region == region for entry in entries)
 
 
-async def answered(address: str, call: Callable[[Coordinator], Awaitable[Any]]) -> Any:
-    async with connect(address) as remote:
-        return await call(remote)
-
-
-def asked(made: Fleet, call: Callable[[Coordinator], Awaitable[Any]]) -> Any:
-    """Call the coordinator, again and again while it is away."""
-    while True:
-        try:
-            return asyncio.run(answered(made.address, call))
-        except Unreachable:
-            time.sleep(0.05)
-
-
-@contextmanager
-def training() -> Iterator[Fleet]:
-    """Yield a fleet whose job trains; afterwards the job is cancelled, and its audit must be clean."""
-    with fleet() as made:
-        until_s = time.monotonic() + START_S
-        while len(asked(made, lambda remote: remote.fleet()).links) < 6:
-            assert time.monotonic() < until_s
-            time.sleep(0.2)
-        made.job_id = asked(made, lambda remote: remote.submit(submission(job(), "r"))).job_id
-        made.wait_for_steps(SETTLE_STEPS)
-        yield made
-        asked(made, lambda remote: remote.cancel(made.job_id))
-        while job_state(asked(made, lambda remote: remote.job(made.job_id))) not in ("cancelled", "failed"):
-            time.sleep(0.2)
-        run = made.folder / "work" / "runs" / made.job_id
-        command = [sys.executable, "-m", "periplus", "job", "audit", str(run)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout
-
-
-def longest_gap_s(made: Fleet, since: int) -> float:
+def longest_gap_s(made: OperatedFleet, since: int) -> float:
     """Return the longest time between two steps from the step with number `since` on, all of one fork."""
     steps = made.steps()[since:]
     assert len({record["fork"] for record in steps}) == 1
@@ -193,9 +112,9 @@ def coordinator_restart(tries: int) -> tuple[float, dict[str, Any]]:
             made.running["coordinator"].wait()
             begun_s = time.monotonic()
             made.start_coordinator()
-            found = asked(made, lambda remote: remote.job(made.job_id))
+            state = made.job_state()
             seconds.append(time.monotonic() - begun_s)
-            assert job_state(found) == "running"
+            assert state == "running"
             say(f"the coordinator answers after {seconds[-1]:.2f} s")
             made.wait_for_steps(SETTLE_STEPS)
     return max(seconds), {"s": seconds}
@@ -205,13 +124,10 @@ def trainer_restart(tries: int) -> tuple[float, dict[str, Any]]:
     seconds = []
     with training() as made:
         for _ in range(tries):
-            fork, known = made.steps()[-1]["fork"], len(made.steps())
-            (trainer,) = made.pids("-m trainer ")
-            os.kill(trainer, signal.SIGKILL)
+            fork = made.steps()[-1]["fork"] + 1
+            signalled(made.pids(TRAINER), signal.SIGKILL)
             begun_s = time.monotonic()
-            while not any(record["fork"] > fork for record in made.steps()[known:]):
-                assert time.monotonic() - begun_s < START_S
-                time.sleep(0.05)
+            made.wait_for_fork(fork)
             seconds.append(time.monotonic() - begun_s)
             say(f"the next fork made a step after {seconds[-1]:.2f} s")
             made.wait_for_steps(2 * SETTLE_STEPS)  # past the next checkpoint
@@ -219,18 +135,25 @@ def trainer_restart(tries: int) -> tuple[float, dict[str, Any]]:
 
 
 def agent_upgrade(tries: int) -> tuple[dict[str, float], dict[str, Any]]:
-    gaps, lost = [], 0
+    gaps, lost, undisturbed = [], 0, 0
     with training() as made:
         for _ in range(tries):
+            made.wait_for_steps(SETTLE_STEPS)
+            undisturbed += num_dropped(made, len(made.steps()) - SETTLE_STEPS)
             since = len(made.steps()) - 2
-            made.running[REGIONS[0]].send_signal(signal.SIGHUP)
-            made.running[REGIONS[0]].wait()
-            made.start_agent(REGIONS[0])
+            made.running[HOME].send_signal(signal.SIGHUP)
+            made.running[HOME].wait()
+            made.start_agent(HOME)
             made.wait_for_steps(SETTLE_STEPS)
             gaps.append(longest_gap_s(made, since))
-            lost += sum(int(record.get("dropped_samples", 0)) for record in made.steps()[since:])
-            say(f"two steps were {gaps[-1]:.2f} s apart")
-    return {"agent_upgrade_pause_s": max(gaps), "agent_upgrade_lost_samples": lost}, {"s": gaps}
+            lost += num_dropped(made, since)
+            say(f"two steps were {gaps[-1]:.2f} s apart, {lost} samples were lost")
+    found = {"agent_upgrade_pause_s": max(gaps), "agent_upgrade_lost_samples": lost}
+    return found, {"s": gaps, "dropped_in_as_many_steps_before": undisturbed}
+
+
+def num_dropped(made: OperatedFleet, since: int) -> int:
+    return sum(int(record.get("dropped_samples", 0)) for record in made.steps()[since:])
 
 
 def silent_region(tries: int) -> tuple[float, dict[str, Any]]:
@@ -238,13 +161,10 @@ def silent_region(tries: int) -> tuple[float, dict[str, Any]]:
     with training() as made:
         for _ in range(tries):
             since = len(made.steps()) - 2
-            stopped = [made.running["far"].pid, *made.pids("-m rollout_worker ", "rollout-far")]
-            assert len(stopped) == 2
-            for pid in stopped:
-                os.kill(pid, signal.SIGSTOP)
+            stopped = [made.running[FAR].pid, *made.pids(WORKER, f"rollout-{FAR}")]
+            signalled(stopped, signal.SIGSTOP)
             time.sleep(SILENT_S)
-            for pid in stopped:
-                os.kill(pid, signal.SIGCONT)
+            signalled(stopped, signal.SIGCONT)
             made.wait_for_steps(SETTLE_STEPS)
             gaps.append(longest_gap_s(made, since))
             say(f"two steps were {gaps[-1]:.2f} s apart")
@@ -256,14 +176,79 @@ def join(tries: int) -> tuple[float, dict[str, Any]]:
     for _ in range(tries):
         with training() as made:
             begun_s = time.monotonic()
-            made.start_agent(NEW_REGION)
-            while not made.num_accepted(NEW_REGION):
-                assert time.monotonic() - begun_s < START_S
-                time.sleep(0.2)
+            made.start_agent(NEW)
+            wait_for(lambda: num_accepted(made, NEW) > 0, START_S, "a sample of the new region")
             seconds.append(time.monotonic() - begun_s)
             say(f"the first sample of a new region came after {seconds[-1]:.2f} s")
             made.wait_for_steps(SETTLE_STEPS)
     return max(seconds), {"s": seconds}
+
+
+def pause_survived(tries: int) -> tuple[float, dict[str, Any]]:
+    """Return the longest pause after which the job went on in its fork, whoever paused and whatever the phase."""
+    survived = dict.fromkeys(("trainer", "agent", "coordinator"), 0.0)
+    with training() as made:
+        for who in survived:
+            for attempt in range(tries):
+                # Connections are pinged every 20 s, so that tries at other moments of that are other cases.
+                time.sleep(PING_S * attempt / tries)
+                fork = made.steps()[-1]["fork"]
+                pids = made.pids(TRAINER) if who == "trainer" else [made.running[HOME if who == "agent" else who].pid]
+                signalled(pids, signal.SIGSTOP)
+                time.sleep(PAUSE_S)
+                signalled(pids, signal.SIGCONT)
+                made.wait_for_steps(SETTLE_STEPS)
+                if made.steps()[-1]["fork"] != fork:
+                    say(f"the {who} did not survive a pause of {PAUSE_S:.0f} s, try {attempt + 1}")
+                    break
+            else:
+                survived[who] = PAUSE_S
+                say(f"the {who} survived {tries} pauses of {PAUSE_S:.0f} s")
+    return min(survived.values()), {"s": survived, "tries": tries}
+
+
+async def _with_many_regions(address: str, pid: int) -> dict[str, float]:
+    """Return what a coordinator takes for MANY regions that beat once a second, once all their links are measured."""
+    process = psutil.Process(pid)
+
+    def cpu_s() -> float:
+        times = process.cpu_times()
+        return times.user + times.system
+
+    async with contextlib.AsyncExitStack() as opened:
+        agents = [await opened.enter_async_context(FakeAgent(address, f"r{i}")) for i in range(MANY)]
+        remote = await opened.enter_async_context(connect(address))
+        reading = [asyncio.create_task(agent.until(lambda: False)) for agent in agents]
+        begun_s, num_links = cpu_s(), MANY * (MANY - 1)
+        while (measured := len((await remote.fleet()).links)) < num_links:
+            say(f"{measured} of {num_links} links are measured")
+            await asyncio.sleep(10.0)
+        per_link_s = (cpu_s() - begun_s) / num_links
+        before_s, sent = cpu_s(), sum(agent.sequence for agent in agents)
+        await asyncio.sleep(STEADY_S)
+        took_s, num_events = cpu_s() - before_s, sum(agent.sequence for agent in agents) - sent
+        for each in reading:
+            each.cancel()
+    rss_mb = process.memory_info().rss / 1e6
+    return {"event_cpu_ms": took_s / num_events * 1e3, "link_cpu_ms": per_link_s * 1e3, "rss_mb": rss_mb}
+
+
+def many_regions() -> dict[str, float]:
+    with tempfile.TemporaryDirectory(prefix="periplus-bench-") as name:
+        folder = Path(name)
+        ready = folder / "ready"
+        words = ["--listen", "127.0.0.1:0", "--state-dir", str(folder / "state"), "--ready-file", str(ready)]
+        command = [sys.executable, "-m", "periplus", "coordinator", "run", *words, "--log-level", "warning"]
+        process = subprocess.Popen(command)
+        try:
+            wait_for(ready.exists, START_S, "the coordinator")
+            address = json.loads(ready.read_text())["coordinator"]
+            found = asyncio.run(_with_many_regions(address, process.pid))
+        finally:
+            process.terminate()
+            process.wait()
+    say(f"{MANY} regions: {found}")
+    return found
 
 
 def main() -> int:
@@ -272,20 +257,18 @@ def main() -> int:
     parser.add_argument("--tries", type=int, default=3, help="faults of each kind")
     arguments = parser.parse_args()
     tries: int = arguments.tries
-    upgrade: list[tuple[dict[str, float], dict[str, Any]]] = []
-
-    def of_upgrade(name: str) -> tuple[float, dict[str, Any]]:
-        if not upgrade:
-            upgrade.append(agent_upgrade(tries))
-        return upgrade[0][0][name], upgrade[0][1]
-
-    measures = {
+    upgrade = functools.cache(lambda: agent_upgrade(tries))
+    many = functools.cache(many_regions)
+    measures: dict[str, Measure] = {
         "coordinator_restart_s": lambda: coordinator_restart(tries),
         "trainer_restart_s": lambda: trainer_restart(tries),
-        "agent_upgrade_pause_s": lambda: of_upgrade("agent_upgrade_pause_s"),
-        "agent_upgrade_lost_samples": lambda: of_upgrade("agent_upgrade_lost_samples"),
+        "agent_upgrade_pause_s": lambda: (upgrade()[0]["agent_upgrade_pause_s"], upgrade()[1]),
+        "agent_upgrade_lost_samples": lambda: (upgrade()[0]["agent_upgrade_lost_samples"], upgrade()[1]),
         "join_to_first_sample_s": lambda: join(tries),
+        "pause_survived_s": lambda: pause_survived(tries),
         "silent_region_pause_s": lambda: silent_region(tries),
+        "event_cpu_ms_200": lambda: (many()["event_cpu_ms"], many()),
+        "coordinator_rss_mb_200": lambda: (many()["rss_mb"], many()),
     }
     names = [arguments.only] if arguments.only else list(TARGETS)
     return print_figures("control_plane", measures, names, TARGETS, tries=tries)

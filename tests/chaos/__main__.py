@@ -26,17 +26,16 @@ import pytest
 from bench.provenance import commit, machine, say
 from tests.chaos.faults import DISKS, ROUNDS, Fault
 from tests.chaos.watch import Watch, watching
-from tests.support.processes.demo import TINY
 from tests.support.processes.operated_fleet import FAR, HOME, OperatedFleet, wait_for
 from tests.support.small_disk import small_disk
 
-SETTLE_STEPS = 10
+SETTLE_STEPS = 8
 """Steps before and after each fault, in which the job is as always."""
 
 RECOVERY_S = 180.0
 """Seconds within which the job must train again. Chosen by hand: a busy machine starts processes slowly."""
 
-JOB = (*TINY, "steps=100000", "staleness=2", "checkpoint.every_steps=20")
+JOB = ("steps=100000", "staleness=2", "checkpoint.every_steps=20", "train.warmup.max_steps=12", "eval.every_steps=0")
 DISK_KIB = 96 << 10
 RTT_MS = 30.0
 MOST_DELAY_S = 5.0

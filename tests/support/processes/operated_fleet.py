@@ -135,6 +135,10 @@ class OperatedFleet:
         wanted = len(self.steps()) + count
         wait_for(lambda: len(self.steps()) >= wanted, JOB_S, f"{count} steps")
 
+    def wait_for_fork(self, fork: int) -> None:
+        """Wait for the first step of a fork."""
+        wait_for(lambda: any(record["fork"] == fork for record in self.steps()[-20:]), START_S, f"fork {fork}")
+
     def pids(self, words: str, region: str = "") -> list[int]:
         """Return the processes whose command lines have these words and the region's name."""
         return [pid for pid, found in pids_of(self.folder) if words in found and (not region or region in found)]
