@@ -7,6 +7,7 @@
 #   make test-slow  as `make test`, what takes seconds a case: damaged files, ranks of a trainer, whole jobs (8 minutes)
 #   make test-proofs  the planner's bounds, held against many good placements (2 minutes)
 #   make test-faults  parts of a whole runtime are killed, and it goes on (8 minutes)
+#   make chaos        faults on a fleet of real processes, some thirty of them; `make chaos-quick` tries six
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
 #   make test-vllm  the vLLM engine (test-vllm-engine), and jobs with it (test-vllm-jobs), with vLLM's build for CPUs, in
 #                   .venv-vllm (9 minutes; 3.5 GB)
@@ -49,7 +50,7 @@ TYPED := $(PACKAGES) tests bench tools
 # Bytecode is kept whatever the caller prefers: tests start hundreds of processes, and each would compile the product again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: venv demo busy-demo busy-demo-and-control bench-audit bench-experiments bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-properties test-slow test-proofs test-faults test-oracle test-vllm test-vllm-engine test-vllm-jobs test-vllm-architectures test-cuda proven check lint format types imports generated generate clean
+.PHONY: venv demo chaos chaos-quick busy-demo busy-demo-and-control bench-audit bench-experiments bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-properties test-slow test-proofs test-faults test-oracle test-vllm test-vllm-engine test-vllm-jobs test-vllm-architectures test-cuda proven check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -89,6 +90,13 @@ test-proofs: $(READY)
 
 test-faults: $(READY)
 	$(BIN)/python -m pytest -m faults $(call files_with,mark\.faults) $(PYTEST_ARGS)
+
+# Faults on a fleet of real processes: `make chaos ARGS="--seed 7 --only network"`.
+chaos: $(READY)
+	$(BIN)/python -m tests.chaos $(ARGS)
+
+chaos-quick: $(READY)
+	$(BIN)/python -m tests.chaos --quick $(ARGS)
 
 # An environment of its own: the oracles bring some fifty packages that nothing else needs. Only an installation that fails
 # is a skip; from then on a failure is one. Their warnings are theirs.

@@ -121,6 +121,7 @@ class Writer:
         self._watchers: dict[str, int] = {}
         self._news = asyncio.Event()
         self._closed: PeriplusError | None = None
+        self._leaving: set[asyncio.Future[State]] = set()
         for job in state.jobs.values():
             self._publish(job.job_id, job)
 
@@ -140,7 +141,11 @@ class Writer:
             del self._sessions[(region, session.epoch)]
             log_event(log, logging.INFO, "session_over", region=region, epoch=session.epoch)
         if session.epoch:
-            await self.apply(RegionLeft(region, session.epoch))
+            # The waiter may be cancelled, as its call has ended, and the event of a waiter who is gone is not applied.
+            leaving = asyncio.ensure_future(self.apply(RegionLeft(region, session.epoch)))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+            await asyncio.shield(leaving)
 
     async def follow(
         self, job_id: str, after_sequence: int, *, past_only: bool = False

@@ -241,8 +241,9 @@ class Agent:
                     await asyncio.wait({session}, timeout=FINAL_REPORTS_S)
                 session.cancel()
                 # Readers and whoever waits for a disk job are told before the tasks that serve them end.
-                for job_id in self._hubs.job_ids():
-                    self._hubs.get(job_id).weight_cache.stop()
+                for hub in map(self._hubs.get, self._hubs.job_ids()):
+                    hub.end()
+                    hub.weight_cache.stop()
                 for running in (
                     *(upstream for _, upstream in self._upstreams.values()),
                     *self._cache_tasks.values(),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import grpc.aio
 
+from periplus import clock
 from periplus.errors import ConfigError, Conflict, Denied, Fenced, PeriplusError, StateError, TimedOut, Unreachable
 from periplus.net import rpc
 from periplus.net.attempt import failure_of
@@ -41,6 +42,10 @@ WELCOME_DEADLINE_S = 10.0
 """Seconds from the hello to the coordinator's welcome. It allows a few round trips around the world and a busy machine.
 Chosen by hand.
 """
+
+TAKEOVER_S = 30.0
+"""Seconds for which an agent that has taken over processes is refused before it gives up: the coordinator may follow
+the agent before it until that one counts as silent, after 10 s. Chosen by hand."""
 
 VOID_IN_A_NEW_SESSION = frozenset({"task", "heartbeat", "certify"})
 """Kinds of queued messages that are dropped when a session begins, because its hello or a new message replaces them."""
@@ -113,11 +118,13 @@ class CoordinatorSession:
         Denied when it refuses its token.
         """
         failures = 0
+        takeover_until_s = clock.monotonic_s() + TAKEOVER_S if self._handlers.hello().tasks else 0.0
         while True:
             why = await failure_of(self._session())
             if self._closing:
                 return
-            if _is_final(why, welcomed=self.connected.is_set()):
+            takes_over = isinstance(why, Conflict) and clock.monotonic_s() < takeover_until_s
+            if _is_final(why, welcomed=self.connected.is_set()) and not takes_over:
                 raise why
             failures = 0 if self.connected.is_set() else failures + 1
             self.connected.clear()

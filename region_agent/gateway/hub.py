@@ -73,6 +73,7 @@ class JobHub:
         self._routes = Routes()
         self._streams: dict[StreamId, RolloutStream] = {}
         self._job_is_done = False
+        self._is_ending = False
 
     @property
     def authority_key(self) -> bytes:
@@ -114,9 +115,16 @@ class JobHub:
             self.up.put_frame(kept.key)
         await stream.took(kept.key)
 
+    def end(self) -> None:
+        """Note that the agent ends."""
+        self._is_ending = True
+
     async def close_stream(self, stream: RolloutStream, reason: str) -> None:
-        """Remove a stream that has ended, and report its workers gone until they say hello again."""
-        lost = self._routes.close(stream.stream_id, reason)
+        """Remove a stream that has ended, and report its workers gone until they say hello again.
+
+        After `end` nothing is reported: the streams end with the agent, and their workers may be well.
+        """
+        lost = () if self._is_ending else self._routes.close(stream.stream_id, reason)
         del self._streams[stream.stream_id]
         stream.discard()
         for report in lost:

@@ -149,9 +149,7 @@ class Ledger:
             case WorkerLeft(worker_id, is_dead):
                 workers.leave(state, limits, worker_id, effects, is_dead=is_dead)
             case AllWorkersLeft():
-                # One event, so that nothing is leased to a worker that is about to leave.
-                for worker_id in list(state.workers):
-                    workers.leave(state, limits, worker_id, effects, is_dead=False)
+                workers.leave_all(state, limits, effects)
             case RoomOffered(worker_id, num_samples):
                 # The room decides the worker's place among those that get leases.
                 state.workers[worker_id].room = num_samples

@@ -54,6 +54,19 @@ def leave(state: LedgerState, limits: LedgerLimits, worker_id: str, effects: lis
         drops.count_failure(state, limits, group, held, effects)
 
 
+def leave_all(state: LedgerState, limits: LedgerLimits, effects: list[Effect]) -> None:
+    """End all leases of all workers, because the connection to them was lost.
+
+    Their samples do not count as lost (`SampleGroup.lost`): most workers come back at once, and a hold waits for them.
+    """
+    lost = {number: frozenset(group.lost) for number, group in state.groups.items()}
+    # Together, so that nothing is leased to a worker that is about to leave.
+    for worker_id in list(state.workers):
+        leave(state, limits, worker_id, effects, is_dead=False)
+    for number, before in lost.items():
+        state.groups[number].lost &= before
+
+
 def _remember(state: LedgerState, worker_id: str, worker: LeasingWorker) -> None:
     """Let a worker that left on probation come back on probation."""
     if worker.allowance is not None:

@@ -178,6 +178,36 @@ def test_a_refusal_that_no_retry_can_mend_ends_the_session(refusal: PeriplusErro
     play(scene)
 
 
+def test_an_agent_that_took_over_processes_waits_until_the_one_before_it_counts_as_silent() -> None:
+    async def scene() -> None:
+        fake = FakeCoordinator(Conflict("region us is already served"))
+        async with served(fake) as address:
+            agent = Agent(address)
+            agent.tasks.append(control_pb2.TaskReport(task_id="j/trainer", job_id="j"))
+            async with agent.running() as running:
+                await until(lambda: len(fake.hellos) == 2)
+                fake.refusal = None
+                await until(agent.session.connected.is_set)
+                assert not running.done()
+
+    play(scene)
+
+
+def test_an_agent_that_took_over_processes_is_refused_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "TAKEOVER_S", 0.2)
+
+    async def scene() -> None:
+        fake = FakeCoordinator(Conflict("region us is already served"))
+        async with served(fake) as address:
+            agent = Agent(address)
+            agent.tasks.append(control_pb2.TaskReport(task_id="j/trainer", job_id="j"))
+            async with agent.running() as running:
+                with pytest.raises(Conflict, match="already served"):
+                    await running
+
+    play(scene)
+
+
 def test_a_fenced_session_and_any_other_loss_are_dialled_again() -> None:
     async def scene() -> None:
         fake = FakeCoordinator()

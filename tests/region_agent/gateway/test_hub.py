@@ -115,6 +115,17 @@ async def test_a_worker_whose_stream_ended_is_reported_lost_unless_it_has_said_h
 
 
 @played
+async def test_a_worker_whose_stream_ends_with_the_agent_is_not_reported_lost() -> None:
+    """It may find the next agent, and would count as dead until then."""
+    hub = new_hub()
+    stream = await stream_of(hub, "w1")
+    assert len(await waiting_up(hub)) == 1
+    hub.end()
+    await hub.close_stream(stream, "its stream ended")
+    assert await waiting_up(hub) == []
+
+
+@played
 async def test_a_worker_that_says_hello_while_the_loss_of_its_stream_is_being_reported_is_not_lost() -> None:
     hub = new_hub()
     old = await stream_of(hub, "w1", "w2")

@@ -7,6 +7,7 @@ from tests.support.ledger.checked import HOLD_S, CheckedLedger, answer, leases_o
 from tests.support.ledger.oracle import next_due_s
 from trainer.ledger.consumption import LOST_HOLD_STEPS
 from trainer.ledger.values import (
+    AllWorkersLeft,
     Arrival,
     BatchReady,
     BatchWanted,
@@ -166,6 +167,22 @@ def test_a_hold_for_nothing_but_what_a_dead_worker_had_is_short() -> None:
     assert ledger.tick(soon_s - 0.1) == ()
     effects = ledger.tick(0.2)
     assert [(x.group, x.why) for x in of_kind(effects, GroupDropped)] == [(0, Drop.OVERDUE)]
+    assert len(of_kind(effects, BatchReady)) == 1
+
+
+def test_a_hold_for_what_was_on_its_way_when_the_connection_was_lost_is_not_short() -> None:
+    ledger = CheckedLedger(group_size=2, bound=1, steps=99, lease_timeout_s=1e6, max_hold_s=1e3)
+    ledger.worker("b", 1)
+    ledger.worker("a", 9)
+    ledger.deliver(lease_of(ledger, 0, 1), lease_of(ledger, 1, 0), lease_of(ledger, 1, 1))
+    ledger.train(for_s=8.0)
+    ledger.deliver(lease_of(ledger, 2, 0), lease_of(ledger, 2, 1))
+    ledger.tell(AllWorkersLeft())
+    ledger.worker("a", 9)
+    assert of_kind(ledger.tell(BatchWanted()), Holding)
+    assert ledger.tick(8.0) == ()
+    effects = ledger.deliver(lease_of(ledger, 0, 0))
+    assert of_kind(effects, GroupDropped) == []
     assert len(of_kind(effects, BatchReady)) == 1
 
 
