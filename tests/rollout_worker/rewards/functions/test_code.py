@@ -125,7 +125,8 @@ class TestSandboxed:
 
     def test_runs_stop_before_the_pool_would_kill_the_process(self) -> None:
         slow = "import time; time.sleep(0.4); print(3)"
-        assert value(slow, [{"input": "", "output": "3"}] * 10, timeout_s=1.5) in (0.1, 0.2)
+        # None of them passes if the machine is so busy that its start alone takes the time.
+        assert value(slow, [{"input": "", "output": "3"}] * 10, timeout_s=1.5) < 0.3
 
     @pytest.mark.parametrize("tests", [[], [1], [{"input": "x"}], ["assert 1", {"input": "", "output": ""}]])
     def test_a_problem_without_tests_is_an_error_that_names_the_column(self, tests: Sequence[Any]) -> None:
