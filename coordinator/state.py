@@ -3,7 +3,7 @@
 Nothing here changes the state; `machine/` computes each next state. The machine keeps these invariants, and the tests
 check them:
 
-- The tasks that a region should run are *derived* from the jobs (`desired_tasks`) and never stored.
+- The tasks that a region should run are *derived* from the jobs (`desired_by_region`) and never stored.
 - A job has at most one trainer, in the region of its placement. A job that has ended has no desired tasks.
 - An accelerator is held by at most one job, and a group of cores by at most `Settings.jobs_per_region`.
 - Of the probes in progress, at most one starts in each region and at most one ends there.
@@ -536,13 +536,8 @@ def runs_unknown_job(state: State, region: RegionState) -> bool:
     return any(report.job_id not in state.jobs and report.state not in ENDED for report in region.tasks.values())
 
 
-def desired_tasks(state: State, region: str) -> tuple[AssignedTask, ...]:
-    """Return the tasks that this region should run now: those of live jobs that are placed there and have not ended."""
-    return desired_by_region(state).get(region, ())
-
-
 def desired_by_region(state: State) -> dict[str, tuple[AssignedTask, ...]]:
-    """Return the desired tasks of each region that has some."""
+    """Return the tasks that each region should run now: those of live jobs that are placed there and have not ended."""
     found: dict[str, list[AssignedTask]] = {}
     for job in live_jobs(state):
         for task_id, status in sorted(job.tasks.items()):

@@ -24,6 +24,9 @@ EXIT_SUCCEEDED = 0
 EXIT_FAILED = 1
 """Exit code of a process that failed."""
 
+EXIT_UNKNOWN = 256
+"""Stands for the exit code of a process whose own one nobody learns. No process has it."""
+
 EXIT_STOPPED = 75
 """Exit code of a process that was asked to stop and saved its state: it has not failed, and is not restarted.
 
@@ -252,4 +255,6 @@ class TaskOutcome:
         if exit_code in (EXIT_STOPPED, -signal.SIGTERM):  # killed by SIGTERM: stopped before its handler was set
             return cls(state=TaskState.STOPPED, message="")
         how = f"killed by signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
+        if exit_code == EXIT_UNKNOWN:
+            how = "its agent was another one by then, which does not learn the exit code"
         return cls(state=TaskState.FAILED, message=f"the process ended without an outcome ({how})")

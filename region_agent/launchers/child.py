@@ -14,14 +14,12 @@ import psutil
 
 from periplus.process.fork_server import MAX_REQUEST_BYTES, Request
 from periplus.process.telemetry import event
+from periplus.values.task import EXIT_UNKNOWN
 
 log = logging.getLogger(__name__)
 
 NOT_STARTED = 127
 """Exit code of a command that a shell cannot start."""
-
-UNKNOWN_EXIT = 1
-"""What is taken for the exit code of a process whose own one nobody knows; its status file says more."""
 
 
 class Child:
@@ -184,12 +182,12 @@ class AdoptedChild:
                 self._process = psutil.Process(pid)
 
     def poll(self) -> int | None:
-        """Return None while the process runs, and `UNKNOWN_EXIT` once it has ended."""
+        """Return None while the process runs, and `EXIT_UNKNOWN` once it has ended."""
         if self._process is None or not self._process.is_running():
-            return UNKNOWN_EXIT
+            return EXIT_UNKNOWN
         with contextlib.suppress(psutil.NoSuchProcess):
-            return UNKNOWN_EXIT if self._process.status() == psutil.STATUS_ZOMBIE else None
-        return UNKNOWN_EXIT
+            return EXIT_UNKNOWN if self._process.status() == psutil.STATUS_ZOMBIE else None
+        return EXIT_UNKNOWN
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal to the process, or SIGKILL to its whole group. Nothing happens if it has ended."""

@@ -35,7 +35,7 @@ from coordinator.events import (
 from coordinator.machine.links import LINK_WAIT_S
 from coordinator.machine.reservations import device_counts
 from coordinator.machine.step import step
-from coordinator.state import ENDED_STATES, TRANSITIONS, Job, JobState, State, desired_tasks
+from coordinator.state import ENDED_STATES, TRANSITIONS, Job, JobState, State
 from coordinator.store import changes_between, open_store
 from periplus.errors import PeriplusError
 from periplus.values.policy import Policy
@@ -47,6 +47,7 @@ from tests.support.coordinator.machine_run import (
     REGIONS,
     SETTINGS,
     Run,
+    desired_tasks,
     free,
     hello,
     infeasible,

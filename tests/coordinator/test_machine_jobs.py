@@ -15,12 +15,21 @@ from coordinator.events import (
     SendDesired,
     StepRecorded,
 )
-from coordinator.state import TRANSITIONS, JobState, check_transition, desired_tasks, doing
+from coordinator.state import TRANSITIONS, JobState, check_transition, doing
 from periplus.errors import StateError
 from periplus.values.policy import Policy
 from periplus.values.record import RecordKind
 from periplus.values.task import Role, RunFiles, TaskState
-from tests.support.coordinator.machine_run import AUTHORITY_KEY, Run, free, hello, record, report, request
+from tests.support.coordinator.machine_run import (
+    AUTHORITY_KEY,
+    Run,
+    desired_tasks,
+    free,
+    hello,
+    record,
+    report,
+    request,
+)
 
 SAVED = RunFiles(run_dir="/r/j", log="/r/j/logs/trainer.log", checkpoint=Policy(0, 6), report="/r/j/report.html")
 """The files of a run whose trainer in eu has saved a checkpoint."""

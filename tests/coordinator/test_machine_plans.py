@@ -15,11 +15,21 @@ from coordinator.events import (
     RunPlanner,
     Ticked,
 )
-from coordinator.state import JobState, desired_tasks
+from coordinator.state import JobState
 from periplus.errors import Conflict, NotFound
 from periplus.values.policy import Policy
 from periplus.values.task import ENDED, Role, TaskState
-from tests.support.coordinator.machine_run import SETTINGS, Run, free, hello, infeasible, placed, report, request
+from tests.support.coordinator.machine_run import (
+    SETTINGS,
+    Run,
+    desired_tasks,
+    free,
+    hello,
+    infeasible,
+    placed,
+    report,
+    request,
+)
 
 
 def test_a_repeated_request_gets_the_first_job() -> None:

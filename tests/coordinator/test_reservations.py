@@ -12,10 +12,20 @@ from coordinator.events import (
     TaskReported,
 )
 from coordinator.machine.reservations import device_counts
-from coordinator.state import JobState, PlacedProcess, PlacedProcesses, desired_tasks
+from coordinator.state import JobState, PlacedProcess, PlacedProcesses
 from periplus.values.machine import DeviceCount, Pace
 from periplus.values.task import Role, RunFiles, TaskState
-from tests.support.coordinator.machine_run import SETTINGS, Run, free, hello, infeasible, record, report, request
+from tests.support.coordinator.machine_run import (
+    SETTINGS,
+    Run,
+    desired_tasks,
+    free,
+    hello,
+    infeasible,
+    record,
+    report,
+    request,
+)
 from tests.support.coordinator.machines import inventory, machine
 
 MEMORY = machine().memory_bytes

@@ -25,12 +25,12 @@ from coordinator.state import (
     PlacedProcesses,
     Settings,
     State,
-    desired_tasks,
+    desired_by_region,
 )
 from periplus.values.machine import DeviceCount
 from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
-from periplus.values.task import Role, RunFiles, TaskReport, TaskState
+from periplus.values.task import AssignedTask, Role, RunFiles, TaskReport, TaskState
 from planner.answer.outcome import Fact, Infeasible
 from tests.support.coordinator.machines import inventory, machine
 
@@ -58,6 +58,10 @@ def hello(
         agent_version="0",
         tasks=tasks,
     )
+
+
+def desired_tasks(state: State, region: str) -> tuple[AssignedTask, ...]:
+    return desired_by_region(state).get(region, ())
 
 
 def free(*regions: str) -> dict[str, DeviceCount]:

@@ -63,10 +63,15 @@ class FaultyWeightFiles(FaultyFiles):
         return _FaultyPlacedFile(self, node, self._life)
 
     def open_placed(self, path: Path) -> PlacedFile:
-        return _FaultyPlacedFile(self, self._now[path], self._life)
+        return _FaultyPlacedFile(self, self._node(path), self._life)
 
     def size(self, path: Path) -> int:
-        return len(self._now[path].content)
+        return len(self._node(path).content)
+
+    def _node(self, path: Path) -> _Inode:
+        if path not in self._now:
+            raise FileNotFoundError(path)
+        return self._now[path]
 
     def unlink(self, path: Path) -> None:
         self._either(lambda: None)

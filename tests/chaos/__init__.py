@@ -1,1 +1,0 @@
-"""Faults on a fleet of real processes: `python -m tests.chaos`."""
