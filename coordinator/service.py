@@ -12,8 +12,9 @@ from contextlib import aclosing
 from typing import Any
 
 from coordinator import convert
+from coordinator.doing import doing
 from coordinator.events import JobCancelled, JobSubmitted, RegionJoined, RegionOrder, RegionOrdered
-from coordinator.state import JobRequest, doing, find_job
+from coordinator.state import JobRequest, find_job
 from coordinator.writer import AgentSession, Writer
 from periplus.errors import ConfigError, TimedOut, Unreachable, WireError
 from periplus.job.job_file import JobFile
@@ -129,12 +130,12 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         """Return one job with its file and plan. Raises: NotFound, or Conflict for an ambiguous prefix of an id."""
         state = self._writer.state
         job = find_job(state, request.job_id)
-        return convert.job_to_pb(job, doing(state, job))
+        return convert.job_to_pb(job, doing(state, job, self._writer.now_s()))
 
     async def ListJobs(self, request: control_pb2.ListJobsRequest, context: Any) -> control_pb2.ListJobsResponse:
         """Return all jobs without their files and plans, which would not fit into one message."""
         state = self._writer.state
-        jobs = [convert.job_to_pb(job, doing(state, job)) for job in state.jobs.values()]
+        jobs = [convert.job_to_pb(job, doing(state, job, self._writer.now_s())) for job in state.jobs.values()]
         for job in jobs:
             job.ClearField("job_json")
             job.ClearField("plan_json")

@@ -404,7 +404,7 @@ class State:
     times at which they were ordered. `link_waits` has the pending jobs that could be planned but for links that are not
     measured yet, with the times since when. `requests` maps a submission's request id to its job. `planning` is the job
     that the planner works on, or None. `ending_since_s` is since when, without a pause, jobs that have ended still have
-    processes; None if they have none.
+    processes; None if they have none. `heard_at_s` is when a record of a job's trainer came last.
     """
 
     settings: Settings
@@ -418,6 +418,7 @@ class State:
     requests: Mapping[str, str] = field(default_factory=dict)
     planning: str | None = None
     ending_since_s: float | None = None
+    heard_at_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def trainer_task_id(job_id: str) -> str:
@@ -493,32 +494,6 @@ def waits_until_s(state: State, job: Job) -> float | None:
     if job.placement is None or (region := state.regions[job.placement.trainer_region]).connected:
         return None
     return region.last_seen_s + job.request.max_region_absence_s
-
-
-def doing(state: State, job: Job) -> str:
-    """Describe what a live job does now: the trainer's phase, which of its regions are disconnected or cannot start it.
-
-    The text is empty for a job that has ended or is not placed yet.
-    """
-    if job.ended or job.placement is None:
-        return ""
-    ready, trainer_region = ready_regions(state), job.placement.trainer_region
-    # The trainer's own region is reported apart, because the phase is then only the last one known.
-    away = sorted(set(job.placement.regions) - ready - {trainer_region})
-    drained = [name for name in sorted(job.placement.regions) if state.regions[name].mode is RegionMode.DRAINED]
-    words = ((away, "disconnected"), (drained, "drained: no worker runs there"))
-    others = [f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {how}" for names, how in words if names]
-    reports = [(status.region, status.report) for status in job.tasks.values() if status.report]
-    others += dict.fromkeys(f"{name}: {it.message}" for name, it in reports if it.message and it.is_unstarted)
-    if trainer_region not in ready:
-        seen = f"; it last said: {job.phase}" if job.phase else ""
-        until_s = waits_until_s(state, job)
-        until = f", until {utc_time(until_s)}" if until_s is not None else ""
-        what = f"waits for {trainer_region}, the region of its trainer, which is disconnected{until}{seen}"
-        return "; ".join([what, *others])
-    if job.trainer and job.trainer.report is None and job.last_files:
-        return "; ".join([job.reason, *others])
-    return "; ".join([*([job.phase] if job.phase else []), *others])
 
 
 def utc_time(time_s: float) -> str:

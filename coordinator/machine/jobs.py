@@ -56,6 +56,8 @@ def end(draft: Draft, job_id: str, to: JobState, reason: str, now_s: float) -> N
     draft.state = replace(draft.state, jobs={**draft.state.jobs, job_id: job})
     draft.move_job(job_id, to, reason)
     stop_waiting(draft, job_id)
+    heard = {other: at_s for other, at_s in draft.state.heard_at_s.items() if other != job_id}
+    draft.state = replace(draft.state, heard_at_s=heard)
     # Drop the reports of the job's ended tasks from the regions; running tasks stay listed until they have ended.
     for name, region in draft.state.regions.items():
         running = {

@@ -93,11 +93,12 @@ def _rollout_reported(draft: Draft, job_id: str, report: TaskReport, now_s: floa
         )
 
 
-def take_record(draft: Draft, name: str, job_id: str, record: Record) -> None:
+def take_record(draft: Draft, name: str, job_id: str, record: Record, now_s: float) -> None:
     """Take note of a trainer's record, and publish it."""
     job = draft.state.jobs.get(job_id)
     if job is None or job.ended or job.trainer is None or job.trainer.region != name or job.last_record == record:
         return
+    draft.state = replace(draft.state, heard_at_s={**draft.state.heard_at_s, job_id: now_s})
     # Records may arrive again or late after a broken session; the version that an operator sees never goes back.
     policy = max(job.policy, record.policy) if job.policy else record.policy
     notice = record.text if record.kind is RecordKind.NOTICE else job.notice

@@ -160,7 +160,7 @@ def _agent_event(draft: Draft, event: AgentEvent, now_s: float) -> None:
         case TaskReported(_, report):
             take_report(draft, name, report, now_s)
         case StepRecorded(_, job_id, record):
-            take_record(draft, name, job_id, record)
+            take_record(draft, name, job_id, record, now_s)
         case CertificateRequested():
             certify(draft, event)
         case _:

@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 
+from coordinator.doing import doing
 from coordinator.events import (
     JobCancelled,
     JobSubmitted,
@@ -15,7 +16,7 @@ from coordinator.events import (
     SendDesired,
     StepRecorded,
 )
-from coordinator.state import TRANSITIONS, JobState, check_transition, doing
+from coordinator.state import TRANSITIONS, JobState, check_transition
 from periplus.errors import StateError
 from periplus.values.policy import Policy
 from periplus.values.record import RecordKind
@@ -94,22 +95,24 @@ def test_an_operator_is_told_what_a_job_waits_for_and_which_of_its_regions_are_g
         said = replace(record(len(run.state.regions["eu"].tasks), kind), text=text)
         run.do(StepRecorded(run.stamp("eu"), "j", said))
 
-    assert doing(run.state, run.job()) == ""
+    assert doing(run.state, run.job(), run.now_s) == ""
     says(RecordKind.PHASE, "waiting for disk: /r/j/checkpoints/0.5")
     says(RecordKind.EVAL, "during")
-    assert doing(run.state, run.job()) == "waiting for disk: /r/j/checkpoints/0.5"
+    assert doing(run.state, run.job(), run.now_s) == "waiting for disk: /r/j/checkpoints/0.5"
     says(RecordKind.STEP)
-    assert doing(run.state, run.job()) == "training"
+    assert doing(run.state, run.job(), run.now_s) == "training"
+    quiet = "training; its trainer has said nothing for 45 s"
+    assert doing(run.state, run.job(), run.now_s + 45.0) == quiet
     run.do(RegionLeft("us", 1))
-    assert doing(run.state, run.job()) == "training; us is disconnected"
+    assert doing(run.state, run.job(), run.now_s) == "training; us is disconnected"
     run.do(RegionLeft("eu", 1))
-    assert doing(run.state, run.job()) == (
+    assert doing(run.state, run.job(), run.now_s) == (
         "waits for eu, the region of its trainer, which is disconnected, until 00:31:40 UTC; it last said: training; "
         "us is disconnected"
     )
     run.do(JobCancelled("j"))
     run.do(JobCancelled("j"))
-    assert doing(run.state, run.job()) == ""
+    assert doing(run.state, run.job(), run.now_s) == ""
 
 
 def test_a_record_that_is_sent_again_in_a_new_session_is_published_once(run: Run) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from coordinator.doing import doing
 from coordinator.events import (
     FenceSession,
     FleetEvent,
@@ -16,7 +17,7 @@ from coordinator.events import (
     Ticked,
 )
 from coordinator.machine.reservations import device_counts
-from coordinator.state import JobState, doing
+from coordinator.state import JobState
 from periplus.errors import Conflict, NotFound
 from periplus.values.policy import Policy
 from periplus.values.task import TaskState
@@ -113,7 +114,7 @@ def test_the_workers_of_a_drained_region_leave_and_come_back(run: Run) -> None:
     run.says("us", "j/rollout-us-0", TaskState.RUNNING)
     run.do(RegionOrdered("us", RegionOrder.DRAIN, "operator at here"))
     assert not run.desired("us")
-    assert doing(run.state, run.job()).endswith("us is drained: no worker runs there")
+    assert doing(run.state, run.job(), run.now_s).endswith("us is drained: no worker runs there")
     run.says("us", "j/rollout-us-0", TaskState.STOPPED)
     assert run.job().state is JobState.RUNNING
     run.do(RegionJoined(hello("us"), 1))

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from coordinator.doing import doing
 from coordinator.events import (
     FleetEvent,
     FleetEventKind,
@@ -15,7 +16,7 @@ from coordinator.events import (
     TaskReported,
     Ticked,
 )
-from coordinator.state import JobState, doing
+from coordinator.state import JobState
 from periplus.values.policy import Policy
 from periplus.values.task import RunFiles, TaskReport, TaskState
 from tests.support.coordinator.machine_run import KEYS, Run, hello, record, report, request
@@ -62,7 +63,7 @@ def test_a_trainer_that_died_starts_again_in_a_new_fork(run: Run) -> None:
         "the trainer in eu failed: killed by signal 9; it starts again from checkpoint 0.5, start 1 of 2 without a new "
         "checkpoint"
     )
-    assert doing(run.state, job) == job.reason
+    assert doing(run.state, job, run.now_s) == job.reason
     assert run.desired("eu") == {"j/rollout-eu-0": False}, "it waits a moment"
     later(run, 2.0)
     assert set(run.desired("eu")) == {"j/trainer", "j/rollout-eu-0"}
@@ -112,7 +113,7 @@ def test_a_trainer_that_is_stopped_with_its_agent_waits_for_the_agent(run: Run) 
     run.do(RegionLeft("eu", run.state.regions["eu"].epoch))
     later(run, ABSENCE_S - 1)
     assert run.job().state is JobState.PLANNED
-    assert doing(run.state, run.job()).startswith(
+    assert doing(run.state, run.job(), run.now_s).startswith(
         "waits for eu, the region of its trainer, which is disconnected, until "
     )
     run.do(RegionJoined(hello("eu", "another"), 1))

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from coordinator.doing import doing
 from coordinator.events import (
     FleetEvent,
     JobSubmitted,
@@ -12,7 +13,7 @@ from coordinator.events import (
     TaskReported,
 )
 from coordinator.machine.reservations import device_counts
-from coordinator.state import JobState, doing
+from coordinator.state import JobState
 from periplus.values.task import TaskReport, TaskState
 from tests.support.coordinator.machine_run import Run, hello, infeasible, record, report, request
 
@@ -39,10 +40,10 @@ def test_a_job_says_why_its_tasks_cannot_start() -> None:
     for task in ("j/trainer", "j/rollout-eu-0"):
         run.says("eu", task, TaskState.STARTING, WHY)
     assert run.job().state is JobState.STARTING
-    assert doing(run.state, run.job()) == f"eu: {WHY}"
+    assert doing(run.state, run.job(), run.now_s) == f"eu: {WHY}"
     run.says("eu", "j/trainer", TaskState.RUNNING)
     run.says("eu", "j/rollout-eu-0", TaskState.RUNNING)
-    assert doing(run.state, run.job()) == ""
+    assert doing(run.state, run.job(), run.now_s) == ""
 
 
 def test_a_job_is_planned_again_without_a_region_that_cannot_open_its_stores() -> None:

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -42,6 +43,9 @@ class OperatedFleet:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.address = ""
         self.job_id = ""
+        # One for the calls of all threads: gRPC gets along with no second one.
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self._wan = self._start_wan(rtt_ms) if rtt_ms else ""
         self.start_coordinator()
         for region in REGIONS:
@@ -100,7 +104,7 @@ class OperatedFleet:
             async with connect(self.address) as remote:
                 return await call(remote)
 
-        return asyncio.run(answered())
+        return asyncio.run_coroutine_threadsafe(answered(), self._loop).result()
 
     def ask_until_answered(self, call: Callable[[Coordinator], Awaitable[Any]]) -> Any:
         while True:
