@@ -164,7 +164,7 @@ PROCESSES = (
     Fault("worker-pause", "a worker stands still for 20 s", paused(worker(NEAR), 20.0)),
     Fault("trainer-kill", "kill -9 of the trainer", sent(trainer, KILL), next_fork=True, is_quick=True),
     Fault("trainer-term", "SIGTERM of the trainer", sent(trainer, TERM), next_fork=True),
-    Fault("trainer-pause", "the trainer stands still for 45 s", paused(trainer, 45.0)),
+    Fault("trainer-pause", "the trainer stands still for 45 s", paused(trainer, 45.0), is_quick=True),
     Fault("agent-kill", "kill -9 of the trainer's agent, started again", agent_restarted(HOME, KILL)),
     Fault("agent-upgrade", "the trainer's agent is upgraded (SIGHUP)", agent_restarted(HOME, HUP), is_quick=True),
     Fault("agent-pause", "the trainer's agent stands still for 45 s", paused(agent(HOME), 45.0)),
@@ -186,10 +186,8 @@ COORDINATOR = (
     ),
 )
 NETWORK = (
-    Fault("far-cut", "a region is cut off from all for 30 s", cut(FAR, (HOME, NEAR, CONTROL), 30.0)),
-    Fault(
-        "far-cut-short", "a region is cut off from all for 12 s", cut(FAR, (HOME, NEAR, CONTROL), 12.0), is_quick=True
-    ),
+    Fault("far-cut", "a region is cut off from all for 12 s", cut(FAR, (HOME, NEAR, CONTROL), 12.0), is_quick=True),
+    Fault("far-cut-long", "a region is cut off from all for 60 s", cut(FAR, (HOME, NEAR, CONTROL), 60.0)),
     Fault("far-unheard", "a region is cut off from the coordinator for 40 s", cut(FAR, (CONTROL,), 40.0)),
     Fault("home-unheard", "the trainer's region is cut off from the coordinator for 40 s", cut(HOME, (CONTROL,), 40.0)),
     Fault("home-cut", "the trainer's region is cut off from all for 30 s", cut(HOME, (NEAR, FAR, CONTROL), 30.0)),
