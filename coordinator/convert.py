@@ -49,7 +49,7 @@ from periplus.net.convert import (
 from periplus.pb.v1 import common_pb2, control_pb2
 from periplus.publication import JobAuthority
 from periplus.values.record import Record
-from periplus.values.task import PUBLIC_KEY_BYTES, REGION_NAME, AssignedTask, Role, TaskReport, TaskState
+from periplus.values.task import PUBLIC_KEY_BYTES, REGION_NAME, AssignedTask, FailureCause, Role, TaskReport, TaskState
 
 TASK_STATE_TO_PB = {
     TaskState.STARTING: control_pb2.TASK_STATE_STARTING,
@@ -147,6 +147,12 @@ def report_from_pb(message: control_pb2.TaskReport) -> TaskReport:
     """Return an agent's report of one task."""
     if message.state not in TASK_STATE_FROM_PB:
         raise WireError(f"task {message.task_id} is reported in the unknown state {message.state}")
+    try:
+        cause = FailureCause(message.cause or FailureCause.PASSING)
+    except ValueError as error:
+        raise WireError(
+            f"task {message.task_id} is reported to fail for the unknown cause {message.cause!r}"
+        ) from error
     return TaskReport(
         task_id=message.task_id,
         job_id=message.job_id,
@@ -155,10 +161,7 @@ def report_from_pb(message: control_pb2.TaskReport) -> TaskReport:
         restarts=message.restarts,
         fork=message.fork,
         files=run_files_from_pb(message.files) if message.HasField("files") else None,
-        is_misplaced=message.is_misplaced,
-        lacks_device=message.lacks_device,
-        is_final=message.is_final,
-        lacks_storage=message.lacks_storage,
+        cause=cause,
     )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from periplus import clock
 from periplus.errors import DiskFull, PeriplusError
 from periplus.process.telemetry import event
-from periplus.values.task import AssignedTask, TaskReport, TaskState, authority_key_of
+from periplus.values.task import AssignedTask, FailureCause, TaskReport, TaskState, authority_key_of
 from region_agent.config import AgentConfig
 from region_agent.control.reconcile import LocalTask
 from region_agent.gateway.frames import FrameSpool, open_frames
@@ -124,9 +124,7 @@ class StoreOpenings:
             message=found.why,
             restarts=0,
             fork=task.fork,
-            is_misplaced=found.is_given_up,
-            lacks_storage=found.is_given_up,
-            is_final=found.is_given_up,
+            cause=FailureCause.STORAGE if found.is_given_up else FailureCause.PASSING,
         )
 
     def cancel(self) -> None:

@@ -86,7 +86,7 @@ def end_by_trainer(draft: Draft, job: Job, report: TaskReport, now_s: float) -> 
         why = f"{where} failed: {message}"
     else:
         why = f"{where} stopped{f': {message}' if message else ', as when its agent is shut down'}"
-    if not job.cancelling and not report.is_final and _starts_again(draft, job, ended, why, now_s):
+    if not job.cancelling and not report.cause.is_final and _starts_again(draft, job, ended, why, now_s):
         return
     log_file = f"; its log is {job.files.log}" if job.files and ended is TaskState.FAILED else ""
     end(draft, job.job_id, JobState.FAILED, f"{why}{log_file}; {resume_advice(job)}", now_s)

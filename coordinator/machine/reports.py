@@ -53,7 +53,7 @@ def take_report(draft: Draft, name: str, report: TaskReport, now_s: float) -> No
         draft.put_job(replace(job, tasks={**job.tasks, report.task_id: status}))
     if job.ended or status.ended:
         return
-    if report.is_misplaced and not job.has_trained and not job.cancelling and not job.request.plan_json:
+    if report.cause.is_misplaced and not job.has_trained and not job.cancelling and not job.request.plan_json:
         draft.put_job(avoiding_task(taken_back(job), status, report))
         draft.move_job(job.job_id, JobState.PENDING)
         return

@@ -25,7 +25,7 @@ from coordinator.state import (
 )
 from periplus.errors import ConfigError
 from periplus.values.machine import Device, DeviceCount
-from periplus.values.task import ENDED, TaskReport
+from periplus.values.task import ENDED, FailureCause, TaskReport
 from planner.devices.catalogue import type_of
 
 ENDING_WAIT_S = 60.0
@@ -280,9 +280,9 @@ def avoiding(job: Job, region: str, machine: str, devices: Sequence[int], why: s
 def avoiding_task(job: Job, status: TaskStatus, report: TaskReport) -> Job:
     """Return a job whose later plans leave out what made a task fail: its region, its devices, or its engine there."""
     region, engine = status.region, status.process.engine
-    if report.lacks_storage:
+    if report.cause is FailureCause.STORAGE:
         return avoiding(job, region, status.machine, (), report.message)
-    if report.lacks_device or not engine:
+    if report.cause is FailureCause.DEVICE or not engine:
         return avoiding(job, region, status.machine, status.devices, report.message)
     notice = f"planned again without {engine} in {region}: {report.message}"
     return replace(job, refused_engines=job.refused_engines | {(region, engine)}, notice=notice)

@@ -41,7 +41,16 @@ from periplus.errors import (
 from periplus.process import telemetry
 from periplus.process.guard import guard_session
 from periplus.process.lifecycle import wait_for_stop
-from periplus.values.task import EXIT_FAILED, EXIT_STOPPED, EXIT_SUCCEEDED, Role, TaskOutcome, TaskSpec, TaskState
+from periplus.values.task import (
+    EXIT_FAILED,
+    EXIT_STOPPED,
+    EXIT_SUCCEEDED,
+    FailureCause,
+    Role,
+    TaskOutcome,
+    TaskSpec,
+    TaskState,
+)
 
 log = logging.getLogger(__name__)
 
@@ -150,8 +159,7 @@ def run(spec: TaskSpec, make_work: Callable[[TaskSpec], Work]) -> int:
         outcome = TaskOutcome(
             state=TaskState.FAILED,
             message=explained_error(error),
-            is_final=any(isinstance(leaf, LASTING[spec.role]) for leaf in leaves(error)),
-            is_misplaced=any(isinstance(leaf, EngineRefused) for leaf in leaves(error)),
+            cause=_cause(spec.role, error),
         )
     try:
         Path(spec.status_file).write_text(outcome.to_json(), encoding="utf-8")
@@ -160,6 +168,13 @@ def run(spec: TaskSpec, make_work: Callable[[TaskSpec], Work]) -> int:
     level = logging.ERROR if outcome.state is TaskState.FAILED else logging.INFO
     telemetry.event(log, level, "task_ended", task=spec.task_id, state=outcome.state, message=outcome.message)
     return EXIT_CODE[outcome.state]
+
+
+def _cause(role: Role, error: BaseException) -> FailureCause:
+    if any(isinstance(leaf, LASTING[role]) for leaf in leaves(error)):
+        return FailureCause.LASTING
+    refused = any(isinstance(leaf, EngineRefused) for leaf in leaves(error))
+    return FailureCause.ENGINE if refused else FailureCause.PASSING
 
 
 def end_group() -> None:

@@ -57,6 +57,30 @@ class TaskState(StrEnum):
     STOPPED = "stopped"
 
 
+class FailureCause(StrEnum):
+    """Why a task failed, as far as it decides what follows.
+
+    PASSING: another start may help. LASTING: it would fail again in the same way. The others say that it is
+    *misplaced*, and may run elsewhere. ENGINE: its engine does not start there. DEVICE: its machine or devices are not
+    there or do not work. STORAGE: its agent cannot use its state directory for the job.
+    """
+
+    PASSING = "passing"
+    LASTING = "lasting"
+    ENGINE = "engine"
+    DEVICE = "device"
+    STORAGE = "storage"
+
+    @property
+    def is_misplaced(self) -> bool:
+        return self in (FailureCause.ENGINE, FailureCause.DEVICE, FailureCause.STORAGE)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether another start there would fail in the same way. An engine may find the memory that it lacked."""
+        return self in (FailureCause.LASTING, FailureCause.DEVICE, FailureCause.STORAGE)
+
+
 ENDED = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.STOPPED})
 """The final states of a task."""
 
@@ -126,10 +150,8 @@ class RunFiles:
 class TaskReport:
     """The state of a task in the fork that it was assigned for.
 
-    `message` explains a failure to a person. `files` is None if no process of the task was ever started. `is_misplaced`
-    says that it failed because its machine or devices are not there or do not work, or its engine does not start there;
-    `lacks_device` that it was the former; `is_final` that another start of the process would fail in the same way.
-    `lacks_storage` says that it is misplaced because its agent cannot use its state directory for the job.
+    `message` explains a failure to a person, and `cause` says of what kind it is. `files` is None if no process of the
+    task was ever started.
     """
 
     task_id: str
@@ -139,10 +161,7 @@ class TaskReport:
     restarts: int
     fork: int = 0
     files: RunFiles | None = None
-    is_misplaced: bool = False
-    lacks_device: bool = False
-    is_final: bool = False
-    lacks_storage: bool = False
+    cause: FailureCause = FailureCause.PASSING
 
     @property
     def is_unstarted(self) -> bool:
@@ -222,16 +241,11 @@ def authority_key_of(task: AssignedTask | TaskSpec) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOutcome:
-    """How the process of a task ended: the content of its status file.
-
-    The last three are as in `TaskReport`; a process that has started never says that it lacks a device.
-    """
+    """How the process of a task ended: the content of its status file."""
 
     state: TaskState
     message: str
-    is_final: bool = False
-    is_misplaced: bool = False
-    lacks_device: bool = False
+    cause: FailureCause = FailureCause.PASSING
 
     def to_json(self) -> str:
         """Return the outcome as the JSON text of a status file."""
@@ -242,12 +256,8 @@ class TaskOutcome:
         """Return the outcome of a process from its exit code and the text of its status file, which may be empty."""
         try:
             data = json.loads(status)
-            return cls(
-                state=TaskState(data["state"]),
-                message=str(data["message"]),
-                is_final=bool(data["is_final"]),
-                is_misplaced=bool(data["is_misplaced"]),
-            )
+            cause = FailureCause(data["cause"])
+            return cls(state=TaskState(data["state"]), message=str(data["message"]), cause=cause)
         except (ValueError, KeyError, TypeError):
             pass
         if exit_code == EXIT_SUCCEEDED:

@@ -105,10 +105,7 @@ def report_to_pb(report: TaskReport) -> control_pb2.TaskReport:
         restarts=report.restarts,
         fork=report.fork,
         files=run_files_to_pb(report.files),
-        is_misplaced=report.is_misplaced,
-        lacks_device=report.lacks_device,
-        is_final=report.is_final,
-        lacks_storage=report.lacks_storage,
+        cause=report.cause,
     )
 
 

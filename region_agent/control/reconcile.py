@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from periplus.process.backoff import Backoff
 from periplus.spool.format import Durability
-from periplus.values.task import AssignedTask, Role, TaskOutcome, TaskReport, TaskState
+from periplus.values.task import AssignedTask, FailureCause, Role, TaskOutcome, TaskReport, TaskState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,9 +154,7 @@ def report(process: Process, wanted: LocalTask | None) -> TaskReport:
         restarts=process.restarts,
         fork=wanted.fork if wanted is not None else task.fork,
         # Only once it is not started again.
-        is_misplaced=outcome is not None and outcome.is_misplaced and state is TaskState.FAILED,
-        lacks_device=outcome is not None and outcome.lacks_device and state is TaskState.FAILED,
-        is_final=outcome is not None and outcome.is_final and state is TaskState.FAILED,
+        cause=outcome.cause if outcome is not None and state is TaskState.FAILED else FailureCause.PASSING,
     )
 
 
@@ -191,9 +189,9 @@ def _superseded(process: Process, wanted: LocalTask) -> bool:
 
 def _mends(process: Process, wanted: LocalTask) -> bool:
     assert process.outcome is not None
-    failed = _died(process) and not process.outcome.is_final
+    failed = _died(process) and not process.outcome.cause.is_final
     # An engine that does not start is tried once more, since memory may have been in use; then the job is planned anew.
-    most = min(1, wanted.max_restarts) if process.outcome.is_misplaced else wanted.max_restarts
+    most = min(1, wanted.max_restarts) if process.outcome.cause.is_misplaced else wanted.max_restarts
     return failed and not wanted.stopping and wanted.role is Role.ROLLOUT and process.restarts < most
 
 

@@ -30,7 +30,7 @@ from periplus.process.disk import NO_ROOM
 from periplus.process.fork_server import Request
 from periplus.process.telemetry import event
 from periplus.values.machine import Device, DeviceFamily, Machine
-from periplus.values.task import Role, TaskOutcome, TaskSpec, TaskState
+from periplus.values.task import FailureCause, Role, TaskOutcome, TaskSpec, TaskState
 from region_agent.control.reconcile import Action, AskToStop, Forget, Kill, LocalTask, Process, Start
 from region_agent.launchers.allowed_paths import check_run_path
 from region_agent.launchers.child import AdoptedChild, Child, created_at
@@ -197,15 +197,13 @@ class Supervisor:
         # Recorded before the attempt, so that a failure to start is reported and retried as any other end.
         self.processes[task.task_id] = running
         if why := self.refusal(task):
-            outcome = TaskOutcome(state=TaskState.FAILED, message=why, is_final=True)
+            outcome = TaskOutcome(state=TaskState.FAILED, message=why, cause=FailureCause.LASTING)
             self.processes[task.task_id] = replace(running, outcome=outcome, ended_at_s=now_s)
             return
         try:
             self._spawn(task, restarts)
         except Denied as error:
-            outcome = TaskOutcome(
-                state=TaskState.FAILED, message=str(error), is_final=True, is_misplaced=True, lacks_device=True
-            )
+            outcome = TaskOutcome(state=TaskState.FAILED, message=str(error), cause=FailureCause.DEVICE)
             self.processes[task.task_id] = replace(running, outcome=outcome, ended_at_s=now_s)
         except OSError as error:
             self._folders.remove(task.task_id)

@@ -18,7 +18,7 @@ from coordinator.events import (
 )
 from coordinator.state import JobState
 from periplus.values.policy import Policy
-from periplus.values.task import RunFiles, TaskReport, TaskState
+from periplus.values.task import FailureCause, RunFiles, TaskReport, TaskState
 from tests.support.coordinator.machine_run import KEYS, Run, hello, record, report, request
 
 ABSENCE_S = 100.0
@@ -47,7 +47,9 @@ def files(version: int | None = None, fork: int = 0) -> RunFiles:
 def dies(run: Run, version: int | None, *, is_final: bool = False, state: TaskState = TaskState.FAILED) -> None:
     fork = run.job().fork
     said = report("j/trainer", state, "killed by signal 9", fork, files(version, fork))
-    run.do(TaskReported(run.stamp("eu"), replace(said, is_final=is_final)))
+    run.do(
+        TaskReported(run.stamp("eu"), replace(said, cause=FailureCause.LASTING if is_final else FailureCause.PASSING))
+    )
 
 
 def later(run: Run, seconds: float) -> None:

@@ -14,7 +14,7 @@ from coordinator.events import (
 from coordinator.machine.reservations import device_counts
 from coordinator.state import JobState, PlacedProcess, PlacedProcesses
 from periplus.values.machine import DeviceCount, Pace
-from periplus.values.task import Role, RunFiles, TaskState
+from periplus.values.task import FailureCause, Role, RunFiles, TaskState
 from tests.support.coordinator.machine_run import (
     SETTINGS,
     Run,
@@ -157,7 +157,7 @@ def test_a_job_whose_process_cannot_start_is_planned_again_without_that_device()
     run = fleet(accelerators=3)
     submit(run, "j")
     assert held(run) == {"j/trainer": (0,), "j/0": (1,)}
-    gone = replace(report("j/trainer", TaskState.FAILED, "device 0 is not there"), is_misplaced=True)
+    gone = replace(report("j/trainer", TaskState.FAILED, "device 0 is not there"), cause=FailureCause.DEVICE)
     run.do(TaskReported(run.stamp("eu"), gone))
     job = run.job("j")
     assert (job.state, job.fork) == (JobState.PENDING, 1)
@@ -178,7 +178,9 @@ def test_a_job_whose_engine_does_not_start_is_planned_again_without_it_in_that_r
     run.do(PlanFinished("j", device_counts(run.state), PlacedProcesses(processes=processes, plan_json="{}")))
     run.says("eu", "j/trainer", TaskState.RUNNING)
     files = RunFiles(run_dir="/run", log="/run/log")
-    refused = replace(report("j/rollout-eu-0", TaskState.FAILED, "no such degree"), is_misplaced=True, files=files)
+    refused = replace(
+        report("j/rollout-eu-0", TaskState.FAILED, "no such degree"), cause=FailureCause.ENGINE, files=files
+    )
     effects = run.do(TaskReported(run.stamp("eu"), refused))
     assert (run.job("j").state, run.job("j").fork) == (JobState.PENDING, 1)
     assert run.job("j").refused_engines == {("eu", "vllm")}
@@ -203,7 +205,7 @@ def test_a_device_that_vanishes_between_two_starts_of_a_worker_is_blamed_and_not
     run.says("eu", "j/rollout-eu-0", TaskState.RUNNING, files=files)
     run.says("eu", "j/rollout-eu-0", TaskState.STARTING, "it crashed", files=files)
     failed = report("j/rollout-eu-0", TaskState.FAILED, "device 1 is not there", files=files)
-    run.do(TaskReported(run.stamp("eu"), replace(failed, is_misplaced=True, lacks_device=True, restarts=1)))
+    run.do(TaskReported(run.stamp("eu"), replace(failed, cause=FailureCause.DEVICE, restarts=1)))
     job = run.job("j")
     assert (job.state, job.fork) == (JobState.PENDING, 1)
     assert job.avoided == {("eu", "host-of-eu-boot", 1)}
@@ -215,7 +217,7 @@ def test_an_engine_that_fails_after_the_first_step_does_not_move_its_job() -> No
     run = fleet(accelerators=3)
     submit(run, "j")
     run.do(StepRecorded(run.stamp("eu"), "j", record(1)))
-    refused = replace(report("j/rollout-eu-0", TaskState.FAILED, "out of memory"), is_misplaced=True)
+    refused = replace(report("j/rollout-eu-0", TaskState.FAILED, "out of memory"), cause=FailureCause.ENGINE)
     run.do(TaskReported(run.stamp("eu"), refused))
     assert (run.job("j").state, run.job("j").fork) == (JobState.FAILED, 0)
 

@@ -25,7 +25,7 @@ from periplus.process.lifecycle import ShutdownReason
 from periplus.publication import JobAuthority, PublisherKey
 from periplus.spool.format import Durability
 from periplus.values.machine import Device, DeviceFamily, Inventory
-from periplus.values.task import Role
+from periplus.values.task import FailureCause, Role
 from region_agent import app, stores
 from region_agent.app import run
 from region_agent.config import AgentConfig
@@ -462,7 +462,7 @@ def test_a_job_whose_id_is_too_long_for_a_file_is_reported_as_misplaced_at_once(
             await until(lambda: bool(states(fake)))
             [said] = [message.task for message in fake.came if message.HasField("task")]
             assert said.state == control_pb2.TASK_STATE_FAILED
-            assert (said.is_misplaced, said.lacks_storage) == (True, True)
+            assert said.cause == FailureCause.STORAGE
             assert "File name too long" in said.message
 
     play(scene)

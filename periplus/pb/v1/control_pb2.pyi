@@ -540,10 +540,7 @@ class TaskReport(_message.Message):
     RESTARTS_FIELD_NUMBER: _builtins.int
     FORK_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
-    IS_MISPLACED_FIELD_NUMBER: _builtins.int
-    LACKS_DEVICE_FIELD_NUMBER: _builtins.int
-    IS_FINAL_FIELD_NUMBER: _builtins.int
-    LACKS_STORAGE_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     job_id: _builtins.str
     state: Global___TaskState.ValueType
@@ -552,14 +549,8 @@ class TaskReport(_message.Message):
     restarts: _builtins.int
     fork: _builtins.int
     """for which the process was started"""
-    is_misplaced: _builtins.bool
-    """its machine or devices are not there or do not work, or its engine does not start"""
-    lacks_device: _builtins.bool
-    """is_misplaced because of its machine or devices"""
-    is_final: _builtins.bool
-    """it would fail again in the same way"""
-    lacks_storage: _builtins.bool
-    """is_misplaced because its agent cannot use its state directory"""
+    cause: _builtins.str
+    """of a failure: passing, lasting, engine, device or storage"""
     @_builtins.property
     def files(self) -> Global___RunFiles:
         """unset if none was ever started"""
@@ -574,14 +565,11 @@ class TaskReport(_message.Message):
         restarts: _builtins.int = ...,
         fork: _builtins.int = ...,
         files: Global___RunFiles | None = ...,
-        is_misplaced: _builtins.bool = ...,
-        lacks_device: _builtins.bool = ...,
-        is_final: _builtins.bool = ...,
-        lacks_storage: _builtins.bool = ...,
+        cause: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["files", b"files"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "fork", b"fork", "is_final", b"is_final", "is_misplaced", b"is_misplaced", "job_id", b"job_id", "lacks_device", b"lacks_device", "lacks_storage", b"lacks_storage", "message", b"message", "restarts", b"restarts", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "files", b"files", "fork", b"fork", "job_id", b"job_id", "message", b"message", "restarts", b"restarts", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,7 +14,7 @@ from coordinator.events import (
 )
 from coordinator.machine.reservations import device_counts
 from coordinator.state import JobState
-from periplus.values.task import TaskReport, TaskState
+from periplus.values.task import FailureCause, TaskReport, TaskState
 from tests.support.coordinator.machine_run import Run, hello, infeasible, record, report, request
 
 WHY = "cannot use /state/spools/j: Read-only file system; repair the disk or its permissions"
@@ -32,7 +32,7 @@ def placed_job() -> Run:
 
 def given_up(task_id: str) -> TaskReport:
     said = report(task_id, TaskState.FAILED, WHY)
-    return replace(said, is_misplaced=True, lacks_storage=True, is_final=True)
+    return replace(said, cause=FailureCause.STORAGE)
 
 
 def test_a_job_says_why_its_tasks_cannot_start() -> None:

@@ -9,7 +9,16 @@ from typing import IO
 
 import pytest
 
-from periplus.values.task import EXIT_FAILED, EXIT_STOPPED, EXIT_SUCCEEDED, Role, TaskOutcome, TaskSpec, TaskState
+from periplus.values.task import (
+    EXIT_FAILED,
+    EXIT_STOPPED,
+    EXIT_SUCCEEDED,
+    FailureCause,
+    Role,
+    TaskOutcome,
+    TaskSpec,
+    TaskState,
+)
 from tests.support.keys import JOB_SECRET
 
 ROOT = Path(__file__).parents[3]
@@ -106,7 +115,8 @@ def test_the_outcome_of_work_is_the_last_word_and_the_exit_code(
 ) -> None:
     process = Process(tmp_path, work)
     exit_code, outcome, log = process.outcome()
-    expected = TaskOutcome(state=state, message=message, is_final=work == "function", is_misplaced=work == "engine")
+    causes = {"function": FailureCause.LASTING, "engine": FailureCause.ENGINE}
+    expected = TaskOutcome(state=state, message=message, cause=causes.get(work, FailureCause.PASSING))
     assert (exit_code, outcome) == (code, expected), "only a function that is refused would fail again"
     assert "Traceback" not in log, "an error of ours is for a person, without a traceback"
 

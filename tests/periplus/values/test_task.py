@@ -12,6 +12,7 @@ from periplus.values.task import (
     EXIT_FAILED,
     EXIT_STOPPED,
     EXIT_SUCCEEDED,
+    FailureCause,
     Role,
     TaskOutcome,
     TaskSpec,
@@ -101,11 +102,11 @@ def test_another_key_is_a_config_error_that_names_the_task(text: str) -> None:
         authority_key_of(dataclasses.replace(SPEC, authority_key=text))
 
 
-@given(st.sampled_from(TaskState), st.text(max_size=20), st.booleans(), st.booleans(), st.integers(-15, 255))
+@given(st.sampled_from(TaskState), st.text(max_size=20), st.sampled_from(FailureCause), st.integers(-15, 255))
 def test_the_last_word_of_a_process_counts_for_more_than_its_exit_code(
-    state: TaskState, message: str, is_final: bool, is_misplaced: bool, code: int
+    state: TaskState, message: str, cause: FailureCause, code: int
 ) -> None:
-    outcome = TaskOutcome(state=state, message=message, is_final=is_final, is_misplaced=is_misplaced)
+    outcome = TaskOutcome(state=state, message=message, cause=cause)
     assert TaskOutcome.of_exit(code, outcome.to_json()) == outcome
 
 

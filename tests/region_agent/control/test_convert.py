@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.convert import report_from_pb
 from periplus.pb.v1 import control_pb2
-from periplus.values.task import RunFiles, TaskReport, TaskState
+from periplus.values.task import FailureCause, RunFiles, TaskReport, TaskState
 from region_agent.control.convert import report_to_pb, tasks_from_pb
 from tests.support.keys import AUTHORITY
 from tests.support.tiny_job import tiny_job
@@ -40,8 +40,8 @@ def test_a_job_that_cannot_be_read_fails_alone(tmp_path: Path) -> None:
     assert (failed.task_id, failed.job_id, failed.fork, failed.state) == ("bad/trainer", "bad", 3, TaskState.FAILED)
 
 
-@pytest.mark.parametrize("lacks_device", [False, True])
-def test_the_coordinator_reads_what_the_agent_reports(lacks_device: bool) -> None:
+@pytest.mark.parametrize("cause", FailureCause)
+def test_the_coordinator_reads_what_the_agent_reports(cause: FailureCause) -> None:
     report = TaskReport(
         task_id="j/trainer",
         job_id="j",
@@ -50,8 +50,6 @@ def test_the_coordinator_reads_what_the_agent_reports(lacks_device: bool) -> Non
         restarts=2,
         fork=3,
         files=RunFiles(run_dir="/run", log="/log"),
-        is_misplaced=True,
-        lacks_device=lacks_device,
-        lacks_storage=not lacks_device,
+        cause=cause,
     )
     assert report_from_pb(report_to_pb(report)) == report

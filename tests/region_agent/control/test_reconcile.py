@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from periplus.process.backoff import Backoff
-from periplus.values.task import Role, TaskOutcome, TaskState
+from periplus.values.task import FailureCause, Role, TaskOutcome, TaskState
 from region_agent.control.reconcile import (
     Action,
     AskToStop,
@@ -208,19 +208,19 @@ def test_a_trainer_is_never_started_again(outcome: TaskOutcome) -> None:
 
 def test_a_worker_that_would_fail_again_is_not_restarted() -> None:
     worker = task(Role.ROLLOUT)
-    refused = process(worker, TaskOutcome(state=TaskState.FAILED, message="no such file", is_final=True))
+    refused = process(worker, TaskOutcome(state=TaskState.FAILED, message="no such file", cause=FailureCause.LASTING))
     assert reconcile({"t": worker}, {"t": refused}, 1e6, LIMITS) == ()
     assert report(refused, worker).state is TaskState.FAILED
 
 
 def test_an_engine_that_does_not_start_is_tried_once_more_and_then_reported_as_misplaced() -> None:
     worker = task(Role.ROLLOUT)
-    refused = TaskOutcome(state=TaskState.FAILED, message="no memory", is_misplaced=True)
+    refused = TaskOutcome(state=TaskState.FAILED, message="no memory", cause=FailureCause.ENGINE)
     assert reconcile({"t": worker}, {"t": process(worker, refused)}, 1e6, LIMITS) == (Start(worker, 1),)
-    assert not report(process(worker, refused), worker).is_misplaced, "it may start the next time"
+    assert not report(process(worker, refused), worker).cause.is_misplaced, "it may start the next time"
     again = process(worker, refused, restarts=1)
     assert reconcile({"t": worker}, {"t": again}, 1e6, LIMITS) == ()
-    assert (report(again, worker).state, report(again, worker).is_misplaced) == (TaskState.FAILED, True)
+    assert (report(again, worker).state, report(again, worker).cause) == (TaskState.FAILED, FailureCause.ENGINE)
 
 
 @pytest.mark.parametrize("role", Role)

@@ -20,7 +20,7 @@ from periplus.pb.v1 import control_pb2
 from periplus.process.backoff import Backoff
 from periplus.process.host_limits import usable_cores
 from periplus.values.machine import Device, DeviceFamily, Pace
-from periplus.values.task import Role, TaskOutcome, TaskState
+from periplus.values.task import FailureCause, Role, TaskOutcome, TaskState
 from region_agent.control.convert import report_to_pb
 from region_agent.control.reconcile import AskToStop, Forget, Kill, LocalTask, RestartLimits, Start, reconcile, report
 from region_agent.launchers.local import Supervisor, WorkerSettings
@@ -123,7 +123,7 @@ def test_a_run_outside_the_allowed_directories_starts_nothing_and_fails_for_good
         made.perform(Start(refused, 0), 1.0)
         ended = made.processes["j/rollout:0"].outcome
         assert ended is not None
-        assert (ended.state, ended.is_final) == (TaskState.FAILED, True)
+        assert (ended.state, ended.cause) == (TaskState.FAILED, FailureCause.LASTING)
         assert str(work) in ended.message
         assert str(more) in ended.message
     assert list(tmp_path.iterdir()) == [], "nothing was made there"
@@ -260,7 +260,7 @@ def test_a_task_of_another_machine_or_a_missing_or_broken_device_is_not_started(
     supervisor = Supervisor(settings, offered, dict.fromkeys(Role, WORKER))
     supervisor.perform(Start(replace(task("succeed"), machine=machine_name, devices=(device,)), 0), 1.0)
     ended = outcome(supervisor)
-    assert (ended.state, ended.is_final) == (TaskState.FAILED, True)
+    assert (ended.state, ended.cause) == (TaskState.FAILED, FailureCause.DEVICE)
     assert why in ended.message
 
 
@@ -276,8 +276,7 @@ def test_a_device_that_vanished_between_two_starts_is_reported_as_lacking(
     supervisor.perform(Start(worker, 1), 2.0)
     told = report_to_pb(report(supervisor.processes[worker.task_id], worker))
     assert told.state == control_pb2.TASK_STATE_FAILED
-    assert told.is_misplaced
-    assert told.lacks_device
+    assert told.cause == FailureCause.DEVICE
     assert told.message == "j/rollout:0 is planned on device 1 of h, which has 0"
 
 

@@ -114,7 +114,7 @@ class FakeAgent:
             message=message,
             fork=fork,
             files=files,
-            is_final=state == control_pb2.TASK_STATE_FAILED,  # nothing is started again in these scenes
+            cause="lasting",  # nothing is started again in these scenes
         )
         await self.send(task=report)
 
