@@ -1,6 +1,7 @@
 """What a job does at this moment, in words for an operator."""
 
 from coordinator.state import Job, RegionMode, State, ready_regions, utc_time, waits_until_s
+from periplus.values.task import TaskState
 
 QUIET_S = 20.0
 """Seconds without a record of its trainer after which that is said of a job. Chosen by hand."""
@@ -22,7 +23,9 @@ def doing(state: State, job: Job, now_s: float) -> str:
     words = ((away, "disconnected"), (drained, "drained: no worker runs there"))
     others = [f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {how}" for names, how in words if names]
     reports = [(status.region, status.report) for status in job.tasks.values() if status.report]
-    others += dict.fromkeys(f"{name}: {it.message}" for name, it in reports if it.message and it.is_unstarted)
+    # What keeps a process from starting, or its gateway from taking its samples.
+    stands = [(name, it.message) for name, it in reports if it.is_unstarted or it.state is TaskState.RUNNING]
+    others += dict.fromkeys(f"{name}: {message}" for name, message in stands if message)
     if trainer_region not in ready:
         seen = f"; it last said: {job.phase}" if job.phase else ""
         until_s = waits_until_s(state, job)

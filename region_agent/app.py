@@ -487,12 +487,17 @@ class Agent:
         }
         started = {
             task_id: replace(
-                report(self._concluded(process), self._desired.get(task_id)),
+                self._with_obstacle(process.task, report(self._concluded(process), self._desired.get(task_id))),
                 files=self._ended_files.get((task_id, process.task.fork)) or self._files(process),
             )
             for task_id, process in processes.items()
         }
         return unstarted | started
+
+    def _with_obstacle(self, task: LocalTask, said: TaskReport) -> TaskReport:
+        """Return the report of a worker that runs, with what keeps its gateway from taking its samples, if anything."""
+        waits = said.state is TaskState.RUNNING and task.role is Role.ROLLOUT and task.job_id in self._hubs.job_ids()
+        return replace(said, message=self._hubs.get(task.job_id).frames.obstacle) if waits else said
 
     def _concluded(self, process: Process) -> Process:
         """Return a process as it is reported: a trainer runs until it is known what it left."""

@@ -68,7 +68,8 @@ class FrameSpool:
             self._seen.add(key)
         self._room = asyncio.Event()
         self._syncing = asyncio.Lock()
-        self._is_full = False
+        self.obstacle = ""
+        """Why a frame waits for room, as a sentence; empty if none does."""
 
     @classmethod
     def open(
@@ -189,11 +190,11 @@ class FrameSpool:
                 await self._room.wait()
 
     def _log_full(self, error: StorageError | None) -> None:
-        if error is not None and not self._is_full:
+        if error is not None and not self.obstacle:
             event(log, logging.WARNING, "spool_full", folder=self._spool.folder, frames=len(self._pending), why=error)
-        elif error is None and self._is_full:
+        elif error is None and self.obstacle:
             event(log, logging.INFO, "spool_has_room", folder=self._spool.folder)
-        self._is_full = error is not None
+        self.obstacle = str(error) if error is not None else ""
 
 
 def open_frames(folder: Path, *, durability: Durability, max_bytes: int) -> FrameSpool:

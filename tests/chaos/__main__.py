@@ -78,6 +78,8 @@ def tried(fleet: OperatedFleet, fault: Fault, dice: random.Random) -> Row:
         expected = known["fork"] + fault.next_fork
         assert max(forks) == expected, f"fork {max(forks)} in place of {expected}"
         wait_for(lambda: fleet.job_state() == "running", RECOVERY_S, "the job to run")
+        seen = [words for at_s, words in watch.words if at_s > struck_s]
+        assert not fault.says or any(fault.says in words for words in seen), f"not said: {fault.says!r}, but {seen}"
     return _row(fault, watch, struck_s, back - healed_s, expected)
 
 

@@ -31,6 +31,7 @@ class Fault:
     """Something that goes wrong, or that an operator does.
 
     `strike` does it and ends when it is over. With `next_fork` the trainer must start again, and else must not.
+    Meanwhile `periplus job show` must have the words `says`.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Fault:
     strike: Strike
     next_fork: bool = False
     is_quick: bool = False
+    says: str = ""
 
 
 def trainer(fleet: OperatedFleet) -> list[int]:
@@ -164,7 +166,13 @@ PROCESSES = (
     Fault("worker-pause", "a worker stands still for 20 s", paused(worker(NEAR), 20.0)),
     Fault("trainer-kill", "kill -9 of the trainer", sent(trainer, KILL), next_fork=True, is_quick=True),
     Fault("trainer-term", "SIGTERM of the trainer", sent(trainer, TERM), next_fork=True),
-    Fault("trainer-pause", "the trainer stands still for 45 s", paused(trainer, 45.0), is_quick=True),
+    Fault(
+        "trainer-pause",
+        "the trainer stands still for 45 s",
+        paused(trainer, 45.0),
+        is_quick=True,
+        says="its trainer has said nothing for",
+    ),
     Fault("agent-kill", "kill -9 of the trainer's agent, started again", agent_restarted(HOME, KILL)),
     Fault("agent-upgrade", "the trainer's agent is upgraded (SIGHUP)", agent_restarted(HOME, HUP), is_quick=True),
     Fault("agent-pause", "the trainer's agent stands still for 45 s", paused(agent(HOME), 45.0)),
@@ -186,21 +194,37 @@ COORDINATOR = (
     ),
 )
 NETWORK = (
-    Fault("far-cut", "a region is cut off from all for 12 s", cut(FAR, (HOME, NEAR, CONTROL), 12.0), is_quick=True),
-    Fault("far-cut-long", "a region is cut off from all for 60 s", cut(FAR, (HOME, NEAR, CONTROL), 60.0)),
+    Fault(
+        "far-cut",
+        "a region is cut off from all for 12 s",
+        cut(FAR, (HOME, NEAR, CONTROL), 12.0),
+        is_quick=True,
+        says="far is disconnected",
+    ),
+    Fault(
+        "far-cut-long",
+        "a region is cut off from all for 60 s",
+        cut(FAR, (HOME, NEAR, CONTROL), 60.0),
+        says="far is disconnected",
+    ),
     Fault("far-unheard", "a region is cut off from the coordinator for 40 s", cut(FAR, (CONTROL,), 40.0)),
     Fault("home-unheard", "the trainer's region is cut off from the coordinator for 40 s", cut(HOME, (CONTROL,), 40.0)),
     Fault("home-cut", "the trainer's region is cut off from all for 30 s", cut(HOME, (NEAR, FAR, CONTROL), 30.0)),
     Fault("link-slow", "a link has 64 kbit/s for 30 s", slowed),
 )
 DISKS = (
-    Fault("run-disk", "the disk of the run is full for 15 s", filled("work", 15.0)),
-    Fault("home-disk", "the disk of the trainer's agent is full for 20 s", filled(f"state-{HOME}", 20.0)),
-    Fault("far-disk", "the disk of another agent is full for 30 s", filled(f"state-{FAR}", 30.0)),
+    Fault("run-disk", "the disk of the run is full for 15 s", filled("work", 15.0), says="waiting for disk: "),
+    Fault(
+        "home-disk",
+        "the disk of the trainer's agent is full for 20 s",
+        filled(f"state-{HOME}", 20.0),
+        says="No space left",
+    ),
+    Fault("far-disk", "the disk of another agent is full for 30 s", filled(f"state-{FAR}", 30.0), says="far: "),
 )
 REGION_CHANGES = (
     Fault("region-joins", "a fourth region joins", joined, is_quick=True),
-    Fault("region-drained", "a region is drained, and opened again", drained, is_quick=True),
+    Fault("region-drained", "a region is drained, and opened again", drained, is_quick=True, says="near is drained"),
 )
 UNUSABLE = (Fault("state-unusable", "a fourth region joins whose state directory is unusable", joined_unusable),)
 

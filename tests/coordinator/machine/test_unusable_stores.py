@@ -44,6 +44,10 @@ def test_a_job_says_why_its_tasks_cannot_start() -> None:
     run.says("eu", "j/trainer", TaskState.RUNNING)
     run.says("eu", "j/rollout-eu-0", TaskState.RUNNING)
     assert doing(run.state, run.job(), run.now_s) == ""
+    run.says("us", "j/rollout-us-0", TaskState.RUNNING, "/state/spools/j: No space left on device")
+    assert doing(run.state, run.job(), run.now_s) == "us: /state/spools/j: No space left on device"
+    run.says("us", "j/rollout-us-0", TaskState.RUNNING)
+    assert doing(run.state, run.job(), run.now_s) == ""
 
 
 def test_a_job_is_planned_again_without_a_region_that_cannot_open_its_stores() -> None:

@@ -106,8 +106,10 @@ def test_who_takes_into_a_full_spool_waits_until_the_ledger_has_something(
         twice = asyncio.create_task(spool.take(key(100), frame(bytes(20_000))))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
+        assert "full" in spool.obstacle
         spool.commit(spool.pending[:-1])
         assert [await each for each in waiting] == [True, True]
+        assert spool.obstacle == ""
         assert not await twice, "the same key waited twice and was taken once"
         assert [one.sequence for one in spool.pending[-2:]] == [100, 101]
 
