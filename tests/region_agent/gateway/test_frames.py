@@ -106,7 +106,7 @@ def test_who_takes_into_a_full_spool_waits_until_the_ledger_has_something(
         twice = asyncio.create_task(spool.take(key(100), frame(bytes(20_000))))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert "full" in spool.obstacle
+        assert "cannot take" in spool.obstacle
         spool.commit(spool.pending[:-1])
         assert [await each for each in waiting] == [True, True]
         assert spool.obstacle == ""
