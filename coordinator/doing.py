@@ -23,9 +23,9 @@ def doing(state: State, job: Job, now_s: float) -> str:
     words = ((away, "disconnected"), (drained, "drained: no worker runs there"))
     others = [f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {how}" for names, how in words if names]
     reports = [(status.region, status.report) for status in job.tasks.values() if status.report]
-    # What keeps a process from starting, or its gateway from taking its samples.
-    stands = [(name, it.message) for name, it in reports if it.is_unstarted or it.state is TaskState.RUNNING]
-    others += dict.fromkeys(f"{name}: {message}" for name, message in stands if message)
+    # What keeps a process from starting or made it fail for good, or keeps its gateway from taking its samples.
+    told = [(name, it) for name, it in reports if it.is_unstarted or it.state in (TaskState.RUNNING, TaskState.FAILED)]
+    others += dict.fromkeys(f"{name}: {it.message}" for name, it in told if it.message)
     if trainer_region not in ready:
         seen = f"; it last said: {job.phase}" if job.phase else ""
         until_s = waits_until_s(state, job)

@@ -146,8 +146,10 @@ def joined_unusable(fleet: OperatedFleet) -> None:
     fleet.state_dir(NEW).mkdir()
     (fleet.state_dir(NEW) / "spools").write_text("in the way")
     fleet.start_agent(NEW)
-    said = "cannot use"
-    wait_for(lambda: said in fleet.ask(lambda remote: remote.job(fleet.job_id)).doing, 120.0, "the reason")
+    wait_for(lambda: UNUSABLE_WORDS in fleet.ask(lambda remote: remote.job(fleet.job_id)).doing, 120.0, "the reason")
+
+
+UNUSABLE_WORDS = f"{NEW}: cannot use "
 
 
 def drained(fleet: OperatedFleet) -> None:

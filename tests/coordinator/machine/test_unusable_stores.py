@@ -48,6 +48,9 @@ def test_a_job_says_why_its_tasks_cannot_start() -> None:
     assert doing(run.state, run.job(), run.now_s) == "us: /state/spools/j: No space left on device"
     run.says("us", "j/rollout-us-0", TaskState.RUNNING)
     assert doing(run.state, run.job(), run.now_s) == ""
+    run.says("us", "j/rollout-us-0", TaskState.FAILED, WHY)
+    assert run.job().state is JobState.RUNNING
+    assert doing(run.state, run.job(), run.now_s) == f"us: {WHY}"
 
 
 def test_a_job_is_planned_again_without_a_region_that_cannot_open_its_stores() -> None:
