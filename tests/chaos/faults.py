@@ -222,7 +222,12 @@ DISKS = (
         filled(f"state-{HOME}", 20.0),
         says="home: the disk is full",
     ),
-    Fault("far-disk", "the disk of another agent is full for 30 s", filled(f"state-{FAR}", 30.0), says="far: the disk is full"),
+    Fault(
+        "far-disk",
+        "the disk of another agent is full for 30 s",
+        filled(f"state-{FAR}", 30.0),
+        says="far: the disk is full",
+    ),
 )
 REGION_CHANGES = (
     Fault("region-joins", "a fourth region joins", joined, is_quick=True),
