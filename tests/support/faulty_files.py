@@ -73,14 +73,19 @@ class FaultyFiles:
         return _FaultyFile(self, self._now[path], self._life)
 
     def reopen(self, path: Path) -> "_FaultyFile":
-        return _FaultyFile(self, self._now[path], self._life)
+        return _FaultyFile(self, self.node(path), self._life)
 
     def num_bytes(self, path: Path) -> int:
-        return len(self._now[path].content)
+        return len(self.node(path).content)
 
     def read(self, path: Path, offset: int = 0, num_bytes: int = -1) -> bytes:
-        content = self._now[path].content
+        content = self.node(path).content
         return bytes(content[offset:] if num_bytes < 0 else content[offset : offset + num_bytes])
+
+    def node(self, path: Path) -> _Inode:
+        if path not in self._now:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+        return self._now[path]
 
     def unlink(self, path: Path) -> None:
         self._now.pop(path, None)
@@ -103,7 +108,7 @@ class FaultyFiles:
 
     def content(self, path: Path) -> bytearray:
         """Return the content of a file, to be damaged."""
-        return self._now[path].content
+        return self.node(path).content
 
     def write(self, node: _Inode, life: int, part: Buffer) -> None:
         if life != self._life:

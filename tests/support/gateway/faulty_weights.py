@@ -57,21 +57,16 @@ class FaultyWeightFiles(FaultyFiles):
         if self.room_bytes is not None and used + num_bytes > self.room_bytes:
             raise OSError(errno.ENOSPC, "No space left on device")
         self.create(path)
-        node = self._now[path]
+        node = self.node(path)
         node.content[:] = bytes(num_bytes)
         self._placed.append(node)
         return _FaultyPlacedFile(self, node, self._life)
 
     def open_placed(self, path: Path) -> PlacedFile:
-        return _FaultyPlacedFile(self, self._node(path), self._life)
+        return _FaultyPlacedFile(self, self.node(path), self._life)
 
     def size(self, path: Path) -> int:
-        return len(self._node(path).content)
-
-    def _node(self, path: Path) -> _Inode:
-        if path not in self._now:
-            raise FileNotFoundError(path)
-        return self._now[path]
+        return len(self.node(path).content)
 
     def unlink(self, path: Path) -> None:
         self._either(lambda: None)
