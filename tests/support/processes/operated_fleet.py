@@ -43,6 +43,8 @@ class OperatedFleet:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.address = ""
         self.job_id = ""
+        self._steps: list[dict[str, Any]] = []
+        self._num_read = 0
         # One for the calls of all threads: gRPC gets along with no second one.
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
@@ -130,9 +132,15 @@ class OperatedFleet:
     def steps(self) -> list[dict[str, Any]]:
         """Return the records of all steps so far."""
         file = self.run_dir / "metrics.jsonl"
-        lines = file.read_text().splitlines() if file.exists() else []
-        found = [json.loads(line) for line in lines if line.endswith("}")]
-        return [record for record in found if record["kind"] == "step"]
+        if file.exists():
+            # Only what is new, so that whoever waits leaves the machine to the job.
+            with file.open("rb") as opened:
+                opened.seek(self._num_read)
+                whole, newline, _ = opened.read().rpartition(b"\n")
+            self._num_read += len(whole + newline)
+            found = [json.loads(line) for line in whole.splitlines()]
+            self._steps += [record for record in found if record["kind"] == "step"]
+        return self._steps
 
     def wait_for_steps(self, count: int) -> None:
         """Wait until so many more steps were done."""
