@@ -92,7 +92,8 @@ def training() -> Iterator[OperatedFleet]:
 def num_accepted(made: OperatedFleet, region: str) -> int:
     """Return how many samples of a region the ledger has accepted."""
     lines = (made.run_dir / "audit.jsonl").read_bytes().split(b"\n")
-    return sum(b'"kind":"result"' in line and b'"region":"%s"' % region.encode() in line for line in lines)
+    wanted = (b'"kind":"result","verdict":"accepted"', b'"region":"%s"' % region.encode())
+    return sum(all(words in line for words in wanted) for line in lines)
 
 
 def longest_gap_s(made: OperatedFleet, since: int) -> float:
