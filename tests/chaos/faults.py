@@ -124,7 +124,7 @@ def cut(region: str, others: tuple[str, ...], seconds: float) -> Strike:
 
 
 def slowed(fleet: OperatedFleet) -> None:
-    with links(fleet, HOME, (FAR,), "rate", "64kbit", "50mbit"):
+    with links(fleet, HOME, (FAR,), "rate", "64kbit", "75mbit"):
         time.sleep(30.0)
 
 
