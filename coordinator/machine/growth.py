@@ -6,11 +6,12 @@ job; what already runs stays as it is. A region that did not help is not asked a
 
 from dataclasses import replace
 
-from coordinator.events import FleetEventKind, PlanFinished, RunPlanner
+from coordinator.events import FleetEventKind, PlanFinished, PlannerFailed, RunPlanner
 from coordinator.machine.draft import Draft
 from coordinator.machine.reservations import Misplaced, device_counts, overfull_order, placed_tasks, reserved
 from coordinator.state import JobState, PlacedProcesses, RegionMode, State, live_jobs, ready_regions
 from periplus.values.machine import DeviceCount
+from planner.answer.outcome import Infeasible
 
 
 def without_job(state: State, job_id: str) -> State:
@@ -56,17 +57,29 @@ def grow(draft: Draft, event: PlanFinished) -> None:
         return
     if event.new_regions & job.placement.regions:
         return
-    asked = {name: event.free[name] for name in event.new_regions}
-    found, text = event.outcome, f"no worker in {', '.join(sorted(asked))}: it would not help"
-    if isinstance(found, PlacedProcesses) and found.processes:
+    asked, found = {name: event.free[name] for name in event.new_regions}, event.outcome
+    text, why = "", "the planner finds that it would not help"
+    if isinstance(found, Infeasible):
+        why = found.conflict
+    elif isinstance(found, PlannerFailed):
+        why = f"the planner failed: {found.reason}"
+    elif found.processes:
         devices = reserved(state, job.job_id, found)
-        # Something was taken meanwhile: the job asks again.
-        if devices is None:
+        free = device_counts(without_job(state, job.job_id))
+        # Something was taken meanwhile: the job asks again. If nothing was, the answer would be the same.
+        if devices is None and {name: free.get(name) for name in event.free} != event.free:
             return
         grown = PlacedProcesses(processes=job.placement.processes + found.processes, plan_json=found.plan_json)
-        if not isinstance(devices, Misplaced) and not overfull_order(state, job, grown):
+        if devices is None:
+            why = "the plan does not fit the devices and the memory that it was made for"
+        elif isinstance(devices, Misplaced):
+            why = devices.why
+        elif overfull := overfull_order(state, job, grown):
+            why = overfull
+        else:
             tasks = placed_tasks(state, job.job_id, found, devices)
             job = replace(job, placement=grown, tasks={**job.tasks, **tasks})
             text = f"{len(tasks)} more workers, in {', '.join(sorted(found.regions))}"
+    text = text or f"no worker in {', '.join(sorted(asked))}: {why}"
     draft.tell(FleetEventKind.JOB_GROWTH, text, job_id=job.job_id)
     draft.put_job(replace(job, planned_on={**job.planned_on, **asked}))

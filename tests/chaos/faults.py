@@ -198,8 +198,8 @@ COORDINATOR = (
 NETWORK = (
     Fault(
         "far-cut",
-        "a region is cut off from all for 12 s",
-        cut(FAR, (HOME, NEAR, CONTROL), 12.0),
+        "a region is cut off from all for 20 s",
+        cut(FAR, (HOME, NEAR, CONTROL), 20.0),
         is_quick=True,
         says="far is disconnected",
     ),

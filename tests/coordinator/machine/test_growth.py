@@ -13,6 +13,7 @@ from coordinator.events import (
     JobCancelled,
     JobSubmitted,
     PlanFinished,
+    PlannerFailed,
     RegionOrder,
     RegionOrdered,
     RunPlanner,
@@ -70,14 +71,25 @@ def test_a_region_that_joins_gets_workers_of_the_job_that_runs() -> None:
     assert (run.job().state, run.job().fork) == (JobState.RUNNING, 0)
 
 
-@pytest.mark.parametrize("answer", [workers(), infeasible("it is too slow")])
-def test_a_region_that_does_not_help_is_not_asked_about_again(answer: PlacedProcesses | Infeasible) -> None:
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (workers(), "the planner finds that it would not help"),
+        (infeasible("it is too slow"), "it is too slow"),
+        (PlannerFailed("bug"), "the planner failed: bug"),
+        (workers("ap", "ap", "us"), "the plan does not fit the devices and the memory that it was made for"),
+    ],
+)
+def test_a_region_that_gets_no_worker_is_not_asked_about_again_and_it_is_said_why(
+    answer: PlacedProcesses | Infeasible | PlannerFailed, why: str
+) -> None:
     run = running()
     run.join("ap")
     run.measure_all()
     order = asked(run)
     assert order is not None
-    run.do(PlanFinished("j", order.free, answer, order.new_regions))
+    effects = run.do(PlanFinished("j", order.free, answer, order.new_regions))
+    assert [each.text for each in effects if isinstance(each, FleetEvent)] == [f"no worker in ap: {why}"]
     assert run.desired("ap") == {}
     assert run.job().state is JobState.RUNNING
     assert asked(run) is None
