@@ -15,9 +15,9 @@ that do not trust each other keep it within the bound:
 - *Consumption* (`consumption.form_batch`): the groups with the earliest deadlines are taken first, and a batch is taken
   only if the groups that it leaves behind can still be consumed. Otherwise the trainer *holds*: it waits for the older
   unfinished groups, up to `max_hold_s`, and then drops these and no others. A sample is *lost* if its worker died, left
-  or let its lease expire, but not if the connection to all workers was lost. Once only lost samples are missing, the hold ends after a fraction of a step: producing them
-  again takes as long as the first time, and the trainer would stand still. A generation is never cut because it is
-  long, so that the model is not taught to be brief.
+  or let its lease expire, but not if the connection to all workers was lost. Once only lost samples are missing, the
+  hold ends after a fraction of a step: producing them again takes as long as the first time, and the trainer would
+  stand still. A generation is never cut because it is long, so that the model is not taught to be brief.
 
 The trainer checks the staleness of each token once more before the optimizer sees it (trainer/learning/gate.py).
 
