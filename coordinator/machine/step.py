@@ -59,6 +59,7 @@ from coordinator.machine.links import (
     fail_probe,
     give_up_probes,
     measure,
+    regions_in_turn,
     settle_probes,
     stop_waiting,
     wait_for_links,
@@ -130,7 +131,7 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect,
             plan_finished(draft, event, now_s)
         case Ticked():
             _tick(draft, now_s)
-            around = None
+            around = regions_in_turn(draft.state, now_s)
         case _:
             assert_never(event)
     # An error above leaves the draft behind, so that the caller's state is unchanged.

@@ -1,6 +1,9 @@
 """The coordinator's machine probes links at the same time, remembers which fail, and lets jobs wait for few of them."""
 
+from dataclasses import replace
 from itertools import product
+
+import pytest
 
 from coordinator.events import (
     Effect,
@@ -15,7 +18,7 @@ from coordinator.events import (
     SendProbe,
     Ticked,
 )
-from coordinator.machine.links import LINK_WAIT_S
+from coordinator.machine.links import LINK_WAIT_S, REGIONS_A_TURN, regions_in_turn
 from coordinator.state import Pair
 from tests.support.coordinator.machine_run import REGIONS, Run, free, hello, infeasible, request
 
@@ -187,6 +190,18 @@ def test_a_link_is_measured_again_while_its_regions_are_in_no_other_probe() -> N
     assert run.state.links[pair].measured_at_s == run.now_s
     assert pair not in run.state.probes
     assert len(run.state.probes) == 1
+
+
+@pytest.mark.parametrize("num", [3, 31, 32, 63, 64, 200])
+@pytest.mark.parametrize("tick_s", [1, 2])
+def test_every_region_has_its_turn_soon_and_a_small_fleet_has_it_each_second(num: int, tick_s: int) -> None:
+    run = Run()
+    run.join("eu")
+    state = replace(run.state, regions={f"r{i}": run.state.regions["eu"] for i in range(num)})
+    num_turns = num // REGIONS_A_TURN | 1
+    turns = [regions_in_turn(state, 1000.5 + tick_s * i) for i in range(num_turns)]
+    assert sorted(name for turn in turns for name in turn) == sorted(state.regions)
+    assert max(map(len, turns)) <= 2 * REGIONS_A_TURN
 
 
 def test_a_later_failure_marks_a_link_and_keeps_its_figures() -> None:
