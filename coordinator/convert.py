@@ -254,6 +254,7 @@ def job_to_pb(job: Job, doing: str = "") -> control_pb2.Job:
         submitted_at_s=job.submitted_at_s,
         policy=policy,
         files=run_files_to_pb(job.files),
+        replica=job.replica_url,
         traffic=[
             control_pb2.PairTraffic(src_region=src, dst_region=dst, sent_bytes=num_bytes)
             for (src, dst), num_bytes in sorted(job.sent_bytes.items())

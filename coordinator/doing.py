@@ -30,6 +30,7 @@ def doing(state: State, job: Job, now_s: float) -> str:
         seen = f"; it last said: {job.phase}" if job.phase else ""
         until_s = waits_until_s(state, job)
         until = f", until {utc_time(until_s)}" if until_s is not None else ""
+        until += f", then goes on elsewhere from checkpoint {job.replica}" if job.replica else ""
         what = f"waits for {trainer_region}, the region of its trainer, which is disconnected{until}{seen}"
         return "; ".join([what, *others])
     if job.trainer and job.trainer.report is None and job.last_files:

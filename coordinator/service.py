@@ -120,6 +120,7 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
             trainer_region=job.regions.trainer or "",
             rollout_regions=job.regions.rollout or (),
             forbidden_regions=job.regions.forbid,
+            replicate=job.checkpoint.replicate,
         )
         request_id = request.request_id or job_id
         state = await self._writer.apply(JobSubmitted(request_id, job_id, wanted, _actor(context)))

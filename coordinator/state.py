@@ -25,6 +25,7 @@ from periplus.errors import Conflict, NotFound, StateError
 from periplus.values.machine import DeviceCount, Inventory, Pace
 from periplus.values.policy import Policy
 from periplus.values.record import Record
+from periplus.values.replica_url import NO_REPLICA, replica_url
 from periplus.values.task import ENDED, AssignedTask, Role, RunFiles, TaskReport, resume_command
 
 
@@ -58,7 +59,8 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     _S.CANCELLED: frozenset(),
 }
 """The states that may follow each state of a job. One that has started is pending again if a process of it cannot start
-before anything is trained, and planned again if its trainer is to start again where it is placed."""
+before anything is trained, or if it goes on from a replica in another region. It is planned again if its trainer is to
+start again where it is placed."""
 
 ENDED_STATES = frozenset(state for state, successors in TRANSITIONS.items() if not successors)
 """The final states of a job."""
@@ -175,6 +177,7 @@ class JobRequest:
     `allows_other_problems` lets the run go on with other problems than it had. `plan_json` is a plan to run in place of
     one that is searched, or empty. `model_config` is the text of its
     model's `config.json`, empty for a built-in model, and `model_bytes` the size of one published version, or 0.
+    `replicate` is the URL below which its checkpoints are copied, or `none`.
     `max_trainer_restarts` and `max_region_absence_s` are those of the job's section `failure`. `trainer_region`,
     `rollout_regions` and `forbidden_regions` are those of its section `regions`; empty for no rule.
     """
@@ -194,6 +197,7 @@ class JobRequest:
     trainer_region: str = ""
     rollout_regions: tuple[str, ...] = ()
     forbidden_regions: tuple[str, ...] = ()
+    replicate: str = NO_REPLICA
 
     def may_use_link(self, src: str, dst: str) -> bool:
         """Return whether the job's rules let it send anything from `src` to `dst`.
@@ -328,7 +332,7 @@ class Job:
     this fork in hexadecimal, empty before the trainer asked. `sent` counts bytes by source and destination region, over
     all forks that this coordinator knows. `ended_at_s` is when it ended, or None. `trainer_restarts` counts how often
     its trainer was started again without a new checkpoint in between. `restart_at_s` is when it is to start again, or
-    None, and `last_files` are those of the trainer before.
+    None, and `last_files` are those of the trainer before. `replica` is the newest checkpoint with a replica, or None.
     """
 
     job_id: str
@@ -355,6 +359,12 @@ class Job:
     trainer_restarts: int = 0
     restart_at_s: float | None = None
     last_files: RunFiles | None = None
+    replica: Policy | None = None
+
+    @property
+    def replica_url(self) -> str:
+        """The URL of the newest replica; empty if there is none."""
+        return replica_url(self.request.replicate, self.job_id, self.replica) if self.replica else ""
 
     @property
     def wan_bytes(self) -> int:

@@ -52,6 +52,7 @@ from periplus.values.task import TaskState
 from periplus.view.summary import summary_from, summary_json
 from trainer.assembly import Running, assembled, config_text
 from trainer.checkpointing import checkpoint
+from trainer.checkpointing.replicas import fetch
 from trainer.config import TrainerConfig
 from trainer.disk_wait import DiskWait
 from trainer.distributed.leader import Leader
@@ -93,6 +94,8 @@ async def run(config: TrainerConfig, stop: asyncio.Event) -> TaskState:
     Set `stop` to end it early, with a checkpoint. Raises: ConfigError, NotFound, Unreachable, NonFiniteLoss,
     UnsoundEngine, WrongRewards, RankLost, Denied, TimedOut.
     """
+    if config.replica:
+        await asyncio.to_thread(fetch, config.replica, RunDirectory(Path(config.task.run_dir)))
     async with tracking(_openings(config), os.environ, stop) as trackers:
         return await _run(config, stop, trackers)
 
@@ -225,6 +228,8 @@ async def _serve(trainer: _Trainer, running: Running) -> TaskState:
             tasks.create_task(running.publisher.run()),
             tasks.create_task(_watch_ranks(trainer.leader)),
         ]
+        if running.replicator is not None:
+            serving.append(tasks.create_task(running.replicator.run()))
         # Messages of the gateway have waited for this; the ledger has replayed earlier forks by now.
         trainer.ready.set_result(running)
         try:

@@ -12,7 +12,8 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import yaml
 from blake3 import blake3
@@ -27,11 +28,14 @@ from periplus.job.samples.texts import TOKENIZER_FILE
 from periplus.publication import PublisherKey
 from periplus.spool.format import Durability, Position
 from periplus.spool.spool import Spool
+from periplus.values.policy import Policy
 from periplus.values.probe_prompts import probe_prompts
 from periplus.values.record import Record, RecordKind
+from periplus.values.replica_url import NO_REPLICA
 from periplus.values.trajectory import TrajectoryLimits
 from trainer.checkpointing import checkpoint
 from trainer.checkpointing.checkpointer import Checkpointer, replayable
+from trainer.checkpointing.replicas import Replicator, frames_of_replica
 from trainer.checks.doubted_workers import DoubtedWorkers
 from trainer.checks.rescoring import Rescorer
 from trainer.checks.reward_checks import GuardedEnvironment, RewardChecks
@@ -74,6 +78,12 @@ INTAKE_BATCHES = 2
 largest size. Chosen by hand."""
 
 
+class _Say(Protocol):
+    """Sends a record to the job's watchers; it is about the present policy if none is given."""
+
+    def __call__(self, kind: RecordKind, text: str, policy: Policy | None = None) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
     """The parts of a trainer that its process runs: they handle messages, publish weights and train."""
@@ -83,6 +93,7 @@ class Running:
     loop: TrainingLoop
     checks: SampleChecks
     stopped: StoppedWorkers
+    replicator: Replicator | None
 
     async def on_message(self, message: UpMessage) -> None:
         """Handle one message of the gateway. The ledger hears it first, then whoever else it concerns."""
@@ -138,7 +149,8 @@ def assembled(
         recorder = RunRecorder(run, link, driver, disk, trackers, prepared.progress, now, started_s, **aims)
         stopped = StoppedWorkers(reward_checks, driver, journal, recorder, link.send)
         settings: dict[str, Any] = {"syncs": durability is Durability.MACHINE, "now": now, "unix_s": clock.unix_s}
-        settings |= {"wrong_groups": stopped.wrong_groups, "say": _says_phases(link, driver, now, started_s)}
+        say = _says(link, driver, now, started_s)
+        settings |= {"wrong_groups": stopped.wrong_groups, "say": partial(say, RecordKind.PHASE)}
         ledger_service = LedgerService(driver, intake, journal, link.send, **settings)
         # What goes out: records, publications and checkpoints.
         tokenizer = prepared.model_files.get(TOKENIZER_FILE)
@@ -157,9 +169,17 @@ def assembled(
             now=now,
             keep=checks.published,
         )
-        trims = (store.trim, samples.trim)
+        replicator = _replicator(job, job_id, run, store, say)
         checkpointer = Checkpointer(
-            job_id, run, prepared, keep=job.checkpoint.keep, journal=journal, trims=trims, driver=driver, disk=disk
+            job_id,
+            run,
+            prepared,
+            keep=job.checkpoint.keep,
+            journal=journal,
+            trims=(store.trim, samples.trim),
+            driver=driver,
+            disk=disk,
+            replicator=replicator,
         )
         # The fork's first line precedes every line that the replay leads to.
         _begin(config, prepared, run, journal)
@@ -181,16 +201,32 @@ def assembled(
             stopped_workers=stopped,
             now=now,
         )
-        yield Running(ledger_service=ledger_service, publisher=publisher, loop=loop, checks=checks, stopped=stopped)
+        yield Running(
+            ledger_service=ledger_service,
+            publisher=publisher,
+            loop=loop,
+            checks=checks,
+            stopped=stopped,
+            replicator=replicator,
+        )
 
 
-def _says_phases(
-    link: GatewayLink, driver: LedgerDriver, now: Callable[[], float], started_s: float
-) -> Callable[[str], None]:
-    def say(phase: str) -> None:
-        link.record(Record(kind=RecordKind.PHASE, policy=driver.policy, time_s=now() - started_s, text=phase))
+def _says(link: GatewayLink, driver: LedgerDriver, now: Callable[[], float], started_s: float) -> "_Say":
+    def say(kind: RecordKind, text: str, policy: Policy | None = None) -> None:
+        link.record(Record(kind=kind, policy=policy or driver.policy, time_s=now() - started_s, text=text))
 
     return say
+
+
+def _replicator(job: JobFile, job_id: str, run: RunDirectory, store: Spool, say: _Say) -> Replicator | None:
+    def tell(policy: Policy, url: str, why: str) -> None:
+        if url:
+            say(RecordKind.REPLICA, url, policy)
+        else:
+            say(RecordKind.NOTICE, f"checkpoint {policy} has no replica yet: {why}")
+
+    base = job.checkpoint.replicate
+    return None if base == NO_REPLICA else Replicator(base, job_id, run, store, tell)
 
 
 def _driver_of(config: TrainerConfig, prepared: Prepared) -> LedgerDriver:
@@ -310,6 +346,9 @@ def _begin(config: TrainerConfig, prepared: Prepared, run: RunDirectory, journal
             other_problems=prepared.has_other_problems,
         )
     )
+    if restored is not None and (replica := frames_of_replica(run)) is not None:
+        policy, first = replica
+        journal.write(audit.PruneEntry(kept_from=audit.FrameId(first.epoch, first.sequence), policy=policy))
     if restored is not None and prepared.has_other_problems:
         for group in restored.open_groups:
             journal.write(audit.DropEntry(group=group, why="other_problems", samples=()))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from periplus.config.local_paths import home_folder
 from periplus.job.job_file import JobFile
+from periplus.values.replica_url import is_replica
 from periplus.values.task import TaskSpec, authority_key_of
 
 
@@ -14,25 +15,28 @@ class TrainerConfig:
     """What one trainer process runs with.
 
     `cache_dir` is the folder of built-in models. `resume_from` is the run directory whose newest checkpoint the trainer
-    starts from, or None for a new run.
+    starts from, or None for a new run. If the run is to be fetched from a replica first, `replica` is its URL.
     """
 
     task: TaskSpec
     job: JobFile
     cache_dir: Path
     resume_from: Path | None
+    replica: str = ""
 
     @classmethod
     def of_task(cls, task: TaskSpec) -> "TrainerConfig":
         """Return the configuration for a task. Raises: ConfigError if the task holds no valid job."""
         job = JobFile.from_json(task.job_json)
         train = job.train.model_copy(update={"devices": task.data or job.train.devices})
+        fetched = is_replica(task.resume_from)
         cache_home = os.environ.get("XDG_CACHE_HOME") or home_folder() / ".cache"
         return cls(
             task=task,
             job=job.model_copy(update={"train": train}),
             cache_dir=Path(cache_home) / "periplus" / "models",
-            resume_from=Path(task.resume_from) if task.resume_from else None,
+            resume_from=None if not task.resume_from else Path(task.run_dir if fetched else task.resume_from),
+            replica=task.resume_from if fetched else "",
         )
 
     @property

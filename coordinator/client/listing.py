@@ -63,6 +63,7 @@ def job_tree(job: control_pb2.Job) -> Tree:
         "submitted_at_s": round(job.submitted_at_s, 3),
         "wan_bytes": sum(pair.sent_bytes for pair in job.traffic),
         "wan_bytes_from": WanCounter.GATEWAYS.value,
+        "replica": job.replica,
         "files": _files_tree(job.files) if job.HasField("files") else None,
     }
 
@@ -394,5 +395,6 @@ def _job_lines(tree: Tree, now_s: float) -> list[tuple[str, str]]:
         ("policy", _policy(tree, now_s)),
         ("submitted", f"{_age('submitted_at_s')(tree, now_s)} ago"),
         ("WAN", f"{units.size(tree['wan_bytes'])} between regions, counted by the {tree['wan_bytes_from']}"),
+        ("replica", tree["replica"]),
         ("binding", plan.get("binding", "")),
     ]

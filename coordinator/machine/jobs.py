@@ -24,6 +24,7 @@ from coordinator.state import (
     PlacedProcesses,
     find_job,
     resume_advice,
+    taken_back,
     trainer_task_id,
     waits_until_s,
 )
@@ -31,6 +32,7 @@ from periplus.errors import Conflict, StateError
 from periplus.process.backoff import Backoff
 from periplus.values.machine import DeviceCount
 from periplus.values.policy import Policy
+from periplus.values.replica_url import is_replica
 from periplus.values.task import ENDED, TaskReport, TaskState
 from planner.answer.outcome import Infeasible
 
@@ -108,13 +110,17 @@ def _starts_again(draft: Draft, job: Job, ended: TaskState, why: str, now_s: flo
     if restarts > request.max_trainer_restarts:
         return False
     point = files.checkpoint or request.resume_policy
+    # A trainer that ended before it had fetched its replica has left nothing to go on from.
+    fetches = is_replica(request.resume_from) and files.checkpoint is None
     resume_policy = Policy(job.fork, point.version) if point else None
     trainer_id = trainer_task_id(job.job_id)
     place = f"checkpoint {files.checkpoint}" if files.checkpoint else "its newest checkpoint"
     times = f"start {restarts} of {request.max_trainer_restarts} without a new checkpoint"
     again = replace(
         job,
-        request=replace(request, resume_from=files.run_dir, resume_policy=resume_policy),
+        request=replace(
+            request, resume_from=request.resume_from if fetches else files.run_dir, resume_policy=resume_policy
+        ),
         fork=job.fork + 1,
         trainer_key="",
         phase="",
@@ -141,9 +147,36 @@ def give_up_absent(draft: Draft, job: Job, now_s: float) -> None:
         return
     why = (
         f"{job.placement.trainer_region}, the region of its trainer, has been away for "
-        f"{job.request.max_region_absence_s:.0f} s (failure.max_region_absence_s); {resume_advice(job)}"
+        f"{job.request.max_region_absence_s:.0f} s (failure.max_region_absence_s)"
     )
+    if job.replica is not None and not job.cancelling:
+        _plan_anew_from_replica(draft, job, job.replica, why)
+        return
+    why = f"{why}; {resume_advice(job)}"
     end(draft, job.job_id, JobState.CANCELLED if job.cancelling else JobState.FAILED, why, now_s)
+
+
+def _plan_anew_from_replica(draft: Draft, job: Job, replica: Policy, why: str) -> None:
+    """Let a job go on from its newest replica on the regions that are there, as the planner places it.
+
+    Its trainer may still run in the region that is away. What it does there since the replica is given up: the region
+    ends it when its agent is back, since nothing of the job is placed there any more.
+    """
+    request = replace(job.request, resume_from=job.replica_url, resume_policy=Policy(job.fork, replica.version))
+    again = replace(
+        taken_back(job),
+        request=request,
+        policy=None,
+        last_record=None,
+        phase="",
+        last_files=None,
+        trainer_restarts=0,
+        restart_at_s=None,
+        infeasible_on={},
+        conflict="",
+    )
+    draft.put_job(again)
+    draft.move_job(job.job_id, JobState.PENDING, f"{why}; it goes on elsewhere from {job.replica_url}")
 
 
 def submit(draft: Draft, event: JobSubmitted, now_s: float) -> None:

@@ -16,6 +16,7 @@ from coordinator.machine.jobs import advance, end, end_by_trainer
 from coordinator.machine.reservations import avoiding_task
 from coordinator.state import Job, JobState, SentBytes, resume_advice, taken_back
 from periplus.values.record import Record, RecordKind
+from periplus.values.replica_url import NO_REPLICA
 from periplus.values.task import ENDED, Role, TaskReport, TaskState
 
 
@@ -103,6 +104,8 @@ def take_record(draft: Draft, name: str, job_id: str, record: Record, now_s: flo
     policy = max(job.policy, record.policy) if job.policy else record.policy
     notice = record.text if record.kind is RecordKind.NOTICE else job.notice
     draft.put_job(replace(job, policy=policy, last_record=record, phase=_phase(job, record), notice=notice))
+    if record.kind is RecordKind.REPLICA and job.request.replicate != NO_REPLICA:
+        draft.put_job(replace(draft.state.jobs[job_id], replica=record.policy))
     advance(draft, job_id, JobState.RUNNING)
     draft.effects.append(Publish(job_id, record))
 

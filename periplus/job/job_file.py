@@ -37,6 +37,7 @@ from periplus.job.other_trainers.unsupported import UNSUPPORTED
 from periplus.job.reward_section import RewardSection
 from periplus.job.sampling_section import StopStrings
 from periplus.job.train_section import MAX_COUNT, OptimizerSection, TrainSection, optimizer_disagreements
+from periplus.values.replica_url import NO_REPLICA, check_replica_url
 from periplus.values.schedule import Decay, learning_rate
 
 SCHEMA = "periplus.job/1"
@@ -182,9 +183,11 @@ class CheckpointSection(Config):
     keep: int = Field(default=2, ge=1, le=1000)
     """Number of newest checkpoints that stay on disk."""
 
-    replicate: Literal["none"] = "none"
-    """Where else checkpoints are kept. `none` keeps them only in the trainer's region: if that region is lost, the job
-    is lost, except for what was copied from there."""
+    replicate: str = NO_REPLICA
+    """Where else the newest checkpoint is kept, as a URL of fsspec such as s3://BUCKET/PREFIX, or file:///DIRECTORY if
+    all regions share it. If the trainer's region stays away, the job goes on from there in another region. Agents need
+    fsspec's package for the scheme, and its credentials. `none` keeps checkpoints only in the trainer's region: if that
+    is lost, the job is lost, except for what was copied from there."""
 
 
 class OutputSection(Config):
@@ -416,6 +419,27 @@ def resolve(job: JobFile, source: str = "job") -> JobFile:
     return job.model_copy(update={"data": job.data.model_copy(update={"size": size})})
 
 
+def _replica_disagreements(job: JobFile) -> list[str]:
+    base, refusals = job.checkpoint.replicate, list[str]()
+    if base == NO_REPLICA:
+        return refusals
+    try:
+        check_replica_url(base)
+    except ConfigError as error:
+        refusals.append(f"checkpoint.replicate: {error}")
+    if not job.checkpoint.every_steps:
+        refusals.append(
+            "checkpoint.replicate is given and checkpoint.every_steps is 0, so there is no checkpoint to replicate "
+            "before the job's end; set checkpoint.every_steps"
+        )
+    if job.regions.trainer is not None:
+        refusals.append(
+            f"checkpoint.replicate is given and regions.trainer is {job.regions.trainer}, so the job could go on "
+            "nowhere else; leave one of them out"
+        )
+    return refusals
+
+
 def _disagreements(job: JobFile) -> list[str]:
     refusals = []
     if not job.evaluates_alone:
@@ -453,6 +477,7 @@ def _disagreements(job: JobFile) -> list[str]:
             "which no checkpoint holds; warm up in a job without model.lora, and give its final/ as model.path"
         )
     refusals += optimizer_disagreements(job.optimizer, devices=job.train.devices)
+    refusals += _replica_disagreements(job)
     if job.train.minibatches > job.train.groups_per_step:
         refusals.append(
             f"train.minibatches is {job.train.minibatches}, but train.groups_per_step is only "

@@ -310,6 +310,8 @@ def _fold_record(state: ViewState, record: Record) -> ViewState:
             return _fold_step(state, record, step)
         case RecordKind.NOTICE:
             return replace(state, notice=printable(record.text))
+        case RecordKind.REPLICA:
+            return state
         case RecordKind.SUMMARY:
             return replace(state, summary=MappingProxyType(dict(values)))
     assert_never(record.kind)

@@ -80,6 +80,7 @@ def _task(message: control_pb2.Task, of_job: control_pb2.DesiredJob | None) -> L
         durability=Durability(job.network.durability),
         spool_bytes=job.network.spool_mib << 20,
         chain_versions=job.network.chain_versions,
+        replicate=job.checkpoint.replicate,
         stopping=message.stopping,
         authority_key=of_job.authority_key.hex(),
         job_secret=of_job.secret,

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from periplus.process.backoff import Backoff
 from periplus.spool.format import Durability
+from periplus.values.replica_url import NO_REPLICA
 from periplus.values.task import AssignedTask, FailureCause, Role, TaskOutcome, TaskReport, TaskState
 
 
@@ -31,7 +32,8 @@ class LocalTask(AssignedTask):
 
     `output_dir` is the directory below which the run's directory lies, and `max_restarts` how often a dead worker is
     restarted. `durability` and `spool_bytes` say how its gateway keeps frames, and `chain_versions` how many deltas it
-    keeps. `job_secret` is what the job's processes show to its gateways, and gateways to each other.
+    keeps. `replicate` is the URL below which a trainer copies its checkpoints, or `none`. `job_secret` is what the
+    job's processes show to its gateways, and gateways to each other.
     """
 
     job_secret: str
@@ -40,6 +42,7 @@ class LocalTask(AssignedTask):
     durability: Durability = Durability.PROCESS
     spool_bytes: int = 256 << 20
     chain_versions: int = 8
+    replicate: str = NO_REPLICA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

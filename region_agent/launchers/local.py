@@ -14,6 +14,7 @@ The supervisor performs actions; control/reconcile.py decides them. How a proces
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -23,13 +24,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from periplus.errors import Denied, explained_error
-from periplus.job.resumption import MANIFEST
+from periplus.errors import ConfigError, Denied, NotFound, explained_error
+from periplus.job.resumption import MANIFEST, newest_checkpoint
 from periplus.job.run_directory import RunDirectory, start_line
 from periplus.process.disk import NO_ROOM
 from periplus.process.fork_server import Request
 from periplus.process.telemetry import event
 from periplus.values.machine import Device, DeviceFamily, Machine
+from periplus.values.replica_url import check_replica_url, is_replica, local_directory, replicated_policy
 from periplus.values.task import FailureCause, Role, TaskOutcome, TaskSpec, TaskState
 from region_agent.control.reconcile import Action, AskToStop, Forget, Kill, LocalTask, Process, Start
 from region_agent.launchers.allowed_paths import check_run_path
@@ -146,15 +148,20 @@ class Supervisor:
 
     def run_directory(self, task: LocalTask) -> RunDirectory:
         """Return the directory of a task's run. A trainer that resumes a run goes on in that run's own directory."""
-        if task.role is Role.TRAINER and task.resume_from:
+        if task.role is Role.TRAINER and task.resume_from and not is_replica(task.resume_from):
             return RunDirectory(Path(task.resume_from))
         return RunDirectory(self._settings.work_dir / task.output_dir / task.job_id)
 
     def refusal(self, task: LocalTask) -> str:
         """Return why a task's run may not lie where the task says, or an empty text."""
+        roots = (self._settings.work_dir, *self._settings.allow_dirs)
         try:
-            check_run_path(self.run_directory(task).root, (self._settings.work_dir, *self._settings.allow_dirs))
-        except (Denied, OSError, RuntimeError) as error:  # a loop of symbolic links
+            check_run_path(self.run_directory(task).root, roots)
+            for url in filter(is_replica, (task.replicate, task.resume_from)):
+                check_replica_url(url)
+                if (folder := local_directory(url)) is not None:
+                    check_run_path(folder, roots)
+        except (Denied, ConfigError, OSError, RuntimeError) as error:  # a loop of symbolic links
             return str(error)
         return ""
 
@@ -293,7 +300,15 @@ class Supervisor:
 
 
 def resumed_from(task: LocalTask, run: RunDirectory) -> str:
-    """Return the run that a trainer resumes; empty if its predecessor ended before there was anything to resume."""
+    """Return the run that a trainer resumes; empty if its predecessor ended before there was anything to resume.
+
+    A replica is not fetched if the run's directory has its checkpoint already, or a newer one.
+    """
+    if is_replica(task.resume_from):
+        with contextlib.suppress(NotFound):
+            if newest_checkpoint(run.root).policy >= replicated_policy(task.resume_from):
+                return str(run.root)
+        return task.resume_from
     has_begun = run.audit.exists() or any(run.checkpoints.glob(f"*/{MANIFEST}"))
     return "" if task.is_restart and not has_begun else task.resume_from
 

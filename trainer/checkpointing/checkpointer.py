@@ -25,6 +25,7 @@ from periplus.spool.spool import Spool
 from periplus.values.trajectory import Purpose, TrajectoryLimits
 from trainer.checkpointing import checkpoint
 from trainer.checkpointing.manifest import Content
+from trainer.checkpointing.replicas import Replicator
 from trainer.disk_wait import DiskWait
 from trainer.intake.committed import KeptTrajectory, kept
 from trainer.intake.frames import MAX_FRAME_BYTES, decode
@@ -41,7 +42,7 @@ class Checkpointer:
 
     `keep` is the number of complete checkpoints that stay; older ones are deleted after each new one. `trims` are
     called in order, each in a thread, with the position of the first frame that stays: they remove the frames before
-    it, and what is about them.
+    it, and what is about them. `replicator` copies each checkpoint elsewhere, if the job wants that.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Checkpointer:
         trims: Sequence[Callable[[Position], None]],
         driver: LedgerDriver,
         disk: DiskWait,
+        replicator: Replicator | None,
     ) -> None:
         self._job_id = job_id
         self._run = run
@@ -64,6 +66,7 @@ class Checkpointer:
         self._trims = trims
         self._driver = driver
         self._disk = disk
+        self._replicator = replicator
         self._newest = prepared.restored
         self._batches_root = prepared.restored.batches_root if prepared.restored else audit.START_OF_BATCHES
 
@@ -105,6 +108,8 @@ class Checkpointer:
         # Older checkpoints go only after the audit names the new one, and frames only after checkpoints.
         await asyncio.to_thread(checkpoint.prune, self._run.checkpoints, self._keep)
         await self._give_up_frames()
+        if self._replicator is not None:
+            await self._replicator.take(self._newest, self._driver.first_frame_needed(policy.version))
         event(log, logging.INFO, "checkpoint", policy=policy)
 
     def _save(self, content: Content) -> None:

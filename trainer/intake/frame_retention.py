@@ -50,6 +50,14 @@ class Retention:
         entry.num_unsettled -= 1
         entry.settled_at = max(entry.settled_at, version)
 
+    def first_needed(self, covered_version: int) -> Position | None:
+        """Return the first frame that a restore from a checkpoint of `covered_version` reads; None without any frame.
+
+        It is the newest one if no frame is needed.
+        """
+        needed = (f.frame for f in self._frames if f.num_unsettled or f.settled_at >= covered_version)
+        return next(needed, self._frames[-1].frame if self._frames else None)
+
     def give_up(self, covered_version: int) -> Position | None:
         """Forget the frames that may be deleted, given that the oldest kept checkpoint is of `covered_version`.
 

@@ -207,6 +207,10 @@ class LedgerDriver:
         """
         return self._retention.give_up(covered_version)
 
+    def first_frame_needed(self, covered_version: int) -> Position | None:
+        """Return the first frame that a restore from a checkpoint of that version reads, or None."""
+        return self._retention.first_needed(covered_version)
+
     def take_tally(self) -> Tally:
         """Return the counts since they were last taken, and begin anew."""
         tally, self._tally = self._tally, Tally()

@@ -977,6 +977,7 @@ class Job(_message.Message):
     DOING_FIELD_NUMBER: _builtins.int
     NOTICE_FIELD_NUMBER: _builtins.int
     PROCESSES_FIELD_NUMBER: _builtins.int
+    REPLICA_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     name: _builtins.str
     state: Global___JobState.ValueType
@@ -989,6 +990,8 @@ class Job(_message.Message):
     """what its trainer does now, or why that is not known; unset in a JobEvent and once it has ended"""
     notice: _builtins.str
     """what its trainer last said that a person should look at"""
+    replica: _builtins.str
+    """URL of the newest replica of a checkpoint; empty if there is none"""
     @_builtins.property
     def policy(self) -> _common_pb2.Policy:
         """newest reported"""
@@ -1019,10 +1022,11 @@ class Job(_message.Message):
         doing: _builtins.str = ...,
         notice: _builtins.str = ...,
         processes: _abc.Iterable[Global___JobProcess] | None = ...,
+        replica: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["doing", b"doing", "files", b"files", "job_id", b"job_id", "job_json", b"job_json", "name", b"name", "notice", b"notice", "plan_json", b"plan_json", "policy", b"policy", "processes", b"processes", "reason", b"reason", "state", b"state", "submitted_at_s", b"submitted_at_s", "traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["doing", b"doing", "files", b"files", "job_id", b"job_id", "job_json", b"job_json", "name", b"name", "notice", b"notice", "plan_json", b"plan_json", "policy", b"policy", "processes", b"processes", "reason", b"reason", "replica", b"replica", "state", b"state", "submitted_at_s", b"submitted_at_s", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

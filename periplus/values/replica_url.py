@@ -1,0 +1,55 @@
+"""URLs of replicas: copies of checkpoints that outlive the region of their trainer (trainer/checkpointing/replicas.py).
+
+    <checkpoint.replicate>/<job id>/<fork>.<version>
+
+An agent writes there, and reads from there, with its own rights and credentials, on behalf of a job that came over the
+network. So only file systems across a network are allowed, and directories that the agent's operator allows for runs.
+"""
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from periplus.errors import ConfigError
+from periplus.values.policy import Policy
+
+NO_REPLICA = "none"
+"""The value of `checkpoint.replicate` that keeps checkpoints in the trainer's region only."""
+
+SCHEMES = ("file", "s3", "gs", "gcs", "az", "abfs", "abfss", "oci", "hdfs", "webhdfs", "sftp")
+"""Schemes of fsspec that may be named. Others read from another file system, or run what a URL says."""
+
+
+def check_replica_url(text: str) -> None:
+    """Check that replicas may lie at a URL. Raises: ConfigError."""
+    url = urlsplit(text)
+    if url.scheme not in SCHEMES or "::" in text or not (url.netloc or url.path.strip("/")) or ".." in url.path:
+        raise ConfigError(
+            f"{text!r} is no place for replicas of checkpoints; give {NO_REPLICA!r}, or a URL such as "
+            f"s3://BUCKET/PREFIX or file:///DIRECTORY (schemes: {', '.join(SCHEMES)})"
+        )
+    if url.scheme == "file" and url.netloc:
+        raise ConfigError(f"{text!r} names the host {url.netloc!r}; a directory has three slashes: file:///DIRECTORY")
+
+
+def replica_url(base: str, job_id: str, policy: Policy) -> str:
+    """Return the URL of the replica of one checkpoint."""
+    return f"{base.rstrip('/')}/{job_id}/{policy}"
+
+
+def is_replica(text: str) -> bool:
+    """Return whether a text is a URL; else it is a directory, or says that there is none."""
+    return "://" in text
+
+
+def replicated_policy(url: str) -> Policy:
+    """Return the policy of the replica at a URL. Raises: ConfigError."""
+    fork, _, version = url.rpartition("/")[2].partition(".")
+    if not (fork.isdecimal() and version.isdecimal()):
+        raise ConfigError(f"{url} is not the URL of a replica, which ends in FORK.VERSION")
+    return Policy(int(fork), int(version))
+
+
+def local_directory(url: str) -> Path | None:
+    """Return the directory of a replica, or None if it is across a network."""
+    parts = urlsplit(url)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
