@@ -471,6 +471,8 @@ def find_job(state: State, prefix: str) -> Job:
 def resume_advice(job: Job) -> str:
     """Tell the operator how to continue a job whose trainer has ended, from what the agent reported about its files."""
     files, report = job.files, job.trainer.report if job.trainer else None
+    if files is None and job.replica is not None:
+        return f"its newest checkpoint is {job.replica_url}: copy that to RUNS/{job.job_id} and `--resume` it there"
     if files is None:
         return "no process of it has run: submit it again"
     if files.checkpoint is not None:

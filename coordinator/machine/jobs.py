@@ -269,6 +269,7 @@ def plan_finished(draft: Draft, event: PlanFinished, now_s: float) -> None:
 def _does_not_fit(draft: Draft, job: Job, free: Mapping[str, DeviceCount], conflict: str, now_s: float) -> None:
     """End a job that does not fit even if all devices are free; let another one wait for those in use."""
     if all_are_free(draft.state):
-        end(draft, job.job_id, JobState.FAILED, f"{INFEASIBLE_PREFIX}{conflict}{job.refusals}", now_s)
+        advice = f"; {resume_advice(job)}" if job.replica else ""
+        end(draft, job.job_id, JobState.FAILED, f"{INFEASIBLE_PREFIX}{conflict}{job.refusals}{advice}", now_s)
     else:
         draft.put_job(replace(job, infeasible_on=free, conflict=conflict))
