@@ -8,6 +8,7 @@ A run that goes on may be read: a block that is half written is not there yet, a
 meanwhile is as if it had never been.
 """
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from periplus.job.run_directory import RunDirectory
 from periplus.job.samples.step_blocks import StepBlock, column, is_block_file, read_blocks
 from periplus.process.disk import open_regular
 from periplus.spool.files import explained
-from periplus.spool.format import Position, first_position
+from periplus.spool.format import Position
+from periplus.spool.reader import SpoolReader
 
 MAX_FILE_BYTES = 1 << 30
 """Largest file of blocks that is read. A trainer begins a new file after 4 MiB and one block, so this is far above what
@@ -97,9 +99,10 @@ def _content(path: Path) -> bytes:
 
 
 def _oldest_frame(store: Path) -> Position | None:
-    # Segments of the store are removed from the oldest on, once all their frames may go.
-    if not store.is_dir():
+    # Frames are removed from the oldest on.
+    try:
+        reader = SpoolReader.open(store)
+    except NotFound:
         return None
-    with explained(store):
-        firsts = [first for name in os.listdir(store) if (first := first_position(name)) is not None]
-    return min(firsts, default=None)
+    with contextlib.closing(reader):
+        return reader.oldest
