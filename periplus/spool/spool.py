@@ -52,8 +52,8 @@ from periplus.spool.format import MAX_RECORD_BYTES, Buffer, Durability, Position
 LOCK_FILE = "lock"
 """Name of the file in the spool's folder that its owner locks."""
 
-PAGE_BYTES = 16 << 10
-"""Size of a page of the database. Chosen by hand: two system calls write a page, and a small record rewrites one."""
+PAGE_BYTES = 4096
+"""Size of a page of the database, which is SQLite's own choice: larger pages make the log of small records longer."""
 
 OVERHEAD_BYTES = PAGE_BYTES // 2
 """Bytes that a record counts beside its data: what its last page leaves free on average."""
@@ -333,7 +333,6 @@ def _connected(path: Path, durability: Durability) -> sqlite3.Connection:
     is_durable = durability is Durability.MACHINE
     # NORMAL syncs only where the log is copied and begins anew.
     connection.execute(f"PRAGMA synchronous = {'NORMAL' if is_durable else 'OFF'}")
-    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     connection.execute("PRAGMA journal_mode = WAL")
     # `sync` copies the log. Without any syncs it takes no longer than an append of as many bytes, which then does it.
     connection.execute(f"PRAGMA wal_autocheckpoint = {0 if is_durable else LOG_BYTES // PAGE_BYTES}")

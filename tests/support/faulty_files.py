@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from periplus.spool.format import Buffer, Position
-from periplus.spool.spool import Spool
+from periplus.spool.format import Buffer
 
 Choose = Callable[[int], int]
 """A number from 0 to the argument, both included."""
@@ -153,8 +152,3 @@ class _FaultyFile:
         self._disk.sync(self._node, self._life)
 
     def close(self) -> None: ...
-
-
-def is_durable(spool: Spool, position: Position) -> bool:
-    """Return whether a record is durable. All records found from earlier epochs are."""
-    return position.epoch < spool.epoch or position.sequence < spool._promised

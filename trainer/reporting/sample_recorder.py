@@ -45,8 +45,8 @@ _MAX_STALENESS = (1 << 16) - 1
 class SampleRecorder:
     """Writes the blocks of one trainer into `folder`.
 
-    `regions` maps the workers that are known to their regions; it is read at each step. `tokenizer` is the content of tokenizer.json, or
-    None if the model has no such file.
+    `regions` maps the workers that are known to their regions; it is read at each step. `tokenizer` is the content of
+    tokenizer.json, or None if the model has no such file.
     """
 
     def __init__(
