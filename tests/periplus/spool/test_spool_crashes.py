@@ -64,7 +64,7 @@ def test_an_owner_that_is_killed_loses_nothing_that_was_promised(
     rng = random.Random(f"{durability} {retires}")
     promised: dict[int, int] = {}  # the last sequence of each epoch
     retired: list[Position] = []
-    for _ in range(KILLS):
+    for epoch in range(1, KILLS + 1):
         for what, position in killed(tmp_path, durability, rng, retires):
             if what == "a":
                 promised[position.epoch] = position.sequence
@@ -76,13 +76,13 @@ def test_an_owner_that_is_killed_loses_nothing_that_was_promised(
         for record in found:
             text = b"%d.%d." % (record.position.epoch, record.position.sequence)
             assert record.data == text * (len(record.data) // len(text))
-        expected = {Position(epoch, number) for epoch, end in promised.items() for number in range(end + 1)}
+        expected = {Position(each, number) for each, end in promised.items() for number in range(end + 1)}
         assert expected - set(retired) <= set(positions)
         # The last retired ones of each owner came back, and were then the first that the next one retired.
         assert len(set(retired) & set(positions)) <= DELETED_AT_ONCE
         # One epoch for each owner, and no gap in what one appended.
-        assert max(position.epoch for position in positions) == len(promised)
-        newest = [position.sequence for position in positions if position.epoch == len(promised)]
+        assert positions[-1].epoch == epoch
+        newest = [position.sequence for position in positions if position.epoch == epoch]
         assert newest == list(range(len(newest)))
     with Opened(tmp_path) as spool:
         assert [record.position for record in spool.records()] == positions
