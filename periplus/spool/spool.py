@@ -92,7 +92,7 @@ class Spool:
         self.epoch: int = self._row("PRAGMA user_version")[0] + 1
         num_records, num_data_bytes = self._row("SELECT count(*), total(length(data)) FROM records")
         self._num_records: int = num_records
-        self._num_bytes = int(num_data_bytes) + num_records * OVERHEAD_BYTES
+        self._num_bytes: int = int(num_data_bytes) + num_records * OVERHEAD_BYTES
         self._retired: dict[int, int] = {}  # size of each record whose row is still there, by key
         self._next = 0
         self._num_synced = 0
@@ -333,7 +333,9 @@ def _connected(path: Path, durability: Durability) -> sqlite3.Connection:
     is_durable = durability is Durability.MACHINE
     # NORMAL syncs only where the log is copied and begins anew.
     connection.execute(f"PRAGMA synchronous = {'NORMAL' if is_durable else 'OFF'}")
-    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA secure_delete = OFF")  # some builds write zeros over what is deleted
+    if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
+        raise StorageError(f"the file system of {path} has no shared memory, which SQLite needs; use a local disk")
     # `sync` copies the log. Without any syncs it takes no longer than an append of as many bytes, which then does it.
     connection.execute(f"PRAGMA wal_autocheckpoint = {0 if is_durable else LOG_BYTES // PAGE_BYTES}")
     return connection

@@ -71,12 +71,6 @@ class FaultyFiles:
         self._now[path] = _Inode()
         return _FaultyFile(self, self._now[path], self._life)
 
-    def reopen(self, path: Path) -> "_FaultyFile":
-        return _FaultyFile(self, self.node(path), self._life)
-
-    def num_bytes(self, path: Path) -> int:
-        return len(self.node(path).content)
-
     def read(self, path: Path, offset: int = 0, num_bytes: int = -1) -> bytes:
         content = self.node(path).content
         return bytes(content[offset:] if num_bytes < 0 else content[offset : offset + num_bytes])
@@ -144,9 +138,6 @@ class _FaultyFile:
     def append(self, parts: Sequence[Buffer]) -> None:
         for part in parts:
             self._disk.write(self._node, self._life, part)
-
-    def truncate(self, num_bytes: int) -> None:
-        del self._node.content[num_bytes:]
 
     def sync(self) -> None:
         self._disk.sync(self._node, self._life)

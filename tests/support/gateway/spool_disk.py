@@ -13,12 +13,15 @@ from periplus.errors import DiskFull, StorageError
 from periplus.spool.database import DATABASE, LOG
 from periplus.spool.spool import Spool
 
+SYNCS_FAST = Path("/dev/shm")
+"""A folder in memory, where there is one."""
+
 
 class SpoolDisk:
     """A folder that moves when its owner dies, so that the dead one writes to another."""
 
     def __init__(self) -> None:
-        self._root = Path(tempfile.mkdtemp(prefix="periplus-spool-"))
+        self._root = Path(tempfile.mkdtemp(prefix="periplus-spool-", dir=SYNCS_FAST if SYNCS_FAST.exists() else None))
         weakref.finalize(self, shutil.rmtree, self._root, ignore_errors=True)
         self._life = 0
         self._spool: Spool | None = None
