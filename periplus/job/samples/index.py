@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from periplus.errors import NotFound
+from periplus.errors import NotFound, StorageError
 from periplus.job.run_directory import RunDirectory
 from periplus.job.samples.step_blocks import StepBlock, column, is_block_file, read_blocks
 from periplus.process.disk import open_regular
@@ -101,8 +101,9 @@ def _content(path: Path) -> bytes:
 def _oldest_frame(store: Path) -> Position | None:
     # Frames are removed from the oldest on.
     try:
-        reader = SpoolReader.open(store)
+        with contextlib.closing(SpoolReader.open(store)) as reader:
+            return reader.oldest
     except NotFound:
         return None
-    with contextlib.closing(reader):
-        return reader.oldest
+    except StorageError:
+        return Position(0, 0)  # whoever reads a frame says what is wrong
