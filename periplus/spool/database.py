@@ -19,7 +19,7 @@ from blake3 import blake3
 
 from periplus.errors import CorruptSpool, PeriplusError, StorageError
 from periplus.spool.files import refusal
-from periplus.spool.format import Buffer, Position, SpoolRecord
+from periplus.spool.format import Position, SpoolRecord
 
 DATABASE = "records.db"
 """Name of the database in a spool's folder."""
@@ -55,20 +55,15 @@ def position_of(key: int) -> Position:
     return Position(key >> _SEQUENCE_BITS, key & _LAST_SEQUENCE)
 
 
-def digest_of_data(data: Buffer) -> bytes:
-    """Return the part of a record's digest that takes the time."""
-    return blake3(data).digest()
-
-
-def digest_of_row(key: int, data_digest: bytes) -> bytes:
-    """Return a record's digest."""
+def digest_of(key: int, data_digest: bytes) -> bytes:
+    """Return the digest of a record whose data has the BLAKE3 digest `data_digest`."""
     return blake3(key.to_bytes(8, "little") + data_digest).digest(length=_DIGEST_BYTES)
 
 
 def record_of(path: Path, row: tuple[int, object, object]) -> SpoolRecord:
     """Return the record of a row. Raises: CorruptSpool."""
     key, digest, data = row
-    if not isinstance(data, bytes) or digest != digest_of_row(key, digest_of_data(data)):
+    if not isinstance(data, bytes) or digest != digest_of(key, blake3(data).digest()):
         raise CorruptSpool(f"{path} is damaged at its record {position_of(key)}; restore the file")
     return SpoolRecord(position_of(key), data)
 

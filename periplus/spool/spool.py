@@ -30,6 +30,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
+from blake3 import blake3
+
 from periplus.errors import DiskFull, NotFound, SpoolFull, StorageError
 from periplus.process.disk import sync
 from periplus.spool.database import (
@@ -39,8 +41,7 @@ from periplus.spool.database import (
     NEXT_ROW,
     SCHEMA,
     check_version,
-    digest_of_data,
-    digest_of_row,
+    digest_of,
     has_schema,
     key_of,
     queried,
@@ -63,6 +64,9 @@ LOG_BYTES = 8 << 20
 
 DELETED_AT_ONCE = 64
 """Retired records whose rows are deleted in one transaction; so many come back after a kill. Chosen by hand."""
+
+
+_sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
 
 
 class Spool:
@@ -186,7 +190,7 @@ class Spool:
         if len(data) > MAX_RECORD_BYTES:
             raise ValueError(f"a record of {len(data)} bytes; at most {MAX_RECORD_BYTES}")
         # Hashing takes long, and needs no lock.
-        digest = digest_of_data(data)
+        digest = blake3(data).digest()
         with self._lock:
             self._check()
             self._reserve(num_bytes)
@@ -195,9 +199,7 @@ class Spool:
             with self._transaction(num_bytes):
                 if not self._next:
                     self._connection.execute(f"PRAGMA user_version = {self.epoch}")
-                self._connection.execute(
-                    "INSERT INTO records VALUES (?, ?, ?)", (key, digest_of_row(key, digest), data)
-                )
+                self._connection.execute("INSERT INTO records VALUES (?, ?, ?)", (key, digest_of(key, digest), data))
             self._next += 1
             self._num_records += 1
             self._num_bytes += num_bytes
@@ -315,7 +317,7 @@ class Spool:
     # ---- inside, without the lock ---------------------------------------------------------------------------------
 
     def _sync_log(self) -> None:
-        os.fsync(self._log)
+        _sync_data(self._log)
 
     def _copy_log(self) -> None:
         """Copy the log into the database, so that it begins anew. A full disk delays it."""

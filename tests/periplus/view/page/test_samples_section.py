@@ -49,6 +49,7 @@ def run(tmp_path: Path) -> RunDirectory:
     writer.step(
         Policy(0, 3), [trajectory_of(1, 0, prompt=HOSTILE, completion=completion, worker=HOSTILE, metadata=metadata)]
     )
+    writer.store.close()
     return writer.run
 
 
