@@ -69,7 +69,8 @@ def test_iteration_starts_anywhere_and_skips_what_is_retired(tmp_path: Path) -> 
     reader = SpoolReader.open(tmp_path)
     assert reader.oldest == positions[3]
     spool.trim(Position(2, 0))
-    assert (spool.num_records, spool.num_bytes, held(spool), reader.oldest) == (0, 0, [], None)
+    assert (spool.num_records, spool.num_bytes, held(spool)) == (0, 0, [])
+    assert SpoolReader.open(tmp_path).oldest is None
 
 
 def test_an_epoch_is_used_by_one_opening_that_writes_and_by_none_after_everything_was_retired(tmp_path: Path) -> None:
