@@ -15,7 +15,7 @@ answers, and episodes with tool output are measured too. The model and its sampl
 five minutes of CPU.
 
 `ingest_tokens_per_s` is over wall time between two processes on loopback, the median of several runs
-(trajectory_records/ingest.py). `stores` compares the spool with SQLite (trajectory_records/stores.py). The last line is
+(trajectory_records/ingest.py). `stores` times the spool alone (trajectory_records/stores.py). The last line is
 one JSON object.
 """
 

@@ -154,7 +154,7 @@ def assembled(
         ledger_service = LedgerService(driver, intake, journal, link.send, **settings)
         # What goes out: records, publications and checkpoints.
         tokenizer = prepared.model_files.get(TOKENIZER_FILE)
-        samples = SampleRecorder(run.samples, store.offset, driver.regions, tokenizer, disk)
+        samples = SampleRecorder(run.samples, driver.regions, tokenizer, disk)
         checks = _sample_checks(config, prepared, link, now)
         publisher = Publisher(
             job_id,

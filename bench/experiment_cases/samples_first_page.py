@@ -135,7 +135,7 @@ def make_run(root: Path, sizes: Sizes) -> RunDirectory:
     workers = {f"job/{region}": region for region in REGIONS}
     disk = DiskWait(asyncio.Event(), lambda phase: None)
     store = Spool.open(run.trajectories, durability=Durability.PROCESS, max_bytes=1 << 50)
-    recorder = SampleRecorder(run.samples, store.offset, workers, big_tokenizer().to_str().encode(), disk)
+    recorder = SampleRecorder(run.samples, workers, big_tokenizer().to_str().encode(), disk)
     for step in range(1, sizes.steps + 1):
         kept = []
         for begin in range(0, sizes.samples_per_step, FRAME_SAMPLES):

@@ -7,6 +7,7 @@ A run that is still going can be audited. Journal lines count up to the end that
 frames that the trainer pruned later are not held against it.
 """
 
+import contextlib
 import gc
 import json
 import math
@@ -58,12 +59,10 @@ CONFIG = "config.json"
 """Name of the model's configuration. In final/ it has another dtype than in a checkpoint, and is the same otherwise."""
 MAX_FRAME_BYTES = 64 << 20
 """Largest packed frame that is read: the cap of a trainer's intake, which every kept frame has passed."""
+MAX_SPOOLED_BYTES = MAX_FRAME_BYTES + (1 << 20)
+"""Largest record of a spool that is read: a frame, and in a gateway's spool its key."""
 MAX_CONTENT_BYTES = 64 << 20
 """Largest decoded frame: the cap of a trainer's intake, which every kept frame has passed."""
-
-MAX_SEGMENT_BYTES = 256 << 20
-"""Largest file of a spool that is read. Trainers and gateways begin a new file after 64 MiB, so theirs hold that and
-one last frame; this is twice as much."""
 
 MAX_MANIFEST_BYTES = 64 << 20
 """Most bytes of a manifest that are read: far above what a trainer writes, and still small enough to parse."""
@@ -77,8 +76,7 @@ MAX_MODEL_FILE_BYTES = 256 << 20
 """Largest file without weights in final/ that is compared, far above the tokenizer of any model."""
 
 READ_ATTEMPTS = 3
-"""Attempts to read a store from which a running trainer removes files meanwhile. It prunes only at checkpoints, which
-are much rarer than one read takes. Chosen by hand."""
+"""Attempts to read a store that a running trainer has for itself for a moment. Chosen by hand."""
 
 _BLOCK_VALUES = BLOCK_BYTES // 2
 """Number of bfloat16 values in one block of a tensor's digest."""
@@ -341,7 +339,7 @@ def _store(folder: Path, name: str, decode: _Decode, progress: Progress, correct
         except CorruptSpool as error:
             return _Store(frames={}, damaged={name: str(error)}, is_damaged=True)
         except StorageError:
-            continue  # a file disappeared: a running trainer has pruned its store
+            continue  # a trainer that begins or ends has the database for itself for a moment
     try:
         return _read_store(folder, name, decode, progress, correct)
     except StorageError as error:
@@ -353,18 +351,22 @@ def _read_store(folder: Path, name: str, decode: _Decode, progress: Progress, co
     frames: dict[FrameId, tuple[Witness, ...]] = {}
     damaged: dict[str, str] = {}
     try:
-        reader = SpoolReader.open(folder, max_segment_bytes=MAX_SEGMENT_BYTES)
+        reader = SpoolReader.open(folder, max_record_bytes=MAX_SPOOLED_BYTES)
     except NotFound:
         return _Store(frames={}, damaged={})
-    for record in reader.records():
-        position = FrameId(record.position.epoch, record.position.sequence)
-        progress(name, len(frames) + 1, reader.num_records)
-        try:
-            frames[position] = tuple(witness(t, is_right) for t in decode(bytes(record.data)))
-        except WireError as error:
-            # No trajectories: a line that points here then knows that the frame exists and is damaged.
-            frames[position] = ()
-            damaged[f"frame {position}"] = str(error)
+    with contextlib.closing(reader):
+        num_bytes, num_read = reader.num_bytes, 0
+        for record in reader.records():
+            position = FrameId(record.position.epoch, record.position.sequence)
+            num_read += len(record.data)
+            progress(name, num_read, num_bytes)
+            try:
+                frames[position] = tuple(witness(t, is_right) for t in decode(record.data))
+            except WireError as error:
+                # No trajectories: a line that points here then knows that the frame exists and is damaged.
+                frames[position] = ()
+                damaged[f"frame {position}"] = str(error)
+        progress(name, num_bytes, num_bytes)
     return _Store(frames=frames, damaged=damaged)
 
 

@@ -1,4 +1,4 @@
-"""The file operations that a spool needs, as a protocol, and their implementation by the operating system.
+"""The file operations that stores on disk need, as a protocol, and their implementation by the operating system.
 
 Tests put a simulated disk behind the protocol, which loses unsynced data as a real disk may after a power cut.
 """
@@ -22,9 +22,6 @@ class AppendFile(Protocol):
     def append(self, parts: Sequence[Buffer]) -> None:
         """Hand all parts to the operating system in order. After an OSError some of their bytes may be written."""
 
-    def truncate(self, num_bytes: int) -> None:
-        """Cut the file to its first `num_bytes` bytes."""
-
     def sync(self) -> None:
         """Return when all appended data survives a power cut. The file's name needs `FileLayer.sync_folder` too."""
 
@@ -32,7 +29,7 @@ class AppendFile(Protocol):
 
 
 class FileLayer(Protocol):
-    """The file system operations that a spool needs. Every method may raise OSError."""
+    """The file system operations that a store needs. Every method may raise OSError."""
 
     def make_folder(self, folder: Path) -> None:
         """Make a folder and its missing parents, whose names then survive a power cut. Repeating it is harmless."""
@@ -42,12 +39,6 @@ class FileLayer(Protocol):
 
     def create(self, path: Path) -> AppendFile:
         """Create an empty file. Raises: FileExistsError."""
-
-    def reopen(self, path: Path) -> AppendFile:
-        """Open an existing file for appending."""
-
-    def num_bytes(self, path: Path) -> int:
-        """Return the file's size in bytes."""
 
     def read(self, path: Path, offset: int = 0, num_bytes: int = -1) -> bytes:
         """Return up to `num_bytes` bytes from `offset` on, or all when `num_bytes` is negative."""
@@ -81,12 +72,6 @@ class OsFiles:
 
     def create(self, path: Path) -> AppendFile:
         return _OsFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644))
-
-    def reopen(self, path: Path) -> AppendFile:
-        return _OsFile(os.open(path, os.O_WRONLY | os.O_APPEND))
-
-    def num_bytes(self, path: Path) -> int:
-        return path.stat().st_size
 
     def read(self, path: Path, offset: int = 0, num_bytes: int = -1) -> bytes:
         with open(path, "rb", buffering=0, opener=open_regular) as file:
@@ -135,9 +120,6 @@ class _OsFile:
             if views:
                 views[0] = views[0][written:]
                 written = os.writev(self._descriptor, views)
-
-    def truncate(self, num_bytes: int) -> None:
-        os.ftruncate(self._descriptor, num_bytes)
 
     def sync(self) -> None:
         os.fsync(self._descriptor)

@@ -35,17 +35,12 @@ from periplus.errors import (
 )
 from periplus.net import rpc
 from periplus.process.telemetry import event
-from periplus.spool.files import FileLayer, explained
+from periplus.spool.files import explained
 from periplus.spool.format import Durability, Position
 from periplus.spool.spool import Spool
 from periplus.values.transport_keys import FrameKey, KeyedFrame, SeenFrames, pack_keyed, unpack_keyed
 
 log = logging.getLogger(__name__)
-
-SEGMENTS_PER_SPOOL = 32
-"""Number of segments in a full spool. Space is freed a segment at a time, so segments are small: a spool must not be
-full of committed frames. Chosen by hand.
-"""
 
 FULL_RETRY_S = 1.0
 """Seconds until a frame that found no room is tried again. A disk may get room that nobody here has freed; a spool gets
@@ -72,21 +67,12 @@ class FrameSpool:
         """Why a frame waits for room, as a sentence; empty if none does."""
 
     @classmethod
-    def open(
-        cls, folder: Path, *, durability: Durability, max_bytes: int, layer: FileLayer | None = None
-    ) -> "FrameSpool":
+    def open(cls, folder: Path, *, durability: Durability, max_bytes: int) -> "FrameSpool":
         """Open a spool; frames that an earlier process left there are pending again. It reads all of them.
 
         Raises: CorruptSpool, Conflict if another process has it open, StorageError.
         """
-        spool = Spool.open(
-            folder,
-            durability=durability,
-            max_bytes=max_bytes,
-            layer=layer,
-            # At least 64 KiB, and at most 64 MiB, however large the spool is.
-            segment_bytes=max(1 << 16, min(max_bytes // SEGMENTS_PER_SPOOL, 64 << 20)),
-        )
+        spool = Spool.open(folder, durability=durability, max_bytes=max_bytes)
         # Frames that were committed just before a crash may come again. The trainer knows them by their keys.
         pending: dict[FrameKey, Position] = {}
         try:

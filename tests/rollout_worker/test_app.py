@@ -34,8 +34,8 @@ from rollout_worker.engines.torch_engine import TorchEngine
 from rollout_worker.episodes.episode import EpisodeDesk, FailedLease
 from rollout_worker.episodes.sampler import MAX_FAILURES_IN_A_ROW
 from tests.support.cases.tiers import rest_is_slow
-from tests.support.faulty_files import FaultyFiles
 from tests.support.gateway.loopback import JOB, frame_spool, gateway, play
+from tests.support.gateway.spool_disk import SpoolDisk
 from tests.support.keys import AUTHORITY, JOB_SECRET
 from tests.support.publication.trainer import Author, published_by
 from tests.support.tiny_job import task_of, tiny_job
@@ -459,13 +459,13 @@ def test_what_the_gateway_had_not_spooled_comes_again_over_the_next_one(
     """The first gateway reads nothing into its spool: its disk is full."""
 
     async def run() -> None:
-        disk = FaultyFiles()
+        disk = SpoolDisk()
         async with AsyncExitStack() as worker:
             async with scene(model_dir, tmp_path, monkeypatch, frames=frame_spool(disk)) as first:
                 await first.publish_first()
                 await worker.enter_async_context(first.worker())
                 await first.proven()
-                disk.room_bytes = 0
+                disk.is_full = True
                 first.lease("w", 0)
                 await first.next(LeasesStarted)
                 await asyncio.sleep(0.2)

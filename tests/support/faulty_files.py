@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from periplus.spool.format import Buffer, Position
-from periplus.spool.spool import Spool
+from periplus.spool.format import Buffer
 
 Choose = Callable[[int], int]
 """A number from 0 to the argument, both included."""
@@ -71,12 +70,6 @@ class FaultyFiles:
             raise FileExistsError(errno.EEXIST, "File exists")
         self._now[path] = _Inode()
         return _FaultyFile(self, self._now[path], self._life)
-
-    def reopen(self, path: Path) -> "_FaultyFile":
-        return _FaultyFile(self, self.node(path), self._life)
-
-    def num_bytes(self, path: Path) -> int:
-        return len(self.node(path).content)
 
     def read(self, path: Path, offset: int = 0, num_bytes: int = -1) -> bytes:
         content = self.node(path).content
@@ -146,15 +139,7 @@ class _FaultyFile:
         for part in parts:
             self._disk.write(self._node, self._life, part)
 
-    def truncate(self, num_bytes: int) -> None:
-        del self._node.content[num_bytes:]
-
     def sync(self) -> None:
         self._disk.sync(self._node, self._life)
 
     def close(self) -> None: ...
-
-
-def is_durable(spool: Spool, position: Position) -> bool:
-    """Return whether a record is durable. All records found from earlier epochs are."""
-    return position.epoch < spool.epoch or position.sequence < spool._promised

@@ -2,7 +2,7 @@
 
 People look at samples with it (`periplus job samples`, periplus/job/samples/). Nothing in a run depends on these files,
 so they may not cost a run anything:
-- A block has 64 bytes for each sample, is written in one piece behind the step, and is not synced.
+- A block has 56 bytes for each sample, is written in one piece behind the step, and is not synced.
 - If the disk is full, blocks are kept in memory and written with the next one. The training loop waits for that between
   two steps, as it does for records, so no more than the blocks of one step are kept.
 - Any other failure is logged once, and then no samples are recorded any more.
@@ -13,7 +13,7 @@ The tokenizer is written beside the first block, so that samples can be read as 
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from periplus.errors import DiskFull, PeriplusError
@@ -21,7 +21,6 @@ from periplus.job.run_directory import append_whole, explained, write_atomically
 from periplus.job.samples.step_blocks import (
     FILE_BYTES,
     NO_REGION,
-    UNKNOWN_OFFSET,
     StepBlock,
     empty_rows,
     file_name,
@@ -46,21 +45,18 @@ _MAX_STALENESS = (1 << 16) - 1
 class SampleRecorder:
     """Writes the blocks of one trainer into `folder`.
 
-    `offset_of` returns the byte at which a frame's record begins in its file of the store, or None. `regions` maps the
-    workers that are known to their regions; it is read at each step. `tokenizer` is the content of tokenizer.json, or
-    None if the model has no such file.
+    `regions` maps the workers that are known to their regions; it is read at each step. `tokenizer` is the content of
+    tokenizer.json, or None if the model has no such file.
     """
 
     def __init__(
         self,
         folder: Path,
-        offset_of: Callable[[Position], int | None],
         regions: Mapping[str, str],
         tokenizer: bytes | None,
         disk: DiskWait,
     ) -> None:
         self._folder = folder
-        self._offset_of = offset_of
         self._regions = regions
         self._tokenizer = tokenizer
         self._disk = disk
@@ -74,7 +70,7 @@ class SampleRecorder:
 
         `trained` are the trajectories that the optimizer saw, and `figures` those of the same samples in any order.
         """
-        self._keep(sample_block(policy, trained, figures, self._offset_of, self._regions))
+        self._keep(sample_block(policy, trained, figures, self._regions))
 
     def evaluation(self, name: str, policy: Policy, kept: Sequence[KeptTrajectory]) -> None:
         """Write the block of an evaluation that began at `policy`, as `step` does for a step. `name` is its set's."""
@@ -82,7 +78,7 @@ class SampleRecorder:
             SampleFigures(each.trajectory.group, each.trajectory.sample, each.trajectory.reward, 0.0, 0.0, 0.0)
             for each in kept
         ]
-        self._keep(sample_block(policy, kept, figures, self._offset_of, self._regions, name))
+        self._keep(sample_block(policy, kept, figures, self._regions, name))
 
     def _keep(self, block: StepBlock) -> None:
         if not self._has_failed:
@@ -143,7 +139,6 @@ def sample_block(
     policy: Policy,
     trained: Sequence[KeptTrajectory],
     figures: Sequence[SampleFigures],
-    offset_of: Callable[[Position], int | None],
     regions: Mapping[str, str],
     evaluation: str = "",
 ) -> StepBlock:
@@ -158,13 +153,12 @@ def sample_block(
     rows = empty_rows(len(figures))
     for row, found in zip(rows, figures, strict=True):
         kept = kept_by_sample[found.group, found.sample]
-        trajectory, offset = kept.trajectory, offset_of(kept.frame)
+        trajectory = kept.trajectory
         region = regions.get(trajectory.worker_id)
         # Policies rise within a sample, so its first token is its oldest.
         oldest = trajectory.policies[0].policy.version if trajectory.policies else from_version
         row["group"], row["sample"] = found.group, found.sample
         row["epoch"], row["sequence"], row["index"] = kept.frame.epoch, kept.frame.sequence, kept.index
-        row["offset"] = UNKNOWN_OFFSET if offset is None else offset
         row["reward"], row["advantage"] = wire_reward(found.reward), found.advantage
         row["difference_mean"], row["difference_max"] = found.difference_mean, found.difference_max
         row["tokens"] = len(trajectory.completion_ids)

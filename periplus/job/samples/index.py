@@ -8,6 +8,7 @@ A run that goes on may be read: a block that is half written is not there yet, a
 meanwhile is as if it had never been.
 """
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +17,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from periplus.errors import NotFound
+from periplus.errors import NotFound, StorageError
 from periplus.job.run_directory import RunDirectory
 from periplus.job.samples.step_blocks import StepBlock, column, is_block_file, read_blocks
 from periplus.process.disk import open_regular
 from periplus.spool.files import explained
-from periplus.spool.format import Position, first_position
+from periplus.spool.format import Position
+from periplus.spool.reader import SpoolReader
 
 MAX_FILE_BYTES = 1 << 30
 """Largest file of blocks that is read. A trainer begins a new file after 4 MiB and one block, so this is far above what
@@ -97,9 +99,11 @@ def _content(path: Path) -> bytes:
 
 
 def _oldest_frame(store: Path) -> Position | None:
-    # Segments of the store are removed from the oldest on, once all their frames may go.
-    if not store.is_dir():
+    # Frames are removed from the oldest on.
+    try:
+        with contextlib.closing(SpoolReader.open(store)) as reader:
+            return reader.oldest
+    except NotFound:
         return None
-    with explained(store):
-        firsts = [first for name in os.listdir(store) if (first := first_position(name)) is not None]
-    return min(firsts, default=None)
+    except StorageError:
+        return Position(0, 0)  # whoever reads a frame says what is wrong

@@ -34,16 +34,12 @@ FILE_BYTES = 4 << 20
 """Size from which a trainer begins a new file: 65,000 samples. Chosen by hand. Files are removed whole, so this bounds
 how many rows outlive their trajectories."""
 
-UNKNOWN_OFFSET = (1 << 64) - 1
-"""The `offset` of a row whose writer did not know it."""
-
 NO_REGION = (1 << 16) - 1
 """The `region` of a row whose worker's region is not known."""
 
 ROW = np.dtype(
     [
         ("group", "<u8"),
-        ("offset", "<u8"),  # byte in the file of the store at which the frame's record begins: a hint
         ("reward", "<f8"),  # the reward that was trained on
         ("sequence", "<u8"),  # position of the frame in the store
         ("epoch", "<u4"),
@@ -65,7 +61,7 @@ Rows = npt.NDArray[np.void]
 _HEAD = struct.Struct("<4sBBHIQII")
 _CRC = struct.Struct("<I")
 _BLOCK_HEAD_BYTES = _HEAD.size + _CRC.size
-_MAGIC, _LAYOUT = b"PSMP", 1
+_MAGIC, _LAYOUT = b"PSMP", 2
 _NAME = re.compile(r"(\d{10})-(\d{14})\.steps")
 
 
@@ -133,9 +129,9 @@ def read_blocks(data: bytes) -> Iterator[StepBlock]:
 
 
 def empty_rows(num_rows: int) -> Rows:
-    """Return rows to be filled in, without an offset and without a region."""
+    """Return rows to be filled in, without a region."""
     rows = np.zeros(num_rows, ROW)
-    rows["offset"], rows["region"] = UNKNOWN_OFFSET, NO_REGION
+    rows["region"] = NO_REGION
     return rows
 
 

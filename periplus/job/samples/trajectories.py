@@ -1,5 +1,6 @@
-"""Reads the trajectories of chosen samples from a run's kept frames, each by one read at its place in the store."""
+"""Reads the trajectories of chosen samples from a run's kept frames."""
 
+import contextlib
 from collections.abc import Sequence
 
 from periplus.codec.frame import unpack
@@ -7,9 +8,8 @@ from periplus.codec.trajectory import decode
 from periplus.errors import CorruptFrame, PeriplusError
 from periplus.job.run_directory import RunDirectory
 from periplus.job.samples.selection import ChosenSample
-from periplus.job.samples.step_blocks import UNKNOWN_OFFSET
 from periplus.spool.format import Position
-from periplus.spool.lookup import RecordLookup
+from periplus.spool.reader import SpoolReader
 from periplus.values.trajectory import Trajectory
 
 MAX_FRAME_BYTES = 64 << 20
@@ -23,24 +23,24 @@ def read_trajectories(run: RunDirectory, samples: Sequence[ChosenSample]) -> tup
     """
     frames: dict[Position, tuple[Trajectory, ...] | PeriplusError] = {}
     try:
-        lookup = RecordLookup(run.trajectories)
+        reader = SpoolReader.open(run.trajectories, max_record_bytes=MAX_FRAME_BYTES)
     except PeriplusError as error:
         return tuple(error for _ in samples)
     found: list[Trajectory | PeriplusError] = []
-    for sample in samples:
-        row = sample.block.rows[sample.row]
-        position = Position(int(row["epoch"]), int(row["sequence"]))
-        if position not in frames:  # samples of a page often share a frame
-            offset = int(row["offset"])
-            frames[position] = _frame(lookup, position, None if offset == UNKNOWN_OFFSET else offset)
-        frame = frames[position]
-        found.append(frame if isinstance(frame, PeriplusError) else _trajectory(frame, sample))
+    with contextlib.closing(reader):
+        for sample in samples:
+            row = sample.block.rows[sample.row]
+            position = Position(int(row["epoch"]), int(row["sequence"]))
+            if position not in frames:  # samples of a page often share a frame
+                frames[position] = _frame(reader, position)
+            frame = frames[position]
+            found.append(frame if isinstance(frame, PeriplusError) else _trajectory(frame, sample))
     return tuple(found)
 
 
-def _frame(lookup: RecordLookup, position: Position, offset: int | None) -> tuple[Trajectory, ...] | PeriplusError:
+def _frame(reader: SpoolReader, position: Position) -> tuple[Trajectory, ...] | PeriplusError:
     try:
-        packed = unpack(lookup.read(position, offset, max_bytes=MAX_FRAME_BYTES), max_payload_bytes=MAX_FRAME_BYTES)
+        packed = unpack(reader.read(position), max_payload_bytes=MAX_FRAME_BYTES)
         return decode(packed.payload, max_content_bytes=MAX_FRAME_BYTES)
     except PeriplusError as error:
         return error

@@ -5,11 +5,13 @@ numbers, powers of two, floats beyond any range, NaN, texts without end, nesting
 process, in proportion to that of the honest run.
 """
 
+import contextlib
 import functools
 import gc
 import io
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
@@ -33,6 +35,7 @@ from periplus.audit.report import report_text, report_tree
 from periplus.audit.run_reader import MAX_METRICS_BYTES, read_run
 from periplus.audit.walk import MAX_FORKS
 from periplus.errors import CorruptFrame
+from periplus.spool.database import DATABASE
 from periplus.values.policy import Policy
 from periplus.values.safetensors_format import safetensors_head
 from periplus.values.trajectory import PolicyRun, Purpose, StopReason
@@ -402,7 +405,7 @@ def test_a_pipe_or_a_device_in_place_of_a_file_ends_with_a_verdict(run: Path, fi
     """Nothing ever comes out of the pipe, and the device gives zeros without end: a child process audits them."""
     path = run / file
     if path.is_dir():
-        path = min(path.glob("*.spool"))
+        path /= DATABASE
     for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
         path.unlink()
         make(path)
@@ -489,17 +492,31 @@ def test_the_longest_line_is_still_read_and_one_byte_more_is_not(run: Path) -> N
     assert "more than" in str(report.findings)
 
 
-def test_a_segment_without_end_is_a_finding_in_a_store_and_in_a_spool(run: Path) -> None:
-    (segment, *_) = (run / "trajectories").glob("*.spool")
-    whole = segment.read_bytes()
-    os.truncate(segment, LARGE)
-    assert "frame_unreadable" in audited_by_a_process(run)["counts"]
-    segment.write_bytes(whole)
+def test_a_record_without_end_and_a_database_that_is_none_are_findings_in_a_store_and_in_a_spool(run: Path) -> None:
     spool = run / "spool"
     spool.mkdir()
-    (spool / segment.name).touch()
-    os.truncate(spool / segment.name, LARGE)
-    assert any(str(spool) in str(finding) for finding in audited_by_a_process(run, spool)["findings"])
+    with contextlib.closing(sqlite3.connect(run / "trajectories" / DATABASE, isolation_level=None)) as connection:
+        connection.execute("UPDATE records SET data = zeroblob(200000000) WHERE key = (SELECT max(key) FROM records)")
+    (spool / DATABASE).touch()
+    os.truncate(spool / DATABASE, LARGE)
+    report = audited_by_a_process(run, spool)
+    assert "frame_unreadable" in report["counts"]
+    assert any(str(spool) in str(finding) for finding in report["findings"])
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "WITH RECURSIVE more(key, digest, data) AS (SELECT 1, x'', x'' UNION ALL SELECT key + 1, x'', x'' FROM more) "
+        "SELECT * FROM more",
+        "SELECT 1 AS key, x'' AS digest, randomblob(1000000000) AS data",
+    ],
+)
+def test_a_store_that_computes_its_records_is_a_finding(run: Path, schema: str) -> None:
+    with contextlib.closing(sqlite3.connect(run / "trajectories" / DATABASE, isolation_level=None)) as connection:
+        connection.execute("DROP TABLE records")
+        connection.execute(f"CREATE VIEW records AS {schema}")
+    assert "frame_unreadable" in audited_by_a_process(run)["counts"]
 
 
 def test_the_name_of_a_part_or_of_a_checkpoint_may_be_anything(run: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from periplus.audit import records
 from periplus.audit.findings import Code
+from periplus.spool.database import DATABASE
 from tests.support.audit.files import audited
 from tests.support.audit.forger import Forger
 from tests.support.audit.tampering.edits import STEP, Tampering, at, first_trained
@@ -85,8 +86,8 @@ def test_one_cause_that_breaks_every_line_is_counted_and_shown_in_part(run: Path
 
 
 def test_a_store_that_cannot_be_read_is_one_finding(run: Path) -> None:
-    file = sorted((run / "trajectories").glob("*.spool"))[3]
-    file.write_bytes(file.read_bytes()[:-60])
+    file = run / "trajectories" / DATABASE
+    file.write_bytes(file.read_bytes()[:-5000])
     report = audited(run)
     assert set(report.counts) == {Code.FRAME_UNREADABLE}
     assert report.surviving is not None

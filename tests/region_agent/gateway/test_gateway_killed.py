@@ -14,6 +14,7 @@ import pytest
 
 from periplus.job.job_file import JobFile
 from periplus.pb.v1 import control_pb2
+from periplus.spool.database import DATABASE
 from periplus.values.transport_keys import FrameKey, SeenFrames
 from tests.support.cases.tiers import rest_is_slow
 from tests.support.coordinator.fake_coordinator import FakeCoordinator, served
@@ -89,8 +90,8 @@ async def joined(worker_id: str, address: str) -> Worker:
 
 
 def spools_below(folder: Path) -> list[str]:
-    """Return the names of all spools' files. Folders may be removed meanwhile, which a glob takes for an error."""
-    return [name for _, _, names in os.walk(folder) for name in names if name.endswith(".spool")]
+    """Return the names of all spools' databases. Folders may be removed meanwhile, which a glob takes for an error."""
+    return [name for _, _, names in os.walk(folder) for name in names if name == DATABASE]
 
 
 @pytest.mark.parametrize("durability", rest_is_slow(["machine", "process"]))

@@ -11,7 +11,6 @@ from periplus.spool.format import Durability
 from periplus.values.transport_keys import FrameKey
 from region_agent.gateway import frames as frames_module
 from region_agent.gateway.messages import LocalCommit
-from tests.support.faulty_files import FaultyFiles
 from tests.support.gateway.loopback import (
     JOB,
     Trainer,
@@ -24,6 +23,7 @@ from tests.support.gateway.loopback import (
     two_regions,
     until,
 )
+from tests.support.gateway.spool_disk import SpoolDisk
 
 
 def key(sequence: int, worker_id: str = "w1", epoch: int = 1) -> FrameKey:
@@ -64,7 +64,7 @@ async def test_a_frame_of_a_remote_region_is_kept_there_and_only_passed_on_at_ho
 
 @played
 async def test_an_acknowledgement_waits_for_the_disk_where_the_job_asks_for_it() -> None:
-    disk = FaultyFiles()
+    disk = SpoolDisk()
     async with gateway(frames=frame_spool(disk, durability=Durability.MACHINE)) as home:
         async with Worker(home.address, "w1") as worker:
             await worker.frame(b"0")
@@ -145,7 +145,7 @@ async def test_what_the_home_gateway_had_not_passed_on_when_it_died_comes_again_
 @pytest.mark.parametrize("how", ["kill", "power"])
 @played
 async def test_a_gateway_that_died_and_came_back_sends_what_its_dead_worker_left(how: str) -> None:
-    disk = FaultyFiles()
+    disk = SpoolDisk()
 
     def spool() -> frames_module.FrameSpool:
         return frame_spool(disk, durability=Durability.MACHINE)

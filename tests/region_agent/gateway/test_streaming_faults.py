@@ -12,8 +12,8 @@ from periplus.values.transport_keys import FrameKey, KeyedFrame, SeenFrames
 from region_agent.gateway.hub import JobHub
 from region_agent.gateway.messages import LocalCommit, UpKind
 from tests.support.cases.examples import examples
-from tests.support.faulty_files import FaultyFiles
 from tests.support.gateway.loopback import JOB, frame_spool, relayed, weight_cache
+from tests.support.gateway.spool_disk import SpoolDisk
 
 ROUTINE = ("put", "to gateway", "acknowledge", "to worker", "up", "to ledger", "down")
 FAULTS = ("cut worker", "cut up", "kill", "power", "fork")
@@ -25,7 +25,7 @@ class World:
 
     def __init__(self, choose: Callable[[int], int]) -> None:
         self.choose = choose
-        self.disk = FaultyFiles()
+        self.disk = SpoolDisk()
         self.num_put = 0
         self.kept: list[FrameKey] = []  # by the worker: not acknowledged
         self.acknowledged: set[FrameKey] = set()

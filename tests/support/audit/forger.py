@@ -4,8 +4,10 @@ A forger knows the schema and recomputes everything that follows from a change: 
 ages, manifests and their hashes. It cannot sign with the keys of the run's trainers, which are gone.
 """
 
+import contextlib
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -22,7 +24,8 @@ from periplus.codec import trajectory as codec
 from periplus.codec.frame import CodecId, Frame, pack
 from periplus.job.run_directory import RunDirectory
 from periplus.publication import JobAuthority
-from periplus.spool.format import Durability, segment_name
+from periplus.spool.database import DATABASE, key_of
+from periplus.spool.format import Durability
 from periplus.spool.format import Position as SpoolPosition
 from periplus.spool.reader import SpoolReader
 from periplus.spool.spool import Spool
@@ -191,7 +194,7 @@ class Forger:
         kept = list(SpoolReader.open(folder).records())
         shutil.rmtree(folder)
         for _, records in groupby(kept, key=lambda record: record.position.epoch):
-            store = Spool.open(folder, durability=Durability.PROCESS, max_bytes=1 << 30, segment_bytes=1)
+            store = Spool.open(folder, durability=Durability.PROCESS, max_bytes=1 << 30)
             for record in records:
                 changed = [change(t) for t in frame_trajectories(record.data)]
                 store.append(pack(Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, codec.encode(changed))))
@@ -244,8 +247,11 @@ class Forger:
             run.append(replace(quoted, values=values))
 
     def remove_frame(self, frame: audit.FrameId) -> None:
-        """Remove the file of the frame's segment: each frame has its own here."""
-        (self.root / "trajectories" / segment_name(SpoolPosition(frame.epoch, frame.sequence))).unlink()
+        """Remove a frame from the store."""
+        key = key_of(SpoolPosition(frame.epoch, frame.sequence))
+        path = self.root / "trajectories" / DATABASE
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("DELETE FROM records WHERE key = ?", (key,))
 
 
 def _restated(

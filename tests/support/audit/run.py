@@ -118,9 +118,7 @@ class AuditRun:
         }
         run.config.write_text(json.dumps(job))
         self.journal = AuditJournal.open(run.audit)
-        self.store = Spool.open(
-            self.root / "trajectories", durability=Durability.PROCESS, max_bytes=1 << 30, segment_bytes=1
-        )
+        self.store = Spool.open(self.root / "trajectories", durability=Durability.PROCESS, max_bytes=1 << 30)
         snapshot = self.checkpoints[parent] if parent else None
         if snapshot:
             self.lineage = snapshot.lineage.restored(self.lineage.fork + 1, snapshot.policy)

@@ -103,9 +103,6 @@ class _CountedFile:
             raise Killed
         self._file.append(parts)
 
-    def truncate(self, num_bytes: int) -> None:
-        self._file.truncate(num_bytes)
-
     def sync(self) -> None:
         self._disk._either(self._file.sync)
 

@@ -38,7 +38,6 @@ from periplus.publication import (
     bundle_parts,
     signed_publication,
 )
-from periplus.spool.files import FileLayer
 from periplus.spool.format import Durability
 from periplus.values.digest import state_digest
 from periplus.values.policy import Policy
@@ -55,9 +54,9 @@ from region_agent.gateway.traffic import Traffic
 from region_agent.gateway.upstream import Upstream
 from region_agent.weights.disk.files import WeightFiles
 from region_agent.weights.weight_cache import WeightCache
-from tests.support.faulty_files import FaultyFiles
 from tests.support.gateway.faulty_weights import FaultyWeightFiles
 from tests.support.gateway.messages import committed_to_pb
+from tests.support.gateway.spool_disk import SpoolDisk
 from tests.support.keys import AUTHORITY, JOB_SECRET
 from tests.support.publication.signed import payload_parts
 
@@ -179,13 +178,16 @@ class Gateway:
 
 
 def frame_spool(
-    disk: FileLayer | None = None,
+    disk: SpoolDisk | None = None,
     *,
     durability: Durability = Durability.PROCESS,
     max_bytes: int = 64 << 20,
 ) -> FrameSpool:
-    """In memory, unless `disk` says where."""
-    return FrameSpool.open(Path("/spool"), durability=durability, max_bytes=max_bytes, layer=disk or FaultyFiles())
+    """In a folder of its own, unless `disk` says where."""
+    disk = disk or SpoolDisk()
+    frames = FrameSpool.open(disk.folder, durability=durability, max_bytes=max_bytes)
+    disk.watch(frames._spool)
+    return frames
 
 
 def relayed(worker_id: str, kind: UpKind = UpKind.OTHER) -> RelayedUp:

@@ -67,15 +67,13 @@ def trajectory_of(
 class SampleWriter:
     """Writes steps into a run directory as a trainer does. Each step's trajectories are one frame."""
 
-    def __init__(self, root: Path, *, with_tokenizer: bool = True, segment_bytes: int = 1 << 20) -> None:
+    def __init__(self, root: Path, *, with_tokenizer: bool = True) -> None:
         self.run = RunDirectory(root)
         self.run.create()
-        self.store = Spool.open(
-            self.run.trajectories, durability=Durability.PROCESS, max_bytes=1 << 30, segment_bytes=segment_bytes
-        )
+        self.store = Spool.open(self.run.trajectories, durability=Durability.PROCESS, max_bytes=1 << 30)
         tokenizer = character_tokenizer().to_str().encode() if with_tokenizer else None
         disk = DiskWait(asyncio.Event(), lambda phase: None)
-        self.recorder = SampleRecorder(self.run.samples, self.store.offset, REGIONS, tokenizer, disk)
+        self.recorder = SampleRecorder(self.run.samples, REGIONS, tokenizer, disk)
 
     def step(self, policy: Policy, trajectories: Sequence[Trajectory], **figures: Any) -> None:
         """Store the trajectories as one frame, and write the block of the step that made `policy` from them."""

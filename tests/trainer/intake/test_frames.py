@@ -15,7 +15,6 @@ from periplus.spool.spool import Spool
 from periplus.values.trajectory import TrajectoryLimits, content_digest, token_ids
 from periplus.values.transport_keys import FrameKey
 from tests.periplus.values.test_trajectory import GOOD
-from tests.support.faulty_files import is_durable
 from trainer import disk_wait as disk_wait_module
 from trainer.disk_wait import DiskWait
 from trainer.intake import frames as intake_module
@@ -67,7 +66,7 @@ def test_what_is_taken_is_on_disk_and_says_where(store: Spool) -> None:
     assert [kept.digest for kept in committed.kept] == [content_digest(kept.trajectory) for kept in committed.kept]
     (record,) = store.records()
     assert {kept.frame for kept in committed.kept} == {record.position}
-    assert is_durable(store, record.position)
+    assert store._num_synced == record.position.sequence + 1
     assert unpack(bytes(record.data), max_payload_bytes=1 << 20) == frame(0, 1)
 
 

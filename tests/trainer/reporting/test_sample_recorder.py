@@ -7,7 +7,7 @@ import pytest
 
 from periplus.errors import DiskFull, StorageError
 from periplus.job.samples.index import read_index
-from periplus.job.samples.step_blocks import UNKNOWN_OFFSET, StepBlock
+from periplus.job.samples.step_blocks import StepBlock
 from periplus.spool.format import Position
 from periplus.values.policy import Policy
 from periplus.values.trajectory import Trajectory
@@ -18,10 +18,10 @@ from trainer.reporting import sample_recorder
 from trainer.reporting.sample_recorder import sample_block
 
 
-def block_of(trajectory: Trajectory, policy: Policy, offset: int | None = 99) -> StepBlock:
+def block_of(trajectory: Trajectory, policy: Policy) -> StepBlock:
     kept = KeptTrajectory(trajectory, b"", Position(3, 4), 5)
     figures = SampleFigures(trajectory.group, trajectory.sample, 0.25, -1.0, 0.5, 2.0)
-    return sample_block(policy, [kept], [figures], lambda position: offset, REGIONS)
+    return sample_block(policy, [kept], [figures], REGIONS)
 
 
 def test_a_row_says_where_its_trajectory_is_and_what_the_trainer_found() -> None:
@@ -29,16 +29,15 @@ def test_a_row_says_where_its_trajectory_is_and_what_the_trainer_found() -> None
     block = block_of(trajectory, Policy(1, 6))
     [row] = block.rows
     assert (row["group"], row["sample"], row["epoch"], row["sequence"], row["index"]) == (7, 8, 3, 4, 5)
-    assert (row["offset"], row["tokens"], row["staleness"]) == (99, 3, 5 - 2)
+    assert (row["tokens"], row["staleness"]) == (3, 5 - 2)
     # The reward that was trained on, which is not that of the trajectory if rewards are shuffled.
     assert (row["reward"], row["advantage"]) == (0.25, -1.0)
     assert (row["difference_mean"], row["difference_max"]) == (0.5, 2.0)
     assert block.region_of(0) == "us-east"
 
 
-def test_an_unknown_place_and_an_unknown_region_are_said_to_be_so() -> None:
-    block = block_of(trajectory_of(7, 8, worker="gone"), Policy(0, 1), offset=None)
-    assert block.rows["offset"][0] == UNKNOWN_OFFSET
+def test_an_unknown_region_is_said_to_be_so() -> None:
+    block = block_of(trajectory_of(7, 8, worker="gone"), Policy(0, 1))
     assert (block.regions, block.region_of(0)) == ((), "")
 
 

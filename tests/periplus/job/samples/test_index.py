@@ -41,7 +41,7 @@ def test_a_run_has_the_samples_that_were_written(tmp_path: Path) -> None:
 
 
 def test_samples_whose_frames_were_removed_are_known_and_have_none(tmp_path: Path) -> None:
-    writer = SampleWriter(tmp_path / "run", segment_bytes=100)  # each frame in a file of its own
+    writer = SampleWriter(tmp_path / "run")
     for version in (1, 2, 3):
         writer.step(Policy(0, version), [trajectory_of(version, 0)])
     writer.store.trim(Position(1, 2))

@@ -56,8 +56,8 @@ def test_no_damaged_byte_goes_unnoticed(block: StepBlock, data: st.DataObject) -
     assert list(read_blocks(bytes(packed))) == []
 
 
-def test_a_row_takes_64_bytes_and_names_its_region_or_none() -> None:
-    assert ROW.itemsize == 64
+def test_a_row_takes_56_bytes_and_names_its_region_or_none() -> None:
+    assert ROW.itemsize == 56
     rows = empty_rows(2)
     assert rows["region"].tolist() == [NO_REGION] * 2
     rows["region"][1] = 0

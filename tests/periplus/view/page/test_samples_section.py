@@ -49,6 +49,7 @@ def run(tmp_path: Path) -> RunDirectory:
     writer.step(
         Policy(0, 3), [trajectory_of(1, 0, prompt=HOSTILE, completion=completion, worker=HOSTILE, metadata=metadata)]
     )
+    writer.store.close()
     return writer.run
 
 
@@ -89,6 +90,6 @@ def test_without_text_the_page_says_why_and_shows_ids(tmp_path: Path) -> None:
 
 
 def test_a_sample_without_its_frame_says_why(run: RunDirectory) -> None:
-    for file in run.trajectories.glob("*.spool"):
-        file.write_bytes(b"")
+    for file in run.trajectories.glob("*.db"):
+        file.write_bytes(bytes(9999))
     assert "Not shown: " in samples_page(hostile_gallery(run))
