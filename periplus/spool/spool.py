@@ -177,6 +177,23 @@ class Spool:
             raise NotFound(f"{self.folder} has no record {position}; it was retired or never written")
         return record_of(self._path, row).data
 
+    def copy(self, folder: Path, start: Position) -> None:
+        """Write the records from `start` on to a new spool in `folder`, under the same positions.
+
+        Some retired records may be among them. Others may append meanwhile. Raises: DiskFull or another StorageError.
+        """
+        target = folder / DATABASE
+        with explained(folder):
+            folder.mkdir()
+        with queried(target), contextlib.closing(sqlite3.connect(target, isolation_level=None)) as connection:
+            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+            connection.execute(SCHEMA)
+            connection.execute("ATTACH ? AS source", (str(self._path),))
+            connection.execute(
+                "INSERT INTO records SELECT key, digest, data FROM source.records WHERE key >= ?", (key_of(start),)
+            )
+            connection.execute(f"PRAGMA user_version = {self.epoch}")
+
     # ---- writing --------------------------------------------------------------------------------------------------
 
     def append(self, *parts: Buffer) -> Position:

@@ -24,7 +24,7 @@ from pathlib import Path
 import pytest
 
 from bench.provenance import commit, machine, say
-from tests.chaos.faults import DISKS, ROUNDS, Fault
+from tests.chaos.faults import DISKS, LOST, REPLICATED, ROUNDS, Fault
 from tests.chaos.watch import Watch, watching
 from tests.support.processes.operated_fleet import FAR, HOME, OperatedFleet, wait_for
 from tests.support.small_disk import small_disk
@@ -121,7 +121,8 @@ def round_of(name: str, faults: Sequence[Fault], dice: random.Random, rows: list
                 fleet = OperatedFleet(folder, RTT_MS)
                 try:
                     say(f"{name}: the fleet is there")
-                    fleet.train(JOB, SETTLE_STEPS)
+                    replicas = (*REPLICATED, f"checkpoint.replicate=file://{fleet.work}/replicas")
+                    fleet.train((*JOB, *(replicas if {*faults} & {*LOST} else ())), SETTLE_STEPS)
                     for fault in faults:
                         trying = fault.name
                         rows.append(tried(fleet, fault, dice))

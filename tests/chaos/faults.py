@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from periplus.pb.v1 import control_pb2
 from tests.support.processes.demo import pids_of
 from tests.support.processes.operated_fleet import (
     CONTROL,
@@ -138,6 +139,10 @@ def filled(disk: str, seconds: float) -> Strike:
 
 
 def joined(fleet: OperatedFleet) -> None:
+    # So near that it helps by the planner's model, also if a busy machine measures slower links.
+    for other in (HOME, NEAR, FAR):
+        fleet.set_link(NEW, other, "rate", "1gbit")
+        fleet.set_link(NEW, other, "rtt", "1ms")
     fleet.start_agent(NEW)
     wait_for(lambda: bool(worker(NEW)(fleet)), 120.0, "a worker in the new region")
 
@@ -150,6 +155,19 @@ def joined_unusable(fleet: OperatedFleet) -> None:
 
 
 UNUSABLE_WORDS = f"{NEW}: cannot use "
+
+
+def lost(fleet: OperatedFleet) -> None:
+    """The machine of the trainer's region is gone, with its disk."""
+
+    def job() -> control_pb2.Job:
+        found: control_pb2.Job = fleet.ask(lambda remote: remote.job(fleet.job_id))
+        return found
+
+    wait_for(lambda: bool(job().replica), 120.0, "a replica")
+    region = next(each.region for each in job().processes if each.task_id.endswith("/trainer"))
+    signalled([*agent(region)(fleet), *trainer(fleet), *worker(region)(fleet)], signal.SIGKILL)
+    fleet.run_dir.rename(fleet.work / "lost")
 
 
 def drained(fleet: OperatedFleet) -> None:
@@ -233,6 +251,15 @@ REGION_CHANGES = (
     Fault("region-joins", "a fourth region joins", joined, is_quick=True),
     Fault("region-drained", "a region is drained, and opened again", drained, is_quick=True, says="near is drained"),
 )
+LOST = (
+    Fault(
+        "region-lost",
+        "the trainer's region is gone for ever, 15 s allowed",
+        lost,
+        next_fork=True,
+        says="then goes on elsewhere from checkpoint",
+    ),
+)
 UNUSABLE = (Fault("state-unusable", "a fourth region joins whose state directory is unusable", joined_unusable),)
 
 ROUNDS = {
@@ -241,6 +268,10 @@ ROUNDS = {
     "network": NETWORK,
     "disks": DISKS,
     "regions": REGION_CHANGES,
+    "lost": LOST,
     "unusable": UNUSABLE,
 }
 """Faults that are tried on one fleet, by a name."""
+
+REPLICATED = ("regions.trainer=null", "regions.min=2", "failure.max_region_absence_s=15")
+"""What the job of the round `lost` says besides the URL of its replicas."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from coordinator.client.connection import job_state
 from periplus.errors import PeriplusError
-from tests.support.processes.operated_fleet import OperatedFleet
+from tests.support.processes.operated_fleet import NewLines, OperatedFleet
 
 STEPS_EVERY_S, WORDS_EVERY_S = 0.05, 0.3
 
@@ -47,13 +47,9 @@ class Watch:
         return next(((at_s, words) for at_s, words in self.words if at_s > since_s and words not in usual), None)
 
     def follow_steps(self) -> None:
-        file, offset = self._fleet.run_dir / "metrics.jsonl", 0
+        lines = NewLines(self._fleet.run_dir / "metrics.jsonl")
         while not self._over.is_set():
-            with file.open("rb") as opened:
-                opened.seek(offset)
-                whole = opened.read().rpartition(b"\n")[0]
-            offset += len(whole) + 1 if whole else 0
-            for line in filter(None, whole.split(b"\n")):
+            for line in lines.read():
                 found = json.loads(line)
                 if found["kind"] == "step":
                     dropped = int(found.get("dropped_samples", 0))

@@ -85,7 +85,7 @@ def test_the_region_that_was_given_up_ends_what_it_still_runs() -> None:
     assert (run.job().state, run.job().fork) == (JobState.RUNNING, 1)
 
 
-def test_a_trainer_that_dies_before_it_has_the_replica_fetches_it_again_and_a_later_one_has_its_own_checkpoint() -> None:
+def test_a_trainer_that_dies_before_it_has_fetched_the_replica_does_so_again_and_later_has_its_own() -> None:
     run = running()
     replicated(run, "eu", Policy(0, 10))
     stays_away(run, "eu")

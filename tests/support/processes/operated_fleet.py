@@ -31,6 +31,27 @@ TRAINER, WORKER = "-m trainer ", "-m rollout_worker "
 """Words of the command lines of a job's processes."""
 
 
+class NewLines:
+    """Reads only the new lines of a growing file, so that whoever waits leaves the machine to the job.
+
+    A shorter copy that takes its place holds nothing new.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._num_read = 0
+
+    def read(self) -> list[bytes]:
+        if not self._file.exists():
+            return []
+        with self._file.open("rb") as opened:
+            self._num_read = min(self._num_read, opened.seek(0, os.SEEK_END))
+            opened.seek(self._num_read)
+            whole, newline, _ = opened.read().rpartition(b"\n")
+        self._num_read += len(whole + newline)
+        return whole.splitlines()
+
+
 class OperatedFleet:
     """A coordinator and an agent in each region, each a process of its own, in a home and folder of their own.
 
@@ -44,7 +65,7 @@ class OperatedFleet:
         self.address = ""
         self.job_id = ""
         self._steps: list[dict[str, Any]] = []
-        self._num_read = 0
+        self._lines: NewLines | None = None
         # One for the calls of all threads: gRPC gets along with no second one.
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
@@ -68,8 +89,7 @@ class OperatedFleet:
 
     def _start_wan(self, rtt_ms: float) -> str:
         names = (*REGIONS, NEW, CONTROL)
-        # Fast enough that each region helps the job by the planner's model, also if a busy machine measures a quarter.
-        rows = [f"{src},{dst},0.3,{rtt_ms}" for src in names for dst in names if src != dst]
+        rows = [f"{src},{dst},0.075,{rtt_ms}" for src in names for dst in names if src != dst]
         grid = self.folder / "grid.csv"
         grid.write_text("\n".join(("src_region,dst_region,throughput_gbps,rtt_ms", *rows)))
         return self.start("wan", "wan", "run", "--grid", str(grid), "--control", "127.0.0.1:0")["control"]
@@ -132,15 +152,10 @@ class OperatedFleet:
 
     def steps(self) -> list[dict[str, Any]]:
         """Return the records of all steps so far."""
-        file = self.run_dir / "metrics.jsonl"
-        if file.exists():
-            # Only what is new, so that whoever waits leaves the machine to the job.
-            with file.open("rb") as opened:
-                opened.seek(self._num_read)
-                whole, newline, _ = opened.read().rpartition(b"\n")
-            self._num_read += len(whole + newline)
-            found = [json.loads(line) for line in whole.splitlines()]
-            self._steps += [record for record in found if record["kind"] == "step"]
+        if self._lines is None:
+            self._lines = NewLines(self.run_dir / "metrics.jsonl")
+        found = [json.loads(line) for line in self._lines.read()]
+        self._steps += [record for record in found if record["kind"] == "step"]
         return self._steps
 
     def wait_for_steps(self, count: int) -> None:
