@@ -5,7 +5,7 @@
     records(start), read(position)  read the records that are not retired, in order
     retire(position), trim(upto)    mark records as no longer needed; their room is used for others
 
-Invariants: positions rise and are never used twice. The next opening finds every record that was reported durable, in
+Invariants: positions rise, and none that was reported durable is used twice. The next opening finds every record that was reported durable, in
 order, and no record that was not appended. A full spool raises SpoolFull and a full disk DiskFull; both leave the spool
 unchanged, and the append may be tried again. A retired record is not read again by this process. Rows of retired
 records are deleted `DELETED_AT_ONCE` at a time and by `close`, so after a crash the last of them come back, and a
