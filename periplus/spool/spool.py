@@ -5,18 +5,19 @@
     records(start), read(position)  read the records that are not retired, in order
     retire(position), trim(upto)    mark records as no longer needed; their room is used for others
 
-Invariants: positions rise and are never used twice. The next opening finds every record that was reported durable, in
-order, and no record that was not appended. A full spool raises SpoolFull and a full disk DiskFull; both leave the spool
-unchanged, and the append may be tried again. A retired record is not read again by this process. Rows of retired
-records are deleted `DELETED_AT_ONCE` at a time and by `close`, so after a crash the last of them come back, and a
-reader must tolerate repeats. A full disk only delays this. The file keeps its largest size.
+Invariants: positions rise, and none that was reported durable is used twice. The next opening finds every record that
+was reported durable, in order, and no record that was not appended. A full spool raises SpoolFull and a full disk
+DiskFull; both leave the spool unchanged, and the append may be tried again. A retired record is not read again by this
+process. Rows of retired records are deleted `DELETED_AT_ONCE` at a time and by `close`, so after a crash the last of
+them come back, and a reader must tolerate repeats. A full disk only delays this. The file keeps its largest size.
 
 The records are rows of an SQLite database (`database.py`) with a write-ahead log. Each append is a transaction, which
-hands the record to the operating system and waits for nothing. With `process`, that is durable. With `machine`,
-`sync` makes it durable by one fsync of the log, which is what `synchronous = FULL` would do for each append. Neither it
+hands the record to the operating system and waits for nothing. With `process`, that is durable. With `machine`, `sync`
+makes it durable by one sync of the log, which is all that `synchronous = FULL` would do in each append. Neither this
 nor copying the log into the database holds the lock for long, so both may run in a thread while others append. One
 sync serves all callers that wait for it (group commit). After a failed one the content of the disk is unknown, so every
-call fails until the spool is opened again. With `process`, a power cut may leave damage.
+call fails until the spool is opened again. With `process`, a power cut may leave damage. Damage to the log hides the
+records from there on, as a torn end does; damage to the database is found.
 
 Opening takes a lock, so that a second process gets Conflict. Other processes may read meanwhile (`reader.py`).
 """

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from periplus.errors import Conflict, NotFound
+from periplus.spool.database import DATABASE, LOG
 from periplus.spool.format import Durability, Position
 from periplus.spool.reader import SpoolReader
 from periplus.spool.spool import DELETED_AT_ONCE, Spool
@@ -86,6 +87,33 @@ def test_an_owner_that_is_killed_loses_nothing_that_was_promised(
         assert newest == list(range(len(newest)))
     with Opened(tmp_path) as spool:
         assert [record.position for record in spool.records()] == positions
+
+
+def test_a_log_that_a_power_cut_tore_keeps_what_was_synced_and_invents_nothing(tmp_path: Path) -> None:
+    rng = random.Random(7)
+    spool = Spool.open(tmp_path / "spool", durability=Durability.MACHINE, max_bytes=1 << 30)
+    expected = [rng.randbytes(rng.randrange(9000)) for _ in range(12)]
+    for data in expected[:6]:
+        spool.append(data)
+    spool.sync()
+    num_synced_bytes = (spool.folder / LOG).stat().st_size
+    for data in expected[6:]:
+        spool.append(data)
+    database, log = ((spool.folder / name).read_bytes() for name in (DATABASE, LOG))
+    for number in range(20):
+        torn = bytearray(log[: rng.randrange(num_synced_bytes, len(log))])
+        hole = rng.randrange(num_synced_bytes, len(log))  # a page that came later was written, this one was not
+        torn[hole : hole + 512] = bytes(len(torn[hole : hole + 512]))
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / DATABASE).write_bytes(database)
+        (folder / LOG).write_bytes(torn)
+        read = [record.data for record in SpoolReader.open(folder).records()]
+        with Opened(folder) as again:
+            found = [record.data for record in again.records()]
+        assert found == read == expected[: len(found)]
+        assert len(found) >= 6
+    spool.close()
 
 
 class Opened:
