@@ -100,9 +100,14 @@ class Replicator:
             await self._changed.wait()
             self._changed.clear()
             folder, self._waiting = self._waiting, None
-            if folder is not None:
-                await self._upload_until_done(folder)
-                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            if folder is None:
+                continue
+            policy = Policy(*map(int, folder.name.split(".")))
+            url = await self._uploaded(folder, policy)
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            if url:
+                event(log, logging.INFO, "checkpoint_replicated", policy=policy, url=url)
+                self._tell(policy, url, "")
 
     def _set_aside(self, folder: Path, manifest: Manifest, first_frame: Position | None) -> None:
         run, copy = self._run, RunDirectory(folder)
@@ -118,12 +123,13 @@ class Replicator:
             link = os.link if _can_link(run.config, folder / "link") else shutil.copyfile
             shutil.copytree(manifest.directory, copy.checkpoints / manifest.directory.name, copy_function=link)
 
-    async def _upload_until_done(self, folder: Path) -> None:
-        failures, policy = 0, Policy(*map(int, folder.name.split(".")))
-        url = replica_url(self._base, self._job_id, policy)
+    async def _uploaded(self, folder: Path, policy: Policy) -> str:
+        """Upload a replica until that has worked, and return its URL; or an empty text once a newer one waits."""
+        failures, url = 0, replica_url(self._base, self._job_id, policy)
         while True:
             try:
-                await _in_daemon_thread(lambda: _upload(folder, url, self._base, self._job_id, policy))
+                await _in_daemon_thread(lambda: _upload(folder, url, policy))
+                return url
             except Exception as error:  # file systems across a network raise errors of their own kinds
                 pause_s = RETRY.pause_s(failures)
                 failures += 1
@@ -132,11 +138,7 @@ class Replicator:
                     async with asyncio.timeout(pause_s):
                         await self._changed.wait()
                 if self._waiting is not None:
-                    return
-                continue
-            event(log, logging.INFO, "checkpoint_replicated", policy=policy, url=url)
-            self._tell(policy, url, "")
-            return
+                    return ""
 
     def _failed(self, policy: Policy, why: str) -> None:
         event(log, logging.WARNING, "checkpoint_not_replicated", policy=policy, base=self._base, why=why)
@@ -197,7 +199,7 @@ def _note(policy: Policy, first: Position | None) -> str:
     return json.dumps({"policy": [policy.fork, policy.version], "kept_from": kept_from})
 
 
-def _upload(folder: Path, url: str, base: str, job_id: str, policy: Policy) -> None:
+def _upload(folder: Path, url: str, policy: Policy) -> None:
     files, path = _file_system(url)
     manifest = Path(_CHECKPOINTS, str(policy), MANIFEST)
     names = sorted(each.relative_to(folder) for each in folder.rglob("*") if each.is_file())

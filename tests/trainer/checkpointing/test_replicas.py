@@ -134,19 +134,22 @@ def test_a_replica_without_frames_says_so(scene: Scene, tmp_path: Path) -> None:
 
 
 def test_of_checkpoints_that_wait_only_the_newest_is_copied_and_the_two_newest_stay(scene: Scene) -> None:
-    asyncio.run(scene.replicate(5, 10, 15))
-    assert scene.names() == ["0.15"]
-    asyncio.run(scene.replicate(20))
-    asyncio.run(scene.replicate(25))
+    async def play() -> None:
+        await scene.replicate(5, 10, 15)
+        assert scene.names() == ["0.15"]
+        await scene.replicate(20)
+        await scene.replicate(25)
+
+    asyncio.run(play())
     assert scene.names() == ["0.20", "0.25"]
 
 
 def test_a_trainer_that_was_given_up_removes_nothing_of_the_next_one(scene: Scene) -> None:
-    asyncio.run(scene.replicate(5, fork=1))
-    asyncio.run(scene.replicate(7, fork=1))
-    asyncio.run(scene.replicate(20))
-    asyncio.run(scene.replicate(25))
-    asyncio.run(scene.replicate(30))
+    async def play() -> None:
+        for fork, version in ((1, 5), (1, 7), (0, 20), (0, 25), (0, 30)):
+            await scene.replicate(version, fork=fork)
+
+    asyncio.run(play())
     assert scene.names() == ["0.25", "0.30", "1.5", "1.7"]
 
 
@@ -198,10 +201,10 @@ def test_a_checkpoint_that_cannot_be_set_aside_is_told_and_the_next_one_is_copie
         manifest = scene.checkpoint(5)
         shutil.rmtree(manifest.directory)
         await scene.replicator.take(manifest, None)
+        [(policy, url, why)] = scene.told
+        assert (policy, url) == (Policy(0, 5), "")
+        assert why
+        await scene.replicate(10)
 
     asyncio.run(play())
-    [(policy, url, why)] = scene.told
-    assert (policy, url) == (Policy(0, 5), "")
-    assert why
-    asyncio.run(scene.replicate(10))
     assert scene.names() == ["0.10"]
