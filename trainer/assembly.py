@@ -35,7 +35,7 @@ from periplus.values.replica_url import NO_REPLICA
 from periplus.values.trajectory import TrajectoryLimits
 from trainer.checkpointing import checkpoint
 from trainer.checkpointing.checkpointer import Checkpointer, replayable
-from trainer.checkpointing.replicas import Replicator, frames_of_replica
+from trainer.checkpointing.replicas import Replicator
 from trainer.checks.doubted_workers import DoubtedWorkers
 from trainer.checks.rescoring import Rescorer
 from trainer.checks.reward_checks import GuardedEnvironment, RewardChecks
@@ -346,9 +346,6 @@ def _begin(config: TrainerConfig, prepared: Prepared, run: RunDirectory, journal
             other_problems=prepared.has_other_problems,
         )
     )
-    if restored is not None and (replica := frames_of_replica(run)) is not None:
-        policy, first = replica
-        journal.write(audit.PruneEntry(kept_from=audit.FrameId(first.epoch, first.sequence), policy=policy))
     if restored is not None and prepared.has_other_problems:
         for group in restored.open_groups:
             journal.write(audit.DropEntry(group=group, why="other_problems", samples=()))

@@ -125,6 +125,7 @@ class TrainingLoop:
         await self._recorder.count_wan()
         # Without a certified key nothing can be published; from here on workers can start.
         await self._publisher.first(self._prepared.bundle, certificate)
+        await self._checkpointer.note_missing_frames()
         held_out: Mapping[str, float] | None = None
         # A run that was resumed after a step has its first accuracy from before.
         if self._recorder.steps == 0:

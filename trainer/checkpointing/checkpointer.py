@@ -25,7 +25,7 @@ from periplus.spool.spool import Spool
 from periplus.values.trajectory import Purpose, TrajectoryLimits
 from trainer.checkpointing import checkpoint
 from trainer.checkpointing.manifest import Content
-from trainer.checkpointing.replicas import Replicator
+from trainer.checkpointing.replicas import Replicator, frames_of_replica
 from trainer.disk_wait import DiskWait
 from trainer.intake.committed import KeptTrajectory, kept
 from trainer.intake.frames import MAX_FRAME_BYTES, decode
@@ -73,6 +73,17 @@ class Checkpointer:
     def consumed(self, root: bytes) -> None:
         """Add a consumed batch, by its root, to the running root over all batches of this history."""
         self._batches_root = audit.next_batches_root(self._batches_root, root)
+
+    async def note_missing_frames(self) -> None:
+        """If the run was fetched from a replica, let the audit say which frames were not in it.
+
+        To be called when the trainer's key is certified.
+        """
+        if (found := frames_of_replica(self._run)) is not None:
+            policy, first = found
+            await self._journal.write_milestone(
+                audit.PruneEntry(kept_from=audit.FrameId(first.epoch, first.sequence), policy=policy)
+            )
 
     async def checkpoint(self, progress: Progress) -> None:
         """Write a checkpoint of the present policy unless there is one, and remove what no restore needs any more.

@@ -5,8 +5,8 @@
 
 A replica is the directory of a run as a killed trainer would have left it: `config.yaml`, `metrics.jsonl`,
 `audit.jsonl`, the frames that a restore reads in `trajectories/`, and one checkpoint. So it is restored like any run
-whose trainer died. `replica.json` says at which frame the frames begin. The trainer that goes on from it writes a
-`prune` line about the earlier ones.
+whose trainer died. `replica.json` says at which frame they begin. The trainer that goes on from it writes a `prune`
+line about the earlier ones.
 
 Invariants:
 - What `take` sets aside is consistent: no audit line without its frame, and no record of a step without its audit line.
