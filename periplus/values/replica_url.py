@@ -7,7 +7,7 @@ network. So only file systems across a network are allowed, and directories that
 """
 
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from periplus.errors import ConfigError
 from periplus.values.policy import Policy
@@ -22,7 +22,7 @@ SCHEMES = ("file", "s3", "gs", "gcs", "az", "abfs", "abfss", "oci", "hdfs", "web
 def check_replica_url(text: str) -> None:
     """Check that replicas may lie at a URL. Raises: ConfigError."""
     url = urlsplit(text)
-    if url.scheme not in SCHEMES or "::" in text or not (url.netloc or url.path.strip("/")) or ".." in url.path:
+    if url.scheme not in SCHEMES or "::" in text or not (url.netloc or url.path.strip("/")) or ".." in text:
         raise ConfigError(
             f"{text!r} is no place for replicas of checkpoints; give {NO_REPLICA!r}, or a URL such as "
             f"s3://BUCKET/PREFIX or file:///DIRECTORY (schemes: {', '.join(SCHEMES)})"
@@ -51,5 +51,5 @@ def replicated_policy(url: str) -> Policy:
 
 def local_directory(url: str) -> Path | None:
     """Return the directory of a replica, or None if it is across a network."""
-    parts = urlsplit(url)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+    # As fsspec reads it: nothing in it is unquoted, and no part of it is a query.
+    return Path(url.removeprefix("file://")) if url.startswith("file://") else None

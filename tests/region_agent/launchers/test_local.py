@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from periplus.job.run_directory import fork_of_start_line
+from periplus.job.resumption import MANIFEST
+from periplus.job.run_directory import RunDirectory, fork_of_start_line
 from periplus.pb.v1 import control_pb2
 from periplus.process.backoff import Backoff
 from periplus.process.host_limits import usable_cores
@@ -23,7 +24,7 @@ from periplus.values.machine import Device, DeviceFamily, Pace
 from periplus.values.task import FailureCause, Role, TaskOutcome, TaskState
 from region_agent.control.convert import report_to_pb
 from region_agent.control.reconcile import AskToStop, Forget, Kill, LocalTask, RestartLimits, Start, reconcile, report
-from region_agent.launchers.local import Supervisor, WorkerSettings
+from region_agent.launchers.local import Supervisor, WorkerSettings, resumed_from
 from tests.support.coordinator.machines import machine
 from tests.support.keys import JOB_SECRET
 from tests.support.processes.fake_engine import exists, is_alive
@@ -119,6 +120,8 @@ def test_a_run_outside_the_allowed_directories_starts_nothing_and_fails_for_good
         replace(task("succeed"), output_dir=str(tmp_path / "out")),
         replace(task("succeed"), output_dir="../out"),
         replace(task("succeed"), role=Role.TRAINER, resume_from=str(tmp_path / "out" / "j")),
+        replace(task("succeed"), role=Role.TRAINER, resume_from=f"file://{tmp_path}/out/j/0.1"),
+        replace(task("succeed"), role=Role.TRAINER, replicate=f"file://{tmp_path}/out%2F"),
     ):
         made.perform(Start(refused, 0), 1.0)
         ended = made.processes["j/rollout:0"].outcome
@@ -128,6 +131,39 @@ def test_a_run_outside_the_allowed_directories_starts_nothing_and_fails_for_good
         assert str(more) in ended.message
     assert list(tmp_path.iterdir()) == [], "nothing was made there"
     assert not made.refusal(replace(task("succeed"), output_dir=str(more / "out")))
+    assert not made.refusal(replace(task("succeed"), role=Role.TRAINER, replicate=f"file://{more}/replicas"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://host/j/0.1",
+        "zip::file:///w/x.zip",
+        "s3://",
+        "file://host/w",
+        "github://a:b@/",
+        "file:///work/#/../../out",
+    ],
+)
+def test_a_replica_at_a_place_of_another_kind_is_refused(tmp_path: Path, url: str) -> None:
+    made = Supervisor(settings_of(tmp_path), MACHINE, dict.fromkeys(Role, WORKER))
+    for wanted in ({"replicate": url}, {"resume_from": url}):
+        assert url in made.refusal(replace(task("succeed"), role=Role.TRAINER, **wanted))
+
+
+@pytest.mark.parametrize(("policy", "fetches"), [("0.7", False), ("0.8", True), ("1.2", True), (None, True)])
+def test_a_replica_is_not_fetched_if_the_run_has_its_checkpoint_or_a_newer_one(
+    tmp_path: Path, policy: str | None, fetches: bool
+) -> None:
+    run, url = RunDirectory(tmp_path / "runs" / "j"), f"s3://bucket/j/{policy or '0.1'}"
+    run.create()
+    if policy is not None:
+        (run.checkpoints / "0.7").mkdir()
+        manifest = {"fork": 0, "version": 7, "job_id": "j"}
+        (run.checkpoints / "0.7" / MANIFEST).write_text(json.dumps(manifest))
+    assert resumed_from(replace(task("succeed"), role=Role.TRAINER, resume_from=url), run) == (
+        url if fetches else str(run.root)
+    )
 
 
 def test_a_trainer_that_resumes_works_where_its_run_lies_whatever_the_work_directory(

@@ -36,6 +36,13 @@ def test_what_no_checkpoint_covers_stays_whatever_room_there_is() -> None:
     assert filled(0, 2, 3).give_up(covered_version=3) == at(1)
 
 
+def test_a_restore_reads_the_frames_from_the_first_that_the_checkpoint_does_not_cover() -> None:
+    assert filled(99).first_needed(covered_version=3) is None
+    assert filled(99, 2, 3, 2).first_needed(covered_version=3) == at(1)
+    assert filled(99, 2, None, 2).first_needed(covered_version=3) == at(1)
+    assert filled(99, 1, 2).first_needed(covered_version=3) == at(1), "the newest one, if none is needed"
+
+
 def test_a_frame_with_a_sample_that_waits_to_be_trained_on_holds_up_those_behind_it() -> None:
     retention = filled(0, 0, None, 0, 0)
     assert retention.give_up(covered_version=5) == at(1)
