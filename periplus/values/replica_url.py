@@ -7,7 +7,6 @@ network. So only file systems across a network are allowed, and directories that
 """
 
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from periplus.errors import ConfigError
 from periplus.values.policy import Policy
@@ -21,14 +20,14 @@ SCHEMES = ("file", "s3", "gs", "gcs", "az", "abfs", "abfss", "oci", "hdfs", "web
 
 def check_replica_url(text: str) -> None:
     """Check that replicas may lie at a URL. Raises: ConfigError."""
-    url = urlsplit(text)
-    if url.scheme not in SCHEMES or "::" in text or not (url.netloc or url.path.strip("/")) or ".." in text:
+    scheme, _, rest = text.partition("://")
+    if scheme not in SCHEMES or "::" in text or not rest.strip("/") or ".." in text:
         raise ConfigError(
             f"{text!r} is no place for replicas of checkpoints; give {NO_REPLICA!r}, or a URL such as "
             f"s3://BUCKET/PREFIX or file:///DIRECTORY (schemes: {', '.join(SCHEMES)})"
         )
-    if url.scheme == "file" and url.netloc:
-        raise ConfigError(f"{text!r} names the host {url.netloc!r}; a directory has three slashes: file:///DIRECTORY")
+    if scheme == "file" and not rest.startswith("/"):
+        raise ConfigError(f"{text!r} names a host or a relative path; a directory has three slashes: file:///DIRECTORY")
 
 
 def replica_url(base: str, job_id: str, policy: Policy) -> str:
