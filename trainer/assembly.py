@@ -169,18 +169,7 @@ def assembled(
             now=now,
             keep=checks.published,
         )
-        replicator = _replicator(job, job_id, run, store, say)
-        checkpointer = Checkpointer(
-            job_id,
-            run,
-            prepared,
-            keep=job.checkpoint.keep,
-            journal=journal,
-            trims=(store.trim, samples.trim),
-            driver=driver,
-            disk=disk,
-            replicator=replicator,
-        )
+        checkpointer = _checkpointer(config, prepared, run, (store, samples), journal, driver, disk, say)
         # The fork's first line precedes every line that the replay leads to.
         _begin(config, prepared, run, journal)
         ledger_service.replay(_frames_to_replay(store, limits, prepared))
@@ -207,7 +196,7 @@ def assembled(
             loop=loop,
             checks=checks,
             stopped=stopped,
-            replicator=replicator,
+            replicator=checkpointer.replicator,
         )
 
 
@@ -218,7 +207,18 @@ def _says(link: GatewayLink, driver: LedgerDriver, now: Callable[[], float], sta
     return say
 
 
-def _replicator(job: JobFile, job_id: str, run: RunDirectory, store: Spool, say: _Say) -> Replicator | None:
+def _checkpointer(
+    config: TrainerConfig,
+    prepared: Prepared,
+    run: RunDirectory,
+    kept: tuple[Spool, SampleRecorder],
+    journal: WriteAheadJournal,
+    driver: LedgerDriver,
+    disk: DiskWait,
+    say: _Say,
+) -> Checkpointer:
+    job, job_id, (store, samples) = config.job, config.task.job_id, kept
+
     def tell(policy: Policy, url: str, why: str) -> None:
         if url:
             say(RecordKind.REPLICA, url, policy)
@@ -226,7 +226,17 @@ def _replicator(job: JobFile, job_id: str, run: RunDirectory, store: Spool, say:
             say(RecordKind.NOTICE, f"checkpoint {policy} has no replica yet: {why}")
 
     base = job.checkpoint.replicate
-    return None if base == NO_REPLICA else Replicator(base, job_id, run, store, tell)
+    return Checkpointer(
+        job_id,
+        run,
+        prepared,
+        keep=job.checkpoint.keep,
+        journal=journal,
+        trims=(store.trim, samples.trim),
+        driver=driver,
+        disk=disk,
+        replicator=None if base == NO_REPLICA else Replicator(base, job_id, run, store, tell),
+    )
 
 
 def _driver_of(config: TrainerConfig, prepared: Prepared) -> LedgerDriver:

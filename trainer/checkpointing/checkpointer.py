@@ -66,7 +66,7 @@ class Checkpointer:
         self._trims = trims
         self._driver = driver
         self._disk = disk
-        self._replicator = replicator
+        self.replicator = replicator
         self._newest = prepared.restored
         self._batches_root = prepared.restored.batches_root if prepared.restored else audit.START_OF_BATCHES
 
@@ -119,8 +119,8 @@ class Checkpointer:
         # Older checkpoints go only after the audit names the new one, and frames only after checkpoints.
         await asyncio.to_thread(checkpoint.prune, self._run.checkpoints, self._keep)
         await self._give_up_frames()
-        if self._replicator is not None:
-            await self._replicator.take(self._newest, self._driver.first_frame_needed(policy.version))
+        if self.replicator is not None:
+            await self.replicator.take(self._newest, self._driver.first_frame_needed(policy.version))
         event(log, logging.INFO, "checkpoint", policy=policy)
 
     def _save(self, content: Content) -> None:

@@ -142,6 +142,7 @@ def test_a_run_outside_the_allowed_directories_starts_nothing_and_fails_for_good
         "s3://",
         "file://host/w",
         "github://a:b@/",
+        "FILE:///w",
         "file:///work/#/../../out",
     ],
 )
