@@ -190,14 +190,8 @@ def assembled(
             stopped_workers=stopped,
             now=now,
         )
-        yield Running(
-            ledger_service=ledger_service,
-            publisher=publisher,
-            loop=loop,
-            checks=checks,
-            stopped=stopped,
-            replicator=checkpointer.replicator,
-        )
+        serving: dict[str, Any] = {"publisher": publisher, "replicator": checkpointer.replicator}
+        yield Running(ledger_service=ledger_service, loop=loop, checks=checks, stopped=stopped, **serving)
 
 
 def _says(link: GatewayLink, driver: LedgerDriver, now: Callable[[], float], started_s: float) -> "_Say":
