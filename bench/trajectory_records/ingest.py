@@ -21,11 +21,10 @@ from periplus.codec.trajectory import encode
 from periplus.net import rpc
 from periplus.net.convert import certificate_to_pb
 from periplus.pb.v1 import common_pb2, control_pb2, gateway_pb2, gateway_pb2_grpc
-from periplus.publication import JobAuthority
+from periplus.publication import JobAuthority, PublisherKey
 from periplus.spool.format import Durability
 from periplus.spool.spool import Spool
 from periplus.values.policy import Lineage, Policy
-from periplus.values.task import PUBLIC_KEY_BYTES
 from periplus.values.trajectory import PolicyRun, Trajectory, TrajectoryLimits
 from region_agent.gateway.convert import from_below, to_below
 from region_agent.gateway.frames import FrameSpool
@@ -119,7 +118,7 @@ async def _receive(pipe: Connection, folder: Path, num_groups: int, group_size: 
         max_sample_tokens=limits.max_completion_tokens,
         intake_tokens=num_groups * group_size * limits.max_completion_tokens,
     )
-    link = GatewayLink(address, JOB, 0, bytes(PUBLIC_KEY_BYTES), "")
+    link = GatewayLink(address, JOB, 0, PublisherKey.generate().public_key, "")
     disk = DiskWait(asyncio.Event(), lambda phase: None)
     store = Spool.open(folder / "store", durability=Durability.MACHINE, max_bytes=1 << 50)
     with AuditJournal.open(folder / "audit.jsonl") as journal:

@@ -76,12 +76,6 @@ def has_schema(connection: sqlite3.Connection, path: Path) -> bool:
     return bool(found)
 
 
-def check_version(folder: Path) -> None:
-    """Refuse a folder whose records an older version keeps in files of its own. Raises: StorageError."""
-    if next(folder.glob("*.spool"), None) is not None:
-        raise StorageError(f"{folder} was written by an older version of Periplus; use that one, or move it away")
-
-
 @contextlib.contextmanager
 def queried(path: Path, needed_bytes: int = 0) -> Iterator[None]:
     """Translate an error of SQLite into DiskFull, CorruptSpool or another StorageError."""

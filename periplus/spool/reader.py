@@ -21,7 +21,6 @@ from periplus.spool.database import (
     INDEX,
     LOG,
     NEXT_ROW,
-    check_version,
     has_schema,
     key_of,
     position_of,
@@ -48,7 +47,6 @@ class SpoolReader:
         path = folder / DATABASE
         with explained(folder):
             found = [name for name in (DATABASE, LOG, INDEX) if _is_file(folder / name)]
-        check_version(folder)
         if DATABASE not in found:
             raise NotFound(f"{folder} is not a spool; check the run directory's path")
         # Without a log nothing but the file counts, and SQLite needs no index.

@@ -41,7 +41,6 @@ from periplus.spool.database import (
     LOG,
     NEXT_ROW,
     SCHEMA,
-    check_version,
     digest_of,
     has_schema,
     key_of,
@@ -118,7 +117,6 @@ class Spool:
             with explained(folder):
                 files.make_folder(folder)
                 held.enter_context(files.lock(folder / LOCK_FILE))
-                check_version(folder)
                 # What a killed process wrote may still be in the page cache only. Not later: closing a descriptor of
                 # the database gives up the locks that SQLite has on it.
                 for name in {DATABASE, LOG}.intersection(files.names(folder)) if is_durable else ():

@@ -180,11 +180,21 @@ def test_a_database_that_is_none_any_more_is_damage_and_the_lock_is_given_back(t
     assert len(held(opened(tmp_path))) == 40
 
 
-def test_files_of_an_older_version_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "0000000001-00000000000000.spool").touch()
-    for read in (opened, SpoolReader.open):
-        with pytest.raises(StorageError, match="older version"):
-            read(tmp_path)
+def test_a_copy_has_the_records_from_a_position_on_and_goes_on_behind_them(tmp_path: Path) -> None:
+    spool = opened(tmp_path / "spool")
+    positions = [spool.append(bytes([i]) * 5000) for i in range(10)]
+    spool.retire(positions[7])
+    spool.copy(tmp_path / "copy", positions[6])
+    after = spool.append(b"later")
+    spool.close()
+    copy = opened(tmp_path / "copy", durability=Durability.MACHINE)
+    found = list(copy.records())
+    assert [record.position for record in found if record.position != positions[7]] == [positions[6], *positions[8:]]
+    assert found[-1].data == bytes([9]) * 5000
+    assert copy.append(b"more") > after
+    copy.close()
+    with pytest.raises(StorageError):
+        opened(tmp_path / "spool").copy(tmp_path / "copy", positions[0])
 
 
 def test_a_reader_refuses_what_is_no_file_and_finds_no_spool_where_none_is(tmp_path: Path) -> None:
