@@ -193,8 +193,10 @@ def test_a_copy_has_the_records_from_a_position_on_and_goes_on_behind_them(tmp_p
     assert found[-1].data == bytes([9]) * 5000
     assert copy.append(b"more") > after
     copy.close()
+    again = opened(tmp_path / "spool")
     with pytest.raises(StorageError):
-        opened(tmp_path / "spool").copy(tmp_path / "copy", positions[0])
+        again.copy(tmp_path / "copy", positions[0])
+    again.close()
 
 
 def test_a_reader_refuses_what_is_no_file_and_finds_no_spool_where_none_is(tmp_path: Path) -> None:
