@@ -9,6 +9,8 @@
       trajectories/   a spool of the received frames, kept at least until a checkpoint covers them
       samples/        figures of each sample that was trained on, and the tokenizer (periplus/job/samples/)
       trackers/       one folder per tracker of output.trackers, with that tracker's own files
+      replica/        what waits to be copied to checkpoint.replicate; replica.json says that the run was fetched from
+                      there, and before-replica-N/ has what the directory held before
 
 A file that is replaced is replaced atomically (temporary file, fsync, rename); the next `create` removes a temporary
 file that a killed process left. A file that grows gets whole lines: after a failed write it is as long as before. A
