@@ -53,8 +53,8 @@ from periplus.spool.format import MAX_RECORD_BYTES, Buffer, Durability, Position
 LOCK_FILE = "lock"
 """Name of the file in the spool's folder that its owner locks."""
 
-PAGE_BYTES = 4096
-"""Size of a page of the database, which is SQLite's own choice: larger pages make the log of small records longer."""
+PAGE_BYTES = 16 << 10
+"""Size of a page of the database. Chosen by hand: two system calls write a page, and a small record rewrites one."""
 
 OVERHEAD_BYTES = PAGE_BYTES // 2
 """Bytes that a record counts beside its data: what its last page leaves free on average."""
@@ -212,7 +212,8 @@ class Spool:
             self._reserve(num_bytes)
             position = Position(self.epoch, self._next)
             key = key_of(position)
-            with self._transaction(num_bytes):
+            # Alone, a statement is a transaction. Each one gives up Python's lock, and waits until it has it again.
+            with self._written(num_bytes) if self._next else self._transaction(num_bytes):
                 if not self._next:
                     self._connection.execute(f"PRAGMA user_version = {self.epoch}")
                 self._connection.execute("INSERT INTO records VALUES (?, ?, ?)", (key, digest_of(key, digest), data))
@@ -296,18 +297,23 @@ class Spool:
             return self._connection.execute(query, values).fetchone()
 
     @contextlib.contextmanager
-    def _transaction(self, needed_bytes: int = 0) -> Iterator[None]:
+    def _written(self, needed_bytes: int = 0) -> Iterator[None]:
         with queried(self._path, needed_bytes):
             try:
-                self._connection.execute("BEGIN IMMEDIATE")
                 yield
-                self._connection.execute("COMMIT")
             except sqlite3.Error as error:
                 if error.sqlite_errorcode in (sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC):
                     self._failed = f"{self._path} could not be synced: it is not known what is on the disk"
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
+
+    @contextlib.contextmanager
+    def _transaction(self, needed_bytes: int = 0) -> Iterator[None]:
+        with self._written(needed_bytes):
+            self._connection.execute("BEGIN IMMEDIATE")
+            yield
+            self._connection.execute("COMMIT")
 
     def _reserve(self, num_bytes: int) -> None:
         while self._num_bytes + num_bytes > self.max_bytes:
@@ -349,6 +355,7 @@ def _connected(path: Path, durability: Durability) -> sqlite3.Connection:
     # Transactions begin where this module says so.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     is_durable = durability is Durability.MACHINE
+    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     # NORMAL syncs only where the log is copied and begins anew.
     connection.execute(f"PRAGMA synchronous = {'NORMAL' if is_durable else 'OFF'}")
     connection.execute("PRAGMA secure_delete = OFF")  # some builds write zeros over what is deleted
