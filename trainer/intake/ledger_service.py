@@ -290,16 +290,26 @@ class LedgerService:
         return message if isinstance(message, HelloReceived | ProofReceived) else None
 
     async def _commit_frames(self) -> None:
-        """Take in committed frames, then flush the audit, then acknowledge the frames: in this order, endlessly."""
-        while True:
-            committed = await self._intake.take()
-            for frame in committed:
-                self._perform(self._driver.on_frame(frame, self._now()))
-            await self._journal.flush_patiently()
-            if self._syncs:
-                await asyncio.to_thread(self._journal.sync_flushed)
-            for message in acknowledgements(committed):
-                self._send(message)
+        """Take in committed frames, then flush the audit, then acknowledge the frames: in this order, endlessly.
+
+        The next frames are committed to the store meanwhile.
+        """
+        taking = asyncio.create_task(self._intake.take())
+        try:
+            while True:
+                committed = await taking
+                taking = asyncio.create_task(self._intake.take())
+                for frame in committed:
+                    self._perform(self._driver.on_frame(frame, self._now()))
+                await self._journal.flush_patiently()
+                if self._syncs:
+                    await asyncio.to_thread(self._journal.sync_flushed)
+                for message in acknowledgements(committed):
+                    self._send(message)
+        finally:
+            taking.cancel()
+            # Whoever closes the store must not meet its thread.
+            await asyncio.gather(taking, return_exceptions=True)
 
     async def _tick(self) -> None:
         while True:
