@@ -13,7 +13,7 @@ from periplus.spool import spool as spool_module
 from periplus.spool.database import DATABASE, LOG
 from periplus.spool.format import Durability, Position
 from periplus.spool.reader import SpoolReader
-from periplus.spool.spool import DELETED_AT_ONCE, OVERHEAD_BYTES, Spool
+from periplus.spool.spool import DELETED_AT_ONCE, OVERHEAD_BYTES, PAGE_BYTES, Spool
 from tests.support.small_disk import small_disk
 
 
@@ -167,7 +167,7 @@ def test_a_database_that_is_none_any_more_is_damage_and_the_lock_is_given_back(t
         {
             "head": b"\0" * 100 + whole[100:],
             "cut": whole[:20_000],
-            "page": whole[:4096] + b"\xff" * 4096 + whole[8192:],
+            "page": whole[:PAGE_BYTES] + b"\xff" * PAGE_BYTES + whole[2 * PAGE_BYTES :],
             "text": b"not a database " * 500,
         }[damage]
     )
