@@ -96,18 +96,23 @@ class Replicator:
 
     async def run(self) -> None:
         """Upload what is set aside, one replica at a time, until cancelled. A cancelled upload is left unfinished."""
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            folder, self._waiting = self._waiting, None
-            if folder is None:
-                continue
-            policy = Policy(*map(int, folder.name.split(".")))
-            url = await self._uploaded(folder, policy)
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-            if url:
-                event(log, logging.INFO, "checkpoint_replicated", policy=policy, url=url)
-                self._tell(policy, url, "")
+        try:
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                folder, self._waiting = self._waiting, None
+                if folder is not None:
+                    await self._replicate(folder)
+        finally:
+            shutil.rmtree(self._aside, ignore_errors=True)
+
+    async def _replicate(self, folder: Path) -> None:
+        policy = Policy(*map(int, folder.name.split(".")))
+        url = await self._uploaded(folder, policy)
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        if url:
+            event(log, logging.INFO, "checkpoint_replicated", policy=policy, url=url)
+            self._tell(policy, url, "")
 
     def _set_aside(self, folder: Path, manifest: Manifest, first_frame: Position | None) -> None:
         run, copy = self._run, RunDirectory(folder)
