@@ -81,6 +81,7 @@ class Scene:
             running = asyncio.create_task(self.replicator.run())
             yield
             running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
     async def is_told(self, policy: Policy, *, done: bool = True) -> None:
         """Wait for the word that a replica is complete, or else that it failed."""
