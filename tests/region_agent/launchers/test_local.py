@@ -148,8 +148,9 @@ def test_a_run_outside_the_allowed_directories_starts_nothing_and_fails_for_good
 )
 def test_a_replica_at_a_place_of_another_kind_is_refused(tmp_path: Path, url: str) -> None:
     made = Supervisor(settings_of(tmp_path), MACHINE, dict.fromkeys(Role, WORKER))
-    for wanted in ({"replicate": url}, {"resume_from": url}):
-        assert url in made.refusal(replace(task("succeed"), role=Role.TRAINER, **wanted))
+    trainer = replace(task("succeed"), role=Role.TRAINER)
+    for wanted in (replace(trainer, replicate=url), replace(trainer, resume_from=url)):
+        assert url in made.refusal(wanted)
 
 
 @pytest.mark.parametrize(("policy", "fetches"), [("0.7", False), ("0.8", True), ("1.2", True), (None, True)])
