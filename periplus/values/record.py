@@ -18,8 +18,8 @@ class RecordKind(StrEnum):
     PHASE: the trainer began something, which the text names. WARMUP: a step of the supervised warm-up. EVAL: an
     evaluation on held-out problems; the text is before, during or after. EVAL_SET: an evaluation of a named set, which
     the text names; its policy is the one at which it began. STEP: a training step. NOTICE: something that a person
-    should look at, which the text says. REPLICA: the checkpoint of the policy has a replica, whose URL is the text.
-    SUMMARY: the end of the run.
+    should look at, which the text says. REPLICA: the checkpoint of the policy has a replica, whose URL is the text;
+    only watchers get it. SUMMARY: the end of the run.
     """
 
     PHASE = "phase"

@@ -27,7 +27,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from periplus.errors import ConfigError, NotFound, PeriplusError
+from periplus.errors import ConfigError, NotFound, PeriplusError, Unreachable
 from periplus.job.run_directory import RunDirectory, explained, write_atomically
 from periplus.process import threads
 from periplus.process.backoff import Backoff
@@ -138,7 +138,7 @@ class Replicator:
             except Exception as error:  # file systems across a network raise errors of their own kinds
                 pause_s = RETRY.pause_s(failures)
                 failures += 1
-                self._failed(policy, f"{error or type(error).__name__}; tried again in {pause_s:.0f} s")
+                self._failed(policy, f"{str(error) or type(error).__name__}; tried again in {pause_s:.0f} s")
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await self._changed.wait()
@@ -153,7 +153,7 @@ class Replicator:
 def fetch(url: str, run: RunDirectory) -> None:
     """Download a replica into the directory of a run. What another trainer left there is moved aside.
 
-    Raises: NotFound if there is no complete replica, ConfigError if it cannot be read, StorageError.
+    Raises: NotFound if the replica is not complete, Unreachable if it cannot be read, StorageError.
     """
     partial = run.root / f".{ASIDE}"
     event(log, logging.INFO, "fetching_replica", url=url)
@@ -164,7 +164,11 @@ def fetch(url: str, run: RunDirectory) -> None:
             files, path = _file_system(url)
             files.get(f"{path}/", f"{partial}/", recursive=True)
         except Exception as error:  # as above
-            raise ConfigError(f"the replica {url} cannot be read: {error or type(error).__name__}") from error
+            why = str(error) or type(error).__name__
+            raise Unreachable(
+                f"the replica {url} cannot be read: {why}; look at the agent's credentials and network, and whether "
+                "fsspec's package for this scheme is installed"
+            ) from error
         fetched = RunDirectory(partial)
         try:
             checkpoint.newest(fetched.checkpoints)

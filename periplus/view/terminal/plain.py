@@ -59,7 +59,7 @@ def _advance_record(said: Said, before: ViewState, record: Record, after: ViewSt
         case RecordKind.NOTICE:
             return said, (_line(after, f"NOTICE: {after.notice}"),) if after.notice != before.notice else ()
         case RecordKind.REPLICA:
-            return said, (_line(after, f"checkpoint {record.policy} is at {printable(record.text)}"),)
+            return said, (_line(after, f"checkpoint {record.policy} has a replica at {printable(record.text)}"),)
         case RecordKind.WARMUP | RecordKind.SUMMARY:
             return said, ()
     assert_never(record.kind)

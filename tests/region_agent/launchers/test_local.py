@@ -143,7 +143,7 @@ def test_a_run_outside_the_allowed_directories_starts_nothing_and_fails_for_good
         "file://host/w",
         "github://a:b@/",
         "FILE:///w",
-        "file:///work/#/../../out",
+        "file:///w/#/../../out",
     ],
 )
 def test_a_replica_at_a_place_of_another_kind_is_refused(tmp_path: Path, url: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from periplus.errors import ConfigError, NotFound
+from periplus.errors import NotFound, Unreachable
 from periplus.job.run_directory import RunDirectory
 from periplus.process.backoff import Backoff
 from periplus.spool.format import Durability, Position
@@ -160,7 +160,7 @@ def test_a_copy_without_its_manifest_is_not_fetched(scene: Scene, tmp_path: Path
     with pytest.raises(NotFound, match=r"0\.5 is not a complete replica"):
         fetch(scene.url(5), run)
     assert not any(run.checkpoints.iterdir())
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(Unreachable, match="cannot be read"):
         fetch(scene.url(6), run)
 
 
