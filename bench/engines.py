@@ -43,7 +43,7 @@ TARGETS = {
 }
 """Comparison, target and unit of each figure."""
 
-STEPS = 9
+STEPS = 16
 """Steps of one run that are counted, and of TRL those at its start that are not."""
 RUNS = 3
 """Runs of which the median counts."""

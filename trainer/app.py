@@ -58,6 +58,7 @@ from trainer.disk_wait import DiskWait
 from trainer.distributed.leader import Leader
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.messages import UpMessage
+from trainer.learning.forward.compiled import keep_compiled_code
 from trainer.publishing import publish
 from trainer.setup import Prepared, prepare
 from trainer.tracking.feeds import Trackers, tracking
@@ -124,6 +125,8 @@ def _openings(config: TrainerConfig) -> tuple[TrackerOpening, ...]:
 async def _run(config: TrainerConfig, stop: asyncio.Event, trackers: Trackers) -> TaskState:
     started_s = clock.monotonic_s()
     torch.set_num_threads(config.task.num_threads)
+    if config.job.train.compile:
+        keep_compiled_code(config.cache_dir / "compiled")
     key = PublisherKey.generate()
     link = GatewayLink(
         config.task.gateway, config.task.job_id, config.task.fork, key.public_key, config.task.job_secret

@@ -14,8 +14,9 @@ from periplus.values.task import TaskSpec, authority_key_of
 class TrainerConfig:
     """What one trainer process runs with.
 
-    `cache_dir` is the folder of built-in models. `resume_from` is the run directory whose newest checkpoint the trainer
-    starts from, or None for a new run. If the run is to be fetched from a replica first, `replica` is its URL.
+    `cache_dir` has the folders `models`, of built-in models, and `compiled`, of compiled layers. `resume_from` is the
+    run directory whose newest checkpoint the trainer starts from, or None for a new run. If the run is to be fetched
+    from a replica first, `replica` is its URL.
     """
 
     task: TaskSpec
@@ -34,7 +35,7 @@ class TrainerConfig:
         return cls(
             task=task,
             job=job.model_copy(update={"train": train}),
-            cache_dir=Path(cache_home) / "periplus" / "models",
+            cache_dir=Path(cache_home) / "periplus",
             resume_from=None if not task.resume_from else Path(task.run_dir if fetched else task.resume_from),
             replica=task.resume_from if fetched else "",
         )

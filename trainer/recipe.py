@@ -22,6 +22,7 @@ from trainer.data.pretrained import load_weights
 from trainer.learning.advantages import AdvantageSettings
 from trainer.learning.critic import Critic
 from trainer.learning.forward.attention import is_packable, use_packed_attention
+from trainer.learning.forward.compiled import compile_layers, is_compiled
 from trainer.learning.forward.memory import (
     CPU_ACTIVATION_BYTES,
     ModelWidths,
@@ -55,10 +56,14 @@ WARMUP_LOSS_WINDOW = 5
 def policy_scorer(job: JobFile, model: Any) -> PolicyScorer:
     """Return the scorer of a job's model, which computes as the job says on the model's device.
 
-    The model is prepared for it: for packed sequences if its architecture allows it, and for recomputation if the job
-    asks for it or memory does. Its own calls give the same results as before. A second call prepares nothing again.
+    The model is prepared for it: for packed sequences if its architecture allows it, compiled if the job asks for it,
+    and for recomputation if the job asks for it or memory does. Its own calls give the same results as before, but for
+    rounding in compiled layers. A second call prepares nothing again. Raises: ConfigError if layers are to be compiled
+    and this machine has no compiler.
     """
     use_packed_attention(model)
+    if job.train.compile and not is_compiled(model):
+        compile_layers(model)
     if pass_plan(job, model).recompute and not is_recomputed(model):
         recompute_layers(model)
     return PolicyScorer(model, compute_dtype=_compute_dtype(job, model, model.device))

@@ -91,7 +91,7 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
         say(RecordKind.NOTICE, f"emulated device: training takes {pace.training_s:g} s a token at least", {})
     say(RecordKind.PHASE, "checking model, data and environment", {})
     place = job.model.path if job.model.path.startswith(BUILTIN_PREFIX) else str(model_folder(job))
-    model_dir = resolve_model_dir(place, config.cache_dir, job.seed)
+    model_dir = resolve_model_dir(place, config.cache_dir / "models", job.seed)
     # Cheap checks first: a job that does not fit is refused before weights are read.
     if config.task.model_config:
         check_planned_config(model_dir, config.task.model_config)

@@ -1,17 +1,19 @@
 """Completion tokens trained a second, on two cores in all: our whole runtime in one region, and TRL beside it.
 
 Both train the same checkpoint by GRPO, on the same prompts and with the same scorer: 256 completions of up to 32 tokens
-a step, in groups of 8, at temperature 1. Both learn at a rate of 1e-6, so that lengths hardly change. Of each run the
-first `DROPPED` steps are left out (compilation, first touches); its rate is the tokens of the others over their time.
+a step, in groups of 8, at temperature 1. Both learn at a rate of 1e-6, so that lengths hardly change. The first
+steps of each run are left out (compilation, first touches); its rate is the tokens of the others over their time.
 
-TRL runs at each setting: attention, processes (one of two threads, or two ranks of one thread), type, and rows of a
-pass. Ours runs as an operator starts it (bench/engine_cases/runtime.py): a trainer, a worker, an agent and a
-coordinator share the two cores. Our engine is tried in both types, as TRL generates in each of its types. The fastest
-setting of each side is then measured. TRL generates as much as it trains in each step. Ours generates ahead, as far as
-its staleness bound allows. So its first steps, in which that lead grows, are not counted, and neither are its last
-ones, in which nothing is left to generate; `staleness` shows that the lead is the same at both ends. That ours trains
-on what it sampled is seen from `mismatch_mean_nats`, the difference between the log-probabilities of engine and trainer
-on the samples of the newest version.
+TRL runs at each setting: attention, processes (one of two threads, or two ranks of one thread), type, rows of a pass,
+and some of these compiled. Ours runs as an operator starts it (bench/engine_cases/runtime.py): a trainer, a worker, an
+agent and a coordinator share the two cores. Our engine is tried in both types, as TRL generates in each of its types,
+and our trainer plain and compiled. The fastest setting of each side is then measured.
+
+TRL generates as much as it trains in each step. Ours generates ahead, as far as its staleness bound allows. So its
+first steps, in which that lead grows, are not counted, and neither are its last ones, in which nothing is left to
+generate; `staleness` shows that the lead is the same at both ends. That ours trains on what it sampled is seen from
+`mismatch_mean_nats`, the difference between the log-probabilities of engine and trainer on the samples of the newest
+version.
 """
 
 import json
@@ -38,11 +40,27 @@ PROBLEMS = 2048
 LEARNING_RATE = 1e-6
 """Small, so that what is sampled stays as it is."""
 DROPPED = 3
-"""Steps at the start that are not counted."""
+"""Steps at the start of a run of TRL that are not counted."""
+OUR_DROPPED = 12
+"""Steps at the start of ours: layers are compiled in the first, and what was sampled meanwhile is then used up."""
 STALENESS = 2
 """The bound of our runs, and the steps at their end that are not counted, less one."""
-OUR_ENGINE_TYPES = ("float32", "bfloat16")
-"""Types in which the torch engine generates, in our runs. The trainer chooses its own, by the size of the model."""
+
+
+class OurSetting(NamedTuple):
+    """How ours runs: the type in which the torch engine generates, and whether the trainer's layers are compiled.
+
+    The trainer chooses its own type, by the size of the model.
+    """
+
+    dtype: str
+    compiled: bool
+
+    def __str__(self) -> str:
+        return f"engine in {self.dtype}{', trainer compiled' if self.compiled else ''}"
+
+
+OUR_SETTINGS = tuple(OurSetting(*each) for each in product(("float32", "bfloat16"), (False, True)))
 
 
 class TrlSetting(NamedTuple):
@@ -52,13 +70,16 @@ class TrlSetting(NamedTuple):
     ranks: int
     dtype: str
     rows: int
+    compiled: bool = False
 
     def __str__(self) -> str:
-        return f"{self.attention}, {self.ranks} x {2 // self.ranks} threads, {self.dtype}, {self.rows} rows"
+        name = f"{self.attention}, {self.ranks} x {2 // self.ranks} threads, {self.dtype}, {self.rows} rows"
+        return f"{name}, compiled" if self.compiled else name
 
 
-TRL_SETTINGS = tuple(
-    TrlSetting(*each) for each in product(("sdpa", "eager"), (1, 2), ("float32", "bfloat16"), (64, 256))
+TRL_SETTINGS = (
+    *(TrlSetting(*each) for each in product(("sdpa", "eager"), (1, 2), ("float32", "bfloat16"), (64, 256))),
+    *(TrlSetting(*each, "bfloat16", 256, compiled=True) for each in product(("sdpa", "eager"), (1, 2))),
 )
 
 
@@ -101,6 +122,7 @@ def trl_rate(model: Path, oracle: Path, setting: TrlSetting, num_steps: int, scr
                 "rows": setting.rows // setting.ranks,
                 "ranks": setting.ranks,
                 "dtype": setting.dtype,
+                "compiled": setting.compiled,
                 "steps": num_steps,
                 "group_size": GROUP_SIZE,
                 "new_tokens": NEW_TOKENS,
@@ -123,11 +145,11 @@ def trl_rate(model: Path, oracle: Path, setting: TrlSetting, num_steps: int, scr
         check=True,
     )
     found = json.loads(done.stdout.splitlines()[-1])
-    return _rate(found["seconds"], found["tokens"])
+    return _rate(found["seconds"], found["tokens"], DROPPED)
 
 
-def our_rate(model: Path, dtype: str, num_steps: int, scratch: Path) -> Rate:
-    """Run our runtime once, with an engine that computes in `dtype`; `num_steps` are counted. Raises: as `run_job`."""
+def our_rate(model: Path, setting: OurSetting, num_steps: int, scratch: Path) -> Rate:
+    """Run our runtime once; `num_steps` are counted. Raises: as `run_job`."""
     job: dict[str, Any] = {
         "name": "engines",
         "model": {"path": str(model)},
@@ -136,24 +158,24 @@ def our_rate(model: Path, dtype: str, num_steps: int, scratch: Path) -> Rate:
         "algorithm": {"name": "grpo", "group_size": GROUP_SIZE},
         "sampling": {"temperature": 1.0, "max_new_tokens": NEW_TOKENS, "prompt_tokens": PROMPT_TOKENS},
         "optimizer": {"lr": LEARNING_RATE},
-        "train": {"groups_per_step": SAMPLES // GROUP_SIZE},
-        "engine": {"name": "torch", "dtype": dtype},
+        "train": {"groups_per_step": SAMPLES // GROUP_SIZE, "compile": setting.compiled},
+        "engine": {"name": "torch", "dtype": setting.dtype},
         "staleness": STALENESS,
-        "steps": DROPPED + num_steps + STALENESS + 1,
+        "steps": OUR_DROPPED + num_steps + STALENESS + 1,
         "eval": {"num_prompts": 8, "every_steps": 0},
         "checkpoint": {"every_steps": 1000},
     }
-    steps = steps_of(run_job(job, scratch))[: DROPPED + num_steps]
+    steps = steps_of(run_job(job, scratch))[: OUR_DROPPED + num_steps]
     ends_s = [step["time_s"] for step in steps]
     seconds = [after - before for before, after in pairwise(ends_s)]
-    # The first step has no end before it, so it is dropped beside `DROPPED - 1` others.
-    rate = _rate([0.0, *seconds], [step["completion_tokens"] for step in steps])
+    # The first step has no end before it, so it is dropped beside `OUR_DROPPED - 1` others.
+    rate = _rate([0.0, *seconds], [step["completion_tokens"] for step in steps], OUR_DROPPED)
     # A step all of whose samples are of older versions has no such figure.
     found = [step["logprob_mismatch_current_mean"] for step in steps if "logprob_mismatch_current_mean" in step]
     return replace(
         rate,
         mismatch_mean_nats=statistics.fmean(found) if found else None,
-        staleness=tuple(step["staleness_mean"] for step in steps[DROPPED:]),
+        staleness=tuple(step["staleness_mean"] for step in steps[OUR_DROPPED:]),
     )
 
 
@@ -185,9 +207,9 @@ def compare(
         tried[setting] = trl_rate(model, oracle, setting, num_steps, folder / f"trl-{name}-setting-{number}")
     best = max(tried, key=lambda setting: tried[setting].tokens_per_s)
     ours_tried = {}
-    for kind in OUR_ENGINE_TYPES[: None if settings_tried else 1]:
-        say(f"throughput of ours, {name}, engine in {kind}")
-        ours_tried[kind] = our_rate(model, kind, num_steps, folder / f"ours-{name}-{kind}")
+    for number, kind in enumerate(OUR_SETTINGS[: None if settings_tried else 1]):
+        say(f"throughput of ours, {name}, {kind}")
+        ours_tried[kind] = our_rate(model, kind, num_steps, folder / f"ours-{name}-setting-{number}")
     our_best = max(ours_tried, key=lambda kind: ours_tried[kind].tokens_per_s)
     theirs, ours = [], []
     for turn in range(num_runs):
@@ -199,14 +221,14 @@ def compare(
         "parameters": num_parameters,
         "trl_settings": {str(setting): rate.as_json() for setting, rate in tried.items()},
         "trl_fastest": str(best),
-        "our_engine_types": {kind: rate.as_json() for kind, rate in ours_tried.items()},
-        "our_fastest": our_best,
+        "our_settings": {str(kind): rate.as_json() for kind, rate in ours_tried.items()},
+        "our_fastest": str(our_best),
         "trl": [rate.as_json() for rate in theirs],
         "ours": [rate.as_json() for rate in ours],
         "ratio": ratio,
     }
 
 
-def _rate(seconds: Sequence[float], tokens: Sequence[float]) -> Rate:
-    kept_s, kept = tuple(seconds[DROPPED:]), tokens[DROPPED:]
+def _rate(seconds: Sequence[float], tokens: Sequence[float], dropped: int) -> Rate:
+    kept_s, kept = tuple(seconds[dropped:]), tokens[dropped:]
     return Rate(tokens_per_s=sum(kept) / sum(kept_s), seconds=kept_s, mean_tokens=statistics.fmean(kept))

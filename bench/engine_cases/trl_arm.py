@@ -76,6 +76,7 @@ def main() -> int:
         save_strategy="no",
         logging_steps=1,
         dataloader_num_workers=0,
+        torch_compile=settings["compiled"],
     )
     data = Dataset.from_list([{"prompt": tasks.item(i).prompt, "item": i} for i in range(settings["size"])])
     steps = _Steps()

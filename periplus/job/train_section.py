@@ -119,6 +119,11 @@ class TrainSection(Config):
     """Whether layers compute their activations again in the backward pass, which takes less memory and a third more
     time. `auto` does so if the activations of a pass would not fit into memory otherwise."""
 
+    compile: bool = False
+    """Compile the model's layers with torch's compiler, which joins norms, rotary embeddings, activations and sums.
+    Steps take about a quarter less time on a CPU. The first passes of a run take tens of seconds longer, and a few
+    seconds once the machine has the compiled code. The machine needs a C++ compiler. Results differ by rounding."""
+
     pipeline_depth: float | None = Field(default=None, ge=1, le=1001)
     """Number of batches in the pipeline beside the one that is being trained: samples that are leased to workers or
     wait to be trained on. More batches keep the trainer busy but make samples older. null derives the number from

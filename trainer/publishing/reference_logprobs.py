@@ -29,6 +29,7 @@ import torch
 
 from periplus.values.probe_prompts import probe_difference
 from trainer.data.adapters import adapted_layers, adapters_off, merged_weight
+from trainer.learning.forward.compiled import uncompiled
 from trainer.publishing.local_rows import reshard
 
 
@@ -49,7 +50,7 @@ def logprobs(model: Any, ids_RP: npt.NDArray[np.int64], dtype: torch.dtype = tor
     first token has no log-probability.
     """
     ids = torch.from_numpy(ids_RP).to(next(model.parameters()).device)
-    with _rounded(model, dtype), adapters_off(model):
+    with uncompiled(model), _rounded(model, dtype), adapters_off(model):
         logits_RPV = model(input_ids=ids, use_cache=False).logits.to(torch.float32)
     all_RPV = torch.log_softmax(logits_RPV[:, :-1], dim=-1)
     found: npt.NDArray[np.float32] = all_RPV.gather(-1, ids[:, 1:, None]).squeeze(-1).cpu().numpy()

@@ -8,12 +8,13 @@ A layer's weights may be rounded for the time of a pass (trainer/learning/forwar
 the backward pass begins, so the rounded weights are kept along and put back while the layer is computed again.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
-from transformers.modeling_layers import GradientCheckpointingLayer
+
+from trainer.learning.forward.decoder_layers import decoder_layers
 
 
 def recompute_layers(model: torch.nn.Module) -> int:
@@ -21,7 +22,7 @@ def recompute_layers(model: torch.nn.Module) -> int:
 
     It is 0 if the model's class does not mark its layers; the model then works as before.
     """
-    layers = list(_layers(model))
+    layers = list(decoder_layers(model))
     for layer in layers:
         # On the instance, below `__call__`: hooks on the layer, such as FSDP's, see one call as before.
         layer.forward = _Recomputed(layer, layer.forward)
@@ -30,11 +31,7 @@ def recompute_layers(model: torch.nn.Module) -> int:
 
 def is_recomputed(model: torch.nn.Module) -> bool:
     """Return whether `recompute_layers` was applied to the model or to the model that it is a copy of."""
-    return any(isinstance(layer.forward, _Recomputed) for layer in _layers(model))
-
-
-def _layers(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    return (module for module in model.modules() if isinstance(module, GradientCheckpointingLayer))
+    return any(isinstance(layer.forward, _Recomputed) for layer in decoder_layers(model))
 
 
 class _Recomputed:
