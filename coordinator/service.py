@@ -14,7 +14,7 @@ from typing import Any
 from coordinator import convert
 from coordinator.doing import doing
 from coordinator.events import JobCancelled, JobSubmitted, RegionJoined, RegionOrder, RegionOrdered
-from coordinator.state import JobRequest, find_job
+from coordinator.state import JobRequest, State, find_job
 from coordinator.writer import AgentSession, Writer
 from periplus.errors import ConfigError, TimedOut, Unreachable, WireError
 from periplus.job.job_file import JobFile
@@ -22,6 +22,7 @@ from periplus.net.convert import policy_from_pb
 from periplus.net.peers import is_other_machine, leads_nowhere_else, peer_host
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from periplus.publication import JobAuthority
+from periplus.values.replica_url import names_region
 from periplus.values.task import is_path_component
 from planner.plan import Plan
 
@@ -90,7 +91,7 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         """Validate and submit a job, and return it. A repeated request with the same request id gets the same job."""
         _check_sizes(request)
         # The client has checked the job too, but the coordinator trusts no client's file.
-        job = JobFile.from_json(request.job_json)
+        job = _with_replica_store(JobFile.from_json(request.job_json), self._writer.state)
         if bool(request.resume_from) != request.HasField("resume_policy"):
             raise ConfigError("resume_from and resume_policy go together: a run directory, and the policy found in it")
         if request.resume_job_id and not is_path_component(request.resume_job_id):
@@ -107,7 +108,7 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         wanted = JobRequest(
             name=job.name,
             min_regions=job.regions.min,
-            job_json=request.job_json,
+            job_json=job.to_json(),
             resume_from=request.resume_from,
             resume_policy=policy_from_pb(request.resume_policy) if request.resume_from else None,
             resume_job_id=request.resume_job_id,
@@ -183,6 +184,23 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
 def _actor(context: Any) -> str:
     # No one is known by name yet, only where the call came from.
     return f"operator at {peer_host(context.peer())}"
+
+
+def _with_replica_store(job: JobFile, state: State) -> JobFile:
+    """Return the job with the store's URL in place of a region that it names for replicas. Raises: ConfigError."""
+    name = job.checkpoint.replicate
+    if not names_region(name):
+        return job
+    stores = {each: region.hello.inventory.replica_store for each, region in state.regions.items()}
+    if not stores.get(name):
+        lacks = "a region without a store for replicas" if name in stores else "no region of this fleet"
+        having = ", ".join(sorted(each for each, store in stores.items() if store)) or "none"
+        raise ConfigError(
+            f"checkpoint.replicate is {name}, {lacks} (regions with one: {having}); start an agent with "
+            "--replica-store URL, or give a URL here"
+        )
+    checkpoint = job.checkpoint.model_copy(update={"replicate": stores[name]})
+    return job.model_copy(update={"checkpoint": checkpoint})
 
 
 def _check_sizes(request: control_pb2.SubmitJobRequest) -> None:

@@ -84,6 +84,12 @@ def agent() -> None:
     help="Another directory below which runs of jobs may lie, beside the work directory; repeatable.",
 )
 @click.option(
+    "--replica-store",
+    default="",
+    metavar="URL",
+    help="Where jobs with `checkpoint.replicate: REGION` keep copies of their checkpoints, such as s3://BUCKET/PREFIX.",
+)
+@click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
     envvar=FILE_VARIABLE,
@@ -157,6 +163,7 @@ def run(
     work_dir: Path,
     state_dir: Path | None,
     allow_dirs: tuple[Path, ...],
+    replica_store: str,
     token_file: Path | None,
     wan: str,
     cores: int | None,
@@ -192,6 +199,7 @@ def run(
             "work_dir": str(work_dir),
             "state_dir": str(state_dir or work_dir / SHARED / quote(region, safe="")),
             "allow_dirs": [str(each) for each in allow_dirs],
+            "replica_store": replica_store,
             "token_file": str(token_file) if token_file else None,
             "wan": wan,
             "num_cores": host_limits.num_cores() if cores is None else cores,

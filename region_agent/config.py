@@ -11,6 +11,7 @@ from pydantic import Field
 from periplus.config.loading import Config, Words
 from periplus.errors import ConfigError
 from periplus.net.tokens import check_has_token
+from periplus.values.replica_url import check_replica_url
 from periplus.values.task import REGION_NAME
 
 WILDCARDS = ("0.0.0.0", "[::]", "")
@@ -49,6 +50,9 @@ class AgentConfig(Config):
 
     allow_dirs: tuple[Path, ...] = ()
     """Directories, beside `work_dir`, below which the runs of jobs may lie."""
+
+    replica_store: str = ""
+    """URL at which jobs that name this region keep replicas of their checkpoints; empty if it has no place for them."""
 
     wan: str
     """host:port of the WAN emulator's control socket; empty on real networks."""
@@ -103,4 +107,6 @@ def resolve(config: AgentConfig) -> AgentConfig:
             "give the address at which they reach this gateway with --advertise HOST:PORT"
         )
     check_has_token("an agent", config.listen, config.token_file)
+    if config.replica_store:
+        check_replica_url(config.replica_store)
     return config

@@ -141,6 +141,7 @@ def region_tree(region: control_pb2.Region) -> Tree:
         "name": region.name,
         "state": region.state,
         "mode": region.mode,
+        "replica_store": inventory.replica_store,
         "hostname": own.name,
         "gateway_address": region.gateway_address,
         "num_cores": own.num_cores,

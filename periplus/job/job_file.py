@@ -37,7 +37,7 @@ from periplus.job.other_trainers.unsupported import UNSUPPORTED
 from periplus.job.reward_section import RewardSection
 from periplus.job.sampling_section import StopStrings
 from periplus.job.train_section import MAX_COUNT, OptimizerSection, TrainSection, optimizer_disagreements
-from periplus.values.replica_url import NO_REPLICA, check_replica_url
+from periplus.values.replica_url import NO_REPLICA, check_replica_url, names_region
 from periplus.values.schedule import Decay, learning_rate
 
 SCHEMA = "periplus.job/1"
@@ -184,10 +184,11 @@ class CheckpointSection(Config):
     """Number of newest checkpoints that stay on disk."""
 
     replicate: str = NO_REPLICA
-    """Where else the newest checkpoint is kept, as a URL of fsspec such as s3://BUCKET/PREFIX, or file:///DIRECTORY if
-    all regions share it. If the trainer's region stays away, the job goes on from there in another region. Agents need
-    fsspec's package for the scheme, and its credentials. `none` keeps checkpoints only in the trainer's region: if that
-    is lost, the job is lost, except for what was copied from there."""
+    """Where else the newest checkpoint is kept: a URL of fsspec such as s3://BUCKET/PREFIX, or file:///DIRECTORY if all
+    regions share it; or a region whose agent has a `--replica-store`. If the trainer's region stays away, the job goes
+    on from there in another region. Agents need fsspec's package for the scheme, and its credentials. `none` keeps
+    checkpoints only in the trainer's region: if that is lost, the job is lost, except for what was copied from
+    there."""
 
 
 class OutputSection(Config):
@@ -424,7 +425,8 @@ def _replica_disagreements(job: JobFile) -> list[str]:
     if base == NO_REPLICA:
         return refusals
     try:
-        check_replica_url(base)
+        if not names_region(base):
+            check_replica_url(base)
     except ConfigError as error:
         refusals.append(f"checkpoint.replicate: {error}")
     if not job.checkpoint.every_steps:

@@ -81,6 +81,7 @@ def inventory_to_pb(inventory: Inventory) -> control_pb2.Inventory:
             for machine in inventory.machines
         ],
         allows_own_code=inventory.allows_own_code,
+        replica_store=inventory.replica_store,
     )
 
 
@@ -101,6 +102,7 @@ def inventory_from_pb(message: control_pb2.Inventory) -> Inventory:
             for machine in message.machines
         ),
         allows_own_code=message.allows_own_code,
+        replica_store=message.replica_store,
     )
 
 

@@ -77,10 +77,14 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """What a region offers: its machines, the agent's own first, and whether jobs may run their users' own code."""
+    """What a region offers: its machines, the agent's own first, and whether jobs may run their users' own code.
+
+    `replica_store` is the URL at which jobs may keep replicas of their checkpoints in this region, or empty.
+    """
 
     machines: tuple[Machine, ...]
     allows_own_code: bool = False
+    replica_store: str = ""
 
     @property
     def own(self) -> Machine:

@@ -1,15 +1,20 @@
 """URLs of replicas: copies of checkpoints that outlive the region of their trainer (trainer/checkpointing/replicas.py).
 
-    <checkpoint.replicate>/<job id>/<fork>.<version>
+    <base>/<job id>/<fork>.<version>
+
+The base is a job's `checkpoint.replicate`. If that names a region, the coordinator replaces it with the URL that the
+region's agent was started with (`--replica-store`).
 
 An agent writes there, and reads from there, with its own rights and credentials, on behalf of a job that came over the
 network. So only file systems across a network are allowed, and directories that the agent's operator allows for runs.
 """
 
+import re
 from pathlib import Path
 
 from periplus.errors import ConfigError
 from periplus.values.policy import Policy
+from periplus.values.task import REGION_NAME
 
 NO_REPLICA = "none"
 """The value of `checkpoint.replicate` that keeps checkpoints in the trainer's region only."""
@@ -18,13 +23,18 @@ SCHEMES = ("file", "s3", "gs", "gcs", "az", "abfs", "abfss", "oci", "hdfs", "web
 """Schemes of fsspec that may be named. Others read from another file system, or run what a URL says."""
 
 
+def names_region(text: str) -> bool:
+    """Return whether a job's `checkpoint.replicate` names a region, whose agent says where replicas lie."""
+    return text != NO_REPLICA and re.fullmatch(REGION_NAME, text) is not None
+
+
 def check_replica_url(text: str) -> None:
     """Check that replicas may lie at a URL. Raises: ConfigError."""
     scheme, _, rest = text.partition("://")
     if scheme not in SCHEMES or "::" in text or not rest.strip("/") or ".." in text:
         raise ConfigError(
-            f"{text!r} is no place for replicas of checkpoints; give {NO_REPLICA!r}, or a URL such as "
-            f"s3://BUCKET/PREFIX or file:///DIRECTORY (schemes: {', '.join(SCHEMES)})"
+            f"{text!r} is no place for replicas of checkpoints; give a URL such as s3://BUCKET/PREFIX or "
+            f"file:///DIRECTORY (schemes: {', '.join(SCHEMES)}), for a job also {NO_REPLICA!r} or a region"
         )
     if scheme == "file" and not rest.startswith("/"):
         raise ConfigError(f"{text!r} names a host or a relative path; a directory has three slashes: file:///DIRECTORY")

@@ -19,14 +19,11 @@ class SlotCache(Cache):  # type: ignore[misc]
     """Keys and values of all slots, which a forward pass of one token a row reads and extends.
 
     Set `columns_R` before each forward pass: the column that each row's token is written to. Keys and values are kept
-    as `dtype`, or as the model computes them without it.
+    as the model computes them.
     """
 
-    def __init__(
-        self, num_layers: int, num_rows: int, num_columns: int, device: torch.device, dtype: torch.dtype | None = None
-    ) -> None:
+    def __init__(self, num_layers: int, num_rows: int, num_columns: int, device: torch.device) -> None:
         self._rows_R = torch.arange(num_rows, device=device)
-        self.dtype = dtype
         self.columns_R = torch.zeros(num_rows, dtype=torch.long, device=device)
         super().__init__(layers=[_SlotLayer(self, num_columns) for _ in range(num_layers)])
 
@@ -41,8 +38,8 @@ class SlotCache(Cache):  # type: ignore[misc]
             )
             if not layer.is_initialized:
                 layer.allocate(len(self._rows_R), keys_SHWD, values_SHWD)
-            layer.keys[rows_S, :, : keys_SHWD.shape[2]] = keys_SHWD.to(layer.keys.dtype)
-            layer.values[rows_S, :, : values_SHWD.shape[2]] = values_SHWD.to(layer.values.dtype)
+            layer.keys[rows_S, :, : keys_SHWD.shape[2]] = keys_SHWD
+            layer.values[rows_S, :, : values_SHWD.shape[2]] = values_SHWD
 
 
 class PrefillCache(Cache):  # type: ignore[misc]
@@ -76,9 +73,9 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def allocate(self, num_rows: int, like_keys: torch.Tensor, like_values: torch.Tensor) -> None:
         """Make the memory of all rows, with the heads, dimensions and device of these keys and values."""
-        heads, dtype = like_keys.shape[1], self._cache.dtype or like_keys.dtype
-        self.keys = like_keys.new_zeros((num_rows, heads, self._num_columns, like_keys.shape[-1]), dtype=dtype)
-        self.values = like_values.new_zeros((num_rows, heads, self._num_columns, like_values.shape[-1]), dtype=dtype)
+        heads = like_keys.shape[1]
+        self.keys = like_keys.new_zeros((num_rows, heads, self._num_columns, like_keys.shape[-1]))
+        self.values = like_values.new_zeros((num_rows, heads, self._num_columns, like_values.shape[-1]))
         self.is_initialized = True
 
     def update(
@@ -88,8 +85,8 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
             self.lazy_initialization(key_states, value_states)
         # One token a row: [R, H, 1, D].
         rows_R, columns_R = self._cache._rows_R, self._cache.columns_R
-        self.keys[rows_R, :, columns_R] = key_states[:, :, 0].to(self.keys.dtype)
-        self.values[rows_R, :, columns_R] = value_states[:, :, 0].to(self.values.dtype)
+        self.keys[rows_R, :, columns_R] = key_states[:, :, 0]
+        self.values[rows_R, :, columns_R] = value_states[:, :, 0]
         return self.keys, self.values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:

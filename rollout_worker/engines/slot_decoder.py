@@ -122,8 +122,8 @@ class SlotDecoder:
         self._width_P, self._width_K = prompt_tokens, prompt_tokens + max_new_tokens + self._lag
         self._device, self._now_s = device, now_s
         self._num_layers = int(model.config.get_text_config().num_hidden_layers)
-        cache_dtype = torch.float32 if use_slot_attention(model) else None
-        self._cache = SlotCache(self._num_layers, num_slots, self._width_K, device, cache_dtype)
+        use_slot_attention(model)
+        self._cache = SlotCache(self._num_layers, num_slots, self._width_K, device)
         self._rows: list[_Row | None] = [None] * num_slots
         self._records = SlotRecords(num_slots, max_new_tokens, end_ids)
         self._waiting: deque[SampleRequest] = deque()

@@ -121,7 +121,7 @@ def round_of(name: str, faults: Sequence[Fault], dice: random.Random, rows: list
                 fleet = OperatedFleet(folder, RTT_MS)
                 try:
                     say(f"{name}: the fleet is there")
-                    replicas = (*REPLICATED, f"checkpoint.replicate=file://{fleet.work}/replicas")
+                    replicas = (*REPLICATED, f"checkpoint.replicate={FAR}")
                     fleet.train((*JOB, *(replicas if {*faults} & {*LOST} else ())), SETTLE_STEPS)
                     for fault in faults:
                         trying = fault.name

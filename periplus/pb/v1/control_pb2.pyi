@@ -250,8 +250,11 @@ class Inventory(_message.Message):
 
     MACHINES_FIELD_NUMBER: _builtins.int
     ALLOWS_OWN_CODE_FIELD_NUMBER: _builtins.int
+    REPLICA_STORE_FIELD_NUMBER: _builtins.int
     allows_own_code: _builtins.bool
     """jobs may run reward functions of their users' own here"""
+    replica_store: _builtins.str
+    """URL at which jobs may keep replicas of their checkpoints here; empty without one"""
     @_builtins.property
     def machines(self) -> _containers.RepeatedCompositeFieldContainer[Global___Machine]:
         """the agent's own first"""
@@ -261,10 +264,11 @@ class Inventory(_message.Message):
         *,
         machines: _abc.Iterable[Global___Machine] | None = ...,
         allows_own_code: _builtins.bool = ...,
+        replica_store: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_own_code", b"allows_own_code", "machines", b"machines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_own_code", b"allows_own_code", "machines", b"machines", "replica_store", b"replica_store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -325,6 +325,25 @@ def own_code(job_file: Path) -> Path:
     return job_file
 
 
+def test_replicas_in_a_region_go_to_the_store_of_its_agent(job_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    submit = ("job", "submit", str(job_file), "checkpoint.every_steps=1", "-o", "name")
+
+    async def scene(address: str, command: Command) -> None:
+        async with FakeAgent(address, "eu", replica_store="s3://eu-bucket/runs"), FakeAgent(address, "us"):
+            assert await command(*submit, "checkpoint.replicate=us") == 2
+            assert "us, a region without a store for replicas (regions with one: eu); start" in capsys.readouterr().err
+            assert await command(*submit, "checkpoint.replicate=asia") == 2
+            assert "asia, no region of this fleet (regions with one: eu)" in capsys.readouterr().err
+            assert await command(*submit, "checkpoint.replicate=eu") == 0
+            job_id = capsys.readouterr().out.strip()
+            assert await command("job", "show", job_id, "-o", "json") == 0
+            assert json.loads(capsys.readouterr().out)["job"]["checkpoint"]["replicate"] == "s3://eu-bucket/runs"
+            assert await command("region", "show", "eu", "-o", "json") == 0
+            assert json.loads(capsys.readouterr().out)["replica_store"] == "s3://eu-bucket/runs"
+
+    play_commands(scene)
+
+
 def test_own_code_is_shown_with_its_digest_and_sent_only_if_it_was_agreed_to(
     own_code: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

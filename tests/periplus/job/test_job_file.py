@@ -189,7 +189,7 @@ def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.Monk
         ({"regions": {"rollout": ["a", "a"]}}, "regions.rollout names a region twice"),
         ({"regions": {"rollout": ["a"], "trainer": "b", "min": 3}}, "allow only 2"),
         ({"regions": {"rollout": ["a"], "min": 3}}, "allow only 2"),
-        ({"checkpoint": {"replicate": "somewhere"}}, "'somewhere' is no place for replicas of checkpoints"),
+        ({"checkpoint": {"replicate": "s3:/somewhere"}}, "'s3:/somewhere' is no place for replicas of checkpoints"),
         ({"checkpoint": {"replicate": "http://host/x"}}, "schemes: file, s3,"),
         ({"checkpoint": {"replicate": "s3://b/x", "every_steps": 0}}, "checkpoint.every_steps is 0"),
         ({"checkpoint": {"replicate": "s3://b/x"}, "regions": {"trainer": "a"}}, "could go on nowhere else"),

@@ -173,8 +173,9 @@ def offered(driver: Driver, **changes: Any) -> Any:
 
 
 def test_a_machine_offers_its_accelerators_or_else_its_cores() -> None:
-    own = offered(Driver("NVIDIA L4"), allow_code=True)
+    own = offered(Driver("NVIDIA L4"), allow_code=True, replica_store="s3://bucket/runs")
     assert ([each.kind for each in own.own.devices], own.allows_own_code) == ([DeviceFamily.CUDA], True)
+    assert own.replica_store == "s3://bucket/runs"
     assert own.own.engines == (EngineVersion(name="torch", version="2.13.0"),)
     assert [each.kind for each in offered(Driver()).own.devices] == [DeviceFamily.CPU] * 3
 

@@ -19,8 +19,8 @@ def inputs(kv_heads: int, dtype: torch.dtype) -> dict[str, Any]:
         mask_RK[row, row + 4 :] = -torch.inf
     return {
         "query": torch.randn(ROWS, HEADS, 1, WIDTH).to(dtype),
-        "key": torch.randn(ROWS, kv_heads, COLUMNS, WIDTH),
-        "value": torch.randn(ROWS, kv_heads, COLUMNS, WIDTH),
+        "key": torch.randn(ROWS, kv_heads, COLUMNS, WIDTH).to(dtype),
+        "value": torch.randn(ROWS, kv_heads, COLUMNS, WIDTH).to(dtype),
         "attention_mask": mask_RK[:, None, None, :].to(dtype),
     }
 
@@ -41,12 +41,21 @@ def test_it_is_a_softmax_over_the_columns_that_the_mask_shows(kv_heads: int, sca
             torch.testing.assert_close(found[row, 0, head].double(), weights @ values, rtol=1e-5, atol=1e-6)
 
 
-def test_in_bfloat16_only_the_result_is_rounded() -> None:
-    given = inputs(2, torch.bfloat16)
+@pytest.mark.parametrize("kv_heads", [1, 2, 6])
+def test_in_bfloat16_only_the_result_is_rounded(kv_heads: int) -> None:
+    given = inputs(kv_heads, torch.bfloat16)
     found, _ = slot_attention(torch.nn.Module(), **given)
     exact, _ = slot_attention(torch.nn.Module(), **{name: tensor.float() for name, tensor in given.items()})
     assert found.dtype == torch.bfloat16
-    assert torch.equal(found, exact.bfloat16())
+    torch.testing.assert_close(found.float(), exact, rtol=2**-8, atol=1e-6)
+
+
+def test_in_bfloat16_a_row_has_the_same_bits_whatever_the_others_are() -> None:
+    given = inputs(2, torch.bfloat16)
+    found, _ = slot_attention(torch.nn.Module(), **given)
+    given |= {name: torch.cat([given[name][2:3], torch.randn(given[name][1:].shape).bfloat16()]) for name in given}
+    others, _ = slot_attention(torch.nn.Module(), **given)
+    assert torch.equal(others[0], found[2])
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,16 @@ class FakeAgent:
     It beats as real agents do: a scene may take longer than a region may be silent, and a job waits for a silent one.
     """
 
-    def __init__(self, address: str, region: str, boot_id: str = "boot", *, allows_own_code: bool = False) -> None:
-        self.allows_own_code = allows_own_code
+    def __init__(
+        self,
+        address: str,
+        region: str,
+        boot_id: str = "boot",
+        *,
+        allows_own_code: bool = False,
+        replica_store: str = "",
+    ) -> None:
+        self.allows_own_code, self.replica_store = allows_own_code, replica_store
         self.address, self.region, self.boot_id = address, region, boot_id
         self.epoch, self.sequence = 0, 1
         self.desired: dict[str, control_pb2.Task] = {}
@@ -58,7 +66,9 @@ class FakeAgent:
         self.channel = rpc.channel(self.address)
         self.call: Session = control_pb2_grpc.CoordinatorStub(self.channel).Session()
         own = machine(f"host-{self.boot_id}", accelerators=2)
-        offered = inventory_to_pb(inventory(own, allows_own_code=self.allows_own_code))
+        offered = inventory_to_pb(
+            inventory(own, allows_own_code=self.allows_own_code, replica_store=self.replica_store)
+        )
         hello = control_pb2.Hello(
             region=self.region, boot_id=self.boot_id, gateway_address=f"{self.region}:1", inventory=offered
         )

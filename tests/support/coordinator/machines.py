@@ -26,5 +26,5 @@ def machine(
     )
 
 
-def inventory(own: Machine, *others: Machine, allows_own_code: bool = False) -> Inventory:
-    return Inventory(machines=(own, *others), allows_own_code=allows_own_code)
+def inventory(own: Machine, *others: Machine, allows_own_code: bool = False, replica_store: str = "") -> Inventory:
+    return Inventory(machines=(own, *others), allows_own_code=allows_own_code, replica_store=replica_store)

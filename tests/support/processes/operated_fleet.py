@@ -102,6 +102,7 @@ class OperatedFleet:
     def start_agent(self, region: str) -> None:
         words = ["--region", region, "--coordinator", self.address, "--shared-cores", "--work-dir", str(self.work)]
         words += ["--state-dir", str(self.state_dir(region)), *(["--wan", self._wan] if self._wan else [])]
+        words += ["--replica-store", f"file://{self.work}/replicas"]
         self.start(region, "agent", "run", *words)
 
     def state_dir(self, region: str) -> Path:
