@@ -255,6 +255,7 @@ def job_to_pb(job: Job, doing: str = "") -> control_pb2.Job:
         policy=policy,
         files=run_files_to_pb(job.files),
         replica=job.replica_url,
+        measured=job.measured,
         traffic=[
             control_pb2.PairTraffic(src_region=src, dst_region=dst, sent_bytes=num_bytes)
             for (src, dst), num_bytes in sorted(job.sent_bytes.items())

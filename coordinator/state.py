@@ -333,6 +333,7 @@ class Job:
     all forks that this coordinator knows. `ended_at_s` is when it ended, or None. `trainer_restarts` counts how often
     its trainer was started again without a new checkpoint in between. `restart_at_s` is when it is to start again, or
     None, and `last_files` are those of the trainer before. `replica` is the newest checkpoint with a replica, or None.
+    `measured` has means over the last steps of what a plan predicts, by metric, and `num_measured` counts the steps.
     """
 
     job_id: str
@@ -360,6 +361,8 @@ class Job:
     restart_at_s: float | None = None
     last_files: RunFiles | None = None
     replica: Policy | None = None
+    measured: Mapping[str, float] = field(default_factory=dict)
+    num_measured: int = 0
 
     @property
     def replica_url(self) -> str:

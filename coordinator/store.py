@@ -114,7 +114,7 @@ def _is_changed(before: Job | None, after: Job) -> bool:
 
 def _decided(job: Job) -> Job:
     """Return a job without what its trainer and agents report again and again."""
-    return replace(job, policy=None, last_record=None, phase="", sent={})
+    return replace(job, policy=None, last_record=None, phase="", sent={}, measured={}, num_measured=0)
 
 
 def _stored(region: RegionState) -> StoredRegion:

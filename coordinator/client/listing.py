@@ -23,6 +23,8 @@ from periplus.view.state import printable
 from periplus.view.summary import WanCounter
 from periplus.view.terminal.listing import Column, Listing, Output, Tree, columns_of, render, render_tree
 from planner.explain.processes import device_words
+from planner.explain.terms import largest_difference, terms_of
+from planner.plan import Plan
 
 __all__ = [
     "JOBS",
@@ -106,6 +108,7 @@ def job_details(job: control_pb2.Job) -> Tree:
     There are no processes, and the plan is None, before the job is placed.
     """
     plan = json.loads(job.plan_json) if job.plan_json else None
+    terms = terms_of(Plan.from_json(job.plan_json), job.measured) if plan and job.measured else ()
     return {
         "schema": "periplus.job-status/1",
         **job_tree(job),
@@ -128,6 +131,8 @@ def job_details(job: control_pb2.Job) -> Tree:
             }
             for each in job.processes
         ],
+        "terms": [{**asdict(each), "difference": each.difference} for each in terms],
+        "largest_difference": largest_difference(terms),
         "plan": plan,
         "job": json.loads(job.job_json) if job.job_json else None,
     }
@@ -210,6 +215,18 @@ def _size(field: str) -> Callable[[Tree, float], str]:
 def _policy(tree: Tree, now_s: float) -> str:
     policy: Mapping[str, int] | None = tree["policy"]
     return str(Policy(**policy)) if policy else ""
+
+
+def _figure(field: str) -> Callable[[Tree, float], str]:
+    def shown(tree: Tree, now_s: float) -> str:
+        value = tree[field]
+        return "" if value is None else f"{value:.0%}" if tree["unit"] == "share" else f"{value:.3g} s"
+
+    return shown
+
+
+def _difference(tree: Tree, now_s: float) -> str:
+    return "" if tree["difference"] is None else f"{tree['difference']:+.0%}"
 
 
 def _rtt(tree: Tree, now_s: float) -> str:
@@ -314,6 +331,18 @@ PROCESSES = Listing(
     ),
     empty="no process is placed yet",
 )
+TERMS = Listing(
+    key="terms",
+    name=("name",),
+    columns=(
+        Column("TERM", _text("name")),
+        Column("PREDICTED", _figure("predicted"), right=True),
+        Column("SIMULATED", _figure("simulated"), right=True, optional=True),
+        Column("MEASURED", _figure("measured"), right=True),
+        Column("DIFFERENCE", _difference, right=True, optional=True),
+    ),
+    empty="no step was measured yet",
+)
 LINKS = Listing(
     key="links",
     name=("src_region", "dst_region"),
@@ -352,7 +381,8 @@ def describe_job(job: control_pb2.Job, now_s: float, *, is_gone: bool = False) -
     width = max(len(heading) for heading, _ in lines)
     facts = "\n".join(f"{heading.ljust(width)}  {value}" for heading, value in lines)
     processes = render(PROCESSES, tree["processes"], Output.TABLE, now_s)
-    return f"{facts}\n\n{processes}" if processes else facts
+    terms = render(TERMS, tree["terms"], Output.TABLE, now_s)
+    return "\n\n".join(filter(None, (facts, processes, terms, tree["largest_difference"])))
 
 
 def describe_files(job: control_pb2.Job, *, is_gone: bool = False) -> list[str]:

@@ -168,6 +168,8 @@ def _plan_anew_from_replica(draft: Draft, job: Job, replica: Policy, why: str) -
         request=request,
         policy=None,
         last_record=None,
+        measured={},
+        num_measured=0,
         phase="",
         last_files=None,
         trainer_restarts=0,

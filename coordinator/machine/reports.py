@@ -18,6 +18,11 @@ from coordinator.state import Job, JobState, SentBytes, resume_advice, taken_bac
 from periplus.values.record import Record, RecordKind
 from periplus.values.replica_url import NO_REPLICA
 from periplus.values.task import ENDED, Role, TaskReport, TaskState
+from planner.explain.terms import is_measured
+
+MEASURED_STEPS = 20
+"""Steps over which means of what was measured go, about. Chosen by hand: long enough for a mean, short enough to follow
+a change."""
 
 
 def count_sent(draft: Draft, name: str, event: HeartbeatSeen) -> None:
@@ -103,22 +108,32 @@ def take_record(draft: Draft, name: str, job_id: str, record: Record, now_s: flo
     # Records may arrive again or late after a broken session; the version that an operator sees never goes back.
     policy = max(job.policy, record.policy) if job.policy else record.policy
     notice = record.text if record.kind is RecordKind.NOTICE else job.notice
-    draft.put_job(replace(job, policy=policy, last_record=record, phase=_phase(job, record), notice=notice))
+    draft.put_job(replace(_measured(job, record), policy=policy, last_record=record, notice=notice))
     if record.kind is RecordKind.REPLICA and job.request.replicate != NO_REPLICA:
         draft.put_job(replace(draft.state.jobs[job_id], replica=record.policy))
     advance(draft, job_id, JobState.RUNNING)
     draft.effects.append(Publish(job_id, record))
 
 
-def _phase(job: Job, record: Record) -> str:
-    """Return the trainer's phase after this record. A step record ends an earlier phase, such as an evaluation."""
+def _measured(job: Job, record: Record) -> Job:
+    """Return the job with the trainer's phase after this record, and with its means if it is one of a step.
+
+    A step record ends an earlier phase, such as an evaluation. The first step is not counted: in it, processes begin.
+    """
     match record.kind:
         case RecordKind.PHASE:
-            return record.text
+            return replace(job, phase=record.text)
         case RecordKind.STEP:
-            return "training"
+            weight = 1.0 / min(max(1, job.num_measured), MEASURED_STEPS)
+            known = job.measured if job.num_measured > 1 else {}
+            means = {
+                name: known.get(name, value) + weight * (value - known.get(name, value))
+                for name, value in record.values.items()
+                if is_measured(name)
+            }
+            return replace(job, phase="training", measured={**known, **means}, num_measured=job.num_measured + 1)
         case _:
-            return job.phase
+            return job
 
 
 def certify(draft: Draft, request: CertificateRequested) -> None:

@@ -306,7 +306,16 @@ REGION_TOKENS_PER_S = MetricFamily(
 )
 """Throughput of each region. The pattern is that of region names (periplus/values/task.py)."""
 
-FAMILIES = (REWARD_PART_MEAN, EVAL_REWARD_PART_MEAN, REGION_TOKENS_PER_S)
+REGION_WEIGHTS_S = MetricFamily(
+    prefix="weights_s_region/",
+    thing="region",
+    pattern=REGION_TOKENS_PER_S.pattern,
+    unit="s",
+    sentence="Longest time from the end of a training step until a worker of one region held its version.",
+)
+"""Seconds until new weights are in each region, over the proofs since the step before."""
+
+FAMILIES = (REWARD_PART_MEAN, EVAL_REWARD_PART_MEAN, REGION_TOKENS_PER_S, REGION_WEIGHTS_S)
 """The registry of families."""
 
 

@@ -90,6 +90,13 @@ def test_the_first_record_of_the_trainer_makes_a_job_running() -> None:
     assert effects[-1] == Publish("j", record(3))
 
 
+def test_means_of_what_a_plan_predicts_leave_out_the_first_step(run: Run) -> None:
+    for version, seconds in enumerate((60.0, 2.0, 4.0, 3.0), 1):
+        step = replace(record(version), values={"step_s": seconds, "weights_s_region/us": 1.0, "reward_mean": 0.5})
+        run.do(StepRecorded(run.stamp("eu"), "j", step))
+    assert run.job().measured == {"step_s": pytest.approx(3.0), "weights_s_region/us": 1.0}
+
+
 def test_an_operator_is_told_what_a_job_waits_for_and_which_of_its_regions_are_gone(run: Run) -> None:
     def says(kind: RecordKind, text: str = "") -> None:
         said = replace(record(len(run.state.regions["eu"].tasks), kind), text=text)

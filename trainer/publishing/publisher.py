@@ -100,10 +100,12 @@ class Publisher:
         self._num_threads = num_threads
         self._now = now
         self._keep = keep
-        # State of publishing: what readers hold now, and digests of the newest versions by policy, for proofs.
+        # State of publishing: what readers hold now; for proofs, the digests of the newest versions and when their
+        # training steps ended.
         self._policy = policy
         self._published: Published | None = None
         self._digests: dict[Policy, bytes] = {}
+        self._trained_s: dict[Policy, float] = {}
         self._author: Author | None = None
         self._deltas_pay = False
         # Work for `run`: the snapshot that waits or is being sent, and whether a reader needs an anchor.
@@ -174,6 +176,7 @@ class Publisher:
         """
         await self._idle.wait()
         weights, started_s = self._weights, self._now()
+        self._trained_s[policy] = started_s
         assert self._published is not None, "the first publication comes first"
         # In a thread, but training waits: the weights must not change between rounding and probe.
         taken, probed = await asyncio.to_thread(lambda: (weights.take(), self._probe()))
@@ -292,11 +295,14 @@ class Publisher:
     def _remember(self, policy: Policy, digest: bytes) -> None:
         self._digests[policy] = digest
         if len(self._digests) > DIGESTS_KEPT:
-            del self._digests[min(self._digests)]
+            oldest = min(self._digests)
+            del self._digests[oldest]
+            self._trained_s.pop(oldest, None)
 
     def on_proof(self, worker_id: str, proof: ReaderProof) -> None:
         """Compare what a worker holds with what was published, and record both outcomes."""
-        self._recorder.add_proof(proof)
+        trained_s = self._trained_s.get(proof.policy)
+        self._recorder.add_proof(worker_id, proof, None if trained_s is None else self._now() - trained_s)
         # A version that is no longer remembered is not compared.
         expected = self._digests.get(proof.policy)
         if expected is None or (proof.ok and proof.digest == expected):

@@ -8,9 +8,10 @@ Times and differences in proofs come from other machines and are not trusted: a 
 ignored.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 
+from periplus.process.telemetry import REGION_WEIGHTS_S
 from periplus.values.policy import Policy
 
 
@@ -89,9 +90,16 @@ class ProofTally:
     transfer_s: float = 0.0
     apply_s: float = 0.0
     pause_s: float = 0.0
+    weights_s: dict[str, float] = field(default_factory=dict)
 
-    def add(self, proof: ReaderProof) -> None:
-        """Add a reader's report about a version of the weights that it holds."""
+    def add(self, proof: ReaderProof, region: str | None, held_after_s: float | None) -> None:
+        """Add a reader's report about a version of the weights that it holds.
+
+        `region` is the reader's, and `held_after_s` the time since the end of the training step that made the version;
+        either is None if it is not known.
+        """
+        if proof.ok and region and held_after_s is not None:
+            self.weights_s[region] = max(self.weights_s.get(region, 0.0), held_after_s)
         self.proofs += proof.ok
         self.fallbacks += proof.fallback
         self.checks += proof.engine_checked
@@ -110,7 +118,7 @@ class ProofTally:
             "weight_proofs": float(self.proofs),
             "weight_fallbacks": float(self.fallbacks),
             "weight_checks": float(self.checks),
-        }
+        } | {REGION_WEIGHTS_S.name(region): seconds for region, seconds in self.weights_s.items()}
         if self.proofs:
             values |= {"transfer_s": self.transfer_s, "apply_s": self.apply_s, "pause_s": self.pause_s}
         if self.checks:

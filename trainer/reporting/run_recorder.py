@@ -166,10 +166,10 @@ class RunRecorder:
         """Add a version that was published to the sums."""
         self._progress = self._progress.published(sent)
 
-    def add_proof(self, proof: ReaderProof) -> None:
-        """Add a reader's report about a version that it holds."""
+    def add_proof(self, worker_id: str, proof: ReaderProof, held_after_s: float | None) -> None:
+        """Add a worker's report about a version that it holds, so long after the training step that made it."""
         self._progress = self._progress.proven(proof)
-        self._proofs.add(proof)
+        self._proofs.add(proof, self._driver.regions.get(worker_id), held_after_s)
 
     def count_mismatch(self) -> None:
         """Count a reader that holds other weights than were published."""

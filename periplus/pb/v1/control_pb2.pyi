@@ -968,6 +968,26 @@ Global___ProbeOrder: _TypeAlias = ProbeOrder  # noqa: Y015
 class Job(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class MeasuredEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     JOB_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
@@ -982,6 +1002,7 @@ class Job(_message.Message):
     NOTICE_FIELD_NUMBER: _builtins.int
     PROCESSES_FIELD_NUMBER: _builtins.int
     REPLICA_FIELD_NUMBER: _builtins.int
+    MEASURED_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     name: _builtins.str
     state: Global___JobState.ValueType
@@ -1010,6 +1031,10 @@ class Job(_message.Message):
     def processes(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobProcess]:
         """of its placement; none before it is placed"""
 
+    @_builtins.property
+    def measured(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """means over the last steps of what its plan predicts, by metric"""
+
     def __init__(
         self,
         *,
@@ -1027,10 +1052,11 @@ class Job(_message.Message):
         notice: _builtins.str = ...,
         processes: _abc.Iterable[Global___JobProcess] | None = ...,
         replica: _builtins.str = ...,
+        measured: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["doing", b"doing", "files", b"files", "job_id", b"job_id", "job_json", b"job_json", "name", b"name", "notice", b"notice", "plan_json", b"plan_json", "policy", b"policy", "processes", b"processes", "reason", b"reason", "replica", b"replica", "state", b"state", "submitted_at_s", b"submitted_at_s", "traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["doing", b"doing", "files", b"files", "job_id", b"job_id", "job_json", b"job_json", "measured", b"measured", "name", b"name", "notice", b"notice", "plan_json", b"plan_json", "policy", b"policy", "processes", b"processes", "reason", b"reason", "replica", b"replica", "state", b"state", "submitted_at_s", b"submitted_at_s", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -21,6 +21,7 @@ from periplus.net.convert import inventory_to_pb
 from periplus.pb.v1 import common_pb2, control_pb2
 from periplus.values.machine import Device, DeviceFamily
 from tests.support.coordinator.machines import inventory, machine
+from tests.support.planner.predicted_plan import PLAN
 
 JOB = control_pb2.Job(
     job_id="sums-1",
@@ -172,3 +173,20 @@ def test_a_job_shows_each_process_with_its_devices_and_its_state() -> None:
         ["trainer", "eu", "cores", "planned"],
     ]
     assert "\n\n" not in describe_job(control_pb2.Job(job_id="s"), 1.0)
+
+
+def test_a_job_shows_what_was_predicted_of_its_steps_beside_what_was_measured() -> None:
+    job = control_pb2.Job(job_id="s", plan_json=PLAN.to_json(), measured={"step_s": 12.0, "train_s": 9.0})
+    assert describe_job(job, 1.0).split("\n\n")[1:] == [
+        "TERM           PREDICTED  SIMULATED  MEASURED  DIFFERENCE\n"
+        "step                10 s       11 s      12 s        +20%\n"
+        "training             6 s          -       9 s        +50%\n"
+        "waiting              4 s          -         -           -\n"
+        "weights to eu        0 s          -         -           -\n"
+        "samples of eu        25%          -         -           -\n"
+        "weights to us        2 s          -         -           -\n"
+        "samples of us        75%          -         -           -",
+        "training: 50% more than predicted; probably the trainer's devices are slower than the plan's table says, or "
+        "others use them too",
+    ]
+    assert job_details(job)["terms"][1]["difference"] == 0.5

@@ -85,7 +85,7 @@ class FakeRecorder:
     def add_publication(self, sent: Sent) -> None:
         self.sent.append(sent)
 
-    def add_proof(self, proof: ReaderProof) -> None:
+    def add_proof(self, worker_id: str, proof: ReaderProof, held_after_s: float | None) -> None:
         self.proofs.append(proof)
 
     def count_mismatch(self) -> None:

@@ -44,7 +44,7 @@ def test_a_tally_counts_proofs_and_keeps_the_longest_times() -> None:
         replace(PROOF, engine_checked=True, probe_max_difference=1e-5),
         replace(PROOF, ok=False),
     ):
-        tally.add(proof)
+        tally.add(proof, None, None)
     values = tally.values()
     assert (values["weight_proofs"], values["weight_fallbacks"], values["weight_checks"]) == (3, 1, 1)
     assert (values["transfer_s"], values["apply_s"], values["pause_s"]) == (1.0, 0.5, 0.75)
@@ -52,10 +52,26 @@ def test_a_tally_counts_proofs_and_keeps_the_longest_times() -> None:
     check_names(values)
 
 
+def test_a_tally_keeps_for_each_region_when_its_slowest_reader_held_a_version() -> None:
+    tally = ProofTally()
+    for proof, region, held_after_s in (
+        (PROOF, "eu", 0.5),
+        (PROOF, "eu", 0.25),
+        (PROOF, "us", 2.0),
+        (replace(PROOF, ok=False), "us", 9.0),
+        (PROOF, "us", None),
+        (PROOF, None, 9.0),
+    ):
+        tally.add(proof, region, held_after_s)
+    values = tally.values()
+    assert (values["weights_s_region/eu"], values["weights_s_region/us"]) == (0.5, 2.0)
+    check_names(values)
+
+
 @pytest.mark.parametrize("nonsense", [nan, inf, -inf, -1.0])
 def test_numbers_of_other_machines_that_are_none_count_as_nothing(nonsense: float) -> None:
     tally = ProofTally()
-    tally.add(replace(PROOF, transfer_s=nonsense, apply_s=nonsense, pause_s=nonsense))
+    tally.add(replace(PROOF, transfer_s=nonsense, apply_s=nonsense, pause_s=nonsense), None, None)
     assert (tally.transfer_s, tally.apply_s, tally.pause_s) == (0.0, 0.0, 0.0)
     assert Progress().proven(replace(PROOF, pause_s=nonsense)).pause_s == 0.0
 

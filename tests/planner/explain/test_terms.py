@@ -1,0 +1,67 @@
+"""Terms of a step, predicted and measured, and the sentence about the largest difference."""
+
+import pytest
+
+from planner.explain.terms import Term, is_measured, largest_difference, terms_of
+from planner.plan import Assignment, Plan, TaskKind
+from tests.support.planner.predicted_plan import PLAN
+
+MEASURED = {
+    "step_s": 12.0,
+    "train_s": 6.1,
+    "wait_s": 5.5,
+    "tokens_per_s_region/eu": 100.0,
+    "tokens_per_s_region/us": 300.0,
+    "weights_s_region/us": 6.0,
+}
+
+
+def test_each_term_has_what_was_predicted_and_measured() -> None:
+    found = {each.name: (each.unit, each.predicted, each.simulated, each.measured) for each in terms_of(PLAN, MEASURED)}
+    assert found == {
+        "step": ("s", 10.0, 11.0, 12.0),
+        "training": ("s", 6.0, None, 6.1),
+        "waiting": ("s", 4.0, None, 5.5),
+        "weights to eu": ("s", 0.0, None, None),
+        "samples of eu": ("share", 0.25, None, 0.25),
+        "weights to us": ("s", 2.0, None, 6.0),
+        "samples of us": ("share", 0.75, None, 0.75),
+    }
+
+
+def test_a_plan_without_predictions_has_measurements_only() -> None:
+    bare = Plan(
+        method="static",
+        trainer_region="eu",
+        assignments=(
+            Assignment(task=TaskKind.TRAINER, region="eu", num_workers=1),
+            Assignment(task=TaskKind.ROLLOUT, region="us", num_workers=1),
+        ),
+    )
+    found = terms_of(bare, MEASURED)
+    assert [each.predicted for each in found] == [None] * 5
+    assert [each.name for each in found] == ["step", "training", "waiting", "weights to us", "samples of us"]
+    assert [each.measured for each in found[:4]] == [12.0, 6.1, 5.5, 6.0]
+    assert largest_difference(found) == ""
+
+
+def test_the_term_that_matters_most_in_a_step_is_named_with_a_likely_cause() -> None:
+    text = largest_difference(terms_of(PLAN, MEASURED))
+    assert text.startswith("weights to us: 200% more than predicted; probably the link")
+    # A second of training counts more than a difference in weights of a tenth of it, though that is larger in percent.
+    slow = {**MEASURED, "train_s": 9.0, "weights_s_region/us": 2.3}
+    assert largest_difference(terms_of(PLAN, slow)).startswith(
+        "training: 50% more than predicted; probably the trainer"
+    )
+    close = {"step_s": 10.5, "train_s": 6.2, "wait_s": 4.3, "weights_s_region/us": 2.1}
+    assert largest_difference(terms_of(PLAN, close)) == ""
+
+
+@pytest.mark.parametrize(("predicted", "measured"), [(None, 1.0), (1.0, None), (0.0, 1.0), (1.0, 0.0)])
+def test_there_is_no_difference_without_two_figures(predicted: float | None, measured: float | None) -> None:
+    assert Term(name="step", unit="s", predicted=predicted, simulated=None, measured=measured).difference is None
+
+
+def test_metrics_that_terms_read() -> None:
+    assert all(map(is_measured, MEASURED))
+    assert not is_measured("reward_mean")
