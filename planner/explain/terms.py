@@ -19,7 +19,7 @@ NOTABLE = 0.1
 """Relative difference below which a term is not named. Chosen by hand: steps vary by some percent."""
 
 CAUSES = {
-    "training": "the trainer's devices are slower than the plan's table says, or others use them too",
+    "training": "samples have another length, or the trainer's devices another speed, than the plan counts with",
     "waiting": "samples come at another pace than predicted",
     "weights": "the link, encoding or loading takes another time than predicted",
     "samples": "the region's workers generate at another pace than predicted",

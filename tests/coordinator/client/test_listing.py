@@ -186,7 +186,7 @@ def test_a_job_shows_what_was_predicted_of_its_steps_beside_what_was_measured() 
         "samples of eu        25%          -         -           -\n"
         "weights to us        2 s          -         -           -\n"
         "samples of us        75%          -         -           -",
-        "training: 50% more than predicted; probably the trainer's devices are slower than the plan's table says, or "
-        "others use them too",
+        "training: 50% more than predicted; probably samples have another length, or the trainer's devices another "
+        "speed, than the plan counts with",
     ]
     assert job_details(job)["terms"][1]["difference"] == 0.5

@@ -50,9 +50,7 @@ def test_the_term_that_matters_most_in_a_step_is_named_with_a_likely_cause() -> 
     assert text.startswith("weights to us: 200% more than predicted; probably the link")
     # A second of training counts more than a difference in weights of a tenth of it, though that is larger in percent.
     slow = {**MEASURED, "train_s": 9.0, "weights_s_region/us": 2.3}
-    assert largest_difference(terms_of(PLAN, slow)).startswith(
-        "training: 50% more than predicted; probably the trainer"
-    )
+    assert largest_difference(terms_of(PLAN, slow)).startswith("training: 50% more than predicted; probably samples")
     close = {"step_s": 10.5, "train_s": 6.2, "wait_s": 4.3, "weights_s_region/us": 2.1}
     assert largest_difference(terms_of(PLAN, close)) == ""
 
