@@ -122,8 +122,8 @@ class TrainSection(Config):
     compile: bool = False
     """Compile the model's layers with torch's compiler, which joins norms, rotary embeddings, activations and sums.
     Steps take about a quarter less time on a CPU from about a million parameters on; much smaller models gain nothing.
-    The first passes of a run take tens of seconds longer, and a few
-    seconds once the machine has the compiled code. The machine needs a C++ compiler. Results differ by rounding."""
+    The first passes of a run take tens of seconds longer, and a few seconds once the machine has the compiled code. The
+    machine needs a C++ compiler. Results differ by rounding."""
 
     pipeline_depth: float | None = Field(default=None, ge=1, le=1001)
     """Number of batches in the pipeline beside the one that is being trained: samples that are leased to workers or

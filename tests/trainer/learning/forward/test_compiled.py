@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,7 @@ def test_traced_layers_of_each_family_compute_the_same(name: str, few_compilatio
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(which("g++") is None, reason="compiling needs a C++ compiler, and this machine has no g++")
 def test_compiled_steps_are_those_of_plain_layers_up_to_rounding(
     model: Any, tmp_path: Path, few_compilations: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
