@@ -14,6 +14,7 @@ Shapes: R rows, H heads of queries, G heads of keys and values (H is a multiple 
 keys, K cache columns, D head width.
 """
 
+from functools import partial
 from typing import Any, cast
 
 import numba
@@ -26,6 +27,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from periplus.codec.weights.entropy.kernels import kernel
+
 SLOTS = "periplus_slots"
 """Name of the attention function in the registry of transformers."""
 
@@ -33,7 +36,7 @@ CHANGES_SCORES = ("softcap", "s_aux", "position_bias")
 """Arguments by which some models change the scores: transformers' attention answers calls with one of them."""
 
 # Sums may be taken in another order than written, so that they use vector units. The compiled code has a fixed order.
-_kernel = numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"}, error_model="numpy")
+_kernel = partial(kernel, fastmath={"reassoc", "contract", "nsz"}, error_model="numpy")
 
 
 def use_slot_attention(model: Any) -> bool:
@@ -100,7 +103,7 @@ def _widened(_: Any, bits: Any) -> Any:
     return numba.types.float32(numba.types.uint16), generated
 
 
-@_kernel  # type: ignore[untyped-decorator]
+@_kernel
 def _multiply(query_RGQD: Any, key_RGKD: Any, scale: Any, scores_RGQK: Any) -> None:
     num_rows, num_heads, num_columns, width = key_RGKD.shape
     for row in range(num_rows):
@@ -115,7 +118,7 @@ def _multiply(query_RGQD: Any, key_RGKD: Any, scale: Any, scores_RGQK: Any) -> N
                     scores_RGQK[row, head, query, column] = total * scale
 
 
-@_kernel  # type: ignore[untyped-decorator]
+@_kernel
 def _mix(shares_RGQK: Any, value_RGKD: Any, out_RGQD: Any) -> None:
     num_rows, num_heads, num_columns, width = value_RGKD.shape
     for row in range(num_rows):

@@ -32,13 +32,13 @@ BLOCK = 512
 _F = TypeVar("_F", bound=Callable[..., object])
 
 
-def kernel(function: _F) -> _F:
+def kernel(function: _F, **options: Any) -> _F:
     """Compile a function at its first call, cache it on disk, and release the lock while it runs.
 
-    The type stays the same. Raises: Denied if numba finds no folder for its cache.
+    `options` are further ones of numba. The type stays the same. Raises: Denied if numba finds no folder for its cache.
     """
     try:
-        return cast(_F, numba.njit(cache=True, nogil=True)(function))
+        return cast(_F, numba.njit(cache=True, nogil=True, **options)(function))
     except RuntimeError as error:  # neither beside this file nor in the user's home may it write
         raise Denied(
             f"numba cannot keep its compiled code: {error}; set NUMBA_CACHE_DIR to a folder that you may write"
