@@ -15,6 +15,7 @@ from coordinator.machine.draft import Draft
 from coordinator.machine.jobs import advance, end, end_by_trainer
 from coordinator.machine.reservations import avoiding_task
 from coordinator.state import Job, JobState, SentBytes, resume_advice, taken_back
+from periplus.process.telemetry import REGION_TOKENS_PER_S
 from periplus.values.record import Record, RecordKind
 from periplus.values.replica_url import NO_REPLICA
 from periplus.values.task import ENDED, Role, TaskReport, TaskState
@@ -108,14 +109,14 @@ def take_record(draft: Draft, name: str, job_id: str, record: Record, now_s: flo
     # Records may arrive again or late after a broken session; the version that an operator sees never goes back.
     policy = max(job.policy, record.policy) if job.policy else record.policy
     notice = record.text if record.kind is RecordKind.NOTICE else job.notice
-    draft.put_job(replace(_measured(job, record), policy=policy, last_record=record, notice=notice))
+    draft.put_job(replace(_after(job, record), policy=policy, last_record=record, notice=notice))
     if record.kind is RecordKind.REPLICA and job.request.replicate != NO_REPLICA:
         draft.put_job(replace(draft.state.jobs[job_id], replica=record.policy))
     advance(draft, job_id, JobState.RUNNING)
     draft.effects.append(Publish(job_id, record))
 
 
-def _measured(job: Job, record: Record) -> Job:
+def _after(job: Job, record: Record) -> Job:
     """Return the job with the trainer's phase after this record, and with its means if it is one of a step.
 
     A step record ends an earlier phase, such as an evaluation. The first step is not counted: in it, processes begin.
@@ -126,9 +127,11 @@ def _measured(job: Job, record: Record) -> Job:
         case RecordKind.STEP:
             weight = 1.0 / min(max(1, job.num_measured), MEASURED_STEPS)
             known = job.measured if job.num_measured > 1 else {}
+            # A region from which a step has no samples is not in its record.
+            rates = {name: 0.0 for name in known if REGION_TOKENS_PER_S.thing_of(name)}
             means = {
                 name: known.get(name, value) + weight * (value - known.get(name, value))
-                for name, value in record.values.items()
+                for name, value in (rates | dict(record.values)).items()
                 if is_measured(name)
             }
             return replace(job, phase="training", measured={**known, **means}, num_measured=job.num_measured + 1)

@@ -97,6 +97,13 @@ def test_means_of_what_a_plan_predicts_leave_out_the_first_step(run: Run) -> Non
     assert run.job().measured == {"step_s": pytest.approx(3.0), "weights_s_region/us": 1.0}
 
 
+def test_a_region_that_gives_no_samples_any_more_loses_its_mean_rate(run: Run) -> None:
+    for version, rate in enumerate((8.0, 8.0, 8.0, None, None), 1):
+        values = {"step_s": 1.0} if rate is None else {"step_s": 1.0, "tokens_per_s_region/us": rate}
+        run.do(StepRecorded(run.stamp("eu"), "j", replace(record(version), values=values)))
+    assert run.job().measured["tokens_per_s_region/us"] == pytest.approx(4.0)
+
+
 def test_an_operator_is_told_what_a_job_waits_for_and_which_of_its_regions_are_gone(run: Run) -> None:
     def says(kind: RecordKind, text: str = "") -> None:
         said = replace(record(len(run.state.regions["eu"].tasks), kind), text=text)
