@@ -3,8 +3,8 @@
 import pytest
 
 from planner.explain.terms import Term, is_measured, largest_difference, terms_of
-from planner.plan import Assignment, Plan, TaskKind
 from tests.support.planner.predicted_plan import PLAN
+from tests.support.planner.static_plan import PLAN as STATIC
 
 MEASURED = {
     "step_s": 12.0,
@@ -29,20 +29,19 @@ def test_each_term_has_what_was_predicted_and_measured() -> None:
     }
 
 
-def test_a_plan_without_predictions_has_measurements_only() -> None:
-    bare = Plan(
-        method="static",
-        trainer_region="eu",
-        assignments=(
-            Assignment(task=TaskKind.TRAINER, region="eu", num_workers=1),
-            Assignment(task=TaskKind.ROLLOUT, region="us", num_workers=1),
-        ),
-    )
-    found = terms_of(bare, MEASURED)
-    assert [each.predicted for each in found] == [None] * 5
-    assert [each.name for each in found] == ["step", "training", "waiting", "weights to us", "samples of us"]
-    assert [each.measured for each in found[:4]] == [12.0, 6.1, 5.5, 6.0]
-    assert largest_difference(found) == ""
+def test_a_plan_without_an_evaluation_predicts_the_way_of_the_weights_only() -> None:
+    measured = {"step_s": 12.0, "weights_s_region/bbb": 3.0, "tokens_per_s_region/a": 1.0}
+    found = {each.name: (each.predicted, each.measured) for each in terms_of(STATIC, measured)}
+    assert found == {
+        "step": (None, 12.0),
+        "training": (None, None),
+        "waiting": (None, None),
+        "weights to a": (None, None),
+        "samples of a": (None, 1.0),
+        "weights to bbb": (1.5, 3.0),
+        "samples of bbb": (None, None),
+    }
+    assert largest_difference(terms_of(STATIC, measured)).startswith("weights to bbb: 100% more than predicted")
 
 
 def test_the_term_that_matters_most_in_a_step_is_named_with_a_likely_cause() -> None:
