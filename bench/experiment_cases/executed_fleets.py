@@ -96,7 +96,7 @@ def processes_as_planned() -> tuple[float, dict[str, Any]]:
     right = total = 0
     told: dict[str, Any] = {}
     for name, regions, changes, plan in fleets():
-        with _home() as folder:
+        with new_home() as folder:
             found = asyncio.run(_executed(folder, regions, changes, plan))
         right, total = right + found["right"], total + found["planned"]
         told[name] = found
@@ -156,10 +156,8 @@ def tokens_per_s(
     job: JobFile, regions: Mapping[str, DeclaredRegion], plan: str, grid: str, steps: int
 ) -> dict[str, Any]:
     """Run a job of `steps` steps under a plan, or under the best that is found, and measure it from the third step."""
-    with _home() as folder:
-        file = folder / "grid.csv"
-        file.write_text(grid)
-        placed = asyncio.run(_run_whole(folder, job.model_copy(update={"steps": steps}), regions, plan, file))
+    with new_home() as folder:
+        placed = run_whole(folder, job.model_copy(update={"steps": steps}), regions, plan, grid)
         (metrics,) = folder.glob("runs/*/runs/*/metrics.jsonl")
         lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     done = [line for line in lines if line["kind"] == "step"]
@@ -180,17 +178,30 @@ def tokens_per_s(
     }
 
 
+def run_whole(
+    folder: Path, job: JobFile, regions: Mapping[str, DeclaredRegion], plan: str = "", grid: str = ""
+) -> control_pb2.Job:
+    """Run a job to its end on a new fleet below `folder`, and return it as the coordinator shows it then.
+
+    `plan` is one by hand, or empty for a search; `grid` is the text of a file of links, or empty for no emulation.
+    """
+    file = folder / "grid.csv" if grid else None
+    if file is not None:
+        file.write_text(grid)
+    return asyncio.run(_run_whole(folder, job, regions, plan, file))
+
+
 async def _run_whole(
-    folder: Path, job: JobFile, regions: Mapping[str, DeclaredRegion], plan: str, grid: Path
+    folder: Path, job: JobFile, regions: Mapping[str, DeclaredRegion], plan: str, grid: Path | None
 ) -> control_pb2.Job:
     request = submission(job, "r")
     request.plan_json = plan
     async with declared_fleet(folder, regions, grid) as remote:
         job_id = (await remote.submit(request)).job_id
-        placed = await until_running(remote, job_id, START_S)
+        await until_running(remote, job_id, START_S)
         ended = await _ended(remote, job_id)
         assert ended.reason == "", ended.reason
-    return placed
+    return ended
 
 
 async def _ended(remote: Coordinator, job_id: str) -> control_pb2.Job:
@@ -200,7 +211,7 @@ async def _ended(remote: Coordinator, job_id: str) -> control_pb2.Job:
 
 
 @contextmanager
-def _home() -> Iterator[Path]:
+def new_home() -> Iterator[Path]:
     """A new folder that is the home of all processes that are started meanwhile."""
     before = os.environ.get("HOME", "")
     with tempfile.TemporaryDirectory(prefix="periplus-bench-") as folder:

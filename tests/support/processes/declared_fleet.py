@@ -22,9 +22,12 @@ Devices = tuple[Mapping[str, object], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredRegion:
-    """A region's own devices, those of its other machines by name, and further options of its agent."""
+    """A region's own devices, those of its other machines by name, and further options of its agent.
 
-    devices: Devices
+    A region without devices offers the machine's cores.
+    """
+
+    devices: Devices = ()
     others: Mapping[str, Devices] = ()  # type: ignore[assignment]
     options: tuple[str, ...] = ()
 
@@ -57,11 +60,13 @@ async def declared_fleet(
         coordinator = ["coordinator", "run", "--listen", "127.0.0.1:0", *shared, *place]
         address = (await services.start("coordinator", coordinator))["coordinator"]
         for name, region in regions.items():
-            file = folder / f"{name}.devices.yaml"
-            file.write_text(region.file())
             agent = ["agent", "run", "--region", name, "--coordinator", address, *shared, *wan, "--shared-cores"]
             agent += ["--work-dir", str(folder / "runs" / name), "--state-dir", str(folder / "state" / name)]
-            await services.start(f"agent-{name}", [*agent, "--devices", str(file), *region.options])
+            if region.devices:
+                file = folder / f"{name}.devices.yaml"
+                file.write_text(region.file())
+                agent += ["--devices", str(file)]
+            await services.start(f"agent-{name}", [*agent, *region.options])
         async with connect(address, read_token(token)) as remote:
             # An agent is ready once its gateway listens; it joins a moment later.
             async with asyncio.timeout(JOINED_S):

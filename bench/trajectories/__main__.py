@@ -1,7 +1,7 @@
 """Claim: a sampled token takes at most 5 bytes, its log-probability exact, and a core decodes and checks 1 GB/s.
 
 A frame is a group of 8 samples of one prompt. Prompts are those of MATH-500. Ids and log-probabilities are drawn from a
-small language model that is trained here on `math_prompts` (trajectory_records/language_model.py describes its limits).
+small language model that is trained here on `math_prompts` (language_model.py describes its limits).
 Lengths are those of real groups of 8 samples of reasoning models (`response_lengths/reasoning_eval_lengths.csv`). All
 formats get the same records, with each prompt once per group.
 
@@ -14,9 +14,8 @@ The codec's default level of compression meets all targets. Every other level, s
 answers, and episodes with tool output are measured too. The model and its samples are cached; the first full run takes
 five minutes of CPU.
 
-`ingest_tokens_per_s` is over wall time between two processes on loopback, the median of several runs
-(trajectory_records/ingest.py). `stores` times the spool alone (trajectory_records/stores.py). The last line is
-one JSON object.
+`ingest_tokens_per_s` is over wall time between two processes on loopback, the median of several runs (ingest.py). The
+last line is one JSON object.
 """
 
 import argparse
@@ -35,9 +34,9 @@ import numpy as np
 import torch
 
 from bench import provenance
-from bench.trajectory_records import ingest, stores
-from bench.trajectory_records import language_model as lm
-from bench.trajectory_records.peers import compressed, known_figure, peers
+from bench.trajectories import ingest
+from bench.trajectories import language_model as lm
+from bench.trajectories.peers import compressed, known_figure, peers
 from periplus.codec.trajectory import LEVEL, decode_columns, encode, stored_bytes
 from periplus.values.policy import Policy
 from periplus.values.trajectories import validate_all
@@ -65,7 +64,7 @@ COLUMN_BYTES = 8.125
 """Bytes of a completion token in plain columns: u32 id, f32 log-probability, one bit of mask."""
 MAX_CONTENT_BYTES = 64 << 20
 LIMITS = TrajectoryLimits(vocab_size=lm.VOCAB_SIZE, max_prompt_tokens=4096, max_completion_tokens=1 << 17)
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 REASONING = "response_lengths/reasoning_eval_lengths.csv"
 
 
@@ -321,8 +320,6 @@ def measure(config: Config, data: Path, cache: Path) -> dict[str, Any]:
     if config.side_groups:
         results["variations"] = variations(source, config, data, rng, groups)
     results["ingest"] = measure_ingest(groups, config)
-    payloads = ingest.frames_of(groups, config.ingest_frames)
-    results["stores"] = stores.measure(payloads, config.ingest_runs, config.seed)
     return results
 
 

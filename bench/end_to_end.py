@@ -1,0 +1,76 @@
+"""Claim: a plan says how long a step will take, and a job that runs says how far off it was.
+
+- `profiled_step_error_demo`, `profiled_step_error_4.7M`, `profiled_step_error_mean`: |predicted / measured - 1| of a
+  step's seconds, for the job of the demo, the job of 4.7 M parameters, and the mean over ten unlike jobs
+  (`bench/experiment_cases/unlike_jobs.py`). Each job is planned before it runs, and runs to its end on a new fleet.
+
+`--only NAME` runs one of the ten jobs, or measures one other figure. The last line is one JSON object, and everything
+else goes to stderr.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from bench.experiment_cases.executed_fleets import new_home, run_whole
+from bench.experiment_cases.unlike_jobs import CASES
+from bench.provenance import commit, machine, reached, say
+from planner.explain.terms import STEP, terms_of
+from planner.plan import Plan
+
+TARGETS: Mapping[str, tuple[str, float, str]] = {
+    "profiled_step_error_demo": ("<=", 0.15, "fraction"),
+    "profiled_step_error_4.7M": ("<=", 0.15, "fraction"),
+    "profiled_step_error_mean": ("<=", 0.15, "fraction"),
+}
+"""Operator, target and unit of each figure."""
+
+
+def measured_case(name: str) -> dict[str, Any]:
+    """Run one of the ten jobs, and return the terms of its steps, predicted and measured, and the error of the step."""
+    case = CASES[name]
+    with new_home() as folder:
+        ended = run_whole(folder, case.job(folder), case.regions, grid=case.grid())
+    plan = Plan.from_json(ended.plan_json)
+    terms = terms_of(plan, dict(ended.measured))
+    (step,) = (each for each in terms if each.name == STEP)
+    if not step.predicted or not step.measured:
+        raise SystemExit(f"{name}: nothing to compare: {step}; the job ended with {ended.reason or 'no reason'}")
+    return {
+        "step_error": abs(step.predicted / step.measured - 1),
+        "terms": [asdict(each) for each in terms],
+        "binding": plan.binding,
+        "processes": [
+            {"task": each.task, "region": each.region, "num_workers": each.num_workers} for each in plan.assignments
+        ],
+    }
+
+
+def main() -> int:
+    """Measure, print the record on one line, and return 1 if a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=CASES, action="append")
+    names = parser.parse_args().only or list(CASES)
+    about, results = machine(), {}
+    for name in names:
+        results[name] = found = measured_case(name)
+        say(f"{name}: error {found['step_error']:.2f}")
+        print(json.dumps(found), file=sys.stderr, flush=True)
+    errors = {name: found["step_error"] for name, found in results.items()}
+    figures = {f"profiled_step_error_{name}": errors[name] for name in ("demo", "4.7M") if name in errors}
+    if errors.keys() == CASES.keys():
+        figures["profiled_step_error_mean"] = sum(errors.values()) / len(errors)
+    reach = []
+    for name, value in figures.items():
+        op, target, unit = TARGETS[name]
+        reach.append(reached(name, value, unit, op, target) | {"value": round(value, 4)})
+    line = {"bench": "end_to_end", "commit": commit(), "machine": about, "results": results, "reach": reach}
+    print(json.dumps(line))
+    return 0 if all(each["ok"] for each in reach) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
