@@ -363,7 +363,7 @@ class Learner:
         assert threshold is not None
         assert logprobs_BT is not None
         tensors = (logprobs_BT, batch.behaviour_logprobs_BT, targets.advantages_BT, batch.mask_BT)
-        found_BT = outside_trust_region(*(tensor[index_B] for tensor in tensors), threshold)
+        found_BT = outside_trust_region(*(tensor[index_B] for tensor in tensors), m2_threshold=threshold)
         return replace(targets, untrusted_BT=torch.zeros_like(batch.mask_BT).index_copy_(0, index_B, found_BT))
 
     def _actor_logprobs(self, batch: Batch, rows: Sequence[int]) -> torch.Tensor:

@@ -232,14 +232,17 @@ def test_several_updates_keep_to_the_policy_of_the_steps_start(model: Any) -> No
 
 def stale(model: Any) -> list[Sample]:
     """Return samples of a policy that differs from the model, by up to 0.5 nats at a token."""
-    random, batch = Random(5), sampled(model, 0)
+    random, batch = np.random.default_rng(5), sampled(model, 0)
     return [
-        replace(each, behaviour_logprobs=each.behaviour_logprobs - [random.uniform(-0.5, 0.5) for _ in each.mask])
+        replace(
+            each,
+            behaviour_logprobs=each.behaviour_logprobs + random.uniform(-0.5, 0.5, len(each.mask)).astype(np.float32),
+        )
         for each in batch
     ]
 
 
-def masked_shares(model: Any, **train: Any) -> StepReport:
+def step_on_stale(model: Any, **train: Any) -> StepReport:
     learner = build(copy.deepcopy(model), algorithm={"name": "m2po"}, train=train)
     report = learner.step(stale(model), consumer=CONSUMER, learning_rate=1e-2)
     assert report is not None
@@ -251,12 +254,12 @@ def test_the_mask_is_that_of_all_rows_of_an_update_whatever_the_micro_batches(
 ) -> None:
     masks = []
 
-    def kept(*arguments: Any) -> torch.Tensor:
-        masks.append(outside_trust_region(*arguments))
+    def kept(*tensors: torch.Tensor, m2_threshold: float) -> torch.Tensor:
+        masks.append(outside_trust_region(*tensors, m2_threshold=m2_threshold))
         return masks[-1]
 
     monkeypatch.setattr(learner_module, "outside_trust_region", kept)
-    whole, one_by_one = masked_shares(model), masked_shares(model, micro_batch_samples=1)
+    whole, one_by_one = step_on_stale(model), step_on_stale(model, micro_batch_samples=1)
     assert torch.equal(*masks)
     assert len(masks[0]) == len(stale(model))
     assert whole.clip_fraction == int(masks[0].sum()) / whole.num_tokens > 0
@@ -268,22 +271,26 @@ def test_the_mask_is_that_of_all_rows_of_an_update_whatever_the_micro_batches(
 def test_each_update_has_a_mask_of_its_own_from_the_weights_before_it(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scored, masks = [], []
+    scored, scores = [], []
 
     def counted(actor: Any, part: Batch, temperature: float) -> torch.Tensor:
         scored.append(part.num_rows)
         return completion_logprobs(actor, part, temperature)
 
-    def kept(*arguments: Any) -> torch.Tensor:
-        masks.append(arguments[0])
-        return outside_trust_region(*arguments)
+    def kept(*tensors: torch.Tensor, m2_threshold: float) -> torch.Tensor:
+        scores.append(tensors[0])
+        return outside_trust_region(*tensors, m2_threshold=m2_threshold)
 
     monkeypatch.setattr(learner_module, "completion_logprobs", counted)
     monkeypatch.setattr(learner_module, "outside_trust_region", kept)
-    masked_shares(model, minibatches=2, epochs=2)
+    step_on_stale(model, minibatches=2, epochs=2)
     assert scored == [16, 8, 8, 8]
-    assert [len(each) for each in masks] == [8] * 4
-    assert not torch.equal(masks[0], masks[2])
+    assert [len(each) for each in scores] == [8] * 4
+    scores.clear()
+    step_on_stale(model, epochs=2)
+    before, after = scores
+    assert before.shape == after.shape
+    assert not torch.equal(before, after)
 
 
 # ---- minibatches ----------------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ def outside_trust_region(
     behaviour_BT: torch.Tensor,
     advantages_BT: torch.Tensor,
     mask_BT: torch.Tensor,
+    *,
     m2_threshold: float,
 ) -> torch.Tensor:
     """Return where m_it of the module's formula is 0, BT, bool. The tensors hold all rows of an optimizer update.

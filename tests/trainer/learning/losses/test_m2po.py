@@ -18,7 +18,7 @@ WIDE = loss_settings(importance=Importance(cap=100.0))
 
 def mask_of(step: dict[str, torch.Tensor], m2_threshold: float) -> torch.Tensor:
     tensors = (step[name] for name in ("logprobs_BT", "behaviour_BT", "advantages_BT", "mask_BT"))
-    return outside_trust_region(*tensors, m2_threshold)
+    return outside_trust_region(*tensors, m2_threshold=m2_threshold)
 
 
 def concerned(step: dict[str, torch.Tensor]) -> list[tuple[float, tuple[int, int]]]:
@@ -67,7 +67,7 @@ def off_policy_gradient(step: dict[str, torch.Tensor], seen_BT: torch.Tensor) ->
 def test_a_case_worked_by_hand() -> None:
     """Squares of C: 0.01, 0.04, 0.16 with mean 0.07. Without the largest the mean is 0.025.
 
-    The fourth token moves back towards 1, the fifth has no advantage, and the sixth is padding.
+    Of the first row, the third and fourth token move back towards 1, the fifth has no advantage, the sixth is padding.
     """
     log_ratios = torch.tensor([[0.1, 0.4, -0.3, -0.9, 0.8, 9.0], [-0.2, 0.3, 0.0, 0.0, 0.0, float("nan")]])
     advantages = torch.tensor([[2.0, 1.0, 1.0, 1.0, 0.0, 1.0], [-1.0, -1.0, -1.0, 0.0, 0.0, -1.0]])
