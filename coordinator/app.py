@@ -18,7 +18,7 @@ import grpc.aio
 
 from coordinator.config import CoordinatorConfig
 from coordinator.events import FleetEvent, FleetEventKind, PlanFinished, RunPlanner
-from coordinator.planning import planned
+from coordinator.planning import architecture_of, planned
 from coordinator.service import CoordinatorService
 from coordinator.state import JobRequest, Settings, State
 from coordinator.store import Store, open_store
@@ -33,7 +33,7 @@ from periplus.process.telemetry import event as log_event
 from periplus.values.machine import DeviceCount
 from periplus.wan.client import address_resolver
 from planner.files.capabilities import load_capabilities
-from planner.files.hub_checkpoint import published_bytes, sent_architecture, visible_architecture
+from planner.files.hub_checkpoint import published_bytes
 from planner.plan import Plan, PlanOutcome
 from planner.problem.fleet import Fleet
 from planner.solve import Thinking, plan_job
@@ -137,11 +137,11 @@ def _plan(state: State, order: RunPlanner) -> PlanFinished:
 def plan_request(fleet: Fleet, free: Mapping[str, DeviceCount], request: JobRequest) -> PlanOutcome:
     """Return the plan of a submitted job on the free devices of a fleet. Raises: ConfigError, ValueError."""
     job = JobFile.from_json(request.job_json)
-    path, sent = job.model.path, request.model_config
+    path = job.model.path
     return plan_job(
         fleet,
         job,
-        architecture=sent_architecture(sent, path) if sent else visible_architecture(path),
+        architecture=architecture_of(request),
         model_bytes=request.model_bytes or published_bytes(path),
         capabilities=load_capabilities(),
         devices=free,

@@ -20,6 +20,7 @@ from coordinator.events import (
     SendCertificate,
     SendDesired,
     SendProbe,
+    SendProfile,
     Stamp,
     StepRecorded,
     TaskReported,
@@ -184,6 +185,9 @@ def order_to_pb(order: Order, authority: JobAuthority) -> control_pb2.Coordinato
                 dst_region=order.dst_region, gateway_address=order.gateway_address, payload_bytes=order.payload_bytes
             )
             return control_pb2.CoordinatorMessage(epoch=order.epoch, probe=probe)
+        case SendProfile():
+            profile = control_pb2.ProfileOrder(job_json=order.job_json, model_config=order.model_config)
+            return control_pb2.CoordinatorMessage(epoch=order.epoch, profile=profile)
         # The certificate is signed only here, so that the state machine needs no private key.
         case SendCertificate():
             return control_pb2.CoordinatorMessage(epoch=order.epoch, certificate=_certified_to_pb(order, authority))

@@ -132,21 +132,24 @@ class JobCancelled:
 
 
 class RegionOrder(StrEnum):
-    """What an operator wants of a region: see `RegionMode`, or to forget it."""
+    """What an operator wants of a region: see `RegionMode`, to forget it, or to measure what a job's model takes."""
 
     CORDON = "cordon"
     UNCORDON = "uncordon"
     DRAIN = "drain"
     REMOVE = "remove"
+    PROFILE = "profile"
 
 
 @dataclass(frozen=True, slots=True)
 class RegionOrdered:
-    """An operator wants something of a region."""
+    """An operator wants something of a region. The last two are those of a profile."""
 
     region: str
     order: RegionOrder
     actor: str = ""
+    job_json: str = ""
+    model_config: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,16 @@ class SendProbe:
     dst_region: str
     gateway_address: str
     payload_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendProfile:
+    """Tell a region to measure what the work of a job's model takes on its machine."""
+
+    region: str
+    epoch: int
+    job_json: str
+    model_config: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +299,7 @@ class FleetEvent:
     actor: str = field(default="", kw_only=True)
 
 
-Order = SendDesired | SendProbe | SendCertificate | RefuseCertificate
+Order = SendDesired | SendProbe | SendProfile | SendCertificate | RefuseCertificate
 """An effect that is sent to an agent over its region's session."""
 
 Effect = Order | FenceSession | Publish | RunPlanner | FleetEvent

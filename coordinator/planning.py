@@ -18,11 +18,15 @@ from periplus.errors import ConfigError, PeriplusError, explained_error
 from periplus.job.job_file import JobFile
 from periplus.process.telemetry import event as log_event
 from periplus.values.machine import DeviceCount
+from periplus.values.profile import model_key
 from periplus.values.task import Role
 from planner.answer.outcome import BudgetExhausted, Fact, Found, Infeasible
+from planner.calibration.profiled_fleet import profiled
 from planner.devices.catalogue import type_of
+from planner.files.hub_checkpoint import sent_architecture, visible_architecture
 from planner.plan import Assignment, Plan, PlanOutcome, TaskKind
 from planner.plan_of_placement import without_question
+from planner.problem.architecture import Architecture
 from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Machines, Region
 from planner.problem.hardware import GpuType
 
@@ -32,6 +36,30 @@ _NO_REGION = Fact(kind="inventory", name="regions", what="the job cannot start i
 
 Ask = Callable[[Fleet, Mapping[str, DeviceCount], JobRequest], PlanOutcome]
 """A function that plans a job on the devices of a fleet that are free, by region."""
+
+
+def architecture_of(request: JobRequest) -> Architecture | None:
+    """Return the architecture of a job's model; None if its configuration is not visible. Raises: ConfigError."""
+    path, sent = JobFile.from_json(request.job_json).model.path, request.model_config
+    return sent_architecture(sent, path) if sent else visible_architecture(path)
+
+
+def profiled_fleet(state: State, fleet: Fleet, request: JobRequest) -> Fleet:
+    """Return the fleet with what its regions' profiles say of the job's model. Raises: ConfigError."""
+    there = {region.name: state.regions[region.name].hello.inventory.profiles for region in fleet.regions}
+    if not any(there.values()):
+        return fleet
+    job = JobFile.from_json(request.job_json)
+    rank = job.model.lora.rank if job.model.lora else 0
+    key = (model_key(job.model.path, request.model_config, rank), job.engine.name)
+    profiles = {
+        name: profile
+        for name, profiles in there.items()
+        for profile in profiles
+        if (profile.model, profile.engine) == key and profile.is_complete
+    }
+    arch = architecture_of(request) if profiles else None
+    return fleet if arch is None else profiled(fleet, arch, profiles, lora_rank=rank)
 
 
 def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
@@ -48,7 +76,7 @@ def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
         if not usable:
             return PlanFinished(order.job_id, order.free, Infeasible(facts=(_NO_REGION,)))
         fleet = fleet_of(state, frozenset(usable), job.avoided, job.refused_engines)
-        found = ask(fleet, usable, job.request)
+        found = ask(profiled_fleet(state, fleet, job.request), usable, job.request)
         if isinstance(found, BudgetExhausted) and (wrong := found.refuted):
             numbers = {"method": wrong.method, "bound": wrong.bound, "value": wrong.value}
             log_event(log, logging.WARNING, "bound_refuted", job=order.job_id, **numbers)
@@ -88,7 +116,7 @@ def _growth(state: State, order: RunPlanner, ask: Ask) -> PlacedProcesses | Infe
     wanted = JobFile.from_json(job.request.job_json)
     rules = wanted.regions.model_copy(update={"trainer": job.placement.trainer_region, "min": 1})
     request = replace(job.request, job_json=wanted.model_copy(update={"regions": rules}).to_json())
-    outcome = ask(fleet, order.free, request)
+    outcome = ask(profiled_fleet(state, fleet, request), order.free, request)
     if not isinstance(placed := placement(outcome), PlacedProcesses):
         return placed
     most = (wanted.regions.max or len(regions)) - len(job.placement.regions)
@@ -124,6 +152,7 @@ def fleet_of(
                 memory_bytes=free_memory(state, name),
                 engines=tuple(e.name for e in inventory.own.engines if (name, e.name) not in refused_engines),
                 allows_own_code=inventory.allows_own_code,
+                host=inventory.own.name if inventory.own.shares_cores else "",
             )
             for name, inventory in inventories.items()
         ),

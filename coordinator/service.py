@@ -170,10 +170,16 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
                 await context.write(convert.fleet_event_to_pb(event))
 
     async def OrderRegion(self, request: control_pb2.OrderRegionRequest, context: Any) -> control_pb2.Fleet:
-        """Cordon, uncordon, drain or remove a region, and return the fleet. Raises: NotFound, Conflict, ConfigError."""
+        """Cordon, uncordon, drain, remove or profile a region, and return the fleet.
+
+        Raises: NotFound, Conflict, ConfigError.
+        """
         if request.order not in set(RegionOrder):
             raise ConfigError(f"{request.order[:80]!r} is no order to a region; give one of {', '.join(RegionOrder)}")
-        ordered = RegionOrdered(request.region, RegionOrder(request.order), _actor(context))
+        order = RegionOrder(request.order)
+        if order is RegionOrder.PROFILE:
+            JobFile.from_json(request.job_json)  # it must be one
+        ordered = RegionOrdered(request.region, order, _actor(context), request.job_json, request.model_config)
         return convert.fleet_to_pb(await self._writer.apply(ordered))
 
     async def GetFleet(self, request: control_pb2.GetFleetRequest, context: Any) -> control_pb2.Fleet:

@@ -28,6 +28,7 @@ from coordinator.events import (
     SendCertificate,
     SendDesired,
     SendProbe,
+    SendProfile,
     Ticked,
 )
 from coordinator.joblog import JobEvent, JobLog
@@ -278,7 +279,7 @@ class Writer:
 
     def _perform(self, effect: Effect) -> None:
         match effect:
-            case SendDesired() | SendProbe() | SendCertificate() | RefuseCertificate():
+            case SendDesired() | SendProbe() | SendProfile() | SendCertificate() | RefuseCertificate():
                 _log_answer(effect)
                 if session := self._sessions.get((effect.region, effect.epoch)):
                     session.put(effect)

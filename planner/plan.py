@@ -139,6 +139,8 @@ class Plan:
     """1 - bound / value: by which fraction the best placement may be better. None if nothing is proved."""
     simulated: SimulatedFigures | None = None
     """Result of simulating the plan. None if it was not simulated."""
+    figures: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
+    """For each kind of device that the plan uses, a sentence on the measurement that its figures are from."""
     question: (
         Annotated[
             Problem,

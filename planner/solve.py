@@ -9,7 +9,7 @@ execute, so no method sees it. It then searches one problem for each region that
 best of the resulting plans.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from periplus.errors import ConfigError
@@ -232,8 +232,21 @@ def _best_over_trainer_regions(
     bound = None if None in bounds or not complete else min(b for b in bounds if b is not None)
     made = plan_of(chosen.cost_tables, replace(chosen.best, bound=bound), method=method, seed=thinking.seed)
     made = executable(made, fleet, needs, chosen.cost_tables.problem.workload)
+    made = replace(made, figures=tuple(_figures(chosen)))
     outcome = Found(best=made) if complete else BudgetExhausted(best=made, bound=bound, refuted=refuted)
     return outcome, chosen
+
+
+def _figures(answer: _Answer) -> Iterator[str]:
+    """Yield for each kind of device of an answer which measurement its efficiencies are from."""
+    groups = answer.best.placement.groups
+    used = {answer.cost_tables.classes[pool.device_class] for group in groups for pool in group.pools}
+    found: dict[tuple[str, str], list[str]] = {}
+    for at in sorted(used, key=lambda at: at.key):
+        names = found.setdefault(("cores" if at.gpu.is_cpu else at.gpu.name, at.gpu.source), [])
+        names.append(at.region.name)
+    for (device, source), names in found.items():
+        yield f"{device} of {', '.join(dict.fromkeys(names))}: {source or 'packaged figures, measured on no machine'}"
 
 
 def _as_plan(cost_tables: CostTables, found: Outcome, method: str, seed: int) -> PlanOutcome:

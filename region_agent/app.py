@@ -25,6 +25,7 @@ import grpc.aio
 
 from periplus import clock
 from periplus.errors import Conflict, PeriplusError
+from periplus.job.job_file import JobFile
 from periplus.net import rpc
 from periplus.net.convert import inventory_to_pb
 from periplus.net.resolver import AddressResolver
@@ -62,6 +63,7 @@ from region_agent.gateway.service import GatewayService
 from region_agent.gateway.traffic import Traffic
 from region_agent.gateway.upstream import Upstream
 from region_agent.launchers.local import Supervisor, WorkerSettings
+from region_agent.profiling import Profiler
 from region_agent.state_directory import StateDirectory
 from region_agent.stores import StoreOpenings, close_stores
 from region_agent.weights.weight_cache import WeightCache
@@ -198,6 +200,14 @@ class Agent:
         # Until the coordinator says otherwise, what runs here is wanted.
         self._desired |= self._supervisor.adopt(clock.monotonic_s())
         self._tasks = asyncio.TaskGroup()
+        self._profiler = Profiler(
+            StateDirectory(config.state_dir).profiles,
+            offered.own,
+            config.worker_threads,
+            {engine.name: engine.python for engine in engines},
+            self._on_profiled,
+        )
+        self._inventory = replace(offered, profiles=self._profiler.profiles)
         self._certificates = CertificateRequests(config.coordinator, self._send)
         handlers = SessionHandlers(
             hello=self._hello,
@@ -205,6 +215,7 @@ class Agent:
             unanswered=self._certificates.unanswered,
             desired=self._on_desired,
             probe=self._on_probe,
+            profile=self._on_profile,
             certificate=self._certificates.answered,
         )
         token = read_token(config.token_file) if config.token_file else ""
@@ -221,6 +232,7 @@ class Agent:
             session = tasks.create_task(self._session.run(jitter))
             reconciling = tasks.create_task(self._keep_reconciled())
             looking = tasks.create_task(self._keep_inventory())
+            profiling = tasks.create_task(self._profiler.run())
             leaves_tasks = False
             try:
                 reason = await wait_for_stop(stop_on_stdin_eof, on_waiting=on_ready, stop_on_hangup=True)
@@ -230,6 +242,7 @@ class Agent:
                 # From here on nothing is started. Workers stop first, because they may still have something to send.
                 reconciling.cancel()
                 looking.cancel()
+                profiling.cancel()
                 self._openings.cancel()
                 self._desired, self._stopping = {}, True
                 if not leaves_tasks:
@@ -295,6 +308,16 @@ class Agent:
 
     def _on_probe(self, order: control_pb2.ProbeOrder) -> None:
         self._tasks.create_task(self._probe(order))
+
+    def _on_profile(self, order: control_pb2.ProfileOrder) -> None:
+        try:
+            self._profiler.order(JobFile.from_json(order.job_json), order.model_config)
+        except PeriplusError as error:
+            event(log, logging.ERROR, "order_not_read", task="profile", why=error)
+
+    def _on_profiled(self) -> None:
+        self._inventory = replace(self._inventory, profiles=self._profiler.profiles)
+        self._send(control_pb2.AgentMessage(inventory=inventory_to_pb(self._inventory)))
 
     # ---- work -----------------------------------------------------------------------------------------------------
 
@@ -428,8 +451,9 @@ class Agent:
             event(log, logging.WARNING, "devices_changed", problems="; ".join(filter(None, problems[0])) or "none")
         # While a device fails, each look says for how long it has.
         if problems[0] != problems[1] or any(problems[0]):
-            self._inventory, self._supervisor.machine = offered, offered.own
-            self._session.send(control_pb2.AgentMessage(inventory=inventory_to_pb(offered)))
+            self._inventory = replace(offered, profiles=self._profiler.profiles)
+            self._supervisor.machine = offered.own
+            self._session.send(control_pb2.AgentMessage(inventory=inventory_to_pb(self._inventory)))
 
     async def _look(self, now_s: float) -> None:
         """Note which processes have ended, and report every task whose state has changed."""

@@ -428,4 +428,5 @@ def _job_lines(tree: Tree, now_s: float) -> list[tuple[str, str]]:
         ("WAN", f"{units.size(tree['wan_bytes'])} between regions, counted by the {tree['wan_bytes_from']}"),
         ("replica", tree["replica"]),
         ("binding", plan.get("binding", "")),
+        *(("figures", sentence) for sentence in plan.get("figures", ())),
     ]

@@ -2,7 +2,15 @@
 
 from dataclasses import replace
 
-from coordinator.events import FenceSession, FleetEventKind, RegionJoined, RegionOrder, RegionOrdered, Stamp
+from coordinator.events import (
+    FenceSession,
+    FleetEventKind,
+    RegionJoined,
+    RegionOrder,
+    RegionOrdered,
+    SendProfile,
+    Stamp,
+)
 from coordinator.machine.draft import Draft
 from coordinator.machine.jobs import end_by_trainer
 from coordinator.machine.links import forget_probes_of, try_links_again
@@ -122,7 +130,7 @@ def obey(draft: Draft, event: RegionOrdered) -> None:
     """Do with a region what an operator wants.
 
     Raises: NotFound for an unknown region; Conflict for one that is to be removed while its agent is connected or a job
-    has tasks there.
+    has tasks there, or profiled while its agent is not connected or a job has tasks there.
     """
     name, state = event.region, draft.state
     if name not in state.regions:
@@ -138,6 +146,13 @@ def obey(draft: Draft, event: RegionOrdered) -> None:
             regions={other: each for other, each in state.regions.items() if other != name},
             links={pair: link for pair, link in state.links.items() if name not in pair},
             failed_links={pair: failed for pair, failed in state.failed_links.items() if name not in pair},
+        )
+    elif event.order is RegionOrder.PROFILE:
+        if not region.connected or jobs:
+            why = f"it has tasks of {', '.join(jobs)}: what is measured beside them is not what it can do"
+            raise Conflict(f"{name} cannot be profiled: {why if jobs else 'its agent is not connected'}")
+        draft.effects.append(
+            SendProfile(region=name, epoch=region.epoch, job_json=event.job_json, model_config=event.model_config)
         )
     else:
         draft.put_region(name, replace(region, mode=_MODES[event.order]))

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from periplus.codec.frame import Frame, codec_id
-from periplus.errors import CorruptFrame, UnknownCodec
+from periplus.errors import ConfigError, CorruptFrame, UnknownCodec
 from periplus.pb.v1 import common_pb2, control_pb2, gateway_pb2
 from periplus.publication import (
     Attestation,
@@ -22,6 +22,7 @@ from periplus.publication import (
 )
 from periplus.values.machine import Device, DeviceFamily, EngineVersion, Inventory, Machine, Pace
 from periplus.values.policy import Policy
+from periplus.values.profile import Profile
 from periplus.values.record import Record, RecordKind
 from periplus.values.task import RunFiles
 from periplus.values.transport_keys import FrameKey
@@ -77,11 +78,13 @@ def inventory_to_pb(inventory: Inventory) -> control_pb2.Inventory:
                 devices=map(_device_to_pb, machine.devices),
                 engines=[control_pb2.InstalledEngine(name=each.name, version=each.version) for each in machine.engines],
                 has_launcher=machine.has_launcher,
+                shares_cores=machine.shares_cores,
             )
             for machine in inventory.machines
         ],
         allows_own_code=inventory.allows_own_code,
         replica_store=inventory.replica_store,
+        profiles=[each.to_json() for each in inventory.profiles],
     )
 
 
@@ -98,12 +101,21 @@ def inventory_from_pb(message: control_pb2.Inventory) -> Inventory:
                 devices=tuple(map(_device_from_pb, machine.devices)),
                 engines=tuple(EngineVersion(name=each.name, version=each.version) for each in machine.engines),
                 has_launcher=machine.has_launcher,
+                shares_cores=machine.shares_cores,
             )
             for machine in message.machines
         ),
         allows_own_code=message.allows_own_code,
         replica_store=message.replica_store,
+        profiles=tuple(map(_profile_from_pb, message.profiles)),
     )
+
+
+def _profile_from_pb(text: str) -> Profile:
+    try:
+        return Profile.from_json(text)
+    except ConfigError as error:
+        raise CorruptFrame(str(error)) from error
 
 
 def pace_to_pb(pace: Pace | None) -> control_pb2.Pace | None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
 
+from periplus.values.profile import Profile
+
 BFLOAT16_CAPABILITY = (8, 0)
 """Compute capability from which NVIDIA's GPUs multiply in bfloat16: Ampere. A V100 has 7.0 and a T4 7.5."""
 
@@ -64,7 +66,8 @@ class EngineVersion:
 class Machine:
     """One machine of a region, with what it offers to jobs.
 
-    `has_launcher` says whether the region's agent can start processes on it.
+    `has_launcher` says whether the region's agent can start processes on it, and `shares_cores` whether processes of
+    other agents compute on its cores too.
     """
 
     name: str
@@ -73,6 +76,7 @@ class Machine:
     devices: tuple[Device, ...]
     engines: tuple[EngineVersion, ...] = ()
     has_launcher: bool = True
+    shares_cores: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +84,13 @@ class Inventory:
     """What a region offers: its machines, the agent's own first, and whether jobs may run their users' own code.
 
     `replica_store` is the URL at which jobs may keep replicas of their checkpoints in this region, or empty.
+    `profiles` were measured on the agent's own machine.
     """
 
     machines: tuple[Machine, ...]
     allows_own_code: bool = False
     replica_store: str = ""
+    profiles: tuple[Profile, ...] = ()
 
     @property
     def own(self) -> Machine:

@@ -1,8 +1,7 @@
-"""Profile of a machine: how long it takes for the work of one model, measured with the runtime's own engine and trainer.
+"""Profile of a machine: how long it takes for the work of one model, measured with the runtime's engine and trainer.
 
-An agent measures it with processes of its own (`rollout_worker.profile`, `trainer.profile`), keeps it, and tells the
-coordinator with its inventory. The planner fits the efficiencies of a device type to it
-(`planner.calibration`). Fields are keys of its file, `periplus.profile/1`.
+An agent measures it with processes of its own (region_agent/profiling.py), keeps it, and tells the coordinator with its
+inventory. The planner fits the efficiencies of a device type to it (`planner.calibration`). Fields are keys of its file, `periplus.profile/1`.
 """
 
 import hashlib
@@ -101,17 +100,14 @@ class Profile:
     num_threads: Positive = 1
     """Compute threads of each process."""
     num_rows: Count = 0
-    """Rows that a whole profile has."""
+    """Rows that are to be measured, as far as they are known: those of training once generation is measured."""
+    is_complete: bool = False
+    """Whether all was measured."""
     generation: tuple[GenerationRow, ...] = ()
     training: tuple[TrainingRow, ...] = ()
     host: HostFigures = HostFigures()
     problem: Annotated[str, Field(max_length=2000)] = ""
     """Why measuring ended before its end; empty if it did not."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all rows were measured."""
-        return 0 < self.num_rows <= len(self.generation) + len(self.training)
 
     def to_json(self) -> str:
         """Return the profile as JSON on one line."""
@@ -124,12 +120,15 @@ class Profile:
         return loading.validate(cls, loading.check_schema(tree, SCHEMA, source), source)
 
 
-def model_key(path: str, config_json: str) -> str:
+def model_key(path: str, config_json: str, lora_rank: int = 0) -> str:
     """Return the key of a model's shape: the path of a built-in model, else a digest of its `config.json`.
 
-    Names of folders and of the version of `transformers` that wrote the file are no part of it.
+    Names of folders and of the version of `transformers` that wrote the file are no part of it. Adapters are: they
+    change what a step takes.
     """
-    if not config_json:
-        return path
-    tree = {k: v for k, v in json.loads(config_json).items() if not k.startswith("_") and k != "transformers_version"}
-    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
+    key = path
+    if config_json:
+        tree = json.loads(config_json)
+        shape = {name: tree[name] for name in tree if not name.startswith("_") and name != "transformers_version"}
+        key = hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:16]
+    return f"{key}-lora{lora_rank}" if lora_rank else key

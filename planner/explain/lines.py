@@ -27,6 +27,7 @@ def explain(plan: Plan) -> str:
         lines.append(f"  {region:<{width}}  {runs}{_arrival(plan, region)}")
     lines += _groups(plan)
     lines.append(f"binding: {plan.binding}")
+    lines += [f"figures: {sentence}" for sentence in plan.figures]
     return "\n".join(lines)
 
 

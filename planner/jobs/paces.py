@@ -6,6 +6,7 @@ from itertools import product
 from periplus.errors import ConfigError
 from periplus.values.machine import Pace
 from planner.answer.placement import Layout, Pool, Sharding
+from planner.calibration.profiled_fleet import EMULATED, without_overheads
 from planner.cost.tables.cost_tables import CostTables, UnitCost
 from planner.cost.tasks.layer_cuts import MICRO_BATCH
 from planner.plan import Assignment, TaskKind
@@ -14,9 +15,6 @@ from planner.problem.fleet import Fleet, Machines
 from planner.problem.goal import Problem
 from planner.problem.hardware import GpuType
 from planner.problem.workload import Task, Workload
-
-EMULATED = "emulated-"
-"""What the name of a type of emulated devices begins with (`planner.devices.catalogue.type_of`)."""
 
 
 def with_pace(each: Assignment, fleet: Fleet, workload: Workload | None) -> Assignment:
@@ -32,7 +30,9 @@ def with_pace(each: Assignment, fleet: Fleet, workload: Workload | None) -> Assi
     assert region is not None
     num = each.data if each.task is TaskKind.TRAINER else each.tensor
     machines = Machines(gpu=each.device, gpus_per_machine=num, num_machines=1)
-    alone = replace(fleet, regions=(replace(region, machines=(machines,)),), links=())
+    # What a process does beside the model takes its time on the cores that run it, and is not emulated.
+    types = {each.device: without_overheads(fleet.gpu_types[each.device])}
+    alone = Fleet(regions=(replace(region, machines=(machines,)),), links=(), gpu_types=types)
     cost_tables = CostTables(Problem(fleet=alone, workload=workload))
     (at,) = cost_tables.classes.values()
     return replace(each, pace=_pace(cost_tables, at, each, at.gpu))

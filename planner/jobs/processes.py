@@ -5,11 +5,12 @@ from dataclasses import replace
 
 from periplus.errors import ConfigError
 from planner.answer.outcome import Fact, Found, Infeasible
+from planner.calibration.profiled_fleet import EMULATED
 from planner.cost.tables.network import Network
 from planner.files.capabilities import Capabilities
 from planner.jobs.hosts import accelerator
 from planner.jobs.needs import Needs
-from planner.jobs.paces import EMULATED, with_pace
+from planner.jobs.paces import with_pace
 from planner.plan import Assignment, Plan, PlanOutcome, TaskKind
 from planner.problem.fleet import Fleet, Region
 from planner.problem.workload import Workload

@@ -34,6 +34,7 @@ def inventory(
         memory_bytes=config.memory_bytes,
         devices=(),
         engines=tuple(EngineVersion(name=each.name, version=each.version) for each in engines),
+        shares_cores=config.shared_cores,
     )
     if config.devices_file is not None:
         machines = declared(config.devices_file, own)

@@ -62,8 +62,8 @@ class SessionHandlers:
     """Callbacks through which the session reads from and tells the agent.
 
     All are called on the event loop and must not block. `hello` and `heartbeat` return the message to send.
-    `unanswered` returns the requests to send again when a session begins. `desired`, `probe` and `certificate` receive
-    a message of the coordinator.
+    `unanswered` returns the requests to send again when a session begins. `desired`, `probe`, `profile` and
+    `certificate` receive a message of the coordinator.
     """
 
     hello: Callable[[], control_pb2.Hello]
@@ -71,6 +71,7 @@ class SessionHandlers:
     heartbeat: Callable[[], control_pb2.Heartbeat]
     desired: Callable[[control_pb2.DesiredTasks], None]
     probe: Callable[[control_pb2.ProbeOrder], None]
+    profile: Callable[[control_pb2.ProfileOrder], None]
     certificate: Callable[[control_pb2.CertificateAnswer], None]
 
 
@@ -172,6 +173,8 @@ class CoordinatorSession:
                 self._handlers.desired(message.desired)
             elif message.HasField("probe"):
                 self._handlers.probe(message.probe)
+            elif message.HasField("profile"):
+                self._handlers.profile(message.profile)
             elif message.HasField("certificate"):
                 self._handlers.certificate(message.certificate)
         raise Unreachable(f"the coordinator at {self._address} ended the session")

@@ -254,7 +254,7 @@ class Supervisor:
             python=self._python(task),
             module=self._module_of[task.role],
             arguments=("--task-file", str(spec_file)),
-            environment={**os.environ, **_variables(settings.num_threads[task.role], devices)},
+            environment={**os.environ, **variables_of(settings.num_threads[task.role], devices)},
             folder=os.getcwd(),
         )
         with _log_of(self.log_file(task), start_line(task.fork, restarts)) as output:
@@ -330,7 +330,8 @@ def devices_of(task: LocalTask, machine: Machine) -> tuple[Device, ...]:
     return tuple(present[index] for index in task.devices)
 
 
-def _variables(num_threads: int, devices: Sequence[Device]) -> dict[str, str]:
+def variables_of(num_threads: int, devices: Sequence[Device]) -> dict[str, str]:
+    """Return the environment variables of a process that computes with these devices."""
     # By UUID, since CUDA's own order of devices need not be the driver's.
     visible = ",".join(each.uuid or str(each.index) for each in devices if each.kind is DeviceFamily.CUDA)
     # OpenMP threads that wait for work spin by default, and take the core from whatever else runs there: beside one

@@ -251,6 +251,7 @@ class Inventory(_message.Message):
     MACHINES_FIELD_NUMBER: _builtins.int
     ALLOWS_OWN_CODE_FIELD_NUMBER: _builtins.int
     REPLICA_STORE_FIELD_NUMBER: _builtins.int
+    PROFILES_FIELD_NUMBER: _builtins.int
     allows_own_code: _builtins.bool
     """jobs may run reward functions of their users' own here"""
     replica_store: _builtins.str
@@ -259,16 +260,21 @@ class Inventory(_message.Message):
     def machines(self) -> _containers.RepeatedCompositeFieldContainer[Global___Machine]:
         """the agent's own first"""
 
+    @_builtins.property
+    def profiles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """periplus.profile/1, of the agent's own machine"""
+
     def __init__(
         self,
         *,
         machines: _abc.Iterable[Global___Machine] | None = ...,
         allows_own_code: _builtins.bool = ...,
         replica_store: _builtins.str = ...,
+        profiles: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_own_code", b"allows_own_code", "machines", b"machines", "replica_store", b"replica_store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_own_code", b"allows_own_code", "machines", b"machines", "profiles", b"profiles", "replica_store", b"replica_store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -284,11 +290,14 @@ class Machine(_message.Message):
     DEVICES_FIELD_NUMBER: _builtins.int
     ENGINES_FIELD_NUMBER: _builtins.int
     HAS_LAUNCHER_FIELD_NUMBER: _builtins.int
+    SHARES_CORES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     num_cores: _builtins.int
     memory_bytes: _builtins.int
     has_launcher: _builtins.bool
     """the agent can start processes on it"""
+    shares_cores: _builtins.bool
+    """other agents' processes compute on its cores too"""
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Device]: ...
     @_builtins.property
@@ -302,10 +311,11 @@ class Machine(_message.Message):
         devices: _abc.Iterable[Global___Device] | None = ...,
         engines: _abc.Iterable[Global___InstalledEngine] | None = ...,
         has_launcher: _builtins.bool = ...,
+        shares_cores: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "engines", b"engines", "has_launcher", b"has_launcher", "memory_bytes", b"memory_bytes", "name", b"name", "num_cores", b"num_cores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "engines", b"engines", "has_launcher", b"has_launcher", "memory_bytes", b"memory_bytes", "name", b"name", "num_cores", b"num_cores", "shares_cores", b"shares_cores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -709,6 +719,7 @@ class CoordinatorMessage(_message.Message):
     DESIRED_FIELD_NUMBER: _builtins.int
     PROBE_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
+    PROFILE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
@@ -718,6 +729,8 @@ class CoordinatorMessage(_message.Message):
     def probe(self) -> Global___ProbeOrder: ...
     @_builtins.property
     def certificate(self) -> Global___CertificateAnswer: ...
+    @_builtins.property
+    def profile(self) -> Global___ProfileOrder: ...
     def __init__(
         self,
         *,
@@ -726,12 +739,13 @@ class CoordinatorMessage(_message.Message):
         desired: Global___DesiredTasks | None = ...,
         probe: Global___ProbeOrder | None = ...,
         certificate: Global___CertificateAnswer | None = ...,
+        profile: Global___ProfileOrder | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certificate", b"certificate", "desired", b"desired", "probe", b"probe", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certificate", b"certificate", "desired", b"desired", "probe", b"probe", "profile", b"profile", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certificate", b"certificate", "desired", b"desired", "epoch", b"epoch", "probe", b"probe", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certificate", b"certificate", "desired", b"desired", "epoch", b"epoch", "probe", b"probe", "profile", b"profile", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "desired", "probe", "certificate"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "desired", "probe", "certificate", "profile"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -938,6 +952,31 @@ class Pace(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Pace: _TypeAlias = Pace  # noqa: Y015
+
+@_typing.final
+class ProfileOrder(_message.Message):
+    """Measure what the work of a job's model takes on the agent's own machine."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_JSON_FIELD_NUMBER: _builtins.int
+    MODEL_CONFIG_FIELD_NUMBER: _builtins.int
+    job_json: _builtins.str
+    model_config: _builtins.str
+    """as in SubmitJobRequest"""
+    def __init__(
+        self,
+        *,
+        job_json: _builtins.str = ...,
+        model_config: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_json", b"job_json", "model_config", b"model_config"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProfileOrder: _TypeAlias = ProfileOrder  # noqa: Y015
 
 @_typing.final
 class ProbeOrder(_message.Message):
@@ -1439,18 +1478,26 @@ class OrderRegionRequest(_message.Message):
 
     REGION_FIELD_NUMBER: _builtins.int
     ORDER_FIELD_NUMBER: _builtins.int
+    JOB_JSON_FIELD_NUMBER: _builtins.int
+    MODEL_CONFIG_FIELD_NUMBER: _builtins.int
     region: _builtins.str
     order: _builtins.str
-    """cordon, uncordon, drain, remove"""
+    """cordon, uncordon, drain, remove, profile"""
+    job_json: _builtins.str
+    """to profile: the job whose model is measured"""
+    model_config: _builtins.str
+    """to profile: as in SubmitJobRequest"""
     def __init__(
         self,
         *,
         region: _builtins.str = ...,
         order: _builtins.str = ...,
+        job_json: _builtins.str = ...,
+        model_config: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order", "region", b"region"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_json", b"job_json", "model_config", b"model_config", "order", b"order", "region", b"region"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -28,6 +28,7 @@ class Agent:
     def __init__(self, address: str, region: str = "us", boot_id: str = "boot") -> None:
         self.desired: list[control_pb2.DesiredTasks] = []
         self.probes: list[control_pb2.ProbeOrder] = []
+        self.profiles: list[control_pb2.ProfileOrder] = []
         self.tasks: list[control_pb2.TaskReport] = []
         self.unanswered: list[control_pb2.AgentMessage] = []
         self.answers: list[control_pb2.CertificateAnswer] = []
@@ -38,6 +39,7 @@ class Agent:
             unanswered=lambda: self.unanswered,
             desired=self.desired.append,
             probe=self.probes.append,
+            profile=self.profiles.append,
             certificate=self.answers.append,
         )
         self.session = CoordinatorSession(address, DirectResolver(), handlers)

@@ -1,0 +1,192 @@
+"""Measures profiles of this region's machine, keeps them, and tells when one has grown.
+
+A profile is measured by two child processes after each other, one with a worker's engine and one with a trainer, at low
+priority. Each prints one result a line (periplus/process/measuring.py), and the profile is kept after every line. So a
+profile that was interrupted goes on with the rows that lack. One is measured at a time; others wait.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from periplus import clock
+from periplus.config import loading
+from periplus.errors import ConfigError, PeriplusError
+from periplus.job.job_file import JobFile
+from periplus.job.run_directory import write_atomically
+from periplus.process.telemetry import event
+from periplus.values.machine import Device, DeviceFamily, Machine
+from periplus.values.profile import GenerationRow, Profile, TrainingRow, model_key
+from region_agent.launchers.local import variables_of
+
+log = logging.getLogger(__name__)
+
+KEPT = 16
+"""Number of profiles that are kept, the newest. Chosen by hand: each has kilobytes, and travels with the inventory."""
+NICENESS = 10
+"""By how much the processes that measure give way to others. Chosen by hand."""
+ENGINE, TRAINER = "rollout_worker.profile", "trainer.distributed.profile"
+"""Modules that measure."""
+
+
+class Profiler:
+    """The profiles of one machine, below `folder`.
+
+    `python_of` has the interpreter of rollout workers by engine. `changed` is called when a profile has grown.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        machine: Machine,
+        num_threads: int,
+        python_of: Mapping[str, str],
+        changed: Callable[[], None],
+    ) -> None:
+        self._folder = folder
+        self._machine = machine
+        self._num_threads = num_threads
+        self._python_of = python_of
+        self._changed = changed
+        self._profiles = {(each.model, each.engine): each for each in _kept(folder)}
+        self._orders: deque[tuple[JobFile, str]] = deque()
+        self._ordered = asyncio.Event()
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """The newest profiles, oldest first."""
+        return tuple(sorted(self._profiles.values(), key=lambda each: each.measured_at_s))[-KEPT:]
+
+    def order(self, job: JobFile, model_config: str) -> None:
+        """Measure the work of a job's model as soon as nothing else is measured."""
+        self._orders.append((job, model_config))
+        self._ordered.set()
+
+    async def run(self) -> None:
+        """Measure what is ordered, until cancelled."""
+        while True:
+            await self._ordered.wait()
+            self._ordered.clear()
+            while self._orders:
+                job, model_config = self._orders.popleft()
+                await self._measure(job, model_config)
+
+    async def _measure(self, job: JobFile, model_config: str) -> None:
+        key = (model_key(job.model.path, model_config, job.model.lora.rank if job.model.lora else 0), job.engine.name)
+        known = self._profiles.get(key)
+        if known is None or known.is_complete or known.machine != self._machine.name:
+            known = self._empty(*key)
+        self._put(replace(known, problem=""))
+        event(log, logging.INFO, "profile_begun", model=key[0], engine=key[1])
+        try:
+            with tempfile.TemporaryDirectory(prefix="periplus-profile-") as scratch:
+                file = Path(scratch) / "request.json"
+                request = {"job_json": job.to_json(), "model_config": model_config, "num_threads": self._num_threads}
+                file.write_text(json.dumps(request), encoding="utf-8")
+                python = self._python_of.get(job.engine.name, sys.executable)
+                await self._process(key, python, ENGINE, file, len(known.generation))
+                await self._process(key, sys.executable, TRAINER, file, len(known.training))
+        except (OSError, PeriplusError) as error:
+            self._put(replace(self._profiles[key], problem=str(error)[:2000]))
+            event(log, logging.WARNING, "profile_failed", model=key[0], engine=key[1], why=error)
+        else:
+            self._put(replace(self._profiles[key], is_complete=True))
+            event(log, logging.INFO, "profile_done", model=key[0], engine=key[1])
+
+    async def _process(self, key: tuple[str, str], python: str, module: str, file: Path, num_known: int) -> None:
+        """Run one measuring process, and add what it prints. Raises: PeriplusError if it could not measure all."""
+        words = ["nice", "-n", str(NICENESS), python, "-m", module, str(file), "--skip", str(num_known)]
+        environment = {**os.environ, **variables_of(self._num_threads, self._devices())}
+        running = await asyncio.create_subprocess_exec(
+            *words,
+            stdout=asyncio.subprocess.PIPE,
+            stdin=asyncio.subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+        assert running.stdout is not None
+        num_other = self._profiles[key].num_rows if module == TRAINER else 0
+        problem = ""
+        try:
+            async for line in running.stdout:
+                name, value = next(iter(json.loads(line).items()))
+                if name == "problem":
+                    problem = str(value)
+                else:
+                    self._put(_with(self._profiles[key], name, value, num_other))
+            code = await running.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended
+                os.killpg(running.pid, signal.SIGKILL)
+        if code != 0:
+            raise PeriplusError(f"{module} ended with exit code {code}: {problem or 'its error is in the log'}")
+
+    def _devices(self) -> tuple[Device, ...]:
+        """Return the device that is measured: the first accelerator that works, else none."""
+        cards = (d for d in self._machine.devices if d.kind is DeviceFamily.CUDA and not d.problem)
+        return tuple(cards)[:1]
+
+    def _empty(self, model: str, engine: str) -> Profile:
+        there = self._devices()
+        return Profile(
+            model=model,
+            engine=engine,
+            machine=self._machine.name,
+            device=there[0].model if there else "",
+            measured_at_s=clock.unix_s(),
+            versions={},
+            num_threads=self._num_threads,
+        )
+
+    def _put(self, profile: Profile) -> None:
+        profile = replace(profile, measured_at_s=clock.unix_s())
+        self._profiles[profile.model, profile.engine] = profile
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(
+                self._folder / f"{profile.model.replace('/', '-')}-{profile.engine}.json", profile.to_json()
+            )
+        except (OSError, PeriplusError) as error:
+            event(log, logging.WARNING, "profile_not_kept", why=error)
+        self._changed()
+
+
+def _with(profile: Profile, name: str, value: Any, num_other: int) -> Profile:
+    """Return the profile with one result of a process; `num_other` rows are those of the process before it.
+
+    Raises: ConfigError for a result that no process of this version prints.
+    """
+    match name:
+        case "num_rows":
+            return replace(profile, num_rows=num_other + int(value))
+        case "versions":
+            return replace(profile, versions=profile.versions | dict(value))
+        case "generation":
+            row = loading.validate(GenerationRow, value, "a row")
+            return replace(profile, generation=(*profile.generation, row))
+        case "training":
+            return replace(profile, training=(*profile.training, loading.validate(TrainingRow, value, "a row")))
+    try:
+        return replace(profile, host=replace(profile.host, **{name: value}))
+    except TypeError as error:
+        raise ConfigError(f"a measuring process printed {name!r}; is it of another version?") from error
+
+
+def _kept(folder: Path) -> list[Profile]:
+    found = []
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+        try:
+            found.append(Profile.from_json(path.read_text(encoding="utf-8"), str(path)))
+        except (OSError, PeriplusError) as error:
+            event(log, logging.WARNING, "profile_not_read", path=path, why=error)
+    return found
