@@ -1,7 +1,7 @@
-"""Profile of a machine: how long it takes for the work of one model, measured with the runtime's own engine and trainer.
+"""Profile of a machine: how long it takes for the work of one model, with the runtime's own engine and trainer.
 
-An agent measures it with processes of its own (`rollout_worker.profile`, `trainer.profile`), keeps it, and tells the
-coordinator with its inventory. The planner fits the efficiencies of a device type to it
+An agent measures it with processes of its own (`rollout_worker.profile`, `trainer.distributed.profile`), keeps it, and
+tells the coordinator with its inventory. The planner fits the efficiencies of a device type to it
 (`planner.calibration`). Fields are keys of its file, `periplus.profile/1`.
 """
 
