@@ -2,8 +2,6 @@
 
 import time
 
-import psutil
-
 
 def unix_s() -> float:
     """Return the Unix time in seconds, for people and records."""
@@ -18,8 +16,3 @@ def monotonic_s() -> float:
 def process_s() -> float:
     """Return the processor seconds of this process, for rates that other processes must not influence."""
     return time.process_time()
-
-
-def process_age_s() -> float:
-    """Return the seconds since this process was started by its parent, imports included."""
-    return time.time() - psutil.Process().create_time()

@@ -10,6 +10,7 @@ import os
 import resource
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -120,6 +121,12 @@ def repeated(run: Callable[[], float]) -> list[float]:
 def spread_of(seconds: Sequence[float]) -> float:
     """Return the largest less the smallest of some seconds, over their median."""
     return (max(seconds) - min(seconds)) / statistics.median(seconds)
+
+
+def process_age_s() -> float:
+    """Return the seconds since this process was started by its parent, imports included."""
+    fields = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def host_peak_bytes() -> int:

@@ -43,6 +43,7 @@ from periplus.process.measuring import (
     host_peak_bytes,
     is_enough,
     measuring_command,
+    process_age_s,
     repeated,
     spread_of,
     versions_of,
@@ -223,7 +224,7 @@ def measure(request: ProfileRequest, say: Say) -> None:
         model = random_model(request.model_config, Path(folder), job.seed).to(device_of_rank(0, 1))
         gradient_bytes = 4 * sum(parameter.numel() for parameter in model.parameters())
         bench = TrainerBench(job, model, request.num_threads)
-        start_s = clock.process_age_s()
+        start_s = process_age_s()
         say("num_rows", len(shapes))
         say("trainer_start_s", start_s)
         say("versions", versions_of(PACKAGES))

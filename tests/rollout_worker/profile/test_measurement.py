@@ -13,7 +13,8 @@ import torch
 from periplus.job.job_file import JobFile, resolve
 from periplus.process.measuring import ProfileRequest
 from periplus.values.profile import GenerationRow
-from rollout_worker.profile import GenerationShape, generation_shapes, measure
+from rollout_worker.profile.engine_bench import GenerationShape, generation_shapes
+from rollout_worker.profile.measurement import measure
 
 SLOTS, PROMPT, COMPLETION = 8, 8, 5
 
