@@ -34,7 +34,7 @@ def measure(request: ProfileRequest, say: Say) -> None:
 
 async def _measure(request: ProfileRequest, folder: Path, say: Say) -> None:
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    tokenizer, state = stand_in_tokenizer(config), random_state(config, request.job)
+    tokenizer = stand_in_tokenizer(config)
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     # vLLM pads no prompts, so that one engine measures all rows. The engine torch computes whole columns of padding.
     job = request.job
@@ -48,6 +48,7 @@ async def _measure(request: ProfileRequest, folder: Path, say: Say) -> None:
         say("engine_start_s", start_s)
         say("versions", versions_of(PACKAGES))
         compile_decoder()
+        state = random_state(config, request.job)
         bench = EngineBench(engine, request.job, state)
         await bench.start()
         rest = shapes[request.num_skipped :]

@@ -22,6 +22,7 @@ KNOWN = {
     "periplus.plan-difference/1",
     "periplus.plan-explanation/1",
     "periplus.plan/1",
+    "periplus.profile/1",
     "periplus.region-status/1",
     "periplus.samples/1",
     "periplus.simulation/1",
