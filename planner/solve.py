@@ -24,6 +24,7 @@ from planner.jobs.job_workload import workload_of_job
 from planner.jobs.needs import Needs, needs_of
 from planner.jobs.processes import checked_plan, executable
 from planner.jobs.refusals import refusal
+from planner.jobs.shared_hosts import slowdowns, slowed
 from planner.jobs.spare_workers import needs_s, polished
 from planner.jobs.static_layout import METHOD as STATIC
 from planner.jobs.static_layout import plan_static
@@ -144,8 +145,20 @@ def plan_job(
     if workload is None or method == STATIC:
         return Found(best=executable(plan_static(fleet, needs), fleet, needs, workload))
     limits = capabilities.limits_of(needs.engine, workload.models[Task.GENERATION])
-    questions = list(hosts.problems(fleet, needs, workload, limits))
-    return _best_over_trainer_regions(fleet, needs, questions, method, thinking)
+    end_s = thinking.now_s() + thinking.budget_s
+
+    def best(fleet: Fleet) -> tuple[PlanOutcome, "_Answer | None"]:
+        left = replace(thinking, budget_s=max(0.0, end_s - thinking.now_s()))
+        questions = list(hosts.problems(fleet, needs, workload, limits))
+        return _best_over_trainer_regions(fleet, needs, questions, method, left)
+
+    outcome, answer = best(fleet)
+    if answer is None or isinstance(outcome, Infeasible) or (plan := outcome.best) is None:
+        return outcome
+    # Regions on one machine share its cores: how much longer all takes for that is known once there is a plan.
+    if longer := slowdowns(fleet, answer.cost_tables, answer.best, plan):
+        outcome, _ = best(slowed(fleet, longer, training=workload.eta > 0))
+    return outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +175,10 @@ class _Answer:
 
 def _best_over_trainer_regions(
     fleet: Fleet, needs: Needs, questions: Sequence[tuple[str, Problem]], method: str, thinking: Thinking
-) -> PlanOutcome:
-    """Return the best plan over all regions that may host the trainer; `questions` has (region, problem) pairs.
+) -> "tuple[PlanOutcome, _Answer | None]":
+    """Return the best plan over all regions that may host the trainer, and what it is made of.
+
+    `questions` has (region, problem) pairs.
 
     Plans are ranked by six keys: least value of what the goal minimises, least seconds per step, most regions that
     generate without lengthening the step, least sum of the steps that these regions need (short paths first), most
@@ -209,15 +224,16 @@ def _best_over_trainer_regions(
         if complete and conflicts:
             # Every region was proved impossible: the smallest conflict is the easiest to understand. One unfinished
             # search leaves the question open.
-            return min(conflicts, key=lambda each: len(each.facts))
-        return BudgetExhausted(best=None, bound=None)
+            return min(conflicts, key=lambda each: len(each.facts)), None
+        return BudgetExhausted(best=None, bound=None), None
     chosen = min(answers, key=lambda pair: pair[0])[1]
     # The least of the bounds holds for every region of the trainer, but only if each problem was searched to its end.
     bounds = [answer.bound for _, answer in answers]
     bound = None if None in bounds or not complete else min(b for b in bounds if b is not None)
     made = plan_of(chosen.cost_tables, replace(chosen.best, bound=bound), method=method, seed=thinking.seed)
     made = executable(made, fleet, needs, chosen.cost_tables.problem.workload)
-    return Found(best=made) if complete else BudgetExhausted(best=made, bound=bound, refuted=refuted)
+    outcome = Found(best=made) if complete else BudgetExhausted(best=made, bound=bound, refuted=refuted)
+    return outcome, chosen
 
 
 def _as_plan(cost_tables: CostTables, found: Outcome, method: str, seed: int) -> PlanOutcome:

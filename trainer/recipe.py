@@ -286,6 +286,7 @@ def _loss_settings(job: JobFile) -> LossSettings:
         constant_tokens=_or(algorithm.loss_constant_tokens, 1),
         kl_coefficient=algorithm.kl_coefficient if algorithm.kl_in == "loss" else 0.0,
         kl_estimator=KlEstimator(algorithm.kl_estimator or KlEstimator.K3),
+        m2_threshold=algorithm.m2_threshold,
     )
 
 

@@ -18,11 +18,12 @@ from periplus.config.loading import Config
 class AlgorithmSection(Config):
     """The RL algorithm and its options. An option that is left out gets the algorithm's default."""
 
-    name: Literal["grpo", "dapo", "dr_grpo", "gspo", "cispo", "rloo", "reinforce_plus_plus", "ppo"] = "grpo"
+    name: Literal["grpo", "dapo", "dr_grpo", "gspo", "cispo", "m2po", "rloo", "reinforce_plus_plus", "ppo"] = "grpo"
     """`grpo`: the mean reward of a prompt's samples is their baseline. `dapo`: GRPO with clip-higher and handling of
     overlong samples. `dr_grpo`: GRPO without its biases of length and of standard deviation. `gspo`: ratio and clip of
-    whole sequences. `cispo`: clips importance weights and keeps the gradient of every token. `rloo`: leave-one-out
-    baseline. `reinforce_plus_plus`: advantages normalised over the step. `ppo`: with a critic."""
+    whole sequences. `cispo`: clips importance weights and keeps the gradient of every token. `m2po`: replaces the clip
+    by a mask of the fewest tokens that keeps the mean square of the log-ratios small. `rloo`: leave-one-out baseline.
+    `reinforce_plus_plus`: advantages normalised over the step. `ppo`: with a critic."""
 
     group_size: int = Field(default=8, ge=1, le=1024)
     """Number of samples drawn for each prompt, which are compared with each other. 1 is allowed only with
@@ -30,17 +31,22 @@ class AlgorithmSection(Config):
 
     advantage_normalisation: Literal["std", "batch", "none"] | None = None
     """`std` divides a group's centred rewards by their standard deviation. `batch` scales the advantages of all tokens
-    of a step to mean 0 and standard deviation 1. `none` does neither. Default: std for grpo, dapo, gspo and cispo,
-    which also accept none; batch for reinforce_plus_plus and ppo, of which ppo also accepts none; none for dr_grpo and
-    rloo."""
+    of a step to mean 0 and standard deviation 1. `none` does neither. Default: std for grpo, dapo, gspo, cispo and
+    m2po, which also accept none; batch for reinforce_plus_plus and ppo, of which ppo also accepts none; none for
+    dr_grpo and rloo."""
 
     clip_low: float | None = Field(default=None, gt=0, le=1)
     """The probability ratio is clipped from below at 1 - clip_low. No unit. Default: 0.2; gspo 0.0003; cispo 1, which
-    is no bound; rloo does not clip."""
+    is no bound; rloo does not clip, and m2po cannot."""
 
     clip_high: float | None = Field(default=None, gt=0, le=100)
     """The probability ratio is clipped from above at 1 + clip_high. No unit. Default: 0.28 for grpo and dapo, 0.2 for
-    dr_grpo, reinforce_plus_plus and ppo; gspo 0.0004; cispo 4; rloo does not clip."""
+    dr_grpo, reinforce_plus_plus and ppo; gspo 0.0004; cispo 4; rloo does not clip, and m2po cannot."""
+
+    m2_threshold: float | None = Field(default=None, gt=0, le=100)
+    """Largest mean square of the log-ratios to the behaviour policy, in nats squared, over the tokens whose gradient
+    moves the ratio further from 1. Each optimizer update masks the tokens with the largest squares until the mean of
+    the others is at most this. It needs a forward pass more than the other algorithms. For m2po. Default: 0.04."""
 
     dual_clip: float | None = Field(default=None, gt=1, le=100)
     """The loss of a token with a negative advantage A is at most -dual_clip x A. No unit. For grpo, dapo, dr_grpo,
@@ -64,10 +70,12 @@ class AlgorithmSection(Config):
 
     importance_level: Literal["token", "sequence", "sequence_geometric"] | None = None
     """What the importance weight is the ratio of: one token, a whole sample (the product over its tokens), or the
-    geometric mean over a sample's tokens. Default: token; for gspo sequence_geometric, and never token."""
+    geometric mean over a sample's tokens. Default: token; for gspo sequence_geometric, and never token; for
+    m2po always token."""
 
     importance_cap: float | None = Field(default=None, ge=1, le=100)
-    """Largest importance weight, used with importance_correction: truncated. No unit. Default: 2."""
+    """Largest importance weight, used with importance_correction: truncated. No unit. Default: 2; m2po 100,
+    because its mask takes the place of a bound on each token."""
 
     importance_low: float | None = Field(default=None, gt=0, le=1)
     """Smallest importance weight that is not set to 0, with importance_correction: masked. No unit. Default: 0.5."""
@@ -131,6 +139,7 @@ _OWN: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "dr_grpo": _CLIP,
         "gspo": {"clip_low": 3e-4, "clip_high": 4e-4},
         "cispo": {"clip_low": 1.0, "clip_high": 4.0},
+        "m2po": {"m2_threshold": 0.04},
         "rloo": {"clip_low": None, "clip_high": None},
         "reinforce_plus_plus": _CLIP | {"gamma": 1.0},
         "ppo": _CLIP
@@ -153,6 +162,7 @@ _CHOICES: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "dr_grpo": _NONE,
             "gspo": _STD,
             "cispo": _STD,
+            "m2po": _STD,
             "rloo": _NONE,
             "reinforce_plus_plus": ("batch",),
             "ppo": _BATCH,
@@ -163,11 +173,13 @@ _CHOICES: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "dr_grpo": ("constant",),
             "gspo": ("sequence_mean",),
             "cispo": ("token_mean",),
+            "m2po": ("token_mean",),
             "rloo": ("constant", "token_mean", "sequence_mean"),
             "reinforce_plus_plus": _ANY,
             "ppo": _ANY,
         },
-        "importance_level": dict.fromkeys(_OWN, _TOKEN_FIRST) | {"gspo": ("sequence_geometric", "sequence")},
+        "importance_level": dict.fromkeys(_OWN, _TOKEN_FIRST)
+        | {"gspo": ("sequence_geometric", "sequence"), "m2po": ("token",)},
         "kl_in": dict.fromkeys(_OWN, ("loss", "reward"))
         | dict.fromkeys(("rloo", "reinforce_plus_plus", "ppo"), ("reward", "loss")),
     }
@@ -192,7 +204,8 @@ def filled_in(section: AlgorithmSection, *, max_new_tokens: int, optimizer_lr: f
     if values.get("loss_aggregation", s.loss_aggregation) == "constant" and s.loss_constant_tokens is None:
         values["loss_constant_tokens"] = 1 if s.name == "rloo" else max_new_tokens
     # A correction brings its own bounds: the cap of truncation, or the interval of masking.
-    bounds = {"truncated": {"importance_cap": 2.0}, "masked": {"importance_low": 0.5, "importance_high": 5.0}}
+    cap = 100.0 if s.name == "m2po" else 2.0
+    bounds = {"truncated": {"importance_cap": cap}, "masked": {"importance_low": 0.5, "importance_high": 5.0}}
     for option, default in bounds.get(s.importance_correction, {}).items():
         values[option] = default if getattr(s, option) is None else getattr(s, option)
     # In the loss the expected gradient of k1 is 0, so that it is the default for the reward alone.

@@ -166,9 +166,13 @@ _ALL = (
     Metric("loss", "nats", "Training loss of the step."),
     Metric("grad_norm", "norm", "Gradient norm before clipping."),
     Metric("entropy", "nats", "Mean entropy of the policy where a token was sampled, at the sampling temperature."),
-    Metric("clip_fraction", "fraction", "Tokens whose importance ratio was clipped."),
-    Metric("clip_fraction_low", "fraction", "Tokens whose importance ratio was clipped from below its range."),
-    Metric("clip_fraction_high", "fraction", "Tokens whose importance ratio was clipped from above its range."),
+    Metric("clip_fraction", "fraction", "Tokens whose importance ratio was clipped, or that m2po masked."),
+    Metric(
+        "clip_fraction_low", "fraction", "The part of clip_fraction with a ratio below its range; with m2po, below 1."
+    ),
+    Metric(
+        "clip_fraction_high", "fraction", "The part of clip_fraction with a ratio above its range; with m2po, above 1."
+    ),
     Metric("approx_kl", "nats", "Estimated KL divergence from the behaviour policy to the updated one, a token."),
     Metric("mean_ratio", "ratio", "Mean importance ratio of the tokens consumed."),
     Metric("importance_weight", "ratio", "Mean importance weight of the tokens consumed, after its bounds."),

@@ -19,12 +19,14 @@ class RegionTimes:
 
     region: Name
     weights_s: Seconds
-    """Seconds from the end of a training step until the new version is loaded in the region's engines."""
+    """Seconds from the end of a training step until the region has the new version."""
     trajectories_s: Seconds
     """Seconds from the last token of a sample until the trainer's region has the sample."""
     window_s: Seconds
     """Seconds during which samples of one version may be made there, within the eta + 1 steps that staleness allows. If
     generation takes turns with training, it is the seconds of the generation phase."""
+    load_s: Seconds = 0.0
+    """Seconds from then until its slowest engine has loaded the version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,7 +71,7 @@ def terms_of(plan: Plan, measured: Mapping[str, float]) -> tuple[Term, ...]:
     # A plan without an evaluation predicts at least when a version's last byte arrives.
     weights = {each.region: each.weights_s for each in plan.predictions}
     if plan.evaluation is not None:
-        weights |= {each.region: each.weights_s for each in plan.evaluation.regions}
+        weights |= {each.region: each.weights_s + each.load_s for each in plan.evaluation.regions}
     shares: dict[str, float | None] = {}
     for each in plan.assignments:
         if each.task is TaskKind.ROLLOUT:

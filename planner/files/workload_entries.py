@@ -87,7 +87,7 @@ class WeightsEntry(Config):
 class WorkloadFile(Config):
     """Models, batch sizes, token lengths and staleness bound of one reinforcement-learning job."""
 
-    algorithm: Literal["grpo", "dapo", "dr_grpo", "gspo", "cispo", "rloo", "reinforce_plus_plus", "ppo"]
+    algorithm: Literal["grpo", "dapo", "dr_grpo", "gspo", "cispo", "m2po", "rloo", "reinforce_plus_plus", "ppo"]
     """Algorithm of the job. Only `ppo` has a critic."""
     architectures: tuple[ArchitectureEntry, ...] = Field(default=(), max_length=100)
     """Models that this file defines."""

@@ -113,7 +113,6 @@ def _problem(
 def _processes(fleet: Fleet, needs: Needs, trainer_region: str, shares: bool) -> Fleet:
     """Return the fleet with what processes compute with as devices, whatever machines its regions have."""
     types: dict[str, GpuType] = {}
-    core = fleet.gpu_types.get(CPU) or gpu_types()[CPU]
     regions = []
     for region in fleet.regions:
         owned = list(_accelerators(fleet, region))
@@ -124,7 +123,7 @@ def _processes(fleet: Fleet, needs: Needs, trainer_region: str, shares: bool) ->
         else:
             # The trainer's processes are further ones on its host.
             num = needs.least_workers + (needs.trainer_devices if region.name == trainer_region else 0)
-            gpu = _on_accelerators(owned, needs, num) if owned else _process(core, region, num)
+            gpu = _on_accelerators(owned, needs, num) if owned else _process(core_of(fleet, region), region, num)
             types[gpu.name] = gpu
             prices = [each.usd_per_gpu_hour for each in region.machines]
             price = prices[0] if len(prices) == 1 else None
@@ -160,6 +159,11 @@ def _times(gpu: GpuType, share: float) -> GpuType:
     )
 
 
+def core_of(fleet: Fleet, region: Region) -> GpuType:
+    """Return the type of one core of a region's host."""
+    return fleet.gpu_types.get(region.core or CPU) or gpu_types()[CPU]
+
+
 def _process(core: GpuType, region: Region, num: int) -> GpuType:
     """Return the device type of one of `num` processes on a host."""
     share = _share(region, num)
@@ -167,7 +171,7 @@ def _process(core: GpuType, region: Region, num: int) -> GpuType:
     memory = region.memory_bytes or _UNBOUNDED_BYTES
     return replace(
         core,
-        name=f"{CPU}-{share:g}c-{memory}b",
+        name=f"{CPU}-{share:g}c-{memory}b" + (f"@{region.name}" if region.core else ""),
         memory_bytes=memory,
         memory_bytes_per_s=core.memory_bytes_per_s * share,
         matmul_flop_per_s=core.matmul_flop_per_s * share,
@@ -176,7 +180,12 @@ def _process(core: GpuType, region: Region, num: int) -> GpuType:
 
 
 def _share(region: Region, num: int) -> float:
-    """Return the share of a core that each of `num` processes on a host has."""
+    """Return the share of a core that each of `num` processes on a host has.
+
+    What regions on one machine take from each other depends on the plan (`shared_hosts`).
+    """
+    if region.host:
+        return 1.0
     return min(1.0, region.num_cores / num) if region.num_cores else 1.0
 
 

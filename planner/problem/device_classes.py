@@ -27,6 +27,11 @@ class DeviceClass:
     """Rate of one device to other machines of the region, in one direction."""
 
     @property
+    def training_gpu(self) -> GpuType:
+        """The device type with the efficiency that training and scoring have on it."""
+        return self.gpu.for_training
+
+    @property
     def num_gpus(self) -> int:
         """Number of devices of the class."""
         return self.gpus_per_machine * self.num_machines

@@ -91,6 +91,10 @@ class Region:
     allows_own_code: bool | None = None
     """Whether jobs may run reward functions of their users' own in the region. null if it is not known, and not a
     limit."""
+    core: NameOrNone = ""
+    """Name in gpu_types of one core of the region's host, if it was measured. Empty for cpu."""
+    host: NameOrNone = ""
+    """Name of the machine whose cores the region shares with other regions. Empty if its cores are its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

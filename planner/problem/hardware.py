@@ -7,7 +7,7 @@ to published profiles (`planner/data/README.md` says how).
 Fields are keys of a fleet file, whose schema has their docstrings.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Annotated
 
 from pydantic import Field
@@ -46,6 +46,24 @@ class Efficiency:
     """Exponent s of the link's rate in a collective of n devices, relative to two devices: (2 / n) ** s. It is 1 or
     more if all devices share one bus. It is below 0 behind a switch or in a mesh, where a ring of more devices uses
     more links at the same time."""
+    sample_overhead_s: LatencyS = 0.0
+    """Seconds that each sample takes a rollout worker beside the model's passes: its lease, reward and frame."""
+    step_overhead_s: LatencyS = 0.0
+    """Seconds of a training step beside the passes and the optimizer: digests, audit, snapshot of the weights."""
+    version_overhead_s: LatencyS = 0.0
+    """Seconds to encode a version at the trainer, and to decode and prove it at a worker."""
+
+    def with_fixed_times(self, by: float) -> "Efficiency":
+        """Return the efficiency with all fixed seconds `by` times as long."""
+        return replace(self, **{name: getattr(self, name) * by for name in _FIXED})
+
+    def slowed(self, by: float) -> "Efficiency":
+        """Return the efficiency of programs that take `by` times as long for everything."""
+        return replace(self.with_fixed_times(by), **{name: getattr(self, name) / by for name in _FRACTIONS})
+
+
+_FRACTIONS = tuple(each.name for each in fields(Efficiency) if each.name.endswith("_fraction"))
+_FIXED = tuple(each.name for each in fields(Efficiency) if each.name.endswith("_s"))
 
 
 DEFAULT_EFFICIENCY = Efficiency(
@@ -77,3 +95,24 @@ class GpuType:
     """Efficiency of this type. If it is left out, the type has that of types that were never measured."""
     is_cpu: bool = False
     """Whether one device of this type is the cores of one worker process."""
+    training: Efficiency | None = None
+    """Efficiency of training and scoring, if it was measured apart from generation. None stands for `efficiency`."""
+    source: Annotated[str, Field(max_length=500)] = ""
+    """From which measurement the efficiency is, and of when. Empty for a packaged one."""
+
+    @property
+    def for_training(self) -> "GpuType":
+        """The type with the efficiency that training and scoring have on it."""
+        return self if self.training is None else replace(self, efficiency=self.training, training=None)
+
+    def slowed(self, by: float, name: str) -> "GpuType":
+        """Return a type of that name which takes `by` times as long for everything."""
+        return replace(
+            self,
+            name=name,
+            memory_bytes_per_s=self.memory_bytes_per_s / by,
+            matmul_flop_per_s=self.matmul_flop_per_s / by,
+            link_bytes_per_s=self.link_bytes_per_s / by,
+            efficiency=self.efficiency.with_fixed_times(by),
+            training=None if self.training is None else self.training.with_fixed_times(by),
+        )

@@ -132,7 +132,8 @@ class Builder:
             # Each device holds its shard of the weights in bf16, two bytes for a parameter.
             held = 2.0 * self._workload.models[Task.GENERATION].num_params / tensor
             seconds += 2 * held / (at.gpu.memory_bytes_per_s * fit.memory_fraction)
-        return seconds
+        # A version that is published is encoded and proved too.
+        return seconds if self.generating.trains else seconds + fit.version_overhead_s
 
     def _lag_s(self, region: str, num_remote: int) -> float:
         """Return the delay of a region as the split of a synchronous step counts it: weights out and samples back."""

@@ -49,6 +49,12 @@ def test_each_option_of_the_loss_arrives_where_it_works() -> None:
     assert not got.advantage.normalise
 
 
+def test_the_threshold_of_m2po_arrives_and_no_other_algorithm_has_one() -> None:
+    settings = [learner_settings(make_job(algorithm={"name": name}), tiny_model()) for name in ("m2po", "rloo")]
+    assert [each.update.loss.m2_threshold for each in settings] == [0.04, None]
+    assert settings[0].update.loss.clip == Clip(low=None, high=None)
+
+
 def test_options_of_advantages_and_of_the_critic_arrive_too() -> None:
     ppo = make_job(
         algorithm={

@@ -68,7 +68,7 @@ class Outcomes:
 class AdvantageSettings:
     """Settings of all algorithms' advantages. Each algorithm reads those that it has a use for.
 
-    - `normalise`: GRPO, GSPO, CISPO and DAPO divide by the group's standard deviation; PPO whitens over the step.
+    - `normalise`: GRPO, GSPO, CISPO, M2PO and DAPO divide by the group's standard deviation; PPO whitens over the step.
       The other algorithms do not read it: REINFORCE++ always whitens, Dr. GRPO and RLOO never divide.
     - `gamma`: the discount per sampled token (PPO, REINFORCE++).
     - `gae_lambda`: lambda of generalised advantage estimation (PPO).

@@ -7,7 +7,8 @@ losses clip. A step does the following:
 2. It scores the samples without gradient, with the weights at the start of the step. The reference model gives
    log-probabilities for the KL penalty. The critic gives values (PPO). The actor scores them too if the reward has a KL
    penalty, or if there are several updates: these scores are then the proximal policy's. With a single update the
-   proximal policy is the one that is differentiated, so this extra forward pass is saved.
+   proximal policy is the one that is differentiated, so this extra forward pass is saved. M2PO needs the scores always,
+   since its mask of an update depends on all rows of it. For each later update it scores that update's rows again.
 3. It computes advantages from all samples of the step at once.
 4. It goes `epochs` times over the groups. In each epoch the groups are shuffled and cut into `minibatches`, with one
    update for each minibatch. A group never straddles two minibatches. An update computes the actor's gradient and the
@@ -28,7 +29,7 @@ Shapes: B rows (samples), T completion columns, U = T + 1 states (before each co
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +43,7 @@ from trainer.learning.batch import Batch, Sample, collate, reward_of
 from trainer.learning.forward.scorer import PolicyScorer
 from trainer.learning.losses.importance import WeightSpread, spread_of_weights
 from trainer.learning.losses.kl import KlEstimator, kl_estimate
+from trainer.learning.losses.m2po import outside_trust_region
 from trainer.learning.losses.objective import LossSums
 from trainer.learning.losses.registry import Algorithm
 from trainer.learning.micro_batches import micro_batches_of_rank
@@ -95,8 +97,8 @@ class StepReport:
 
     Means over the tokens that the loss sees, each counted once for each update that sees it:
     - `entropy`: entropy of the policy's distribution at the token, in nats, at the sampling temperature;
-    - `clip_fraction`: share of tokens where the loss's clip took effect; `clip_fraction_low` and `clip_fraction_high`
-      are its parts with a ratio below and above the range;
+    - `clip_fraction`: share of tokens where the loss's clip took effect, or that M2PO masked; `clip_fraction_low` and
+      `clip_fraction_high` are its parts with a ratio below and above the range;
     - `mean_ratio`, `approx_kl`: ratio and k3 estimate of the current policy against the behaviour policy;
     - `importance_weight`: the importance weight after it was bounded;
     - `cut_fraction`: share of tokens whose importance weight was truncated or masked.
@@ -204,7 +206,8 @@ class Learner:
         _check_finite(batch)
         updates = self._updates(batch, consumer.version)
         # With several updates only the first starts from the proximal policy, so its scores are kept.
-        targets = self._targets(batch, keep_proximal=len(updates) > 1)
+        has_mask = self._settings.update.loss.m2_threshold is not None
+        targets = self._targets(batch, keep_proximal=len(updates) > 1 or has_mask)
         start_BT = torch.zeros_like(batch.behaviour_logprobs_BT)
 
         # With a single update its own forward pass gives the log-probabilities at the start of the step.
@@ -213,8 +216,9 @@ class Learner:
 
         sums, entropy_sum, gradients, value_gradients = LossSums(), 0.0, [], []
         with self._undone_on_failure(num_updates=len(updates)):
-            for rows in updates:
-                update = self._update(batch, targets, rows, learning_rate, on_logprobs)
+            for number, rows in enumerate(updates):
+                masked = self._masked(batch, targets, rows, is_first=number == 0) if has_mask else targets
+                update = self._update(batch, masked, rows, learning_rate, on_logprobs)
                 sums, entropy_sum = sums.plus(update.sums), entropy_sum + update.entropy_sum
                 gradients.append(update.gradient)
                 value_gradients += [update.value_gradient] if update.value_gradient else []
@@ -300,18 +304,19 @@ class Learner:
 
     def _targets(self, batch: Batch, *, keep_proximal: bool) -> Targets:
         settings, temperature = self._settings, self._settings.update.temperature
-        width_T = batch.num_columns
+        width_T, every_row = batch.num_columns, range(batch.num_rows)
         actor_BT = reference_BT = values_BU = kl_BT = None
         # Score all rows once with the weights at the start of the step.
         if keep_proximal or settings.reward_kl_coefficient:
-            actor = self._actor.model
-            actor_BT = self._scores(lambda part: completion_logprobs(actor, part, temperature), batch, width_T)
+            actor_BT = self._actor_logprobs(batch, every_row)
         if self._reference is not None:
             reference = self._reference
-            reference_BT = self._scores(lambda part: completion_logprobs(reference, part, temperature), batch, width_T)
+            reference_BT = self._scores(
+                lambda part: completion_logprobs(reference, part, temperature), batch, every_row, width_T
+            )
         if self._critic is not None:
             critic = self._critic.model
-            values_BU = self._scores(lambda part: state_values(critic, part), batch, width_T + 1)
+            values_BU = self._scores(lambda part: state_values(critic, part), batch, every_row, width_T + 1)
         if settings.reward_kl_coefficient:
             assert actor_BT is not None
             assert reference_BT is not None
@@ -351,13 +356,29 @@ class Learner:
             returns_BT=None if found.returns_BT is None else found.returns_BT.float(),
         )
 
-    def _scores(self, score: Callable[[Batch], torch.Tensor], batch: Batch, width: int) -> torch.Tensor:
-        # Each rank scores its own rows. The rest stay 0, and the sum over ranks fills them in: [B, width].
+    def _masked(self, batch: Batch, targets: Targets, rows: Sequence[int], *, is_first: bool) -> Targets:
+        # The targets with M2PO's mask of an update, which all ranks find from the scores of all its rows.
+        threshold, index_B = self._settings.update.loss.m2_threshold, batch.index(rows)
+        logprobs_BT = targets.proximal_BT if is_first else self._actor_logprobs(batch, rows)
+        assert threshold is not None
+        assert logprobs_BT is not None
+        tensors = (logprobs_BT, batch.behaviour_logprobs_BT, targets.advantages_BT, batch.mask_BT)
+        found_BT = outside_trust_region(*(tensor[index_B] for tensor in tensors), m2_threshold=threshold)
+        return replace(targets, untrusted_BT=torch.zeros_like(batch.mask_BT).index_copy_(0, index_B, found_BT))
+
+    def _actor_logprobs(self, batch: Batch, rows: Sequence[int]) -> torch.Tensor:
+        actor, temperature = self._actor.model, self._settings.update.temperature
+        return self._scores(lambda part: completion_logprobs(actor, part, temperature), batch, rows, batch.num_columns)
+
+    def _scores(
+        self, score: Callable[[Batch], torch.Tensor], batch: Batch, rows: Sequence[int], width: int
+    ) -> torch.Tensor:
+        # Each rank scores its own of the rows. The rest stay 0, and the sum over ranks fills them in: [B, width].
         scores = torch.zeros((batch.num_rows, width), device=batch.device)
         limits = self._settings.update.micro_batch
         with torch.no_grad():
-            for rows in micro_batches_of_rank(range(batch.num_rows), batch.sizes, limits, self._ranks):
-                scores.index_copy_(0, batch.index(rows), score(batch.take(rows)))
+            for chosen in micro_batches_of_rank(rows, batch.sizes, limits, self._ranks):
+                scores.index_copy_(0, batch.index(chosen), score(batch.take(chosen)))
         return self._ranks.sum_(scores)
 
     def _update(

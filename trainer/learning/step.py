@@ -57,7 +57,7 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """Constants of a training step's losses, for each row of the batch. The updates of the step do not change them.
+    """Constants of a training step's losses, for each row of the batch. Only `untrusted_BT` differs between updates.
 
     - `advantages_BT`: the advantage of each token.
     - `proximal_BT`: log-probabilities at the start of the step. None is allowed if the step has a single
@@ -65,6 +65,7 @@ class Targets:
     - `reference_BT`: log-probabilities of the frozen reference model; None without a KL penalty.
     - `values_BU`: the critic's values at the start of the step. `returns_BT`: the values that the critic is trained
       towards. Both are None without a critic.
+    - `untrusted_BT`: tokens that M2PO masks in the next update; None for other algorithms.
     """
 
     advantages_BT: torch.Tensor
@@ -72,6 +73,7 @@ class Targets:
     reference_BT: torch.Tensor | None
     values_BU: torch.Tensor | None
     returns_BT: torch.Tensor | None
+    untrusted_BT: torch.Tensor | None = None
 
     def take(self, index_B: torch.Tensor) -> "Targets":
         """Return the constants of the selected rows, in that order."""
@@ -85,6 +87,7 @@ class Targets:
             reference_BT=chosen(self.reference_BT),
             values_BU=chosen(self.values_BU),
             returns_BT=chosen(self.returns_BT),
+            untrusted_BT=chosen(self.untrusted_BT),
         )
 
 
@@ -146,6 +149,7 @@ def actor_gradient(
             mask_BT=part.mask_BT,
             counts=counts,
             settings=settings.loss,
+            untrusted_BT=part_targets.untrusted_BT,
         )
         loss.backward()  # type: ignore[no-untyped-call]
         totals.append(loss.detach())

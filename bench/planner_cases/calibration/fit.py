@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.planner_cases.calibration import parameters, robust
+from bench.planner_cases.calibration import parameters
 from bench.planner_cases.calibration.observations import FloatArray, MeasuredTerm, Series
 from bench.planner_cases.calibration.predict import predicted_s
+from planner.calibration import robust
 from planner.problem.hardware import GpuType
 
 STRENGTH = 0.004

@@ -68,13 +68,22 @@ class StepEstimate:
     @property
     def regions(self) -> tuple[RegionTimes, ...]:
         """Times of each region that generates, sorted by name."""
-        found = []
+        found, loads_s = [], dict[str, float]()
+        for each in self.active:
+            if each.price.phase is not None:
+                loads_s[each.region] = max(loads_s.get(each.region, 0.0), each.price.phase.overlap.load_s)
         for name, (weights_s, trajectories_s) in sorted(self.lags_s.items()):
             # A window is what the path leaves of eta + 1 steps. By turns it is the phase of the whole mesh.
             left_s = (self.eta + 1) * self.step_s - self.before_s - weights_s - trajectories_s
             window_s = left_s if self.phase_s is None else self.phase_s
             found.append(
-                RegionTimes(region=name, weights_s=weights_s, trajectories_s=trajectories_s, window_s=window_s)
+                RegionTimes(
+                    region=name,
+                    weights_s=weights_s,
+                    trajectories_s=trajectories_s,
+                    window_s=window_s,
+                    load_s=loads_s.get(name, 0.0),
+                )
             )
         return tuple(found)
 

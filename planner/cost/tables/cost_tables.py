@@ -143,7 +143,7 @@ class CostTables:
     def scoring_s(self, task: Task, gpu: GpuType, tensor: int) -> float:
         """Return the seconds per sample of one scoring replica."""
         key = ("scoring", task, gpu, tensor)
-        return self.known(key, lambda: scoring.sample_s(self.problem.workload, task, gpu, tensor))
+        return self.known(key, lambda: scoring.sample_s(self.problem.workload, task, gpu.for_training, tensor))
 
     def ring_usd_per_gbyte(self, regions: Sequence[str]) -> float:
         """Return the egress dollars for sending one GB over each edge of a ring over pools in these regions."""
@@ -184,7 +184,7 @@ class CostTables:
 
         `num_gpus` is the size of the mesh that trains and generates by turns on these devices; None for a pool that
         only generates. Each device receives its shard over the fabric, or over the link inside a machine that holds the
-        whole mesh. A delta then needs one pass over the weights.
+        whole mesh. A delta then needs one pass over the weights. A version that is published is encoded and proved too.
         """
         workload = self.problem.workload
         size = network.local_payload_bytes(workload) / tensor
@@ -193,7 +193,8 @@ class CostTables:
         # Applying a delta reads and writes each resident weight once.
         held = 2.0 * workload.models[Task.GENERATION].num_params / tensor
         passes = 2 * held / (at.gpu.memory_bytes_per_s * at.gpu.efficiency.memory_fraction)
-        return size / rate + (passes if workload.weights.is_delta else 0.0)
+        overhead_s = at.gpu.efficiency.version_overhead_s if num_gpus is None else 0.0
+        return size / rate + (passes if workload.weights.is_delta else 0.0) + overhead_s
 
     def _firsts(self) -> set[float]:
         """Return the seconds at which replicas of the problem may finish their first sample.

@@ -207,12 +207,14 @@ class Replica:
         return best
 
     def _prefill_s(self) -> float:
-        """Return the seconds that one sample's prompt takes as its part of a full prefill batch."""
+        """Return the seconds that one sample takes before it decodes: its part of a full prefill batch, and its
+        overhead.
+        """
         gpu, arch, prompt = self._gpu, self._arch, self._workload.prompt_tokens.mean
         batch = max(prompt, float(PREFILL_TOKENS))
         one = layer.forward_s(gpu, arch, tensor=self.tensor, tokens=batch, sequence=prompt)
         one += 2 * collective.machine_all_reduce_s(gpu, payload_bytes=2 * batch * arch.hidden_size, num=self.tensor)
-        return float(arch.num_layers * one * prompt / batch)
+        return float(arch.num_layers * one * prompt / batch) + gpu.efficiency.sample_overhead_s
 
     def _fresh_s(self, share: FloatArray) -> FloatArray:
         """Return the seconds of phases in which `share` samples all start together, with the shape of `share`."""

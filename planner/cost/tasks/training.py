@@ -48,7 +48,7 @@ class PoolTrainingTerms:
     """Gradient bytes on one device that each update reduces; 0 with full sharding, which scatters them in each
     micro-batch."""
     update_s: FloatArray
-    """Seconds of one optimizer update."""
+    """Seconds of one optimizer update, with its share of what a step takes beside passes and updates."""
     data: FloatArray
     """Data-parallel pipelines: the pool's members of the ring."""
     flows: FloatArray
@@ -130,13 +130,14 @@ def pool_training_terms(workload: Workload, task: Task, at: DeviceClass, cuts: C
     stage_s: FloatArray = np.maximum(_compute_s(workload, task, at, cuts), gather_s[:, None]).mean(axis=1)
     # Devices over which the optimizer state of one shard of the model is divided.
     held = np.where(cuts.sharding == UNSHARDED, 1, cuts.data)
-    updated = layer.update_s(at.gpu, params=1.0, bytes_per_param=workload.train_state_bytes_per_param)
+    gpu, updates = at.training_gpu, workload.epochs_per_step * workload.minibatches_per_step
+    updated = layer.update_s(gpu, params=1.0, bytes_per_param=workload.train_state_bytes_per_param)
     return PoolTrainingTerms(
         stage_s=stage_s,
         samples_per_s=cuts.data * cuts.micro_batch / stage_s,
         bubble_s=(cuts.pipeline.astype(np.float64) - 1) * stage_s,
         payload_bytes=np.where(cuts.sharding == FULL, 0.0, HALF_PRECISION_BYTES * trained),
-        update_s=updated * trained / held,
+        update_s=updated * trained / held + gpu.efficiency.step_overhead_s / updates,
         data=cuts.data.astype(float),
         flows=(cuts.tensor * cuts.pipeline).astype(float),
         ring_bytes_per_s=rate,
@@ -187,7 +188,7 @@ def _compute_s(workload: Workload, task: Task, at: DeviceClass, cuts: Cuts) -> F
 
     Tensor-parallel collectives and the hop of activations and gradients to the next stage are included.
     """
-    gpu, arch, tensor = at.gpu, workload.models[task], cuts.tensor
+    gpu, arch, tensor = at.training_gpu, workload.models[task], cuts.tensor
     sizes, row = np.unique(cuts.micro_batch, return_inverse=True)
     tokens, long = _micro_batches(workload, sizes)
     # One layer, forward and backward, for each micro-batch size and sample length: [num_sizes, num_lengths].
@@ -244,11 +245,11 @@ def _local_ring(at: DeviceClass, cuts: Cuts) -> tuple[FloatArray, FloatArray]:
 
     The ring is inside a machine if the whole pool fits into one, else it runs over the fabric.
     """
-    devices = cuts.num_units * cuts.tensor
-    sharing = (2 / np.maximum(devices, 2)) ** at.gpu.efficiency.link_sharing
+    devices, gpu = cuts.num_units * cuts.tensor, at.training_gpu
+    sharing = (2 / np.maximum(devices, 2)) ** gpu.efficiency.link_sharing
     is_inside = devices <= at.gpus_per_machine
-    rate = np.where(is_inside, collective.machine_rate(at.gpu, 2) * sharing, at.fabric_bytes_per_s)
-    latency_s = np.where(is_inside, at.gpu.efficiency.collective_latency_s, at.region.fabric_latency_s)
+    rate = np.where(is_inside, collective.machine_rate(gpu, 2) * sharing, at.fabric_bytes_per_s)
+    latency_s = np.where(is_inside, gpu.efficiency.collective_latency_s, at.region.fabric_latency_s)
     return rate, latency_s
 
 

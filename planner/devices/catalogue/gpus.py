@@ -103,20 +103,7 @@ def type_of(device: Device) -> GpuType:
         gpu = replace(gpu, memory_bytes=min(gpu.memory_bytes, device.memory_bytes))
     if device.kind is not DeviceFamily.EMULATED:
         return gpu
-    by, fixed = device.slowdown, gpu.efficiency
-    return replace(
-        gpu,
-        name=f"emulated-{gpu.name}-{by:g}",
-        memory_bytes_per_s=gpu.memory_bytes_per_s / by,
-        matmul_flop_per_s=gpu.matmul_flop_per_s / by,
-        link_bytes_per_s=gpu.link_bytes_per_s / by,
-        efficiency=replace(
-            fixed,
-            layer_overhead_s=fixed.layer_overhead_s * by,
-            collective_latency_s=fixed.collective_latency_s * by,
-            attention_overhead_s=fixed.attention_overhead_s * by,
-        ),
-    )
+    return gpu.slowed(device.slowdown, f"emulated-{gpu.name}-{device.slowdown:g}")
 
 
 def is_whole(gpu: GpuType, memory_bytes: int) -> bool:

@@ -45,7 +45,10 @@ class Speed:
             # Prompts are read in full chunks and one rest, each along with a decoding step of the running sequences.
             whole, rest = divmod(key[1] * SETTINGS.prefill_multiple_tokens, SETTINGS.chunk_tokens)
             found = whole * self._chunk_s(sequences, SETTINGS.chunk_tokens)
-            found = self._prefill[key] = found + (self._chunk_s(sequences, rest) if rest else 0.0)
+            found += self._chunk_s(sequences, rest) if rest else 0.0
+            # What a sample takes beside the passes is spread over its prompt.
+            found += self._gpu.efficiency.sample_overhead_s * tokens / self._prompt
+            self._prefill[key] = found
         return found
 
     def _step_s(self, sequences: float, context: float) -> float:

@@ -22,7 +22,7 @@ class ScoringSpeed:
     def __init__(self, workload: Workload, task: Task, at: DeviceClass, pool: Pool) -> None:
         self._task = task
         self._arch = workload.models[task]
-        self._gpu = at.gpu
+        self._gpu = at.training_gpu
         self._tensor = pool.layout(task).tensor
         self._sample_tokens = workload.tokens_around_a_token
         self.replicas_per_unit = pool.unit_gpus // self._tensor

@@ -74,15 +74,19 @@ class PoolPipelines:
         # Each pipeline updates its shard of the parameters.
         if self.layout.sharding is not Sharding.NONE:
             params /= self.num_pipelines
-        return layer.update_s(self.at.gpu, params=params, bytes_per_param=self._workload.train_state_bytes_per_param)
+        gpu, workload = self.at.training_gpu, self._workload
+        updated_s = layer.update_s(gpu, params=params, bytes_per_param=workload.train_state_bytes_per_param)
+        # Each update has its share of what a step takes beside passes and updates.
+        updates = workload.epochs_per_step * workload.minibatches_per_step
+        return updated_s + gpu.efficiency.step_overhead_s / updates
 
     def ring(self) -> tuple[float, float]:
         """Return (bytes per second, latency) of the slowest link in a ring over this pool's pipelines."""
-        fit, region = self.at.gpu.efficiency, self.at.region
+        gpu, region = self.at.training_gpu, self.at.region
         # A pool within one machine uses the links inside it, otherwise the fabric.
         gpus = self.num_pipelines * self.layout.pipeline * self.layout.tensor
         if gpus <= self.at.gpus_per_machine:
-            return collective.machine_rate(self.at.gpu, gpus), fit.collective_latency_s
+            return collective.machine_rate(gpu, gpus), gpu.efficiency.collective_latency_s
         return self.at.fabric_bytes_per_s, region.fabric_latency_s
 
     def _layers(self, stage: int) -> int:
@@ -92,7 +96,7 @@ class PoolPipelines:
 
     def _slot_s(self, stage: int, tokens: float) -> float:
         """Return the seconds of one micro-batch in one stage: forward and backward pass, collectives, and hops."""
-        gpu, arch, layout = self.at.gpu, self._arch, self.layout
+        gpu, arch, layout = self.at.training_gpu, self._arch, self.layout
         # Attention is that of samples of equal length.
         sequence = tokens / layout.micro_batch
         forward = layer.forward_s(gpu, arch, tensor=layout.tensor, tokens=tokens, sequence=sequence)
@@ -127,9 +131,9 @@ class PoolPipelines:
 
     def _hop_s(self, payload: float) -> float:
         """Return the seconds to the next stage. The hop is inside the machine if whole pipelines fill the machine."""
-        fit, region = self.at.gpu.efficiency, self.at.region
+        gpu, region = self.at.training_gpu, self.at.region
         if self.at.gpus_per_machine % (self.layout.tensor * self.layout.pipeline) == 0:
-            return payload / collective.machine_rate(self.at.gpu, 2) + fit.collective_latency_s
+            return payload / collective.machine_rate(gpu, 2) + gpu.efficiency.collective_latency_s
         return payload / self.at.fabric_bytes_per_s + region.fabric_latency_s
 
 

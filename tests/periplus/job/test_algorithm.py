@@ -53,6 +53,14 @@ def test_the_defaults_are_those_of_the_papers_and_of_the_runs_before() -> None:
     assert (gspo.loss_aggregation, gspo.importance_level) == ("sequence_mean", "sequence_geometric")
     assert (filled(name="cispo").clip_low, filled(name="rloo").clip_low) == (1.0, None)
     assert filled(name="rloo").loss_constant_tokens == 1
+    m2po = filled(name="m2po")
+    assert (m2po.m2_threshold, m2po.importance_cap, m2po.clip_high, m2po.importance_level) == (
+        0.04,
+        100.0,
+        None,
+        "token",
+    )
+    assert filled(name="m2po", importance_cap=3.0).importance_cap == 3.0
     ppo = filled(name="ppo", kl_coefficient=0.1)
     assert (ppo.gamma, ppo.gae_lambda, ppo.value_clip, ppo.critic_lr) == (1.0, 0.95, 0.2, 1e-3)
     assert (ppo.kl_in, ppo.kl_estimator) == ("reward", "k1")
@@ -80,6 +88,9 @@ def test_stale_samples_need_a_correction_whatever_the_algorithm(name: str) -> No
         ({"name": "grpo", "advantage_normalisation": "batch"}, "grpo accepts only std or none"),
         ({"name": "dapo", "loss_aggregation": "sequence_mean"}, "dapo accepts only token_mean"),
         ({"name": "gspo", "importance_level": "token"}, "gspo accepts only sequence_geometric or sequence"),
+        ({"name": "m2po", "importance_level": "sequence"}, "m2po accepts only token"),
+        ({"name": "m2po", "clip_high": 0.2}, "m2po has no such option"),
+        ({"name": "grpo", "m2_threshold": 0.04}, "it is for m2po"),
         ({"name": "grpo", "loss_constant_tokens": 5}, "algorithm.loss_aggregation=constant"),
         (
             {"importance_correction": "masked", "importance_cap": 3.0},
@@ -122,6 +133,7 @@ VALUES: dict[str, list[Any]] = {
     "advantage_normalisation": ["std", "batch", "none"],
     "clip_low": [0.1],
     "clip_high": [0.3],
+    "m2_threshold": [0.1],
     "dual_clip": [3.0],
     "loss_aggregation": ["token_mean", "sequence_mean", "constant"],
     "loss_constant_tokens": [7],

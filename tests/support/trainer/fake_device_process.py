@@ -29,6 +29,10 @@ CASES: dict[str, dict[str, Any]] = {
     "gspo": {"algorithm": {"name": "gspo"}},
     "dapo": {"algorithm": {"name": "dapo"}},
     "cispo": {"algorithm": {"name": "cispo"}},
+    "m2po": {
+        "algorithm": {"name": "m2po", "m2_threshold": 1e-3},
+        "train": {"minibatches": 2, "epochs": 2, "micro_batch_samples": 3},
+    },
     "rloo": {"algorithm": {"name": "rloo", "kl_coefficient": 0.1}},
     "reinforce++": {"algorithm": {"name": "reinforce_plus_plus", "kl_coefficient": 0.1}},
     "ppo": {

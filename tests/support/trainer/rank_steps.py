@@ -28,6 +28,11 @@ CASES: dict[str, dict[str, Any]] = {
     "grpo sequence mean": {"algorithm": {"name": "grpo", "loss_aggregation": "sequence_mean", "kl_coefficient": 0.1}},
     "dr_grpo": {"algorithm": {"name": "dr_grpo"}},
     "gspo": {"algorithm": {"name": "gspo"}},
+    "m2po": {
+        "algorithm": {"name": "m2po", "m2_threshold": 1e-3},
+        "train": {"minibatches": 2, "epochs": 2, "micro_batch_samples": 3},
+        "optimizer": {"lr": 0.1},
+    },
     "reinforce++": {"algorithm": {"name": "reinforce_plus_plus", "kl_coefficient": 0.1}},
     "ppo": {"algorithm": {"name": "ppo", "kl_coefficient": 0.1, "bootstrap_truncated": True}},
     "minibatches": {

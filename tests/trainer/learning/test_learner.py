@@ -19,8 +19,9 @@ from tests.support.cases.tiers import rest_is_slow
 from tests.support.trainer.learning import make_job, sampled
 from tests.support.trainer.samples import CONSUMER, sample
 from trainer.learning import learner as learner_module
-from trainer.learning.batch import reward_of
-from trainer.learning.learner import Learner, minibatch_rows
+from trainer.learning.batch import Batch, Sample, reward_of
+from trainer.learning.learner import Learner, StepReport, minibatch_rows
+from trainer.learning.losses.m2po import outside_trust_region
 from trainer.learning.scoring import completion_logprobs
 from trainer.learning.step import actor_gradient
 from trainer.recipe import build_learner
@@ -125,6 +126,7 @@ LAYOUTS = (
     {"name": "grpo"},
     {"name": "dr_grpo"},
     {"name": "gspo"},
+    {"name": "m2po"},
     {"name": "ppo", "kl_coefficient": 0.1},
     {"name": "reinforce_plus_plus", "kl_coefficient": 0.1},
 )
@@ -223,6 +225,72 @@ def test_several_updates_keep_to_the_policy_of_the_steps_start(model: Any) -> No
     assert many.num_updates == 4
     assert many.clip_fraction > 0.05
     assert many.mismatch == single.mismatch
+
+
+# ---- the mask of m2po -----------------------------------------------------------------------------------------------
+
+
+def stale(model: Any) -> list[Sample]:
+    """Return samples of a policy that differs from the model, by up to 0.5 nats at a token."""
+    random, batch = np.random.default_rng(5), sampled(model, 0)
+    return [
+        replace(
+            each,
+            behaviour_logprobs=each.behaviour_logprobs + random.uniform(-0.5, 0.5, len(each.mask)).astype(np.float32),
+        )
+        for each in batch
+    ]
+
+
+def step_on_stale(model: Any, **train: Any) -> StepReport:
+    learner = build(copy.deepcopy(model), algorithm={"name": "m2po"}, train=train)
+    report = learner.step(stale(model), consumer=CONSUMER, learning_rate=1e-2)
+    assert report is not None
+    return report
+
+
+def test_the_mask_is_that_of_all_rows_of_an_update_whatever_the_micro_batches(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masks = []
+
+    def kept(*tensors: torch.Tensor, m2_threshold: float) -> torch.Tensor:
+        masks.append(outside_trust_region(*tensors, m2_threshold=m2_threshold))
+        return masks[-1]
+
+    monkeypatch.setattr(learner_module, "outside_trust_region", kept)
+    whole, one_by_one = step_on_stale(model), step_on_stale(model, micro_batch_samples=1)
+    assert torch.equal(*masks)
+    assert len(masks[0]) == len(stale(model))
+    assert whole.clip_fraction == int(masks[0].sum()) / whole.num_tokens > 0
+    assert whole.clip_fraction == pytest.approx(whole.clip_fraction_low + whole.clip_fraction_high)
+    assert one_by_one.clip_fraction == whole.clip_fraction
+    assert (one_by_one.loss, one_by_one.grad_norm) == pytest.approx((whole.loss, whole.grad_norm), rel=1e-5)
+
+
+def test_each_update_has_a_mask_of_its_own_from_the_weights_before_it(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored, scores = [], []
+
+    def counted(actor: Any, part: Batch, temperature: float) -> torch.Tensor:
+        scored.append(part.num_rows)
+        return completion_logprobs(actor, part, temperature)
+
+    def kept(*tensors: torch.Tensor, m2_threshold: float) -> torch.Tensor:
+        scores.append(tensors[0])
+        return outside_trust_region(*tensors, m2_threshold=m2_threshold)
+
+    monkeypatch.setattr(learner_module, "completion_logprobs", counted)
+    monkeypatch.setattr(learner_module, "outside_trust_region", kept)
+    step_on_stale(model, minibatches=2, epochs=2)
+    assert scored == [16, 8, 8, 8]
+    assert [len(each) for each in scores] == [8] * 4
+    scores.clear()
+    step_on_stale(model, epochs=2)
+    before, after = scores
+    assert before.shape == after.shape
+    assert not torch.equal(before, after)
 
 
 # ---- minibatches ----------------------------------------------------------------------------------------------------

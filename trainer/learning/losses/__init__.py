@@ -3,7 +3,7 @@
 In come log-probabilities, advantages and masks as tensors. Out come a loss to differentiate and figures about it.
 Everything here is a function of tensors and must not know of models, files, clocks or random sources.
 
-    grpo dapo dr_grpo gspo cispo rloo reinforce_plus_plus ppo     the algorithms: advantages and loss of each token
+    grpo dapo dr_grpo gspo cispo m2po rloo reinforce_plus_plus ppo     the algorithms: advantages and loss of each token
     surrogate    the clipped probability ratio
     importance   weights that correct for samples of older policies
     kl           estimators of the distance to the reference policy

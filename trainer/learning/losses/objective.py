@@ -34,7 +34,8 @@ class LossSettings:
 
     `clip`, `importance` and `aggregation` configure the modules of these names (`surrogate` for the clip).
     `constant_tokens` is C of the aggregation `constant`. `kl_coefficient` is beta, the coefficient of the KL penalty in
-    the loss, 0 for none.
+    the loss, 0 for none. `m2_threshold` is the largest second moment of an update's log-ratios that M2PO leaves, in
+    nats squared; None for the other algorithms.
     """
 
     clip: Clip
@@ -43,13 +44,15 @@ class LossSettings:
     constant_tokens: float = 1.0
     kl_coefficient: float = 0.0
     kl_estimator: KlEstimator = KlEstimator.K3
+    m2_threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSums:
     """Sums of figures over the tokens that the loss sees. Updates add up; divide by the number of tokens.
 
-    - `clipped_low`, `clipped_high`: number of tokens whose ratio the loss's clip found below or above its range.
+    - `clipped_low`, `clipped_high`: number of tokens whose ratio the loss's clip found below or above its range. With
+      M2PO the number of masked tokens with a ratio below or above 1.
     - `ratio`: sum of the ratio of the current to the behaviour policy.
     - `approx_kl`: sum of k3, which estimates KL(behaviour || current).
     - `weight`: sum of importance weights. `cut`: number of weights that were truncated or masked.
@@ -85,6 +88,7 @@ def policy_loss(
     mask_BT: torch.Tensor,
     counts: StepCounts,
     settings: LossSettings,
+    untrusted_BT: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return this micro-batch's share of the policy loss, a scalar, and sums of figures over its tokens.
 
@@ -92,8 +96,8 @@ def policy_loss(
     up; the caller reads them once for all micro-batches.
 
     The other arguments ending in `_BT` are constants: only `logprobs_BT` is differentiated. `counts` are those of the
-    whole update. `reference_BT` is required if the KL coefficient is above 0. Raises: ValueError if the update has no
-    tokens.
+    whole update. `reference_BT` is required if the KL coefficient is above 0. `untrusted_BT` are tokens that get no
+    policy loss but count in the mean (M2PO). Raises: ValueError if the update has no tokens.
     """
     # Replace what is outside the mask, which may be NaN, by 0.
     hidden_BT = ~mask_BT
@@ -105,6 +109,8 @@ def policy_loss(
     proximal_BT = behaviour_BT if coupled else proximal_BT.detach().masked_fill(hidden_BT, 0.0)
     weight_BT, cut_BT = importance_weights(proximal_BT, behaviour_BT, mask_BT, settings.importance)
     tokens = token_loss(current_BT, proximal_BT, advantages_BT, mask_BT, settings.clip)
+    if untrusted_BT is not None:
+        tokens = tokens.without(untrusted_BT, current_BT - behaviour_BT)
 
     def mean(values_BT: torch.Tensor) -> torch.Tensor:
         return aggregate(values_BT, mask_BT, settings.aggregation, counts, constant_tokens=settings.constant_tokens)

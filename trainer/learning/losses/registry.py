@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from trainer.learning.advantages import Advantages, AdvantageSettings, Outcomes
-from trainer.learning.losses import cispo, dapo, dr_grpo, grpo, gspo, ppo, reinforce_plus_plus, rloo
+from trainer.learning.losses import cispo, dapo, dr_grpo, grpo, gspo, m2po, ppo, reinforce_plus_plus, rloo
 from trainer.learning.losses.surrogate import TokenLossFunction
 
 
@@ -29,6 +29,7 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
         "dr_grpo": Algorithm(token_loss=dr_grpo.dr_grpo_loss, advantages=dr_grpo.dr_grpo_advantages),
         "gspo": Algorithm(token_loss=gspo.gspo_loss, advantages=gspo.gspo_advantages),
         "cispo": Algorithm(token_loss=cispo.cispo_loss, advantages=cispo.cispo_advantages),
+        "m2po": Algorithm(token_loss=m2po.m2po_loss, advantages=m2po.m2po_advantages),
         "rloo": Algorithm(token_loss=rloo.rloo_loss, advantages=rloo.rloo_advantages),
         "reinforce_plus_plus": Algorithm(
             token_loss=reinforce_plus_plus.reinforce_plus_plus_loss,

@@ -46,6 +46,14 @@ class TokenLoss:
         """Whether a clip took effect on either side."""
         return self.clipped_low_BT | self.clipped_high_BT
 
+    def without(self, masked_BT: torch.Tensor, log_ratio_BT: torch.Tensor) -> "TokenLoss":
+        """Return the losses with 0 for the masked tokens, which count as clipped on the side of their log-ratio."""
+        return TokenLoss(
+            loss_BT=self.loss_BT.masked_fill(masked_BT, 0.0),
+            clipped_low_BT=self.clipped_low_BT | (masked_BT & (log_ratio_BT < 0)),
+            clipped_high_BT=self.clipped_high_BT | (masked_BT & (log_ratio_BT >= 0)),
+        )
+
 
 TokenLossFunction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Clip], TokenLoss]
 """Type of an algorithm's loss: (log-probabilities, proximal log-probabilities, advantages, mask, clip) -> token losses.

@@ -7,8 +7,10 @@ rather than squares. Profiles do not determine every parameter, so each has a pr
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
-from bench.planner_cases.calibration.observations import FloatArray
+FloatArray = npt.NDArray[np.float64]
+"""Array of float64."""
 
 STEP = 1e-4
 """Step of forward differences."""

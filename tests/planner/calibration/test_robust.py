@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bench.planner_cases.calibration import robust
-from bench.planner_cases.calibration.observations import FloatArray
+from planner.calibration import robust
+from planner.calibration.robust import FloatArray
 
 X = np.linspace(1.0, 3.0, 40)
 
