@@ -203,7 +203,7 @@ class Agent:
         self._profiler = Profiler(
             StateDirectory(config.state_dir).profiles,
             offered.own,
-            config.worker_threads,
+            {Role.TRAINER: trainer_threads(config, offered.own), Role.ROLLOUT: config.worker_threads},
             {engine.name: engine.python for engine in engines},
             self._on_profiled,
         )

@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from periplus.job.run_directory import write_atomically
 from periplus.process.telemetry import event
 from periplus.values.machine import Device, DeviceFamily, Machine
 from periplus.values.profile import GenerationRow, Profile, TrainingRow, model_key
+from periplus.values.task import Role
 from region_agent.launchers.local import variables_of
 
 log = logging.getLogger(__name__)
@@ -42,14 +43,15 @@ ENGINE, TRAINER = "rollout_worker.profile", "trainer.distributed.profile"
 class Profiler:
     """The profiles of one machine, below `folder`.
 
-    `python_of` has the interpreter of rollout workers by engine. `changed` is called when a profile has grown.
+    `num_threads` are the compute threads of a process by its role, and `python_of` has the interpreter of rollout workers
+    by engine. `changed` is called when a profile has grown.
     """
 
     def __init__(
         self,
         folder: Path,
         machine: Machine,
-        num_threads: int,
+        num_threads: Mapping[Role, int],
         python_of: Mapping[str, str],
         changed: Callable[[], None],
     ) -> None:
@@ -91,11 +93,17 @@ class Profiler:
         try:
             with tempfile.TemporaryDirectory(prefix="periplus-profile-") as scratch:
                 file = Path(scratch) / "request.json"
-                request = {"job_json": job.to_json(), "model_config": model_config, "num_threads": self._num_threads}
-                file.write_text(json.dumps(request), encoding="utf-8")
                 python = self._python_of.get(job.engine.name, sys.executable)
-                await self._process(key, python, ENGINE, file, len(known.generation))
-                await self._process(key, sys.executable, TRAINER, file, len(known.training))
+                for role, words, num_known in (
+                    (Role.ROLLOUT, (python, "-m", ENGINE), len(known.generation)),
+                    (Role.TRAINER, (sys.executable, "-m", TRAINER), len(known.training)),
+                ):
+                    num_threads = self._num_threads[role]
+                    request = {"job_json": job.to_json(), "model_config": model_config, "num_threads": num_threads}
+                    file.write_text(json.dumps(request), encoding="utf-8")
+                    num_other = self._profiles[key].num_rows if role is Role.TRAINER else 0
+                    command = (*words, str(file), "--skip", str(num_known))
+                    await self._process(key, command, num_threads, num_other)
         except (OSError, PeriplusError) as error:
             self._put(replace(self._profiles[key], problem=str(error)[:2000]))
             event(log, logging.WARNING, "profile_failed", model=key[0], engine=key[1], why=error)
@@ -103,10 +111,13 @@ class Profiler:
             self._put(replace(self._profiles[key], is_complete=True))
             event(log, logging.INFO, "profile_done", model=key[0], engine=key[1])
 
-    async def _process(self, key: tuple[str, str], python: str, module: str, file: Path, num_known: int) -> None:
-        """Run one measuring process, and add what it prints. Raises: PeriplusError if it could not measure all."""
-        words = ["nice", "-n", str(NICENESS), python, "-m", module, str(file), "--skip", str(num_known)]
-        environment = {**os.environ, **variables_of(self._num_threads, self._devices())}
+    async def _process(self, key: tuple[str, str], command: Sequence[str], num_threads: int, num_other: int) -> None:
+        """Run one measuring process, and add what it prints; `num_other` rows are those of the process before it.
+
+        Raises: PeriplusError if it could not measure all.
+        """
+        words = ["nice", "-n", str(NICENESS), *command]
+        environment = {**os.environ, **variables_of(num_threads, self._devices())}
         running = await asyncio.create_subprocess_exec(
             *words,
             stdout=asyncio.subprocess.PIPE,
@@ -115,7 +126,6 @@ class Profiler:
             start_new_session=True,
         )
         assert running.stdout is not None
-        num_other = self._profiles[key].num_rows if module == TRAINER else 0
         problem = ""
         try:
             async for line in running.stdout:
@@ -129,7 +139,7 @@ class Profiler:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended
                 os.killpg(running.pid, signal.SIGKILL)
         if code != 0:
-            raise PeriplusError(f"{module} ended with exit code {code}: {problem or 'its error is in the log'}")
+            raise PeriplusError(f"{command[2]} ended with exit code {code}: {problem or 'its error is in the log'}")
 
     def _devices(self) -> tuple[Device, ...]:
         """Return the device that is measured: the first accelerator that works, else none."""
@@ -145,7 +155,7 @@ class Profiler:
             device=there[0].model if there else "",
             measured_at_s=clock.unix_s(),
             versions={},
-            num_threads=self._num_threads,
+            num_threads=self._num_threads[Role.ROLLOUT],
         )
 
     def _put(self, profile: Profile) -> None:

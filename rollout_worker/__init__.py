@@ -10,5 +10,6 @@ failed samples. The worker talks to no other service, and never decides which sa
     engines              sampling of completions
     episodes             from a lease to a scored trajectory
     rewards              from a problem and a completion to a number, in processes of their own
+    profile              a process of its own that measures what a model's work takes with an engine
     weights              from publications into the engine
 """

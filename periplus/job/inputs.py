@@ -10,7 +10,6 @@ import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from periplus.config.local_paths import exists
@@ -20,10 +19,8 @@ from periplus.job import reward_code
 from periplus.job.architectures import architecture_remarks
 from periplus.job.hub import cached_folder, hub_name
 from periplus.job.job_file import BUILTIN_PREFIX, JobFile
+from periplus.job.model_section import BUILTIN
 from periplus.values.weight_state import checkpoint_files
-
-BUILTIN_MODELS: Mapping[str, int] = MappingProxyType({"builtin:qwen3-tiny": 512, "builtin:qwen3-tiny-h32": 512})
-"""The built-in models and the number of positions of each. A test checks that `trainer/data/model.py` agrees."""
 
 CONFIG_FILE = "config.json"
 """File name of a Hugging Face model configuration."""
@@ -56,7 +53,7 @@ def check_inputs(job: JobFile) -> tuple[str, ...]:
     longest = job.sampling.prompt_tokens + job.sampling.max_new_tokens
     if job.model.path.startswith(BUILTIN_PREFIX):
         _check_builtin(job.model.path)
-        positions = BUILTIN_MODELS[job.model.path]
+        positions = BUILTIN[job.model.path].max_positions
     else:
         path = model_folder(job)
         tree = check_model_dir(path)
@@ -113,7 +110,7 @@ def check_model_dir(path: Path) -> Mapping[str, Any]:
     if not _is_dir(path):
         raise ConfigError(
             f"model.path {str(path)!r} is not a directory; {_remote(path)}give a Hugging Face checkpoint "
-            f"directory or {next(iter(BUILTIN_MODELS))}"
+            f"directory or {next(iter(BUILTIN))}"
         )
     # Before the check for files, because an adapter's directory usually lacks some of them.
     if (base := adapter_base(path)) is not None:
@@ -239,9 +236,9 @@ def _why(error: Exception) -> str:
 
 
 def _check_builtin(name: str) -> None:
-    if name not in BUILTIN_MODELS:
-        close = difflib.get_close_matches(name, BUILTIN_MODELS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"built-in models: {', '.join(BUILTIN_MODELS)}"
+    if name not in BUILTIN:
+        close = difflib.get_close_matches(name, BUILTIN, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"built-in models: {', '.join(BUILTIN)}"
         raise ConfigError(f"model.path {name!r} is not a built-in model; {hint}")
 
 

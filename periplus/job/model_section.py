@@ -1,6 +1,12 @@
-"""The sections `model` and `model.lora` of a job file: which model is trained, and which of its weights."""
+"""The sections `model` and `model.lora` of a job file: which model is trained, and which of its weights.
 
-from typing import Annotated
+The sizes of the built-in models are here too; `trainer/data/model.py` makes them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any
 
 from pydantic import Field, JsonValue
 
@@ -15,6 +21,80 @@ TEMPLATE_SUFFIX = ".jinja"
 
 NO_TEMPLATE = "none"
 """Value of model.chat_template that frames no prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qwen3Recipe:
+    """Sizes of a random Qwen3 model.
+
+    `recipe` is a number that must rise whenever anything that determines the model's bytes changes. `init_std` is the
+    standard deviation of random weights. `max_positions` is the longest sequence in tokens.
+    """
+
+    recipe: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    rope_theta: float
+    init_std: float
+    max_positions: int
+
+
+BUILTIN: Mapping[str, Qwen3Recipe] = MappingProxyType(
+    {
+        "builtin:qwen3-tiny": Qwen3Recipe(
+            recipe=3,
+            hidden_size=128,
+            intermediate_size=64,
+            num_layers=2,
+            num_heads=8,
+            # Prompts have tens of tokens. With the usual 1e4 most rotary frequencies would hardly turn in this range.
+            rope_theta=20.0,
+            # The usual 0.02 suits hidden sizes of thousands. At 128 it delays learning.
+            init_std=0.05,
+            max_positions=512,
+        ),
+        # The same with heads of 32 dimensions, the least that vLLM's attention on a CPU takes.
+        "builtin:qwen3-tiny-h32": Qwen3Recipe(
+            recipe=1,
+            hidden_size=128,
+            intermediate_size=64,
+            num_layers=2,
+            num_heads=4,
+            rope_theta=20.0,
+            init_std=0.05,
+            max_positions=512,
+        ),
+    }
+)
+"""Built-in models by the name that a job gives them."""
+
+BUILTIN_VOCABULARY = 79
+"""Tokens of the built-in models' tokenizer (trainer/data/characters.py), whose first ids are padding, BOS and EOS. A
+test checks that they agree."""
+
+
+def builtin_config(name: str) -> dict[str, Any]:
+    """Return the values of the `config.json` of a built-in model. Raises: KeyError if there is no such model."""
+    recipe = BUILTIN[name]
+    return {
+        "model_type": "qwen3",
+        "vocab_size": BUILTIN_VOCABULARY,
+        "hidden_size": recipe.hidden_size,
+        "intermediate_size": recipe.intermediate_size,
+        "num_hidden_layers": recipe.num_layers,
+        "num_attention_heads": recipe.num_heads,
+        "num_key_value_heads": recipe.num_heads,
+        "head_dim": recipe.hidden_size // recipe.num_heads,
+        "max_position_embeddings": recipe.max_positions,
+        "rope_parameters": {"rope_type": "default", "rope_theta": recipe.rope_theta},
+        "initializer_range": recipe.init_std,
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
 
 
 class LoraSection(Config):

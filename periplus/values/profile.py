@@ -98,7 +98,7 @@ class Profile:
     versions: dict[Text, Text]
     """Versions of the software by name."""
     num_threads: Positive = 1
-    """Compute threads of each process."""
+    """Compute threads of an engine."""
     num_rows: Count = 0
     """Rows that are to be measured, as far as they are known: those of training once generation is measured."""
     is_complete: bool = False

@@ -14,7 +14,6 @@ from coordinator.client.preflight import check_job
 from periplus.environment.gym_tasks import load
 from periplus.environment.prompts import PromptEncoder
 from periplus.errors import ConfigError
-from periplus.job.inputs import BUILTIN_MODELS
 from periplus.job.job_file import JobFile, load_job
 from periplus.values.record import RecordKind
 from periplus.values.task import Role
@@ -22,7 +21,7 @@ from periplus.values.weight_state import SINGLE_FILE, read_safetensors, write_sa
 from tests.support.coordinator.preflight import check_in_this_process
 from tests.support.tiny_job import task_of, tiny_job
 from trainer.config import TrainerConfig
-from trainer.data.model import BUILTIN, build_tokenizer, resolve_model_dir
+from trainer.data.model import build_tokenizer, resolve_model_dir
 from trainer.preflight import CharacterTokenizer, answer
 from trainer.setup import prepare
 
@@ -137,10 +136,6 @@ def test_the_light_tokenizer_is_the_built_in_models_own() -> None:
         for index in range(50):
             item = environment.item(index)
             assert PromptEncoder(tokenizer=light).encode(item) == PromptEncoder(tokenizer=whole).encode(item)
-
-
-def test_the_positions_of_built_in_models_are_those_that_the_trainer_makes() -> None:
-    assert {name: recipe.max_positions for name, recipe in BUILTIN.items()} == dict(BUILTIN_MODELS)
 
 
 def test_a_slow_environment_is_checked_as_far_as_there_is_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,10 +8,8 @@ rename, so readers see all of it or nothing.
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,59 +19,12 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from periplus.errors import ConfigError, Denied, one_line
 from periplus.job.inputs import adapter_base, check_model_dir
 from periplus.job.job_file import BUILTIN_PREFIX
+from periplus.job.model_section import BUILTIN, builtin_config
 from periplus.process.disk import NO_ROOM, partial_path
 from periplus.values.weight_state import SINGLE_FILE, write_safetensors
 from trainer.data.characters import ANSWER, BOS, EOS, PAD, UNKNOWN, character_tokenizer
 from trainer.data.pretrained import load_tokenizer, load_weights
 from trainer.publishing.publish import BUNDLE_FILES, float32_state
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Qwen3Recipe:
-    """Sizes of a random Qwen3 model.
-
-    `recipe` is a number that must rise whenever anything that determines the model's bytes changes. `init_std` is the
-    standard deviation of random weights. `max_positions` is the longest sequence in tokens.
-    """
-
-    recipe: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    rope_theta: float
-    init_std: float
-    max_positions: int
-
-
-BUILTIN: Mapping[str, Qwen3Recipe] = MappingProxyType(
-    {
-        "builtin:qwen3-tiny": Qwen3Recipe(
-            recipe=3,
-            hidden_size=128,
-            intermediate_size=64,
-            num_layers=2,
-            num_heads=8,
-            # Prompts have tens of tokens. With the usual 1e4 most rotary frequencies would hardly turn in this range.
-            rope_theta=20.0,
-            # The usual 0.02 suits hidden sizes of thousands. At 128 it delays learning.
-            init_std=0.05,
-            max_positions=512,
-        ),
-        # The same with heads of 32 dimensions, the least that vLLM's attention on a CPU takes.
-        "builtin:qwen3-tiny-h32": Qwen3Recipe(
-            recipe=1,
-            hidden_size=128,
-            intermediate_size=64,
-            num_layers=2,
-            num_heads=4,
-            rope_theta=20.0,
-            init_std=0.05,
-            max_positions=512,
-        ),
-    }
-)
-"""Built-in models by the name that a job gives them."""
 
 
 def resolve_model_dir(path_or_builtin: str, cache_dir: Path, seed: int) -> Path:
@@ -144,7 +95,7 @@ def _create_builtin(name: str, cache_dir: Path, seed: int) -> Path:
     def write(scratch: Path) -> None:
         tokenizer = build_tokenizer()
         tokenizer.save_pretrained(scratch)
-        model = _random_qwen3(recipe, tokenizer, seed)
+        model = _random_qwen3(name, seed)
         model.config.save_pretrained(scratch)
         model.generation_config.save_pretrained(scratch)
         write_safetensors(scratch / SINGLE_FILE, float32_state(model))
@@ -175,24 +126,8 @@ def _created(target: Path, write: Callable[[Path], None]) -> Path:
     return target
 
 
-def _random_qwen3(recipe: Qwen3Recipe, tokenizer: PreTrainedTokenizerFast, seed: int) -> Any:
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=recipe.hidden_size,
-        intermediate_size=recipe.intermediate_size,
-        num_hidden_layers=recipe.num_layers,
-        num_attention_heads=recipe.num_heads,
-        num_key_value_heads=recipe.num_heads,
-        head_dim=recipe.hidden_size // recipe.num_heads,
-        max_position_embeddings=recipe.max_positions,
-        rope_parameters={"rope_type": "default", "rope_theta": recipe.rope_theta},
-        initializer_range=recipe.init_std,
-        tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
+def _random_qwen3(name: str, seed: int) -> Any:
     # The weights depend on the seed alone, and torch's own generator stays as it was.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen3ForCausalLM(config)
+        return Qwen3ForCausalLM(Qwen3Config.from_dict(builtin_config(name)))

@@ -4,11 +4,12 @@ from pathlib import Path
 import pytest
 
 from periplus.errors import ConfigError
+from periplus.job.model_section import BUILTIN
 from periplus.values.safetensors_format import safetensors_head
 from planner.files.hub_checkpoint import published_bytes, visible_architecture
 from planner.jobs.needs import BUILTIN_BYTES, PROCESS_BYTES, needs_of
 from tests.support.planner.hosts import GB, NEEDS, host, tiny_job
-from trainer.data.model import BUILTIN, resolve_model_dir
+from trainer.data.model import resolve_model_dir
 
 
 def test_needs_say_what_the_job_says() -> None:

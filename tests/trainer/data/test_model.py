@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from periplus.errors import ConfigError, Denied
+from periplus.job.model_section import BUILTIN
 from trainer.data.characters import CHARACTERS, TEMPLATES
-from trainer.data.model import BUILTIN, build_tokenizer, load_model, resolve_model_dir
+from trainer.data.model import build_tokenizer, load_model, resolve_model_dir
 from trainer.data.pretrained import load_tokenizer, load_weights
 
 NAME = "builtin:qwen3-tiny"
@@ -24,7 +25,8 @@ def test_a_builtin_is_an_ordinary_checkpoint_in_float32(cache: Path) -> None:
     assert type(model).__name__ == "Qwen3ForCausalLM"
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert model.config.vocab_size == len(tokenizer)
-    assert model.config.eos_token_id == tokenizer.eos_token_id
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        assert getattr(model.config, name) == getattr(tokenizer, name)
     assert not model.training
 
 

@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 
 from periplus.errors import ConfigError
+from periplus.job.model_section import BUILTIN
 from planner.devices.catalogue import architecture, architectures
 from planner.files.loaders import load_architecture
-from trainer.data.model import BUILTIN, resolve_model_dir
+from trainer.data.model import resolve_model_dir
 
 TABLE = Path(__file__).parents[4] / "planner" / "data" / "architectures.csv"
 
