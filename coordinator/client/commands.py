@@ -295,6 +295,9 @@ def show_region(name: str, output: str, coordinator: str | None) -> None:
             say(listing.render(listing.REGIONS, [tree], Output.WIDE, clock.unix_s()))
             say()
             _print_listing(listing.TASKS, tree["tasks"], output)
+            if tree["profiles"]:
+                say()
+                _print_listing(listing.PROFILES, tree["profiles"], output)
         case Output.NAME:
             say(tree["name"])
         case form:

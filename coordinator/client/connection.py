@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 
 from coordinator.convert import JOB_STATE_FROM_PB, TASK_STATE_FROM_PB
+from coordinator.events import RegionOrder
 from coordinator.state import INFEASIBLE_PREFIX, JobState
 from periplus.errors import PeriplusError, PlanInfeasible, TimedOut, Unreachable
 from periplus.net import rpc
@@ -68,6 +69,13 @@ class Coordinator:
         request = control_pb2.OrderRegionRequest(region=region, order=order)
         fleet: control_pb2.Fleet = await self._call("OrderRegion", request)
         return fleet
+
+    async def profile_region(self, region: str, job_json: str, model_config: str) -> None:
+        """Have a region's machine measured for a job's model. It returns before that has begun."""
+        request = control_pb2.OrderRegionRequest(
+            region=region, order=RegionOrder.PROFILE, job_json=job_json, model_config=model_config
+        )
+        await self._call("OrderRegion", request)
 
     async def watch(self, job_id: str, after_sequence: int = 0) -> AsyncIterator[control_pb2.JobEvent]:
         """Yield the job's events after a sequence number, until the job has ended."""

@@ -17,6 +17,7 @@ from periplus.net.convert import inventory_from_pb
 from periplus.pb.v1 import control_pb2
 from periplus.values.machine import DeviceFamily, Machine
 from periplus.values.policy import Policy
+from periplus.values.profile import Profile
 from periplus.values.task import resume_command
 from periplus.view import units
 from periplus.view.state import printable
@@ -153,6 +154,7 @@ def region_tree(region: control_pb2.Region) -> Tree:
         "memory_bytes": own.memory_bytes,
         "machines": [_machine_tree(each) for each in inventory.machines],
         "engines": [{"name": each.name, "version": each.version} for each in own.engines],
+        "profiles": [profile_summary(each) for each in inventory.profiles],
         "last_seen_s": round(region.last_seen_s, 3),
         "tasks": [
             {
@@ -164,6 +166,21 @@ def region_tree(region: control_pb2.Region) -> Tree:
             }
             for task in region.tasks
         ],
+    }
+
+
+def profile_summary(profile: Profile) -> Tree:
+    """Return what is told of a profile wherever profiles are listed."""
+    rows = (*profile.generation, *profile.training)
+    return {
+        "model": profile.model,
+        "engine": profile.engine,
+        "machine": profile.machine,
+        "device": profile.device or "cores",
+        "measured_at_s": profile.measured_at_s,
+        "num_rows": len(rows),
+        "spread": max((row.spread for row in rows), default=0.0),
+        "problem": profile.problem if not profile.is_complete else "",
     }
 
 
@@ -223,6 +240,10 @@ def _figure(field: str) -> Callable[[Tree, float], str]:
         return "" if value is None else f"{value:.0%}" if tree["unit"] == "share" else f"{value:.3g} s"
 
     return shown
+
+
+def _share(field: str) -> Callable[[Tree, float], str]:
+    return lambda tree, now_s: "" if tree.get(field) is None else f"{tree[field]:.0%}"
 
 
 def _difference(tree: Tree, now_s: float) -> str:
@@ -342,6 +363,24 @@ TERMS = Listing(
         Column("DIFFERENCE", _difference, right=True, optional=True),
     ),
     empty="no step was measured yet",
+)
+PROFILES = Listing(
+    key="profiles",
+    name=("model",),
+    columns=(
+        Column("REGION", lambda tree, now_s: str(tree.get("region", "")), optional=True),
+        Column("MODEL", _text("model")),
+        Column("ENGINE", _text("engine")),
+        Column("MACHINE", _text("machine"), wide=True),
+        Column("DEVICE", _text("device")),
+        Column("ROWS", _text("num_rows"), right=True),
+        Column("SPREAD", _share("spread"), right=True),
+        Column("ERROR BEFORE", _share("error_before"), right=True, optional=True),
+        Column("AFTER", _share("error_after"), right=True, optional=True),
+        Column("MEASURED", _age("measured_at_s"), right=True),
+        Column("PROBLEM", _text("problem"), optional=True),
+    ),
+    empty="no model was measured here; `periplus profile JOB` does it",
 )
 LINKS = Listing(
     key="links",
