@@ -2,9 +2,10 @@
 
 - `profiled_step_error_demo`, `profiled_step_error_4.7M`, `profiled_step_error_mean`: |predicted / measured - 1| of a
   step's seconds, for the job of the demo, the job of 4.7 M parameters, and the mean over ten unlike jobs
-  (`bench/experiment_cases/unlike_jobs.py`). Each job is planned before it runs, and runs to its end on a new fleet.
+  (`bench/experiment_cases/unlike_jobs.py`). Each runs to its end on a new fleet, whose regions are profiled for its model
+  before it is planned.
 
-`--only NAME` runs one of the ten jobs, or measures one other figure. The last line is one JSON object, and everything
+`--only NAME` runs one of the ten jobs. `--unprofiled` plans with the packaged figures. The last line is one JSON object, and everything
 else goes to stderr.
 """
 
@@ -29,11 +30,11 @@ TARGETS: Mapping[str, tuple[str, float, str]] = {
 """Operator, target and unit of each figure."""
 
 
-def measured_case(name: str) -> dict[str, Any]:
-    """Run one of the ten jobs, and return the terms of its steps, predicted and measured, and the error of the step."""
+def measured_case(name: str, *, profiles: bool) -> dict[str, Any]:
+    """Run one of the ten jobs, with `profiles` of its machines, and return the terms of its steps, predicted and measured, and the error of the step."""
     case = CASES[name]
     with new_home() as folder:
-        ended = run_whole(folder, case.job(folder), case.regions, grid=case.grid())
+        ended = run_whole(folder, case.job(folder), case.regions, grid=case.grid(), profiles=profiles)
     plan = Plan.from_json(ended.plan_json)
     terms = terms_of(plan, dict(ended.measured))
     (step,) = (each for each in terms if each.name == STEP)
@@ -43,6 +44,7 @@ def measured_case(name: str) -> dict[str, Any]:
         "step_error": abs(step.predicted / step.measured - 1),
         "terms": [asdict(each) for each in terms],
         "binding": plan.binding,
+        "figures": plan.figures,
         "processes": [
             {"task": each.task, "region": each.region, "num_workers": each.num_workers} for each in plan.assignments
         ],
@@ -53,10 +55,12 @@ def main() -> int:
     """Measure, print the record on one line, and return 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=CASES, action="append")
-    names = parser.parse_args().only or list(CASES)
+    parser.add_argument("--unprofiled", action="store_true")
+    options = parser.parse_args()
+    names = options.only or list(CASES)
     about, results = machine(), {}
     for name in names:
-        results[name] = found = measured_case(name)
+        results[name] = found = measured_case(name, profiles=not options.unprofiled)
         say(f"{name}: error {found['step_error']:.2f}")
         print(json.dumps(found), file=sys.stderr, flush=True)
     errors = {name: found["step_error"] for name, found in results.items()}

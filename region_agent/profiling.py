@@ -21,12 +21,12 @@ from typing import Any
 
 from periplus import clock
 from periplus.config import loading
-from periplus.errors import ConfigError, PeriplusError
+from periplus.errors import PeriplusError
 from periplus.job.job_file import JobFile
 from periplus.job.run_directory import write_atomically
 from periplus.process.telemetry import event
 from periplus.values.machine import Device, DeviceFamily, Machine
-from periplus.values.profile import GenerationRow, Profile, TrainingRow, model_key
+from periplus.values.profile import GenerationRow, HostFigures, Profile, TrainingRow, model_key
 from periplus.values.task import Role
 from region_agent.launchers.local import variables_of
 
@@ -43,8 +43,8 @@ ENGINE, TRAINER = "rollout_worker.profile", "trainer.distributed.profile"
 class Profiler:
     """The profiles of one machine, below `folder`.
 
-    `num_threads` are the compute threads of a process by its role, and `python_of` has the interpreter of rollout workers
-    by engine. `changed` is called when a profile has grown.
+    `num_threads` are the compute threads of a process by its role. `python_of` has the interpreter of rollout workers by
+    engine. `changed` is called when a profile has grown.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Profiler:
 def _with(profile: Profile, name: str, value: Any, num_other: int) -> Profile:
     """Return the profile with one result of a process; `num_other` rows are those of the process before it.
 
-    Raises: ConfigError for a result that no process of this version prints.
+    Raises: ConfigError for a result that no process of this version prints, or that is out of range.
     """
     match name:
         case "num_rows":
@@ -186,10 +186,8 @@ def _with(profile: Profile, name: str, value: Any, num_other: int) -> Profile:
             return replace(profile, generation=(*profile.generation, row))
         case "training":
             return replace(profile, training=(*profile.training, loading.validate(TrainingRow, value, "a row")))
-    try:
-        return replace(profile, host=replace(profile.host, **{name: value}))
-    except TypeError as error:
-        raise ConfigError(f"a measuring process printed {name!r}; is it of another version?") from error
+    host = loading.validate(HostFigures, loading.tree_of(profile.host) | {name: value}, "a measuring process")
+    return replace(profile, host=host)
 
 
 def _kept(folder: Path) -> list[Profile]:

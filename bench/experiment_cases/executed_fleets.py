@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.client.connection import Coordinator
+from coordinator.client.profiling import profiled_regions
 from coordinator.client.submission import submission
 from periplus.job.job_file import JobFile
 from periplus.pb.v1 import control_pb2
@@ -179,24 +180,33 @@ def tokens_per_s(
 
 
 def run_whole(
-    folder: Path, job: JobFile, regions: Mapping[str, DeclaredRegion], plan: str = "", grid: str = ""
+    folder: Path,
+    job: JobFile,
+    regions: Mapping[str, DeclaredRegion],
+    plan: str = "",
+    grid: str = "",
+    *,
+    profiles: bool = False,
 ) -> control_pb2.Job:
     """Run a job to its end on a new fleet below `folder`, and return it as the coordinator shows it then.
 
-    `plan` is one by hand, or empty for a search; `grid` is the text of a file of links, or empty for no emulation.
+    `plan` is one by hand, or empty for a search; `grid` is the text of a file of links, or empty for no emulation. With
+    `profiles`, the regions are profiled for the job first.
     """
     file = folder / "grid.csv" if grid else None
     if file is not None:
         file.write_text(grid)
-    return asyncio.run(_run_whole(folder, job, regions, plan, file))
+    return asyncio.run(_run_whole(folder, job, regions, plan, file, profiles))
 
 
 async def _run_whole(
-    folder: Path, job: JobFile, regions: Mapping[str, DeclaredRegion], plan: str, grid: Path | None
+    folder: Path, job: JobFile, regions: Mapping[str, DeclaredRegion], plan: str, grid: Path | None, profiles: bool
 ) -> control_pb2.Job:
     request = submission(job, "r")
     request.plan_json = plan
     async with declared_fleet(folder, regions, grid) as remote:
+        if profiles:
+            await profiled_regions(remote, job, tuple(regions), lambda text: print(text, file=sys.stderr, flush=True))
         job_id = (await remote.submit(request)).job_id
         await until_running(remote, job_id, START_S)
         ended = await _ended(remote, job_id)

@@ -171,15 +171,15 @@ def region_tree(region: control_pb2.Region) -> Tree:
 
 def profile_summary(profile: Profile) -> Tree:
     """Return what is told of a profile wherever profiles are listed."""
-    rows = (*profile.generation, *profile.training)
+    spreads = [row.spread for row in profile.generation] + [row.spread for row in profile.training]
     return {
         "model": profile.model,
         "engine": profile.engine,
         "machine": profile.machine,
         "device": profile.device or "cores",
         "measured_at_s": profile.measured_at_s,
-        "num_rows": len(rows),
-        "spread": max((row.spread for row in rows), default=0.0),
+        "num_rows": len(spreads),
+        "spread": max(spreads, default=0.0),
         "problem": profile.problem if not profile.is_complete else "",
     }
 

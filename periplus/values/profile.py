@@ -58,6 +58,8 @@ class TrainingRow:
 class HostFigures:
     """What a process needs beside the model's passes. 0 for what was not measured."""
 
+    __pydantic_config__ = loading.STRICT
+
     engine_start_s: Amount = 0.0
     """Seconds from the start of the engine's process until it can take requests."""
     engine_memory_bytes: Count = 0
@@ -74,7 +76,7 @@ class HostFigures:
     """Seconds to encode the change of a version at the trainer."""
     load_s: Amount = 0.0
     """Seconds to decode the change of a version at a worker, write it into the engine and prove it."""
-    all_reduce_bytes_per_s: Amount = 0.0
+    all_reduce_bytes_per_s: Annotated[float, Field(ge=0, le=1e13, allow_inf_nan=False)] = 0.0
     """Rate of an all-reduce of the model's gradients between two processes: their bytes over its seconds."""
     all_reduce_s: Amount = 0.0
     """Seconds of an all-reduce of a few bytes between two processes."""
