@@ -22,9 +22,8 @@ from periplus.view import units
 from periplus.view.state import printable
 from periplus.view.summary import WanCounter
 from periplus.view.terminal.listing import Column, Listing, Output, Tree, columns_of, render, render_tree
+from periplus.view.terms import largest_difference, terms_of
 from planner.explain.processes import device_words
-from planner.explain.terms import largest_difference, terms_of
-from planner.plan import Plan
 
 __all__ = [
     "JOBS",
@@ -108,7 +107,7 @@ def job_details(job: control_pb2.Job) -> Tree:
     There are no processes, and the plan is None, before the job is placed.
     """
     plan = json.loads(job.plan_json) if job.plan_json else None
-    terms = terms_of(Plan.from_json(job.plan_json), job.measured) if plan and job.measured else ()
+    terms = terms_of(plan, job.measured) if plan and job.measured else ()
     return {
         "schema": "periplus.job-status/1",
         **job_tree(job),

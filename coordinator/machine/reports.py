@@ -19,7 +19,7 @@ from periplus.process.telemetry import REGION_TOKENS_PER_S
 from periplus.values.record import Record, RecordKind
 from periplus.values.replica_url import NO_REPLICA
 from periplus.values.task import ENDED, Role, TaskReport, TaskState
-from planner.explain.terms import is_measured
+from periplus.view.terms import is_measured
 
 MEASURED_STEPS = 20
 """Steps over which means of what was measured go, about. Chosen by hand: long enough for a mean, short enough to follow

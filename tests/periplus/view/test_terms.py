@@ -2,9 +2,10 @@
 
 import pytest
 
-from planner.explain.terms import Term, is_measured, largest_difference, terms_of
-from tests.support.planner.predicted_plan import PLAN
-from tests.support.planner.static_plan import PLAN as STATIC
+from periplus.view.terms import Term, is_measured, largest_difference, terms_of
+from tests.support.planner import predicted_plan, static_plan
+
+PLAN, STATIC = predicted_plan.PLAN.to_tree(), static_plan.PLAN.to_tree()
 
 MEASURED = {
     "step_s": 12.0,

@@ -1,19 +1,28 @@
-"""What a plan predicts of a job's step beside what was measured, term by term."""
+"""What a plan predicts of a job's step beside what was measured, term by term.
+
+The plan is the tree of a `periplus.plan/1` file, in which keys that equal their defaults are left out. So the page of a
+run and the watch can show terms, which must not know the planner. Metrics are means over steps, by name.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from periplus.process.telemetry import REGION_TOKENS_PER_S, REGION_WEIGHTS_S
-from planner.plan import Plan, TaskKind
-from planner.problem.workload import Task
+
+PlanTree = Mapping[str, Any]
+"""A plan as the values of its JSON file."""
 
 STEP, TRAINING, WAITING = "step", "training", "waiting"
+"""Names of the terms of the whole job."""
+WEIGHTS, SAMPLES = "weights to", "samples of"
+"""Names of the terms of a region, without the region."""
 
 MEASURED = {STEP: "step_s", TRAINING: "train_s", WAITING: "wait_s"}
 """Metric of each term that is not one of a region."""
 
-TRAINER_TASKS = (Task.ACTOR_TRAINING, Task.CRITIC_TRAINING, Task.REFERENCE, Task.CRITIC_INFERENCE)
-"""Tasks whose seconds are in a step's `train_s`: the trainer's processes compute all of them."""
+TRAINER_TASKS = ("actor_training", "critic_training", "reference", "critic_inference")
+"""Names of the tasks whose seconds are in a step's `train_s`: the trainer's processes compute all of them."""
 
 NOTABLE = 0.1
 """Relative difference below which a term is not named. Chosen by hand: steps vary by some percent."""
@@ -52,50 +61,53 @@ def is_measured(metric: str) -> bool:
     return metric in MEASURED.values() or any(family.thing_of(metric) for family in families)
 
 
-def terms_of(plan: Plan, measured: Mapping[str, float]) -> tuple[Term, ...]:
+def terms_of(plan: PlanTree, measured: Mapping[str, float]) -> tuple[Term, ...]:
     """Return the terms of a job's steps. `measured` has means of metrics by name.
 
     Seconds of a step, of training and of waiting for samples; for each region that generates, the seconds from the end
     of a training step until the slowest worker there holds the new version, and its share of the samples.
     """
-    found = [
-        Term(
-            name=name,
-            unit="s",
-            predicted=_predicted(plan, name),
-            simulated=plan.simulated.step_s if plan.simulated and name == STEP else None,
-            measured=measured.get(metric),
-        )
-        for name, metric in MEASURED.items()
-    ]
-    # A plan without an evaluation predicts at least when a version's last byte arrives.
-    weights = {each.region: each.weights_s for each in plan.predictions}
-    if plan.evaluation is not None:
-        weights |= {each.region: each.weights_s + each.load_s for each in plan.evaluation.regions}
-    shares: dict[str, float | None] = {}
-    for each in plan.assignments:
-        if each.task is TaskKind.ROLLOUT:
-            shares[each.region] = None if each.share is None else each.share + (shares.get(each.region) or 0.0)
-    rates = {region: measured.get(REGION_TOKENS_PER_S.name(region)) for region in sorted(shares)}
+    predicted, simulated = _predicted(plan), _simulated(plan)
+
+    def term(name: str, unit: str, found: float | None) -> Term:
+        return Term(name=name, unit=unit, predicted=predicted.get(name), simulated=simulated.get(name), measured=found)
+
+    terms = [term(name, "s", measured.get(metric)) for name, metric in MEASURED.items()]
+    regions = sorted({each["region"] for each in plan.get("assignments", ()) if each["task"] == "rollout"})
+    rates = {region: measured.get(REGION_TOKENS_PER_S.name(region)) for region in regions}
     total = sum(rate for rate in rates.values() if rate)
     for region, rate in rates.items():
-        seconds, share = measured.get(REGION_WEIGHTS_S.name(region)), None if not rate else rate / total
-        for name, unit, predicted, found_there in (
-            ("weights to", "s", weights.get(region), seconds),
-            ("samples of", "share", shares[region], share),
-        ):
-            found.append(
-                Term(name=f"{name} {region}", unit=unit, predicted=predicted, simulated=None, measured=found_there)
-            )
-    return tuple(found)
+        terms += [
+            term(f"{WEIGHTS} {region}", "s", measured.get(REGION_WEIGHTS_S.name(region))),
+            term(f"{SAMPLES} {region}", "share", rate / total if rate else None),
+        ]
+    return tuple(terms)
 
 
-def _predicted(plan: Plan, name: str) -> float | None:
-    if plan.evaluation is None:
-        return None
-    training_s = sum(seconds for task, seconds in plan.evaluation.task_s if task in TRAINER_TASKS)
-    step_s = plan.evaluation.step_s
-    return {STEP: step_s, TRAINING: training_s, WAITING: max(0.0, step_s - training_s)}[name]
+def _predicted(plan: PlanTree) -> dict[str, float]:
+    """Return what the plan predicts, by the names of terms."""
+    found = {}
+    # A plan without an evaluation predicts at least when a version's last byte arrives.
+    for each in plan.get("predictions", ()):
+        if each["weights_s"] is not None:
+            found[f"{WEIGHTS} {each['region']}"] = each["weights_s"]
+    for each in plan.get("assignments", ()):
+        if each["task"] == "rollout" and each.get("share") is not None:
+            name = f"{SAMPLES} {each['region']}"
+            found[name] = found.get(name, 0.0) + each["share"]
+    if (evaluation := plan.get("evaluation")) is not None:
+        training_s = sum(seconds for task, seconds in evaluation["task_s"].items() if task in TRAINER_TASKS)
+        step_s = evaluation["step_s"]
+        found |= {STEP: step_s, TRAINING: training_s, WAITING: max(0.0, step_s - training_s)}
+        for each in evaluation["regions"]:
+            found[f"{WEIGHTS} {each['region']}"] = each["weights_s"] + each.get("load_s", 0.0)
+    return found
+
+
+def _simulated(plan: PlanTree) -> dict[str, float]:
+    """Return what a simulation of the plan found, by the names of terms."""
+    figures = plan.get("simulated")
+    return {} if figures is None or figures["step_s"] is None else {STEP: figures["step_s"]}
 
 
 def largest_difference(terms: Sequence[Term]) -> str:
