@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from periplus.process.telemetry import REGION_TOKENS_PER_S, REGION_WEIGHTS_S
+from periplus.process.telemetry import REGION_GENERATION_S, REGION_TOKENS_PER_S, REGION_WEIGHTS_S
 
 PlanTree = Mapping[str, Any]
 """A plan as the values of its JSON file."""
 
-STEP, TRAINING, WAITING = "step", "training", "waiting"
+STEP, TRAINING, WAITING, PUBLICATION = "step", "training", "waiting", "publication"
 """Names of the terms of the whole job."""
-WEIGHTS, SAMPLES = "weights to", "samples of"
+GENERATION, WEIGHTS, SAMPLES = "generation in", "weights to", "samples of"
 """Names of the terms of a region, without the region."""
 
-MEASURED = {STEP: "step_s", TRAINING: "train_s", WAITING: "wait_s"}
+MEASURED = {STEP: "step_s", TRAINING: "train_s", WAITING: "wait_s", PUBLICATION: "publish_s"}
 """Metric of each term that is not one of a region."""
 
 TRAINER_TASKS = ("actor_training", "critic_training", "reference", "critic_inference")
@@ -30,10 +30,12 @@ NOTABLE = 0.1
 CAUSES = {
     "training": "samples have another length, or the trainer's devices another speed, than the plan counts with",
     "waiting": "samples come at another pace than predicted",
+    "generation": "engines compute at another pace, or with fewer requests at once, than the plan counts with",
     "weights": "the link, encoding or loading takes another time than predicted",
     "samples": "the region's workers generate at another pace than predicted",
 }
-"""Likely cause of a difference, by the first word of the term's name. A step is the sum of others, and has none."""
+"""Likely cause of a difference, by the first word of the term's name. A step is the sum of others, and no plan predicts
+a publication: they have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +59,16 @@ class Term:
 
 def is_measured(metric: str) -> bool:
     """Return whether a metric of training steps is one that `terms_of` reads."""
-    families = (REGION_TOKENS_PER_S, REGION_WEIGHTS_S)
+    families = (REGION_GENERATION_S, REGION_TOKENS_PER_S, REGION_WEIGHTS_S)
     return metric in MEASURED.values() or any(family.thing_of(metric) for family in families)
 
 
 def terms_of(plan: PlanTree, measured: Mapping[str, float]) -> tuple[Term, ...]:
     """Return the terms of a job's steps. `measured` has means of metrics by name.
 
-    Seconds of a step, of training and of waiting for samples; for each region that generates, the seconds from the end
-    of a training step until the slowest worker there holds the new version, and its share of the samples.
+    Seconds of a step, of training, of waiting for samples and of a publication, which no plan predicts. For each region
+    that generates: the seconds of a step in which an engine there is busy, those from the end of a training step until
+    the slowest worker there holds the new version, and its share of the samples.
     """
     predicted, simulated = _predicted(plan), _simulated(plan)
 
@@ -78,6 +81,7 @@ def terms_of(plan: PlanTree, measured: Mapping[str, float]) -> tuple[Term, ...]:
     total = sum(rate for rate in rates.values() if rate)
     for region, rate in rates.items():
         terms += [
+            term(f"{GENERATION} {region}", "s", measured.get(REGION_GENERATION_S.name(region))),
             term(f"{WEIGHTS} {region}", "s", measured.get(REGION_WEIGHTS_S.name(region))),
             term(f"{SAMPLES} {region}", "share", rate / total if rate else None),
         ]
@@ -100,6 +104,9 @@ def _predicted(plan: PlanTree) -> dict[str, float]:
         step_s = evaluation["step_s"]
         found |= {STEP: step_s, TRAINING: training_s, WAITING: max(0.0, step_s - training_s)}
         for each in evaluation["regions"]:
+            # Plans of earlier versions do not have it.
+            if "generation_s" in each:
+                found[f"{GENERATION} {each['region']}"] = each["generation_s"]
             found[f"{WEIGHTS} {each['region']}"] = each["weights_s"] + each.get("load_s", 0.0)
     return found
 
@@ -113,15 +120,27 @@ def _simulated(plan: PlanTree) -> dict[str, float]:
 def largest_difference(terms: Sequence[Term]) -> str:
     """Return a sentence about the term that differs most from its prediction, or an empty text if none is notable.
 
-    Seconds are compared by how much they matter in a step; the step itself is named only if no part of it is.
+    Seconds are compared by how much they matter in a step; the step itself is named only if no part of it is. Engines
+    with few requests at once are busy for longer than at their full rate, which alone costs no time: generation counts
+    at most as much as the difference of the step.
     """
-    parts = [each for each in terms if each.name != STEP and abs(each.difference or 0.0) >= NOTABLE]
+    step = next((each for each in terms if each.name == STEP), None)
+    step_s = (step and step.predicted) or 1.0
+    step_differs = step is not None and abs(step.difference or 0.0) >= NOTABLE
+    parts = [
+        each
+        for each in terms
+        if each.name != STEP
+        and abs(each.difference or 0.0) >= NOTABLE
+        and (step_differs or not each.name.startswith(GENERATION))
+    ]
     if not parts:
         return ""
-    step_s = next((each.predicted for each in terms if each.name == STEP), None) or 1.0
 
     def weight(term: Term) -> float:
         apart = abs((term.measured or 0.0) - (term.predicted or 0.0))
+        if step and step.difference and term.name.startswith(GENERATION):
+            apart = min(apart, abs(step.difference) * step_s)
         return apart / step_s if term.unit == "s" else apart
 
     worst = max(parts, key=weight)

@@ -14,6 +14,8 @@ MEASURED = {
     "tokens_per_s_region/eu": 100.0,
     "tokens_per_s_region/us": 300.0,
     "weights_s_region/us": 6.0,
+    "publish_s": 0.5,
+    "generation_s_region/us": 9.5,
 }
 
 
@@ -23,8 +25,11 @@ def test_each_term_has_what_was_predicted_and_measured() -> None:
         "step": ("s", 10.0, 11.0, 12.0),
         "training": ("s", 6.0, None, 6.1),
         "waiting": ("s", 4.0, None, 5.5),
+        "publication": ("s", None, None, 0.5),
+        "generation in eu": ("s", 9.0, None, None),
         "weights to eu": ("s", 0.0, None, None),
         "samples of eu": ("share", 0.25, None, 0.25),
+        "generation in us": ("s", 8.0, None, 9.5),
         "weights to us": ("s", 2.0, None, 6.0),
         "samples of us": ("share", 0.75, None, 0.75),
     }
@@ -37,6 +42,9 @@ def test_a_plan_without_an_evaluation_predicts_the_way_of_the_weights_only() -> 
         "step": (None, 12.0),
         "training": (None, None),
         "waiting": (None, None),
+        "publication": (None, None),
+        "generation in a": (None, None),
+        "generation in bbb": (None, None),
         "weights to a": (None, None),
         "samples of a": (None, 1.0),
         "weights to bbb": (1.5, 3.0),
@@ -53,6 +61,22 @@ def test_the_term_that_matters_most_in_a_step_is_named_with_a_likely_cause() -> 
     assert largest_difference(terms_of(PLAN, slow)).startswith("training: 50% more than predicted; probably samples")
     close = {"step_s": 10.5, "train_s": 6.2, "wait_s": 4.3, "weights_s_region/us": 2.1}
     assert largest_difference(terms_of(PLAN, close)) == ""
+
+
+def test_engines_that_are_busy_for_longer_are_named_only_if_the_step_takes_longer_too() -> None:
+    busy = {"step_s": 10.5, "train_s": 6.0, "wait_s": 4.0, "generation_s_region/us": 10.0}
+    assert largest_difference(terms_of(PLAN, busy)) == "", "few requests at once cost the step nothing"
+    assert largest_difference(terms_of(PLAN, {**busy, "step_s": 13.0})).startswith("generation in us: 25% more than")
+    # A step that is longer by the second of training is not longer by generation.
+    slow = {**busy, "step_s": 11.0, "train_s": 7.5, "generation_s_region/us": 14.0}
+    assert largest_difference(terms_of(PLAN, slow)).startswith("training: 25% more than predicted")
+
+
+def test_a_plan_of_an_earlier_version_predicts_no_generation() -> None:
+    evaluation = PLAN["evaluation"]
+    regions = [{name: each[name] for name in each if name != "generation_s"} for each in evaluation["regions"]]
+    found = terms_of({**PLAN, "evaluation": {**evaluation, "regions": regions}}, MEASURED)
+    assert next(each for each in found if each.name == "generation in us").predicted is None
 
 
 @pytest.mark.parametrize(("predicted", "measured"), [(None, 1.0), (1.0, None), (0.0, 1.0), (1.0, 0.0)])

@@ -10,8 +10,8 @@ EVALUATION = Evaluation(
     usd_egress_per_hour=0.0,
     task_s=((Task.GENERATION, 9.0), (Task.REFERENCE, 1.0), (Task.ACTOR_TRAINING, 5.0)),
     regions=(
-        RegionTimes(region="eu", weights_s=0.0, trajectories_s=0.0, window_s=10.0),
-        RegionTimes(region="us", weights_s=2.0, trajectories_s=0.1, window_s=10.0),
+        RegionTimes(region="eu", weights_s=0.0, trajectories_s=0.0, window_s=10.0, generation_s=9.0),
+        RegionTimes(region="us", weights_s=2.0, trajectories_s=0.1, window_s=10.0, generation_s=8.0),
     ),
     binding="path:us",
 )
