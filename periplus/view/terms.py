@@ -114,7 +114,18 @@ def _predicted(plan: PlanTree) -> dict[str, float]:
 def _simulated(plan: PlanTree) -> dict[str, float]:
     """Return what a simulation of the plan found, by the names of terms."""
     figures = plan.get("simulated")
-    return {} if figures is None or figures["step_s"] is None else {STEP: figures["step_s"]}
+    if figures is None or figures["step_s"] is None:
+        return {}
+    found = {STEP: figures["step_s"]}
+    for name, key in ((TRAINING, "training_s"), (WAITING, "waiting_s")):
+        if key in figures:
+            found[name] = figures[key]
+    # The simulator's arrivals are those in the region; engines then load the version.
+    loads_s = {each["region"]: each.get("load_s", 0.0) for each in (plan.get("evaluation") or {}).get("regions", ())}
+    for each in figures.get("regions", ()):
+        found[f"{GENERATION} {each['region']}"] = each["generation_s"]
+        found[f"{WEIGHTS} {each['region']}"] = each["weights_s"] + loads_s.get(each["region"], 0.0)
+    return found
 
 
 def largest_difference(terms: Sequence[Term]) -> str:

@@ -23,14 +23,14 @@ def test_each_term_has_what_was_predicted_and_measured() -> None:
     found = {each.name: (each.unit, each.predicted, each.simulated, each.measured) for each in terms_of(PLAN, MEASURED)}
     assert found == {
         "step": ("s", 10.0, 11.0, 12.0),
-        "training": ("s", 6.0, None, 6.1),
-        "waiting": ("s", 4.0, None, 5.5),
+        "training": ("s", 6.0, 6.5, 6.1),
+        "waiting": ("s", 4.0, 4.5, 5.5),
         "publication": ("s", None, None, 0.5),
         "generation in eu": ("s", 9.0, None, None),
         "weights to eu": ("s", 0.0, None, None),
         "samples of eu": ("share", 0.25, None, 0.25),
-        "generation in us": ("s", 8.0, None, 9.5),
-        "weights to us": ("s", 2.0, None, 6.0),
+        "generation in us": ("s", 8.0, 9.25, 9.5),
+        "weights to us": ("s", 2.0, 2.75, 6.0),
         "samples of us": ("share", 0.75, None, 0.75),
     }
 
@@ -70,6 +70,11 @@ def test_engines_that_are_busy_for_longer_are_named_only_if_the_step_takes_longe
     # A step that is longer by the second of training is not longer by generation.
     slow = {**busy, "step_s": 11.0, "train_s": 7.5, "generation_s_region/us": 14.0}
     assert largest_difference(terms_of(PLAN, slow)).startswith("training: 25% more than predicted")
+
+
+@pytest.mark.parametrize("figures", [None, {**PLAN["simulated"], "step_s": None, "stalled": "no weights"}])
+def test_a_plan_without_a_simulation_or_with_a_stalled_one_has_no_simulated_terms(figures: object) -> None:
+    assert not any(each.simulated for each in terms_of({**PLAN, "simulated": figures}, MEASURED))
 
 
 def test_a_plan_of_an_earlier_version_predicts_no_generation() -> None:
