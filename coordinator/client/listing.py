@@ -22,7 +22,7 @@ from periplus.view import units
 from periplus.view.state import printable
 from periplus.view.summary import WanCounter
 from periplus.view.terminal.listing import Column, Listing, Output, Tree, columns_of, render, render_tree
-from periplus.view.terms import largest_difference, terms_of
+from periplus.view.terms import figure, largest_difference, terms_of
 from planner.explain.processes import device_words
 
 __all__ = [
@@ -218,8 +218,7 @@ def _policy(tree: Tree, now_s: float) -> str:
 
 def _figure(field: str) -> Callable[[Tree, float], str]:
     def shown(tree: Tree, now_s: float) -> str:
-        value = tree[field]
-        return "" if value is None else f"{value:.0%}" if tree["unit"] == "share" else f"{value:.3g} s"
+        return figure(tree[field], tree["unit"])
 
     return shown
 

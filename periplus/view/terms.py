@@ -24,6 +24,10 @@ MEASURED = {STEP: "step_s", TRAINING: "train_s", WAITING: "wait_s", PUBLICATION:
 TRAINER_TASKS = ("actor_training", "critic_training", "reference", "critic_inference")
 """Names of the tasks whose seconds are in a step's `train_s`: the trainer's processes compute all of them."""
 
+MEASURED_STEPS = 20
+"""Steps over which means of what was measured go, about. Chosen by hand: long enough for a mean, short enough to follow
+a change."""
+
 NOTABLE = 0.1
 """Relative difference below which a term is not named. Chosen by hand: steps vary by some percent."""
 
@@ -50,6 +54,8 @@ class Term:
     predicted: float | None
     simulated: float | None
     measured: float | None
+    region: str = ""
+    """The region of which it is a term; empty for a term of the whole job."""
 
     @property
     def difference(self) -> float | None:
@@ -63,6 +69,28 @@ def is_measured(metric: str) -> bool:
     return metric in MEASURED.values() or any(family.thing_of(metric) for family in families)
 
 
+def mean_after(known: Mapping[str, float], num_steps: int, step: Mapping[str, float]) -> dict[str, float]:
+    """Return the means of what `terms_of` reads after another step, of which `step` has the values of its record.
+
+    `known` are the means after `num_steps` steps. The first step is not counted: in it, processes begin.
+    """
+    weight = 1.0 / min(max(1, num_steps), MEASURED_STEPS)
+    before = known if num_steps > 1 else {}
+    # A region from which a step has no samples is not in its record.
+    rates = {name: 0.0 for name in before if REGION_TOKENS_PER_S.thing_of(name)}
+    means = {
+        name: before.get(name, value) + weight * (value - before.get(name, value))
+        for name, value in (rates | dict(step)).items()
+        if is_measured(name)
+    }
+    return {**before, **means}
+
+
+def figure(value: float | None, unit: str) -> str:
+    """Return a term's figure for a person, with its unit; empty if there is none."""
+    return "" if value is None else f"{value:.0%}" if unit == "share" else f"{value:.3g} s"
+
+
 def terms_of(plan: PlanTree, measured: Mapping[str, float]) -> tuple[Term, ...]:
     """Return the terms of a job's steps. `measured` has means of metrics by name.
 
@@ -72,18 +100,20 @@ def terms_of(plan: PlanTree, measured: Mapping[str, float]) -> tuple[Term, ...]:
     """
     predicted, simulated = _predicted(plan), _simulated(plan)
 
-    def term(name: str, unit: str, found: float | None) -> Term:
-        return Term(name=name, unit=unit, predicted=predicted.get(name), simulated=simulated.get(name), measured=found)
+    def term(name: str, unit: str, found: float | None, region: str = "") -> Term:
+        name = f"{name} {region}".rstrip()
+        known, played = predicted.get(name), simulated.get(name)
+        return Term(name=name, unit=unit, predicted=known, simulated=played, measured=found, region=region)
 
     terms = [term(name, "s", measured.get(metric)) for name, metric in MEASURED.items()]
-    regions = sorted({each["region"] for each in plan.get("assignments", ()) if each["task"] == "rollout"})
+    regions = sorted({each["region"] for each in plan.get("assignments", ()) if each.get("task") == "rollout"})
     rates = {region: measured.get(REGION_TOKENS_PER_S.name(region)) for region in regions}
     total = sum(rate for rate in rates.values() if rate)
     for region, rate in rates.items():
         terms += [
-            term(f"{GENERATION} {region}", "s", measured.get(REGION_GENERATION_S.name(region))),
-            term(f"{WEIGHTS} {region}", "s", measured.get(REGION_WEIGHTS_S.name(region))),
-            term(f"{SAMPLES} {region}", "share", rate / total if rate else None),
+            term(GENERATION, "s", measured.get(REGION_GENERATION_S.name(region)), region),
+            term(WEIGHTS, "s", measured.get(REGION_WEIGHTS_S.name(region)), region),
+            term(SAMPLES, "share", rate / total if rate else None, region),
         ]
     return tuple(terms)
 
@@ -96,7 +126,7 @@ def _predicted(plan: PlanTree) -> dict[str, float]:
         if each["weights_s"] is not None:
             found[f"{WEIGHTS} {each['region']}"] = each["weights_s"]
     for each in plan.get("assignments", ()):
-        if each["task"] == "rollout" and each.get("share") is not None:
+        if each.get("task") == "rollout" and each.get("share") is not None:
             name = f"{SAMPLES} {each['region']}"
             found[name] = found.get(name, 0.0) + each["share"]
     if (evaluation := plan.get("evaluation")) is not None:

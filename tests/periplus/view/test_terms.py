@@ -2,7 +2,7 @@
 
 import pytest
 
-from periplus.view.terms import Term, is_measured, largest_difference, terms_of
+from periplus.view.terms import Term, figure, is_measured, largest_difference, mean_after, terms_of
 from tests.support.planner import predicted_plan, static_plan
 
 PLAN, STATIC = predicted_plan.PLAN.to_tree(), static_plan.PLAN.to_tree()
@@ -92,3 +92,20 @@ def test_there_is_no_difference_without_two_figures(predicted: float | None, mea
 def test_metrics_that_terms_read() -> None:
     assert all(map(is_measured, MEASURED))
     assert not is_measured("reward_mean")
+
+
+def test_the_mean_follows_the_last_steps_and_leaves_out_the_first_one() -> None:
+    means: dict[str, float] = {}
+    for number, step_s in enumerate([60.0, 2.0, 4.0]):
+        means = mean_after(means, number, {"step_s": step_s, "tokens_per_s_region/eu": 8.0 / step_s, "loss": 1.0})
+    assert means == {"step_s": 3.0, "tokens_per_s_region/eu": 3.0}
+    # A region without samples in a step made none in it; a term that a step does not have keeps its mean.
+    assert mean_after(means, 3, {}) == {"step_s": 3.0, "tokens_per_s_region/eu": 2.0}
+    assert mean_after(means, 1000, {"step_s": 23.0})["step_s"] == 4.0, "a twentieth of the newest step"
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"), [(None, "s", ""), (0.0123, "s", "0.0123 s"), (0.25, "share", "25%"), (0.0, "s", "0 s")]
+)
+def test_a_figure_has_its_unit(value: float | None, unit: str, text: str) -> None:
+    assert figure(value, unit) == text
