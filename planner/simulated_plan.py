@@ -57,7 +57,7 @@ def simulated_figures(found: Simulated, num_steps: int, seed: int) -> SimulatedF
         seed=seed,
         stalled=found.stalled,
         training_s=training_s if is_whole else None,
-        waiting_s=max(0.0, found.step_s - training_s) if is_whole else None,
+        waiting_s=max(0.0, round(found.step_s - training_s, 9)) if is_whole else None,
         regions=tuple(
             SimulatedRegion(region=each.region, weights_s=each.weights_s, generation_s=each.generation_s)
             for each in found.regions

@@ -162,29 +162,33 @@ def largest_difference(terms: Sequence[Term]) -> str:
     """Return a sentence about the term that differs most from its prediction, or an empty text if none is notable.
 
     Seconds are compared by how much they matter in a step; the step itself is named only if no part of it is. Engines
-    with few requests at once are busy for longer than at their full rate, which alone costs no time: generation counts
-    at most as much as the difference of the step.
+    with few requests at once are busy for longer than at their full rate, which costs no time unless the trainer waits:
+    generation counts at most as much as the difference of waiting, of which it is then the cause.
     """
-    step = next((each for each in terms if each.name == STEP), None)
-    step_s = (step and step.predicted) or 1.0
-    step_differs = step is not None and abs(step.difference or 0.0) >= NOTABLE
-    parts = [
-        each
-        for each in terms
-        if each.name != STEP
-        and abs(each.difference or 0.0) >= NOTABLE
-        and (step_differs or not each.name.startswith(GENERATION))
-    ]
-    if not parts:
-        return ""
+    known = {each.name: each for each in terms}
+    step_s = (STEP in known and known[STEP].predicted) or 1.0
+    waits_s = _apart(known[WAITING]) if WAITING in known else 0.0
 
     def weight(term: Term) -> float:
-        apart = abs((term.measured or 0.0) - (term.predicted or 0.0))
-        if step and step.difference and term.name.startswith(GENERATION):
-            apart = min(apart, abs(step.difference) * step_s)
-        return apart / step_s if term.unit == "s" else apart
+        if term.unit != "s":
+            return _apart(term)
+        return (min(waits_s, _apart(term)) if term.name.startswith(GENERATION) else _apart(term)) / step_s
 
-    worst = max(parts, key=weight)
+    parts = [each for each in terms if each.name != STEP and abs(each.difference or 0.0) >= NOTABLE]
+    parts = [each for each in parts if not each.name.startswith(GENERATION) or weight(each) >= NOTABLE]
+    if not parts:
+        return ""
+    worst = max(parts, key=lambda term: (weight(term), term.name != WAITING, _apart(term)))
     change = worst.difference or 0.0
     more = f"{abs(change):.0%} {'more' if change > 0 else 'less'} than predicted"
     return f"{worst.name}: {more}; probably {CAUSES[worst.name.split()[0]]}"
+
+
+def _apart(term: Term) -> float:
+    """Return how far what was measured is from what was expected; 0 without one of both.
+
+    The simulator counts the busy seconds of generation as they are measured, and predictions those at the full rate.
+    """
+    is_simulated = term.name.startswith(GENERATION) and term.simulated is not None
+    expected = term.simulated if is_simulated else term.predicted
+    return 0.0 if term.measured is None or expected is None else abs(term.measured - expected)

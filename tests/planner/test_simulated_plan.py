@@ -26,7 +26,7 @@ def test_a_plan_gets_the_step_its_parts_and_its_regions() -> None:
     assert found.training_s is not None
     assert plan.evaluation is not None
     assert found.step_s == pytest.approx(plan.evaluation.step_s, rel=0.3)
-    assert found.waiting_s == max(0.0, found.step_s - found.training_s)
+    assert found.waiting_s == pytest.approx(max(0.0, found.step_s - found.training_s), abs=1e-9)
     assert [each.region for each in found.regions] == [each.region for each in plan.evaluation.regions]
     assert all(0 < each.generation_s <= found.step_s for each in found.regions)
     assert Plan.from_json(played(plan).to_json()).simulated == found
