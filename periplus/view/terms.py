@@ -4,6 +4,7 @@ The plan is the tree of a `periplus.plan/1` file, in which keys that equal their
 run and the watch can show terms, which must not know the planner. Metrics are means over steps, by name.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -161,21 +162,22 @@ def _simulated(plan: PlanTree) -> dict[str, float]:
 def largest_difference(terms: Sequence[Term]) -> str:
     """Return a sentence about the term that differs most from its prediction, or an empty text if none is notable.
 
-    Seconds are compared by how much they matter in a step; the step itself is named only if no part of it is. Engines
-    with few requests at once are busy for longer than at their full rate, which costs no time unless the trainer waits:
-    generation counts at most as much as the difference of waiting, of which it is then the cause.
+    Seconds are compared by how much they matter in a step; the step itself is named only if no part of it is. What
+    takes long in a region costs no time unless the trainer waits for it: generation and weights count at most as much
+    as the difference of waiting, of which they are then the cause.
     """
     known = {each.name: each for each in terms}
     step_s = (STEP in known and known[STEP].predicted) or 1.0
-    waits_s = _apart(known[WAITING]) if WAITING in known else 0.0
+    has_waiting = WAITING in known and None not in (known[WAITING].predicted, known[WAITING].measured)
+    waits_s = _apart(known[WAITING]) if has_waiting else math.inf
 
     def weight(term: Term) -> float:
         if term.unit != "s":
             return _apart(term)
-        return (min(waits_s, _apart(term)) if term.name.startswith(GENERATION) else _apart(term)) / step_s
+        return (min(waits_s, _apart(term)) if term.region else _apart(term)) / step_s
 
     parts = [each for each in terms if each.name != STEP and abs(each.difference or 0.0) >= NOTABLE]
-    parts = [each for each in parts if not each.name.startswith(GENERATION) or weight(each) >= NOTABLE]
+    parts = [each for each in parts if not each.region or each.unit != "s" or weight(each) >= NOTABLE]
     if not parts:
         return ""
     worst = max(parts, key=lambda term: (weight(term), term.name != WAITING, _apart(term)))

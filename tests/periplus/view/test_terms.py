@@ -63,6 +63,14 @@ def test_the_term_that_matters_most_in_a_step_is_named_with_a_likely_cause() -> 
     assert largest_difference(terms_of(PLAN, close)) == ""
 
 
+def test_weights_that_are_late_are_named_only_if_the_trainer_waits_for_longer() -> None:
+    late = {"step_s": 11.0, "train_s": 7.0, "wait_s": 4.0, "weights_s_region/us": 9.0}
+    assert largest_difference(terms_of(PLAN, late)).startswith("training: 17% more than predicted")
+    assert largest_difference(terms_of(PLAN, {**late, "train_s": 6.0})) == "", "nothing of the step is late"
+    waits = {**late, "wait_s": 5.5}
+    assert largest_difference(terms_of(PLAN, waits)).startswith("weights to us: 350% more than predicted")
+
+
 def test_engines_that_are_busy_for_longer_are_named_only_if_the_trainer_waits_for_longer() -> None:
     unsimulated = {**PLAN, "simulated": None}
     busy = {"step_s": 13.0, "train_s": 7.5, "wait_s": 4.5, "generation_s_region/us": 12.0}
