@@ -19,7 +19,7 @@ from typing import Any
 from bench.experiment_cases.executed_fleets import new_home, run_whole
 from bench.experiment_cases.unlike_jobs import CASES
 from bench.provenance import commit, machine, reached, say
-from planner.explain.terms import STEP, terms_of
+from periplus.view.terms import STEP, terms_of
 from planner.plan import Plan
 
 TARGETS: Mapping[str, tuple[str, float, str]] = {
@@ -36,7 +36,7 @@ def measured_case(name: str, *, profiles: bool) -> dict[str, Any]:
     with new_home() as folder:
         ended = run_whole(folder, case.job(folder), case.regions, grid=case.grid(), profiles=profiles)
     plan = Plan.from_json(ended.plan_json)
-    terms = terms_of(plan, dict(ended.measured))
+    terms = terms_of(plan.to_tree(), dict(ended.measured))
     (step,) = (each for each in terms if each.name == STEP)
     if not step.predicted or not step.measured:
         raise SystemExit(f"{name}: nothing to compare: {step}; the job ended with {ended.reason or 'no reason'}")

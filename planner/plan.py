@@ -97,6 +97,17 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedRegion:
+    """Simulated seconds of one region that generates."""
+
+    region: Name
+    weights_s: Seconds
+    """Mean seconds from the end of a training step until the version has arrived in the region, without loading it."""
+    generation_s: Seconds
+    """Seconds per step in which an engine of the region has a sequence, mean over its engines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedFigures:
     """Result of simulating a plan for `num_steps` steps. `stalled` says why the run stalled, and is empty if it did
     not."""
@@ -109,6 +120,11 @@ class SimulatedFigures:
     num_steps: Annotated[int, Field(ge=0, le=10**6)]
     seed: Seed
     stalled: Annotated[str, Field(max_length=10_000)] = ""
+    training_s: Seconds | None = None
+    """Seconds per step of the tasks that the trainer's processes compute; `waiting_s` is the rest of the step. None if
+    the run stalled."""
+    waiting_s: Seconds | None = None
+    regions: tuple[SimulatedRegion, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,7 @@ from rollout_worker.engines.engine import OnSwap
 from rollout_worker.engines.paced_engine import PacedEngine
 from rollout_worker.environments.building import build_source
 from rollout_worker.environments.pool import EnvironmentPool
+from rollout_worker.episodes.busy_engine import BusyEngine
 from rollout_worker.episodes.draw_settings import evaluation_draws, training_draws
 from rollout_worker.episodes.episode import EpisodeDesk, EpisodeSettings
 from rollout_worker.episodes.queue import LeaseQueue
@@ -63,6 +64,7 @@ from rollout_worker.weights.incoming import ReceivedBundle
 from rollout_worker.weights.proven_weights import ProvenWeights
 from rollout_worker.weights.reader import WeightReader
 from rollout_worker.weights.serving import Serving
+from rollout_worker.weights.version_report import VersionReport
 
 log = logging.getLogger(__name__)
 
@@ -175,6 +177,7 @@ class Worker:
     async def _serve(self, scratch: Path) -> None:
         self._check_policy()
         loaded = await self._load(await self._bundle(), scratch)
+        engine = BusyEngine(loaded.engine)
         try:
             desk = EpisodeDesk(loaded.encoder, loaded.environment, self._episode_settings(loaded))
             serving, environment_lock = Serving(), asyncio.Lock()
@@ -192,7 +195,7 @@ class Worker:
             turns = None
             if section is not None and source is not None:
                 turns = TurnDriver(
-                    loaded.engine,
+                    engine,
                     serving,
                     source,
                     loaded.environment,
@@ -201,7 +204,7 @@ class Worker:
                     max_turns=section.max_turns,
                 )
             sampler = Sampler(
-                loaded.engine,
+                engine,
                 desk,
                 scorer,
                 environment_lock,
@@ -217,7 +220,11 @@ class Worker:
                 probe_seed=self._job.seed,
                 relative_rounding=loaded.relative_rounding,
             )
-            updater = EngineUpdater(loaded.engine, self._weights, serving, self._out.put, updates)
+
+            async def report(found: VersionReport) -> None:
+                await self._out.put(dataclasses.replace(found, generation_s=engine.busy_s))
+
+            updater = EngineUpdater(engine, self._weights, serving, report, updates)
             self._sampler, self._updater = sampler, updater
             self._num_slots = loaded.engine.num_slots
             self._loaded.set()

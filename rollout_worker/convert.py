@@ -114,4 +114,5 @@ def _report_to_pb(report: VersionReport) -> gateway_pb2.WeightProof:
         apply_s=report.apply_s,
         pause_s=report.pause_s,
         fallback=report.fallback,
+        generation_s=report.generation_s,
     )

@@ -5,6 +5,7 @@ for commands that waited for it.
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -136,6 +137,7 @@ def view_event(event: control_pb2.JobEvent) -> Event | None:
                 reason=job.reason,
                 submitted_at_s=job.submitted_at_s,
                 at_s=event.time_s,
+                plan=json.loads(job.plan_json) if job.plan_json else {},
             )
         case "step":
             return RecordSeen(record_from_pb(event.step), event.time_s)

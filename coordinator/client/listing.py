@@ -23,9 +23,8 @@ from periplus.view import units
 from periplus.view.state import printable
 from periplus.view.summary import WanCounter
 from periplus.view.terminal.listing import Column, Listing, Output, Tree, columns_of, render, render_tree
+from periplus.view.terms import figure, largest_difference, terms_of
 from planner.explain.processes import device_words
-from planner.explain.terms import largest_difference, terms_of
-from planner.plan import Plan
 
 __all__ = [
     "JOBS",
@@ -109,7 +108,7 @@ def job_details(job: control_pb2.Job) -> Tree:
     There are no processes, and the plan is None, before the job is placed.
     """
     plan = json.loads(job.plan_json) if job.plan_json else None
-    terms = terms_of(Plan.from_json(job.plan_json), job.measured) if plan and job.measured else ()
+    terms = terms_of(plan, job.measured) if plan and job.measured else ()
     return {
         "schema": "periplus.job-status/1",
         **job_tree(job),
@@ -236,8 +235,7 @@ def _policy(tree: Tree, now_s: float) -> str:
 
 def _figure(field: str) -> Callable[[Tree, float], str]:
     def shown(tree: Tree, now_s: float) -> str:
-        value = tree[field]
-        return "" if value is None else f"{value:.0%}" if tree["unit"] == "share" else f"{value:.3g} s"
+        return figure(tree[field], tree["unit"])
 
     return shown
 

@@ -15,15 +15,10 @@ from coordinator.machine.draft import Draft
 from coordinator.machine.jobs import advance, end, end_by_trainer
 from coordinator.machine.reservations import avoiding_task
 from coordinator.state import Job, JobState, SentBytes, resume_advice, taken_back
-from periplus.process.telemetry import REGION_TOKENS_PER_S
 from periplus.values.record import Record, RecordKind
 from periplus.values.replica_url import NO_REPLICA
 from periplus.values.task import ENDED, Role, TaskReport, TaskState
-from planner.explain.terms import is_measured
-
-MEASURED_STEPS = 20
-"""Steps over which means of what was measured go, about. Chosen by hand: long enough for a mean, short enough to follow
-a change."""
+from periplus.view.terms import mean_after
 
 
 def count_sent(draft: Draft, name: str, event: HeartbeatSeen) -> None:
@@ -119,22 +114,14 @@ def take_record(draft: Draft, name: str, job_id: str, record: Record, now_s: flo
 def _after(job: Job, record: Record) -> Job:
     """Return the job with the trainer's phase after this record, and with its means if it is one of a step.
 
-    A step record ends an earlier phase, such as an evaluation. The first step is not counted: in it, processes begin.
+    A step record ends an earlier phase, such as an evaluation.
     """
     match record.kind:
         case RecordKind.PHASE:
             return replace(job, phase=record.text)
         case RecordKind.STEP:
-            weight = 1.0 / min(max(1, job.num_measured), MEASURED_STEPS)
-            known = job.measured if job.num_measured > 1 else {}
-            # A region from which a step has no samples is not in its record.
-            rates = {name: 0.0 for name in known if REGION_TOKENS_PER_S.thing_of(name)}
-            means = {
-                name: known.get(name, value) + weight * (value - known.get(name, value))
-                for name, value in (rates | dict(record.values)).items()
-                if is_measured(name)
-            }
-            return replace(job, phase="training", measured={**known, **means}, num_measured=job.num_measured + 1)
+            means = mean_after(job.measured, job.num_measured, record.values)
+            return replace(job, phase="training", measured=means, num_measured=job.num_measured + 1)
         case _:
             return job
 

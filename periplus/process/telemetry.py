@@ -319,7 +319,16 @@ REGION_WEIGHTS_S = MetricFamily(
 )
 """Seconds until new weights are in each region, over the proofs since the step before."""
 
-FAMILIES = (REWARD_PART_MEAN, EVAL_REWARD_PART_MEAN, REGION_TOKENS_PER_S, REGION_WEIGHTS_S)
+REGION_GENERATION_S = MetricFamily(
+    prefix="generation_s_region/",
+    thing="region",
+    pattern=REGION_TOKENS_PER_S.pattern,
+    unit="s",
+    sentence="Time a step in which a worker of one region had a request under way, mean over its workers.",
+)
+"""Busy seconds of each region's engines, over the versions that their workers reported since the step before."""
+
+FAMILIES = (REWARD_PART_MEAN, EVAL_REWARD_PART_MEAN, REGION_TOKENS_PER_S, REGION_WEIGHTS_S, REGION_GENERATION_S)
 """The registry of families."""
 
 

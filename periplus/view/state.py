@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import assert_never
+from typing import Any, assert_never
 
 from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
+from periplus.view.terms import Term, mean_after, terms_of
 
 RATE_WINDOW_S = 5.0
 """Seconds over which a link's rate is averaged. Traffic comes in one burst per version: a shorter window flickers
@@ -89,7 +90,8 @@ class LinkSeen:
 class JobChanged:
     """The job changed; `state` is the lower-case name of its state.
 
-    `submitted_at_s` and `at_s` are times on the one clock of the job's events, in seconds, or 0 if unknown.
+    `submitted_at_s` and `at_s` are times on the one clock of the job's events, in seconds, or 0 if unknown. `plan` is
+    the tree of its plan, empty before it has one.
     """
 
     job_id: str
@@ -98,6 +100,7 @@ class JobChanged:
     reason: str = ""
     submitted_at_s: float = 0.0
     at_s: float = 0.0
+    plan: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +221,10 @@ class ViewState:
     staleness_violations: int = 0
     weight_digest_mismatches: int = 0
     last_step_policy: Policy | None = None
+    # The plan's tree, and means over the last steps of what it predicts, by metric, with the number of steps.
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    measured: Mapping[str, float] = field(default_factory=dict)
+    num_measured: int = 0
 
     @property
     def ended(self) -> bool:
@@ -226,6 +233,11 @@ class ViewState:
     @property
     def staleness_max(self) -> int | None:
         return max(self.staleness_tokens, default=None)
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """Terms of a step, predicted and measured; none without a plan, or before the first step."""
+        return terms_of(self.plan, self.measured) if self.plan and self.measured else ()
 
     @property
     def wan_bytes(self) -> int:
@@ -261,6 +273,7 @@ def _fold_job(state: ViewState, event: JobChanged) -> ViewState:
         job_state=printable(event.state),
         reason=printable(event.reason),
         started_at_s=state.started_at_s or event.submitted_at_s,
+        plan=event.plan or state.plan,
     )
     state = _at(state, event.at_s)
     doing = PREPARATION.get(state.job_state, "")
@@ -356,6 +369,8 @@ def _fold_step(state: ViewState, record: Record, step: int) -> ViewState:
         reward_failures=state.reward_failures + int(values.get("reward_failures", 0)),
         staleness_violations=state.staleness_violations + int(values.get("staleness_violations", 0)),
         weight_digest_mismatches=state.weight_digest_mismatches + int(values.get("weight_digest_mismatches", 0)),
+        measured=mean_after(state.measured, state.num_measured, values),
+        num_measured=state.num_measured + 1,
     )
 
 

@@ -27,6 +27,8 @@ class RegionTimes:
     generation takes turns with training, it is the seconds of the generation phase."""
     load_s: Seconds = 0.0
     """Seconds from then until its slowest engine has loaded the version."""
+    generation_s: Seconds = 0.0
+    """Busy seconds per step of one of its units, which generates at its full rate while it is busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

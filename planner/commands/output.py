@@ -22,9 +22,8 @@ from planner.answer.evaluation import Violation
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible
 from planner.cost.oracle import evaluate
 from planner.cost.tables.cost_tables import CostTables
-from planner.plan import Plan, PlanOutcome, SimulatedFigures
+from planner.plan import Plan, PlanOutcome
 from planner.plan_of_placement import plan_of
-from planner.simulate.run_record import Simulated
 
 _SAME = 1e-6
 """Relative tolerance within which a number of a plan file equals the oracle's. Chosen by hand."""
@@ -132,15 +131,3 @@ def _doubt(found: Infeasible) -> str:
     if found.is_cut:
         return "time ended before it was known whether a smaller set of these already conflicts"
     return "it is proved that these contradict each other, but not that each of them is needed for the contradiction"
-
-
-def simulated_figures(simulated: Simulated, num_steps: int, seed: int) -> SimulatedFigures:
-    """Return the figures of a simulated run that a plan keeps."""
-    return SimulatedFigures(
-        step_s=simulated.step_s if math.isfinite(simulated.step_s) else None,
-        samples_per_s=simulated.samples_per_s,
-        max_age=max(simulated.max_age, 0),
-        num_steps=num_steps,
-        seed=seed,
-        stalled=simulated.stalled,
-    )

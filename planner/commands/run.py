@@ -21,7 +21,7 @@ from planner.commands.background_search import (
     run_in_background,
 )
 from planner.commands.options import Question
-from planner.commands.output import committed, say, simulated_figures
+from planner.commands.output import committed, say
 from planner.cost.tables.cost_tables import CostTables
 from planner.explain import comparison
 from planner.explain.comparison import Compared, compared, failed
@@ -113,6 +113,7 @@ def simulated(made: Plan, seed: int, interrupt: Interrupt) -> Plan:
     in time.
     """
     from planner.simulate.simulator import TooLarge, simulate
+    from planner.simulated_plan import simulated_figures
 
     problem, placement = made.question, made.placement
     # An abandoned search still uses a core, so the simulation would hardly end in time.

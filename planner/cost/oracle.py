@@ -19,6 +19,8 @@ tau, and the largest one is the step time (docs/planner-model.md, "The step time
 Which pools generate, and which idle and are paid for, is decided in `planner.cost.step.step_estimate`.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from planner.answer.evaluation import Evaluation, Violation
@@ -59,19 +61,19 @@ def evaluate(cost_tables: CostTables, placement: Placement, *, goal: Goal | None
         hourly_s = goal.max_step_s
     egress = best.usd_per_step * 3600 / hourly_s
     busy = {**placed.busy_s, Task.GENERATION: best.generation_s}
+    limited = best.limited(samples := cost_tables.problem.workload.samples_per_step)
+    generating_s = best.generating_s(limited, samples)
     # `limited` and `idle` name pools by their index among those that generate. Equal pools differ by identity only.
     places = {id(each): i for i, each in enumerate(placed.making)}
     return Evaluation(
         step_s=step_s,
         usd_per_hour=rent + egress,
         usd_egress_per_hour=egress,
-        regions=best.regions,
+        regions=tuple(replace(each, generation_s=generating_s.get(each.region, 0.0)) for each in best.regions),
         binding=binding,
         task_s=tuple((task, busy[task]) for task in cost_tables.problem.workload.tasks),
         idle=tuple(i for i, each in enumerate(placed.making) if not any(each is used for used in best.active)),
-        limited=tuple(
-            (places[id(each)], made) for each, made in best.limited(cost_tables.problem.workload.samples_per_step)
-        ),
+        limited=tuple((places[id(each)], made) for each, made in limited),
     )
 
 

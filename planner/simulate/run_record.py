@@ -28,6 +28,8 @@ class MeasuredRegion:
     group_p99_s: float
     """99th percentile of the seconds from a group's lease to its last token; `group_mean_s` is the mean."""
     group_mean_s: float
+    generation_s: float
+    """Seconds per step in which an engine of the region has a sequence, mean over its engines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

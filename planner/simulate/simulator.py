@@ -86,6 +86,7 @@ class _Snapshot:
     ages: Mapping[int, int]
     num_groups: Mapping[str, int]
     num_arrivals: Mapping[str, int]
+    generating_s: Mapping[str, float]
 
 
 class _Simulation:
@@ -228,6 +229,9 @@ class _Simulation:
     def _snapshot(self) -> _Snapshot:
         """Return the sums from the start of the run to now."""
         engines = [worker.engine for pool in self._pools for worker in pool.workers]
+        busy_s: dict[str, list[float]] = {}
+        for pool in self._pools:
+            busy_s.setdefault(pool.region, []).extend(worker.engine.busy_s for worker in pool.workers)
         totals = self._learner.totals
         # Generation is counted as the mean over engines, the other tasks as the seconds of their passes.
         generating_s = sum(engine.busy_s for engine in engines) / len(engines)
@@ -242,6 +246,7 @@ class _Simulation:
             ages=dict(totals.tokens_by_age),
             num_groups={region: len(each) for region, each in self._rollouts.group_s.items()},
             num_arrivals={region: len(each) for region, each in self._publisher.took_s.items()},
+            generating_s={region: sum(each) / max(1, len(each)) for region, each in busy_s.items()},
         )
 
     def result(self) -> Simulated:
@@ -268,7 +273,12 @@ class _Simulation:
                 for task in self._workload.tasks
             ),
             links=tuple(_link_use(pair, before, after, steps) for pair in sorted(after.sent_bytes)),
-            regions=tuple(self._measured_region(region, before) for region in sorted(self._rollouts.group_s)),
+            regions=tuple(
+                self._measured_region(
+                    region, before, (after.generating_s[region] - before.generating_s[region]) / steps
+                )
+                for region in sorted(self._rollouts.group_s)
+            ),
             tokens_by_age=tuple(ages.get(age, 0) for age in range(oldest + 1)),
             hold_s=(after.hold_s - before.hold_s) / steps,
             units_lost=self._rollouts.units_lost,
@@ -283,7 +293,7 @@ class _Simulation:
         why = f", while no data flows from {down}" if down else ""
         return f"no event is left after {num_trained} steps{why}"
 
-    def _measured_region(self, region: str, before: _Snapshot) -> MeasuredRegion:
+    def _measured_region(self, region: str, before: _Snapshot, generation_s: float) -> MeasuredRegion:
         # Only what was recorded after the snapshot. A region that received or finished nothing since then shows 0 s.
         arrivals = self._publisher.took_s[region][before.num_arrivals[region] :] or [0.0]
         groups = self._rollouts.group_s[region][before.num_groups[region] :] or [0.0]
@@ -292,6 +302,7 @@ class _Simulation:
             weights_s=sum(arrivals) / len(arrivals),
             group_p99_s=float(np.percentile(groups, 99)),
             group_mean_s=sum(groups) / len(groups),
+            generation_s=generation_s,
         )
 
 

@@ -19,6 +19,7 @@ class VersionReport:
     without a probe. `transfer_s`: seconds from the opening to the closing. `apply_s`: seconds of decoding and writing
     the host copy. `pause_s`: seconds without generation, as in SwapReport; after a repair, seconds without service.
     `fallback`: the version came as a derived publication, or after a failure, and not by the plain chain.
+    `generation_s`: seconds since the process began in which the engine had a request under way; the worker adds them.
     """
 
     policy: Policy
@@ -32,6 +33,7 @@ class VersionReport:
     apply_s: float = 0.0
     pause_s: float = 0.0
     fallback: bool = False
+    generation_s: float = 0.0
 
     @classmethod
     def of(cls, version: Version, *, pause_s: float = 0.0, finding: EngineCheck | None = None) -> "VersionReport":

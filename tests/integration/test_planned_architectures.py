@@ -46,3 +46,4 @@ def test_a_job_is_planned_by_the_configuration_that_was_sent_with_it(model_type:
     assert isinstance(outcome, Found)
     assert outcome.best.method == method
     assert (outcome.best.evaluation is None) == (method == "static")
+    assert (outcome.best.simulated is None) == (method == "static")

@@ -52,6 +52,7 @@ REPORT = VersionReport(
     apply_s=2.0,
     pause_s=3.0,
     fallback=True,
+    generation_s=4.0,
 )
 
 
@@ -84,8 +85,8 @@ def test_a_message_that_is_not_for_the_worker_is_passed_over() -> None:
         (FailedLease(LEASE, "why"), "0a0161420b0801120377687918022003"),
         (
             REPORT,
-            "0a01612a3f0a04080110021201641801220179280131000000000000e03f39000000000000f03f"
-            "410000000000000040490000000000000840500159000000000000d03f",
+            "0a01612a480a04080110021201641801220179280131000000000000e03f39000000000000f03f"
+            "410000000000000040490000000000000840500159000000000000d03f610000000000001040",
         ),
     ],
     ids=lambda each: type(each).__name__ if not isinstance(each, str) else "",

@@ -102,6 +102,7 @@ def test_what_readers_report_of_their_swaps_stands_in_the_steps_record(tmp_path:
     second = run.of_kind(RecordKind.STEP)[1].values
     assert (second["weight_proofs"], second["weight_fallbacks"], second["weight_checks"]) == (1, 1, 0)
     assert "probe_max_difference" not in second
+    assert [value for name, value in second.items() if name.startswith("generation_s_region/")] == [2.5]
     assert (run.summary["weight_fallbacks"], run.summary["weight_checks"], run.summary["pause_s"]) == (2, 1, 0.25)
 
 
@@ -124,6 +125,7 @@ class Reporting(FakeLink):
             transfer_s=1.5,
             apply_s=0.75,
             pause_s=0.25,
+            generation_s=2.5 * policy.version,
         )
         await self.brings(gateway_pb2.RolloutUp(worker_id="w0", proof=proof))
 

@@ -122,6 +122,7 @@ def _proof_from_pb(message: gateway_pb2.WeightProof) -> ReaderProof:
         transfer_s=message.transfer_s,
         apply_s=message.apply_s,
         pause_s=message.pause_s,
+        generation_s=message.generation_s,
     )
 
 

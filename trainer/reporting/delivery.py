@@ -63,6 +63,7 @@ class ReaderProof:
       prompts, in nats.
     - `transfer_s`: time from opening to closing. `apply_s`: time to decode into the copy in host memory.
     - `pause_s`: time for which generation stood still.
+    - `generation_s`: time since the reader's process began in which its engine had a request under way.
     """
 
     policy: Policy
@@ -76,6 +77,7 @@ class ReaderProof:
     transfer_s: float
     apply_s: float
     pause_s: float
+    generation_s: float
 
 
 @dataclass(slots=True)

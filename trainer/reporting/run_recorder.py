@@ -28,6 +28,7 @@ from trainer.learning.gate import Inspection
 from trainer.learning.learner import StepReport
 from trainer.reporting.batch_figures import figures_of_batch
 from trainer.reporting.delivery import ProofTally, ReaderProof, Sent
+from trainer.reporting.generation_times import GenerationTimes
 from trainer.reporting.progress import Progress
 from trainer.reporting.silence import SilenceWatch
 from trainer.tracking.feeds import Trackers
@@ -79,6 +80,7 @@ class RunRecorder:
         self._mismatches_recorded = progress.weight_digest_mismatches
         self._num_findings = 0
         self._proofs = ProofTally()
+        self._generation = GenerationTimes()
 
     @property
     def steps(self) -> int:
@@ -169,7 +171,9 @@ class RunRecorder:
     def add_proof(self, worker_id: str, proof: ReaderProof, held_after_s: float | None) -> None:
         """Add a worker's report about a version that it holds, so long after the training step that made it."""
         self._progress = self._progress.proven(proof)
-        self._proofs.add(proof, self._driver.regions.get(worker_id), held_after_s)
+        region = self._driver.regions.get(worker_id)
+        self._proofs.add(proof, region, held_after_s)
+        self._generation.add(worker_id, region, proof)
 
     def count_mismatch(self) -> None:
         """Count a reader that holds other weights than were published."""
@@ -218,7 +222,7 @@ class RunRecorder:
         # Rewards of what was trained on, without the samples that the gate refused.
         rewards = [trajectory.reward for trajectory in trained if trajectory.reward is not None]
         proofs, self._proofs = self._proofs, ProofTally()
-        values |= _of_tally(tally) | proofs.values()
+        values |= _of_tally(tally) | proofs.values() | self._generation.take()
         # Figures of the batch: sizes, rewards and staleness. Mismatches are those since the step before.
         values |= {
             "step": float(policy.version),

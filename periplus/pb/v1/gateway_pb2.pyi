@@ -309,6 +309,7 @@ class WeightProof(_message.Message):
     PAUSE_S_FIELD_NUMBER: _builtins.int
     FALLBACK_FIELD_NUMBER: _builtins.int
     PROBE_MEAN_DIFFERENCE_FIELD_NUMBER: _builtins.int
+    GENERATION_S_FIELD_NUMBER: _builtins.int
     state_digest: _builtins.bytes
     ok: _builtins.bool
     """false: it differed from the closing, and the worker asked for an anchor"""
@@ -327,6 +328,8 @@ class WeightProof(_message.Message):
     """it came as a full state or a fold, since the plain chain did not reach"""
     probe_mean_difference: _builtins.float
     """nats, where it was run"""
+    generation_s: _builtins.float
+    """since the worker's process began: its engine had at least one request under way"""
     @_builtins.property
     def policy(self) -> _common_pb2.Policy: ...
     def __init__(
@@ -343,10 +346,11 @@ class WeightProof(_message.Message):
         pause_s: _builtins.float = ...,
         fallback: _builtins.bool = ...,
         probe_mean_difference: _builtins.float = ...,
+        generation_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_s", b"apply_s", "engine_checked", b"engine_checked", "fallback", b"fallback", "ok", b"ok", "pause_s", b"pause_s", "policy", b"policy", "probe_max_difference", b"probe_max_difference", "probe_mean_difference", b"probe_mean_difference", "state_digest", b"state_digest", "transfer_s", b"transfer_s", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_s", b"apply_s", "engine_checked", b"engine_checked", "fallback", b"fallback", "generation_s", b"generation_s", "ok", b"ok", "pause_s", b"pause_s", "policy", b"policy", "probe_max_difference", b"probe_max_difference", "probe_mean_difference", b"probe_mean_difference", "state_digest", b"state_digest", "transfer_s", b"transfer_s", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

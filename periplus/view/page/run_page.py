@@ -16,6 +16,7 @@ from periplus.view.page.charts import ChartSeries, comparison, histogram, line_c
 from periplus.view.page.evaluation_charts import evaluation_charts
 from periplus.view.page.page_frame import html_page
 from periplus.view.state import LinkSeen, LinkView, RecordSeen, ViewState, fold
+from periplus.view.terms import figure, largest_difference
 
 _LABEL_CHARACTERS = 16
 """Most characters of a legend's label that come from a user: three of them fit beside each other."""
@@ -46,7 +47,7 @@ def render_report(
     `samples` is the markup of the section with samples, or empty.
     """
     # The page draws from the same fold as the live view, so that both show the same figures.
-    state = ViewState()
+    state = ViewState(plan=plan)
     for record in records:
         state = fold(state, RecordSeen(record))
     name = str(config.get("name") or "run")
@@ -58,6 +59,7 @@ def render_report(
         *_wan_section(summary),
         f'<section class="charts" aria-label="Curves">{"".join(_charts(steps, state, summary))}</section>',
         samples,
+        _terms_section(state),
         _regions_section(plan, summary),
         _links_section(links),
         _key_values("Summary", {k: _summary_value(k, v) for k, v in summary.items()}),
@@ -297,6 +299,22 @@ def _percent_tick(share: float) -> str:
 def _raw_and_smooth(points: list[tuple[float, float]], window: int) -> tuple[ChartSeries, ChartSeries]:
     smooth = ChartSeries(label=f"mean of {window} steps", points=smoothed(points, window))
     return ChartSeries(label="each step", points=points, style="faint"), smooth
+
+
+def _terms_section(state: ViewState) -> str:
+    rows = [
+        (
+            each.name,
+            *(figure(value, each.unit) or units.UNKNOWN for value in (each.predicted, each.simulated, each.measured)),
+            units.UNKNOWN if each.difference is None else f"{each.difference:+.0%}",
+        )
+        for each in state.terms
+    ]
+    note = largest_difference(state.terms)
+    table = _table(
+        "A step, predicted and measured", ("term", "predicted", "simulated", "measured", "difference"), rows, num_text=1
+    )
+    return table.removesuffix("</section>") + f'<p class="note">{escape(note)}</p></section>' if note else table
 
 
 def _regions_section(plan: Mapping[str, object], summary: Mapping[str, object]) -> str:

@@ -1,12 +1,13 @@
 """Live view of a running job in a terminal: a `rich` renderable of one ViewState, the same for the same state.
 
 It shows, from top to bottom, the job and its progress, the regions, the links between them, the curve of the reward
-beside the panel on staleness, and a strip of figures. Before the first step, the progress line shows the current
-activity and its duration, and earlier activities are listed in place of the curve. The bar of a link is its use: the
-current rate over the measured capacity.
+beside the panel on staleness, what the plan predicted of a step beside what was measured, and a strip of figures.
+Before the first step, the progress line shows the current activity and its duration, and earlier activities are listed
+in place of the curve. The bar of a link is its use: the current rate over the measured capacity.
 
-The layout is designed for 100 x 30 cells. A wider terminal widens links and curve. A lower one first shortens the curve
-and then lists fewer links, of which the busiest stay. Below 64 columns the panel on staleness moves under the curve.
+The layout is designed for 100 x 30 cells. A wider terminal widens links and curve. A lower one first shortens the
+curve, then shows fewer rows of what was predicted, and then lists fewer links, of which the busiest stay. Below 64
+columns the panel on staleness moves under the curve, and nothing predicted is shown.
 
 Cyan marks the job's own data, green a kept promise, yellow a degraded state that heals by itself, red something broken.
 Marks also differ in shape, so nothing is lost without colour.
@@ -28,6 +29,7 @@ from periplus.view.state import LinkView, RegionSeen, TaskRole, ViewState
 from periplus.view.terminal.blocks import bar
 from periplus.view.terminal.panels import TITLE, axes, panel
 from periplus.view.terminal.staleness_panel import staleness_panel
+from periplus.view.terminal.terms_rows import terms_rows
 
 # Rows of the charts at least: a staleness bound up to 4 has a row for each age, and the curve is still readable.
 _MIN_CHART_ROWS = 6
@@ -65,7 +67,11 @@ class LiveView:
         free = height - regions_rows - (14 if narrow else 10) - bool(state.notice)
         # Links share what is left with the charts, which keep their smallest height; two charts if they are stacked.
         num_links = min(len(state.links), max(_MIN_LINKS, free - (_MIN_CHART_ROWS * (2 if narrow else 1))))
-        chart_rows = min(_MAX_CHART_ROWS, max(_MIN_CHART_ROWS, (free - num_links) // (2 if narrow else 1)))
+        # Terms have the rows that the charts can spare. They do not fit a narrow terminal.
+        terms, spare = state.terms, free - num_links - _MIN_CHART_ROWS
+        num_terms = 0 if narrow else min(len({each.region for each in terms}), max(0, spare))
+        free -= num_links + num_terms
+        chart_rows = min(_MAX_CHART_ROWS, max(_MIN_CHART_ROWS, free // (2 if narrow else 1)))
         elapsed_s = self.elapsed_s if self.elapsed_s is not None else state.time_s
         yield _header(state, elapsed_s)
         yield _progress(state, elapsed_s, width)
@@ -74,6 +80,8 @@ class LiveView:
         yield regions
         yield _links(state, num_links, width)
         yield _charts(state, elapsed_s, width, chart_rows, narrow)
+        if num_terms:
+            yield terms_rows(terms, num_terms)
         yield _strip(state, width)
 
 

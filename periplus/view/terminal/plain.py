@@ -1,7 +1,8 @@
 """Plain lines about a watched job, for a pipe, a log file or a CI page: ASCII text without escape codes.
 
 There is a line for each change of state or phase, each evaluation, each violation or digest mismatch, and each region
-that connects or disconnects. A step gets a line every 10 steps or 5 seconds of the job's own time. `advance` is pure
+that connects or disconnects. A step gets a line every 10 steps or 5 seconds of the job's own time, and one with what
+the job's plan predicts of a step beside what was measured. `advance` is pure
 and returns the lines; `watch` prints them.
 """
 
@@ -12,6 +13,7 @@ from periplus.values.record import Record, RecordKind
 from periplus.view import units
 from periplus.view.set_scores_text import held_out_text, scores_text
 from periplus.view.state import Event, FleetSeen, JobChanged, RecordSeen, ViewState, printable
+from periplus.view.terms import figure
 
 EVERY_STEPS = 10
 """Steps after which the next step gets a line. Chosen by hand."""
@@ -75,6 +77,7 @@ def _advance_step(said: Said, before: ViewState, after: ViewState) -> tuple[Said
     if due or last or restored or not before.rewards:
         said = replace(said, step=after.step, time_s=after.time_s)
         lines.append(_line(after, _step(after)))
+        lines += _terms(after)
     return said, tuple(lines)
 
 
@@ -91,6 +94,15 @@ def _step(state: ViewState) -> str:
         f"WAN {units.size(state.wan_bytes)}",
     ]
     return "  ".join(word for word in words if word)
+
+
+def _terms(state: ViewState) -> list[str]:
+    words = [
+        f"{printable(each.name)} {figure(each.predicted, each.unit) or units.UNKNOWN}/{measured}"
+        for each in state.terms
+        if (measured := figure(each.measured, each.unit))
+    ]
+    return [_line(state, f"predicted/measured: {', '.join(words)}")] if words else []
 
 
 def _held_out(state: ViewState) -> str:

@@ -118,6 +118,28 @@ class StepEstimate:
         lacking = (samples_per_step - others) / max(sum(made for _, made in found), 1e-9) if found else 1.0
         return tuple((each, made * max(1.0, lacking)) for each, made in found)
 
+    def generating_s(
+        self, limited: Sequence[tuple[GeneratingPool, float]], samples_per_step: float
+    ) -> Mapping[str, float]:
+        """Return the busy seconds per step of one unit of each region that generates, by the result of `limited`.
+
+        At eta >= 1 apart from training: the region's share of the samples over its full rate. Otherwise a unit is busy
+        for all of its window.
+        """
+        if self.phase_s is not None or not self.eta:
+            return {each.region: min(max(0.0, each.window_s), self.step_s) for each in self.regions}
+        made = {id(each): num for each, num in limited}
+        sums: dict[str, tuple[float, float]] = {}
+        for each in self.active:
+            rate, (samples, per_s) = (
+                each.num_units * each.price.rates[Task.GENERATION],
+                sums.get(each.region, (0.0, 0.0)),
+            )
+            sums[each.region] = samples + made.get(id(each), rate * self.step_s), per_s + rate
+        # Together they can make more than a step's samples if something else takes longer than generation.
+        scale = samples_per_step / sum(samples for samples, _ in sums.values())
+        return {region: min(self.step_s, scale * samples / per_s) for region, (samples, per_s) in sums.items()}
+
 
 def estimate_step(cost_tables: CostTables, terms: FixedTerms) -> StepEstimate:
     """Return the step estimate with the best choice of generating pools.

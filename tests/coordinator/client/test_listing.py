@@ -178,14 +178,17 @@ def test_a_job_shows_each_process_with_its_devices_and_its_state() -> None:
 def test_a_job_shows_what_was_predicted_of_its_steps_beside_what_was_measured() -> None:
     job = control_pb2.Job(job_id="s", plan_json=PLAN.to_json(), measured={"step_s": 12.0, "train_s": 9.0})
     assert describe_job(job, 1.0).split("\n\n")[1:] == [
-        "TERM           PREDICTED  SIMULATED  MEASURED  DIFFERENCE\n"
-        "step                10 s       11 s      12 s        +20%\n"
-        "training             6 s          -       9 s        +50%\n"
-        "waiting              4 s          -         -           -\n"
-        "weights to eu        0 s          -         -           -\n"
-        "samples of eu        25%          -         -           -\n"
-        "weights to us        2 s          -         -           -\n"
-        "samples of us        75%          -         -           -",
+        "TERM              PREDICTED  SIMULATED  MEASURED  DIFFERENCE\n"
+        "step                   10 s       11 s      12 s        +20%\n"
+        "training                6 s      6.5 s       9 s        +50%\n"
+        "waiting                 4 s      4.5 s         -           -\n"
+        "publication               -          -         -           -\n"
+        "generation in eu        9 s          -         -           -\n"
+        "weights to eu           0 s          -         -           -\n"
+        "samples of eu           25%          -         -           -\n"
+        "generation in us        8 s     9.25 s         -           -\n"
+        "weights to us           2 s     2.75 s         -           -\n"
+        "samples of us           75%          -         -           -",
         "training: 50% more than predicted; probably samples have another length, or the trainer's devices another "
         "speed, than the plan counts with",
     ]

@@ -67,6 +67,23 @@ def test_in_its_window_a_region_makes_what_its_table_says_and_no_more_than_at_fu
     assert region_times.window_s == pytest.approx((eta + 1) * found.step_s - before_s)
 
 
+@pytest.mark.parametrize("eta", [0, 1, 2, 5])
+def test_units_are_busy_for_their_samples_at_full_rate_or_for_their_window(eta: int) -> None:
+    asked = replace(workload(PAIR, eta=eta), prompts_per_step=512)
+    cost_tables = CostTables(problem(two_regions(1e9), asked))
+    pools = {"x": pool("x/simple/4", Task.GENERATION, 3), "y": FAR}
+    found, made = estimate(cost_tables, placement(*pools.values())), 0.0
+    for each in found.regions:
+        price = cost_tables.pool(PAIR[:1], pools[each.region])
+        assert isinstance(price, UnitCost)
+        assert 0 < each.generation_s <= found.step_s
+        made += pools[each.region].num_units * price.rates[Task.GENERATION] * each.generation_s
+    if eta:
+        assert made == pytest.approx(asked.samples_per_step, rel=1e-9)
+    else:
+        assert [each.generation_s for each in found.regions] == [each.window_s for each in found.regions]
+
+
 def test_a_near_region_makes_more_of_a_step_where_a_far_one_gets_its_weights_late() -> None:
     asked = replace(workload(PAIR, eta=0), prompts_per_step=512)
     cost_tables = CostTables(problem(two_regions(1e9), asked))

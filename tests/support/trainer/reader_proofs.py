@@ -21,5 +21,6 @@ def proof_of(policy: Policy, digest: bytes = b"", **changed: Any) -> ReaderProof
         transfer_s=0.0,
         apply_s=0.0,
         pause_s=0.0,
+        generation_s=0.0,
     )
     return replace(right, **changed)

@@ -40,6 +40,7 @@ PROOF = gateway_pb2.WeightProof(
     apply_s=2.0,
     pause_s=3.0,
     fallback=True,
+    generation_s=4.0,
 )
 
 
@@ -87,7 +88,7 @@ def test_a_proof_is_read_whole() -> None:
     assert (proof.policy, proof.digest, proof.ok, proof.why) == (Policy(1, 2), b"digest", True, "why")
     assert (proof.engine_checked, proof.fallback, proof.probe_max_difference) == (True, True, 0.5)
     assert proof.probe_mean_difference == 0.25
-    assert (proof.transfer_s, proof.apply_s, proof.pause_s) == (1.0, 2.0, 3.0)
+    assert (proof.transfer_s, proof.apply_s, proof.pause_s, proof.generation_s) == (1.0, 2.0, 3.0, 4.0)
 
 
 def test_a_frame_of_an_unknown_codec_is_a_value_and_no_error_of_the_stream() -> None:

@@ -8,6 +8,7 @@ from periplus.values.record import Record, RecordKind
 from periplus.view.page.run_page import render_report
 from periplus.view.summary import summary_json
 from tests.support import sample_run
+from tests.support.planner.predicted_plan import PLAN
 
 SUMMARY = json.loads(summary_json(sample_run.summary()))
 PAGE = render_report(sample_run.CONFIG, sample_run.PLAN, sample_run.records(), SUMMARY, sample_run.last_fleet().links)
@@ -48,6 +49,17 @@ def test_failures_of_reward_functions_have_a_curve_if_there_are_any() -> None:
     failed = Record(kind=RecordKind.STEP, policy=Policy(9, 1), time_s=0.0, values=values)
     assert "Failures of reward functions" not in PAGE
     assert "Failures of reward functions" in render_report({}, {}, [failed], {}, [])
+
+
+def test_a_planned_run_has_a_table_of_what_was_predicted_simulated_and_measured() -> None:
+    values = {"step_s": 12.0, "train_s": 9.0}
+    step = Record(kind=RecordKind.STEP, policy=Policy(0, 1), time_s=0.0, values=values)
+    page = render_report({}, PLAN.to_tree(), [step], {}, [])
+    figures = "".join(f"<td class=num>{text}</td>" for text in ("10 s", "11 s", "12 s", "+20%"))
+    assert f"<tr><td>step</td>{figures}</tr>" in page
+    assert "training: 50% more than predicted; probably samples have another length" in page
+    assert "A step, predicted and measured" not in render_report({}, {}, [step], {}, [])
+    assert "A step, predicted and measured" not in render_report({}, PLAN.to_tree(), [], {}, [])
 
 
 def test_the_page_needs_nothing_outside_itself() -> None:

@@ -7,6 +7,7 @@ from rich.console import Console
 from periplus.view.state import Activity, RecordSeen, RegionSeen, ViewState, fold
 from periplus.view.terminal.live import LiveView
 from tests.support import sample_run
+from tests.support.planner.predicted_plan import PLAN
 
 
 def state_after(step: int) -> ViewState:
@@ -42,6 +43,30 @@ def test_the_picture_shows_what_an_operator_asks_for() -> None:
     for words in asked:
         assert words in text, words
     assert text.count("0 ✓") == 2
+
+
+PLANNED = replace(
+    RUNNING,
+    plan=PLAN.to_tree(),
+    measured={"step_s": 12.0, "tokens_per_s_region/eu": 1.0, "generation_s_region/us": 9.5},
+)
+
+
+def test_what_was_predicted_of_a_step_stands_beside_what_was_measured() -> None:
+    none = ["publication", "-→-"]
+    (step,) = (line for line in plainly(PLANNED).splitlines() if "predicted → measured" in line)
+    assert step.split("measured")[1].split() == ["step", "10→12", "s", "training", "6→-", "waiting", "4→-", *none]
+    (us,) = (line for line in plainly(PLANNED).splitlines() if line.startswith(" us "))
+    assert us.split() == ["us", "generation", "8→9.5", "s", "weights", "2→-", "samples", "75%→-"]
+    assert "predicted → measured" not in plainly(replace(PLANNED, plan={}))
+    assert "predicted → measured" not in plainly(replace(PLANNED, measured={})), "before the first step"
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(100, 30), (80, 24), (120, 40), (200, 60), (60, 40), (40, 10)])
+def test_what_was_predicted_takes_only_rows_that_charts_can_spare(columns: int, rows: int) -> None:
+    lines = plainly(PLANNED, columns, rows).splitlines()
+    assert len(lines) <= max(rows, len(plainly(RUNNING, columns, rows).splitlines()))
+    assert max(map(len, lines)) <= columns
 
 
 def test_failures_of_reward_functions_are_shown() -> None:

@@ -5,6 +5,7 @@ from periplus.values.record import Record, RecordKind
 from periplus.view.state import Event, JobChanged, RecordSeen, ViewState, fold
 from periplus.view.terminal.plain import Said, advance
 from tests.support import sample_run
+from tests.support.planner.predicted_plan import PLAN
 
 
 def lines(events: list[Event]) -> list[str]:
@@ -63,3 +64,12 @@ def test_an_unchanged_job_and_fleet_write_nothing() -> None:
     running = JobChanged(job_id="j", name="n", state="running")
     assert len(lines([running, running])) == 1
     assert len(lines([sample_run.fleet(0, 0), sample_run.fleet(1, 1)])) == 3
+
+
+def test_a_step_of_a_planned_job_is_followed_by_what_was_predicted_of_it() -> None:
+    values = {"reward_mean": 0.5, "step_s": 12.0, "generation_s_region/us": 9.5, "tokens_per_s_region/us": 3.0}
+    step = RecordSeen(Record(kind=RecordKind.STEP, policy=Policy(0, 1), time_s=1.0, values=values))
+    planned = JobChanged(job_id="j", name="n", state="running", plan=PLAN.to_tree())
+    told = "predicted/measured: step 10 s/12 s, generation in us 8 s/9.5 s, samples of us 75%/100%"
+    assert lines([planned, step])[-1].endswith(f"  {told}")
+    assert len(lines([step])) == 1, "nothing was predicted"
