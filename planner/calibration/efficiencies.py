@@ -67,11 +67,11 @@ def calibrated(gpu: GpuType, arch: Architecture, profile: Profile, *, lora_rank:
     A kind of work without rows keeps its efficiency.
     """
     generation, before_generation, after_generation = _fitted(
-        gpu, _GENERATION, profile.generation, lambda made, row: _generation_s(made, arch, row)
+        gpu, _GENERATION, profile.generation, lambda made, row: generation_s(made, arch, row)
     )
     scored = gpu.for_training
     trained, before_training, after_training = _fitted(
-        scored, _TRAINING, profile.training, lambda made, row: _training_s(made, arch, row, lora_rank)
+        scored, _TRAINING, profile.training, lambda made, row: training_s(made, arch, row, lora_rank)
     )
     host = profile.host
     # What a process does beside the passes was not part of the rows.
@@ -166,13 +166,13 @@ def _rescaled(fit: Efficiency, gpu: GpuType, peak: float, rate: float) -> Effici
     )
 
 
-def _generation_s(gpu: GpuType, arch: Architecture, row: GenerationRow) -> float:
+def generation_s(gpu: GpuType, arch: Architecture, row: GenerationRow) -> float:
     workload = _workload(arch, row.prompt_tokens, row.completion_tokens, 1, 1)
     place = int(np.searchsorted(SLOTS, min(row.num_slots, SLOTS[-1]), side="right")) - 1
     return Replica(workload, gpu, 1).phase_s(float(row.num_samples), place)
 
 
-def _training_s(gpu: GpuType, arch: Architecture, row: TrainingRow, lora_rank: int) -> float:
+def training_s(gpu: GpuType, arch: Architecture, row: TrainingRow, lora_rank: int) -> float:
     """Return the seconds of a step with the micro-batch that is fastest, as a plan chooses it."""
     workload = _workload(
         arch, row.prompt_tokens, row.completion_tokens, row.num_groups, row.group_size, lora_rank=lora_rank
