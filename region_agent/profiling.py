@@ -43,8 +43,8 @@ ENGINE, TRAINER = "rollout_worker.profile", "trainer.distributed.profile"
 class Profiler:
     """The profiles of one machine, below `folder`.
 
-    `num_threads` are the compute threads of a process by its role. `python_of` has the interpreter of rollout workers by
-    engine. `changed` is called when a profile has grown.
+    `num_threads` are the compute threads of a process by its role. `python_of` has the interpreter of rollout workers
+    by engine. `changed` is called when a profile has grown.
     """
 
     def __init__(

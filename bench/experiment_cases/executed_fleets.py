@@ -19,6 +19,7 @@ from typing import Any
 from coordinator.client.connection import Coordinator
 from coordinator.client.profiling import profiled_regions
 from coordinator.client.submission import submission
+from periplus import clock
 from periplus.job.job_file import JobFile
 from periplus.pb.v1 import control_pb2
 from tests.support.processes.declared_fleet import (
@@ -158,7 +159,7 @@ def tokens_per_s(
 ) -> dict[str, Any]:
     """Run a job of `steps` steps under a plan, or under the best that is found, and measure it from the third step."""
     with new_home() as folder:
-        placed = run_whole(folder, job.model_copy(update={"steps": steps}), regions, plan, grid)
+        placed, _ = run_whole(folder, job.model_copy(update={"steps": steps}), regions, plan, grid)
         (metrics,) = folder.glob("runs/*/runs/*/metrics.jsonl")
         lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     done = [line for line in lines if line["kind"] == "step"]
@@ -187,8 +188,9 @@ def run_whole(
     grid: str = "",
     *,
     profiles: bool = False,
-) -> control_pb2.Job:
-    """Run a job to its end on a new fleet below `folder`, and return it as the coordinator shows it then.
+) -> tuple[control_pb2.Job, float]:
+    """Run a job to its end on a new fleet below `folder`. Return it as the coordinator shows it then, and the seconds
+    that the profile of one region took, on average.
 
     `plan` is one by hand, or empty for a search; `grid` is the text of a file of links, or empty for no emulation. With
     `profiles`, the regions are profiled for the job first.
@@ -201,17 +203,19 @@ def run_whole(
 
 async def _run_whole(
     folder: Path, job: JobFile, regions: Mapping[str, DeclaredRegion], plan: str, grid: Path | None, profiles: bool
-) -> control_pb2.Job:
+) -> tuple[control_pb2.Job, float]:
     request = submission(job, "r")
     request.plan_json = plan
     async with declared_fleet(folder, regions, grid) as remote:
+        begun_s = clock.monotonic_s()
         if profiles:
             await profiled_regions(remote, job, tuple(regions), lambda text: print(text, file=sys.stderr, flush=True))
+        profile_s = (clock.monotonic_s() - begun_s) / len(regions)
         job_id = (await remote.submit(request)).job_id
         await until_running(remote, job_id, START_S)
         ended = await _ended(remote, job_id)
         assert ended.reason == "", ended.reason
-    return ended
+    return ended, profile_s
 
 
 async def _ended(remote: Coordinator, job_id: str) -> control_pb2.Job:

@@ -1,7 +1,8 @@
 """Profile of a machine: how long it takes for the work of one model, measured with the runtime's engine and trainer.
 
 An agent measures it with processes of its own (region_agent/profiling.py), keeps it, and tells the coordinator with its
-inventory. The planner fits the efficiencies of a device type to it (`planner.calibration`). Fields are keys of its file, `periplus.profile/1`.
+inventory. The planner fits the efficiencies of a device type to it (`planner.calibration`). Fields are keys of its
+file, `periplus.profile/1`.
 """
 
 import hashlib

@@ -68,7 +68,7 @@ def without_trainer(problem: Problem, trainer_region: str) -> Problem:
             return problem
         machines = region.machines[0]
         name = f"{CPU} of {region.name}"
-        types[name] = _whole_core(fleet.gpu_types[machines.gpu], name, _share(region, machines.gpus_per_machine))
+        types[name] = _whole_core(fleet.gpu_types[machines.gpu], name, share_of(region, machines.gpus_per_machine))
         # The trainer's processes are further devices of its region's host (`_problem` has set their number).
         num_trainer = problem.limits.max_data if region.name == trainer_region else 0
         num_workers = machines.gpus_per_machine - num_trainer
@@ -166,7 +166,7 @@ def core_of(fleet: Fleet, region: Region) -> GpuType:
 
 def _process(core: GpuType, region: Region, num: int) -> GpuType:
     """Return the device type of one of `num` processes on a host."""
-    share = _share(region, num)
+    share = share_of(region, num)
     # A host without a stated memory has no limit.
     memory = region.memory_bytes or _UNBOUNDED_BYTES
     return replace(
@@ -179,7 +179,7 @@ def _process(core: GpuType, region: Region, num: int) -> GpuType:
     )
 
 
-def _share(region: Region, num: int) -> float:
+def share_of(region: Region, num: int) -> float:
     """Return the share of a core that each of `num` processes on a host has.
 
     What regions on one machine take from each other depends on the plan (`shared_hosts`).

@@ -1,8 +1,9 @@
-"""Regions on one machine: how much longer their processes take because they share its cores.
+"""Machines whose cores many processes share: how much longer these take because of each other.
 
 The system gives a core to whoever needs one. So processes of one machine are no slower than alone until all of them
 together need more core seconds in a step than the step has. Then the step is as long as their core seconds on all
-cores.
+cores. Beside trainer and workers, gateways and threads of the trainer need cores for each sample and each version. This
+counts where regions share a machine, and where a region's cores were measured.
 """
 
 from collections import defaultdict
@@ -11,50 +12,65 @@ from dataclasses import replace
 
 from planner.answer.outcome import Incumbent
 from planner.cost.tables.cost_tables import CostTables, UnitCost
-from planner.jobs.hosts import core_of
-from planner.plan import Plan, TaskKind
-from planner.problem.fleet import Fleet
+from planner.jobs.hosts import core_of, share_of
+from planner.plan import Assignment, Plan, TaskKind
+from planner.problem.fleet import Fleet, Region
 from planner.problem.workload import Task
+
+BUSY_SHARE = 0.94
+"""Share of the time for which all cores are busy where they bind. Measured: 0.92 to 0.96 on two cores
+(bench/results/2026-11-27-end-to-end.md)."""
+OTHERS_PER_SAMPLE = 0.7
+"""Core seconds that gateways and the trainer spend on a sample, over those of its worker beside the model. Measured
+there, for the demo."""
+OTHERS_PER_STEP, OTHERS_PER_VERSION = 2.5, 3.0
+"""Core seconds of the trainer's other threads and of its gateway for each step, as multiples of what was measured of a
+step beside the learner, and of encoding, decoding and proving a version. Measured there, for the demo and 4.7 M
+parameters: a version is also hashed, signed, compared and kept."""
 
 
 def slowdowns(fleet: Fleet, cost_tables: CostTables, found: Incumbent, plan: Plan) -> Mapping[str, float]:
-    """Return how many times longer than alone the processes on each shared machine take under a plan; 1 is left out.
+    """Return how many times longer than alone the processes on each machine take under a plan; 1 is left out.
 
-    In a synchronous job the workers share the cores with each other alone, since the trainer waits meanwhile.
+    Machines have the name of their `host_of`. In a synchronous job the workers share the cores with each other alone,
+    since the trainer waits meanwhile.
     """
-    workload, evaluation = cost_tables.problem.workload, found.evaluation
-    hosts = {region.name: region.host for region in fleet.regions if region.host}
-    cores = {region.host: region.num_cores for region in fleet.regions if region.host and region.num_cores}
+    workload, step_s = cost_tables.problem.workload, found.evaluation.step_s
+    regions = {region.name: region for region in fleet.regions}
+    cores = {host: region.num_cores for region in fleet.regions if region.num_cores and (host := host_of(region))}
     busy_s, workers = defaultdict[str, float](float), defaultdict[str, int](int)
-    group = found.placement.group_of(Task.GENERATION)
-    rates = {}
-    for pool in group.pools:
-        cost, at = cost_tables.pool(group.tasks, pool), cost_tables.classes[pool.device_class]
-        if isinstance(cost, UnitCost) and at.gpu.is_cpu:
-            rates[at.region.name] = cost.rates[Task.GENERATION]
+    rates = _rates(cost_tables, found)
     for each in plan.assignments:
-        host = hosts.get(each.region, "")
+        region = regions[each.region]
+        host, fit = host_of(region), core_of(fleet, region).efficiency
         if each.task is TaskKind.ROLLOUT and each.region in rates:
             busy_s[host] += (each.share or 0.0) * workload.samples_per_step / rates[each.region]
             workers[host] += each.num_workers
-        elif each.task is TaskKind.TRAINER and not each.device and workload.eta:
-            trained_s = sum(seconds for task, seconds in evaluation.task_s if task is not Task.GENERATION)
-            busy_s[host] += trained_s * each.data
+        elif each.task is TaskKind.TRAINER and not each.device:
+            busy_s[host] += _trainer_core_s(fleet, region, found, each)
+            busy_s[host] += OTHERS_PER_SAMPLE * fit.sample_overhead_s * workload.samples_per_step
+            busy_s[host] += OTHERS_PER_VERSION * fit.version_overhead_s
     if not workload.eta:
         longer = {host: workers[host] / num for host, num in cores.items()}
     else:
-        longer = {host: busy_s[host] / (num * evaluation.step_s) for host, num in cores.items()}
+        longer = {host: busy_s[host] / (num * step_s * BUSY_SHARE) for host, num in cores.items()}
     return {host: by for host, by in longer.items() if by > 1.0}
+
+
+def host_of(region: Region) -> str:
+    """Return the name of the machine whose cores the region's processes share; empty if that is not counted."""
+    return region.host or (f"host of {region.name}" if region.core else "")
 
 
 def slowed(fleet: Fleet, by: Mapping[str, float], *, training: bool) -> Fleet:
     """Return the fleet with cores that take so many times longer, by machine; without `training` for generation."""
     types, regions = dict(fleet.gpu_types), []
     for region in fleet.regions:
-        if region.host not in by:
+        longer = by.get(host_of(region))
+        if longer is None:
             regions.append(region)
             continue
-        core, name, longer = core_of(fleet, region), f"core of {region.name}", by[region.host]
+        core, name = core_of(fleet, region), f"core of {region.name}"
         trains = core.for_training.efficiency
         types[name] = replace(
             core,
@@ -64,3 +80,20 @@ def slowed(fleet: Fleet, by: Mapping[str, float], *, training: bool) -> Fleet:
         )
         regions.append(replace(region, core=name))
     return replace(fleet, regions=tuple(regions), gpu_types=types)
+
+
+def _rates(cost_tables: CostTables, found: Incumbent) -> Mapping[str, float]:
+    """Return the samples of a core second, by region that generates on cores."""
+    group, rates = found.placement.group_of(Task.GENERATION), {}
+    for pool in group.pools:
+        cost, at = cost_tables.pool(group.tasks, pool), cost_tables.classes[pool.device_class]
+        if isinstance(cost, UnitCost) and at.gpu.is_cpu:
+            rates[at.region.name] = cost.rates[Task.GENERATION] / share_of(at.region, at.gpus_per_machine)
+    return rates
+
+
+def _trainer_core_s(fleet: Fleet, region: Region, found: Incumbent, trainer: Assignment) -> float:
+    """Return the core seconds of a step that the trainer's processes and their other threads need."""
+    steps = core_of(fleet, region).for_training.efficiency.step_overhead_s
+    trained_s = sum(seconds for task, seconds in found.evaluation.task_s if task is not Task.GENERATION)
+    return trained_s * trainer.data + OTHERS_PER_STEP * steps

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from periplus.values.profile import GenerationRow, HostFigures, Profile, TrainingRow
-from planner.calibration.efficiencies import calibrated, generation_s, training_s
+from planner.calibration.efficiencies import WITH_STREAM, calibrated, generation_s, training_s
 from planner.devices.catalogue import architecture, gpu_types
 from planner.problem.hardware import GpuType
 
@@ -62,10 +62,10 @@ def test_a_fit_meets_its_rows_and_those_between_them() -> None:
     )
     found = calibrated(CPU, QWEN, rows)
     assert found.after < 0.06 < 0.5 < found.before
-    for row in (generation((64, 8, 24), sampler), generation((128, 8, 12), sampler)):
-        assert generation_s(found.gpu, QWEN, row) == pytest.approx(row.seconds, rel=0.1)
-    row = training((32, 8, 12), trainer)
-    assert training_s(found.gpu.for_training, QWEN, row, 0) == pytest.approx(row.seconds, rel=0.1)
+    for made in (generation((64, 8, 24), sampler), generation((128, 8, 12), sampler)):
+        assert generation_s(found.gpu, QWEN, made) == pytest.approx(made.seconds, rel=0.1)
+    step = training((32, 8, 12), trainer)
+    assert training_s(found.gpu.for_training, QWEN, step, 0) == pytest.approx(step.seconds, rel=0.1)
 
 
 def test_fractions_stay_fractions_where_a_machine_is_faster_than_its_packaged_type() -> None:
@@ -90,7 +90,7 @@ def test_what_a_process_does_beside_the_model_and_between_two_is_taken_as_it_was
         sample_s=0.25, step_s=0.5, publish_s=1.0, load_s=2.0, all_reduce_bytes_per_s=3e8, all_reduce_s=0.004
     )
     gpu = calibrated(CPU, QWEN, profile(host=host)).gpu
-    assert (gpu.efficiency.sample_overhead_s, gpu.efficiency.version_overhead_s) == (0.25, 3.0)
+    assert (gpu.efficiency.sample_overhead_s, gpu.efficiency.version_overhead_s) == (0.25 * WITH_STREAM, 3.0)
     trains = gpu.for_training
     assert trains.efficiency.step_overhead_s == 0.5
     assert trains.link_bytes_per_s * trains.efficiency.link_fraction == 3e8

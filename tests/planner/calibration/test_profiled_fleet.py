@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from periplus.values.machine import Device, DeviceFamily
 from periplus.values.profile import GenerationRow, HostFigures, Profile
+from planner.calibration.efficiencies import WITH_STREAM
 from planner.calibration.profiled_fleet import profiled, without_overheads
 from planner.devices.catalogue import architecture, gpu_types, type_of
 from planner.jobs.hosts import core_of
@@ -48,7 +49,7 @@ def test_cores_are_those_of_the_region_that_was_measured() -> None:
     found = profiled(fleet(), QWEN, {"a": PROFILE})
     measured, other = (core_of(found, region(found, name)) for name in "ab")
     assert measured.source
-    assert measured.efficiency.sample_overhead_s == 0.1
+    assert measured.efficiency.sample_overhead_s == 0.1 * WITH_STREAM
     assert other == gpu_types()["cpu"]
 
 
@@ -57,7 +58,7 @@ def test_an_accelerator_is_measured_for_all_regions_and_the_newest_counts() -> N
     new = replace(PROFILE, device="NVIDIA L4", measured_at_s=2.0)
     for profiles in ({"d": old, "e": new}, {"e": new, "d": old}):
         found = profiled(fleet(), QWEN, profiles)
-        assert found.gpu_types["L4"].efficiency.sample_overhead_s == 0.1
+        assert found.gpu_types["L4"].efficiency.sample_overhead_s == 0.1 * WITH_STREAM
         assert core_of(found, region(found, "d")) == gpu_types()["cpu"], "the host's cores were not measured"
 
 
@@ -68,5 +69,5 @@ def test_a_card_that_is_not_known_changes_nothing() -> None:
 def test_an_emulated_device_keeps_its_pace_and_gets_what_its_host_does_beside_the_model() -> None:
     found = profiled(fleet(), QWEN, {"c": PROFILE}).gpu_types[SLOW_L4.name]
     fit = found.efficiency
-    assert (fit.sample_overhead_s, fit.step_overhead_s, fit.version_overhead_s) == (0.1, 0.2, 0.3)
+    assert (fit.sample_overhead_s, fit.step_overhead_s, fit.version_overhead_s) == (0.1 * WITH_STREAM, 0.2, 0.3)
     assert replace(without_overheads(found), source="") == SLOW_L4
