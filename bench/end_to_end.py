@@ -36,7 +36,7 @@ def measured_case(name: str, *, profiles: bool) -> dict[str, Any]:
     """Run one of the ten jobs, with `profiles` of its machines, and return the terms and the error of its steps."""
     case = CASES[name]
     with new_home() as folder:
-        ended = run_whole(folder, case.job(folder), case.regions, grid=case.grid(), profiles=profiles)
+        ended, profile_s = run_whole(folder, case.job(folder), case.regions, grid=case.grid(), profiles=profiles)
     plan = Plan.from_json(ended.plan_json)
     terms = terms_of(plan.to_tree(), dict(ended.measured))
     (step,) = (each for each in terms if each.name == STEP)
@@ -44,6 +44,7 @@ def measured_case(name: str, *, profiles: bool) -> dict[str, Any]:
         raise SystemExit(f"{name}: nothing to compare: {step}; the job ended with {ended.reason or 'no reason'}")
     return {
         "step_error": abs(step.predicted / step.measured - 1),
+        "profile_s": profile_s,
         "terms": [asdict(each) for each in terms],
         "binding": plan.binding,
         "figures": plan.figures,
@@ -67,6 +68,8 @@ def main() -> int:
         print(json.dumps(found), file=sys.stderr, flush=True)
     errors = {name: found["step_error"] for name, found in results.items()}
     figures = {f"profiled_step_error_{name}": errors[name] for name in ("demo", "4.7M") if name in errors}
+    if "demo" in results and not options.unprofiled:
+        figures["profile_s"] = results["demo"]["profile_s"]
     if errors.keys() == CASES.keys():
         figures["profiled_step_error_mean"] = sum(errors.values()) / len(errors)
     reach = []

@@ -32,8 +32,8 @@ R = TypeVar("R", GenerationRow, TrainingRow)
 STRENGTH = 0.004
 """Weight of the priors relative to the mean error of the rows. Chosen by hand."""
 WITH_STREAM = 1.4
-"""Seconds of a sample in its worker beside the model, over those without the stream to the gateway, with which a profile
-is measured. Measured: 1.22 ms in place of 0.89, with 0.25 of the model (bench/results/2026-11-27-end-to-end.md)."""
+"""Seconds of a sample in its worker beside the model, over those without its stream to the gateway, which is no part of
+a profile. Measured: 0.97 ms over 0.64 (bench/results/2026-11-27-end-to-end.md)."""
 ITERATIONS = 30
 """Most Gauss-Newton steps of a fit. Chosen by hand."""
 
